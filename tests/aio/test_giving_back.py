@@ -44,7 +44,7 @@ async def test_a_take_whose_hook_waits_gives_its_tasks_back(
 
     def take_and_tell(queue: Any, db: Any, *args: Any, **options: Any) -> Any:
         found = take_many(queue, db, *args, **options)
-        db.runtime.sleep(0.01)  # as a hook of an observer may
+        db.runtime.sleep(1)  # as a hook of an observer may: longer than a look at a busy cluster
         return found
 
     monkeypatch.setattr(fdbqueue.TaskQueue, "take_many", take_and_tell)

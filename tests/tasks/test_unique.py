@@ -18,7 +18,6 @@ from fdbqueue.tasks.unique_puts import tasks_in
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
 KEY = "invoice-17"
-EFFECT = b"an effect of the test of unique keys"
 ENDS = ["ack", "delete", "cancel", "truncate", "truncate_some", "expire", "cancel taken"]
 
 
@@ -111,15 +110,21 @@ def test_two_puts_at_once_make_one_task(b: PartitionsBench) -> None:
     assert total(b) == 1
 
 
+def effect_of(b: PartitionsBench) -> bytes:
+    """A key of the program, beside the queues of the test."""
+    key: bytes = b.root.pack(("an effect",))
+    return key
+
+
 def test_a_skipping_put_conflicts_with_no_touch(b: PartitionsBench) -> None:
     put(b)
     task = b.take()
     tr = b.db.create_transaction()
     assert b.queue.put(tr, "y", unique=KEY).id == task.id
-    tr.set(EFFECT, b"")
+    tr.set(effect_of(b), b"")
     b.queue.touch(b.db, task, 5)
     assert commits(tr)
-    b.db.clear(EFFECT)
+    b.db.clear(effect_of(b))
 
 
 def test_a_skipping_put_conflicts_with_the_end_of_the_task(b: PartitionsBench) -> None:
@@ -127,7 +132,7 @@ def test_a_skipping_put_conflicts_with_the_end_of_the_task(b: PartitionsBench) -
     task = b.take()
     tr = b.db.create_transaction()
     assert b.queue.put(tr, "y", unique=KEY).existed
-    tr.set(EFFECT, b"")
+    tr.set(effect_of(b), b"")
     b.queue.ack(b.db, task)
     assert not commits(tr)
 
