@@ -36,6 +36,8 @@ from fdbqueue.persistent.queue import PersistentQueue
 from fdbqueue.recipe.grants import QueueConsumer, QueueProducer
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.runtime import RealRuntime, Runtime
+from fdbqueue.schedules.schedule import Schedule, fire_due, list_schedules
+from fdbqueue.schedules.values import ScheduleStatus
 from fdbqueue.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Transaction
 from fdbqueue.sessions.session import Session
 from fdbqueue.subspace import Subspace
@@ -111,6 +113,8 @@ __all__ = [
     "Repartition",
     "Retry",
     "Runtime",
+    "Schedule",
+    "ScheduleStatus",
     "Session",
     "SetAside",
     "Severity",
@@ -132,7 +136,9 @@ __all__ = [
     "Worker",
     "__version__",
     "diagnose",
+    "fire_due",
     "list_queues",
+    "list_schedules",
     "register_codec",
     "register_kind",
     "statistics",

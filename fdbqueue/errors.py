@@ -57,6 +57,10 @@ __all__ = [
     "RepartitionNotCommitted",
     "RepartitionUnderWay",
     "ResultTimeout",
+    "ScheduleExists",
+    "ScheduleNotFound",
+    "ScheduleUnfit",
+    "ScheduleUnreadable",
     "StepUnderWay",
     "StorageFormat",
     "StorageFull",
@@ -295,6 +299,22 @@ class StepUnderWay(FdbQueueError):
 
 class TooManySteps(FdbQueueError):
     """The step {step!r} of task {id} of the queue {name!r} is one too many: a task has at most {steps_max} steps of {bytes_max} bytes together. Its result was not stored."""
+
+
+class ScheduleNotFound(FdbQueueError, LookupError):
+    """There is no schedule named {name!r}."""
+
+
+class ScheduleExists(FdbQueueError):
+    """A schedule named {name!r} exists already: change it, delete it, or create with if_exists="keep" or "change"."""
+
+
+class ScheduleUnfit(FdbQueueError, ValueError):
+    """The schedule {name!r} does not fit the queue {queue!r}: {reason}. Change the schedule."""
+
+
+class ScheduleUnreadable(FdbQueueError, ValueError):
+    """The schedule {name!r} cannot be read ({reason}): a newer release wrote it, or it is damaged. Delete and create it again, or use that release."""
 
 
 class LeaseLost(FdbQueueError):

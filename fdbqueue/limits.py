@@ -323,3 +323,29 @@ HOMES_CHOSEN_EVERY_S = 5.0
 HOME_SESSIONS_MAX = 500
 # The shortest time between two looks, in one process, for empty partitions that can go.
 PARTITIONS_LOWERED_EVERY_S = 60.0
+# Schedules. The names, expressions and headers of one fit into a value with its data.
+SCHEDULE_NAME_BYTES_MAX = 200
+SCHEDULE_EXPRESSION_BYTES_MAX = 200
+SCHEDULE_TIMEZONE_BYTES_MAX = 100
+SCHEDULE_DATA_BYTES_MAX = 10_000
+SCHEDULE_EVERY_MIN_S = 1.0
+# Times that are shown of one schedule, and rows of one page of schedules.
+SCHEDULE_TIMES_MAX = 100
+SCHEDULES_LISTED_MAX = 50
+# A due time that is handled later than this is missed. Passes are a second or two apart, clocks at most
+# CLOCK_SKEW_S, and a restart of all workers takes less.
+SCHEDULE_MISSED_AFTER_S = 60.0
+# Tasks that one transaction puts for one schedule; transactions of one pass, and schedules that one look at
+# those that are due reads.
+SCHEDULE_FIRED_MAX = 10
+SCHEDULES_FIRED_PER_PASS = 100
+SCHEDULES_DUE_READ = 100
+# A keeper looks for due schedules as often as the first says, and with n processes under one root an n-th as
+# often; while a root has no schedule, as often as the second says.
+SCHEDULES_PASSED_EVERY_S = 0.5
+SCHEDULES_SOUGHT_EVERY_S = 2.0
+# A schedule that cannot be fired is tried again after the first of these, then after twice that, up to the
+# second. A process that lacks what a schedule needs leaves it to others for the second.
+SCHEDULE_RETRY_FIRST_S = 1.0
+SCHEDULE_RETRY_MAX_S = 60.0
+SCHEDULE_ERROR_LENGTH_MAX = 500

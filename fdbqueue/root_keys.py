@@ -17,9 +17,13 @@ R is the root, by default `Subspace(("fdbqueue",))`; values are tuples unless th
     R[9, run]             run            counters, see runs.py         the supervisor; goes with its session
     R[10, session]        membership     run                           the last step of the session's end
     R[11, id, ...]        progress       see imports/progress.py       the next step of an import into a queue
+    R[12, name]           schedule       see schedules/records.py      list(); its firing, its verbs
+    R[12, name, 0]        its state      see schedules/records.py      the same
+    R[13, time, name]     schedule due   empty                         passes: the schedules that are due
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor. A
-`run` is the id of a supervisor's session. `owner` is the first opener; earlier releases read it.
+`run` is the id of a supervisor's session. `time` is that of the next look at a schedule, in microseconds. A
+schedule that waits for no time has no key in R[13]. `owner` is the first opener; earlier releases read it.
 """
 
 import struct
@@ -34,7 +38,7 @@ from fdbqueue.arguments import checked_prefix
 DEFAULT_ROOT = Subspace(("fdbqueue",))
 
 DEFINITION, LAST_ID, CONTENTS, RECEIPT, SESSION, SESSION_NAME, HEARTBEAT, BEAT_DUE, PRESENCE = range(9)
-RUN, MEMBERSHIP, PROGRESS = 9, 10, 11
+RUN, MEMBERSHIP, PROGRESS, SCHEDULE, SCHEDULE_DUE = 9, 10, 11, 12, 13
 
 _SHAPES: dict[Any, list[type]] = {
     RECEIPT: [bytes, int],
@@ -53,10 +57,15 @@ _ALL_SHAPES: dict[Any, list[list[type]]] = {
     DEFINITION: [[str]],
     LAST_ID: [[]],
     HEARTBEAT: [[bytes], [bytes, bytes]],
+    SCHEDULE: [[str], [str, int]],
+    SCHEDULE_DUE: [[int, str]],
 }
 """The parts behind the column, in all keys under the root but contents and progress."""
 
 LAST_ID_BYTES = 8
+_STATE = 0
+"""The part that tells the state of a schedule from the schedule."""
+
 _INT_ZERO, _INT_BYTES_MAX = 0x14, 8
 """The tuple layer's code of the number 0; that of a number of n bytes is larger by n."""
 
@@ -74,6 +83,8 @@ class RootKeys:
         self.beats_due: slice = self._range(BEAT_DUE)
         self.presences: slice = self._range(PRESENCE)
         self.memberships: slice = self._range(MEMBERSHIP)
+        self.schedules: slice = self._range(SCHEDULE)
+        self.schedules_due: slice = self._range(SCHEDULE_DUE)
         self.all_contents = slice(self._pack(CONTENTS), self._pack(CONTENTS + 1))
 
     def _pack(self, *items: Any) -> bytes:
@@ -185,6 +196,38 @@ class RootKeys:
     def position_of(self, skipped_key: bytes) -> tuple[Any, ...]:
         position: tuple[Any, ...] = layer.unpack(skipped_key, prefix_len=len(self.prefix))[-1]
         return position
+
+    def schedule(self, name: str) -> bytes:
+        return self._pack(SCHEDULE, name)
+
+    def schedule_state(self, name: str) -> bytes:
+        return self._pack(SCHEDULE, name, _STATE)
+
+    def schedule_in(self, key: bytes) -> tuple[str, bool] | None:
+        """The name in a key of R[12], and true for the state; None for a key of another shape."""
+        column, *rest = self._parts_of(key)
+        if column != SCHEDULE or not rest or not isinstance(rest[0], str):
+            return None
+        return (rest[0], len(rest) > 1) if rest[1:] in ([], [_STATE]) else None
+
+    def schedules_after(self, name: str) -> slice:
+        """The schedules with their states behind that name; all for an empty name."""
+        begin = self.schedule(name) + b"\xff" if name else self.schedules.start
+        return slice(begin, self.schedules.stop)
+
+    def schedule_due(self, time_us: int, name: str) -> bytes:
+        return self._pack(SCHEDULE_DUE, time_us, name)
+
+    def schedule_due_in(self, key: bytes) -> tuple[int, str] | None:
+        """The time and the name in a key of R[13]; None for a key of another shape."""
+        column, *rest = self._parts_of(key)
+        if column != SCHEDULE_DUE or [type(part) for part in rest] != [int, str]:
+            return None
+        return rest[0], rest[1]
+
+    def schedules_due_until(self, time_us: int) -> slice:
+        """The entries of at most this time."""
+        return slice(self.schedules_due.start, self._pack(SCHEDULE_DUE, time_us + 1))
 
     def beat_due(self, deadline_us: int, session: bytes) -> bytes:
         return self._pack(BEAT_DUE, deadline_us, session)

@@ -18,6 +18,7 @@ FACE = {"__init__", "open"}
 """Root modules that stand above rooms: the public names, and the choice of an engine."""
 MAY_IMPORT_LATE = {
     "fdbqueue.open": "the binding of a cluster, which an embedded engine does without",
+    "fdbqueue.schedules.times": "the library of cron expressions, which `every` does without",
     "fdbqueue.cli": "the commands, which need an extra: without it the command line says so",
     "fdbqueue.cli.metrics": "the metrics, which need another extra",
     "fdbqueue.cli.dashboard": "the dashboard, which needs yet another one",

@@ -18,7 +18,9 @@ with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.fleet import Fleet as Fleet
     from fdbqueue.aio.functions import Overview as Overview
     from fdbqueue.aio.functions import diagnose as diagnose
+    from fdbqueue.aio.functions import fire_due as fire_due
     from fdbqueue.aio.functions import list_queues as list_queues
+    from fdbqueue.aio.functions import list_schedules as list_schedules
     from fdbqueue.aio.functions import statistics as statistics
     from fdbqueue.aio.functions import verify as verify
     from fdbqueue.aio.functions import workers as workers
@@ -34,6 +36,7 @@ with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.queues import FairQueue as FairQueue
     from fdbqueue.aio.queues import Queue as Queue
     from fdbqueue.aio.queues import TaskQueue as TaskQueue
+    from fdbqueue.aio.schedules import Schedule as Schedule
     from fdbqueue.aio.sessions import Session as Session
     from fdbqueue.aio.transaction import Transaction as Transaction
     from fdbqueue.aio.transactional import transactional as transactional

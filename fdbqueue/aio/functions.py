@@ -8,6 +8,7 @@ from fdbqueue.aio.verbs import Face, awaited, constructor_of, place_of, plain, p
 from fdbqueue.diagnosis import examining
 from fdbqueue.fleet import presence
 from fdbqueue.overview.overview import Overview as BlockingOverview
+from fdbqueue.schedules import schedule
 from fdbqueue.tasks import all_queues
 from fdbqueue.verifying import verify as verifying
 
@@ -26,6 +27,8 @@ def _awaited(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 list_queues = _awaited(all_queues.list_queues)
 statistics = _awaited(all_queues.statistics)
+list_schedules = _awaited(schedule.list_schedules)
+fire_due = _awaited(schedule.fire_due)
 workers = _awaited(presence.workers)
 verify = _awaited(verifying.verify)
 diagnose = _awaited(examining.diagnose)

@@ -8,14 +8,15 @@ import click
 
 from fdbqueue import limits
 from fdbqueue.cli import put as putting
-from fdbqueue.cli.exits import CommandError, Refused, say
+from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.get import get as get_lines
 from fdbqueue.cli.group import cli, create_option, in_a_place, json_option, queue_argument, stdout_of
 from fdbqueue.cli.parameters import SPAN, WAIT, Input, Scope, Seconds
 from fdbqueue.cli.put import Sink
+from fdbqueue.cli.put_values import header_of, values_of
 from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
-from fdbqueue.cli.values import LineReader, line_of, value_of
+from fdbqueue.cli.values import LineReader, line_of
 from fdbqueue.database import Database, run
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
@@ -81,12 +82,12 @@ def put(
     if bool(data) == bool(lines):
         raise click.UsageError("put takes DATA, or --lines FILE")
     _check_unique(options, data)
-    values = _values(data, text)
+    values = values_of(data, text)
     given = {name: value for name, value in options.items() if value not in (None, ())}
     for name in {"key", "unique"} & set(given):
-        given[name] = _values((given[name],), text)[0]
+        given[name] = values_of((given[name],), text)[0]
     if "headers" in given:
-        given["headers"] = dict(map(_header, given["headers"]))
+        given["headers"] = dict(map(header_of, given["headers"]))
     with place.database(create=create) as database:
         kind = place.kind_of(database, queue, CREATE_EITHER, PLAIN if create else None)
         sink, batch_max = _sink(signals, place, database, queue, kind, given, as_json)
@@ -161,13 +162,6 @@ def clear(place: Place, queue: str, yes: bool) -> None:
         say(f"{run(database, body)} removed")
 
 
-def _values(data: Sequence[str], as_text: bool) -> list[Any]:
-    try:
-        return [value_of(text, as_text) for text in data]
-    except ValueError as reason:
-        raise CommandError(str(reason)) from None
-
-
 def _check_unique(options: dict[str, Any], data: Sequence[str]) -> None:
     if options["unique"] is not None and len(data) != 1:
         raise click.UsageError("--unique is for one DATA")
@@ -178,13 +172,6 @@ def _check_unique(options: dict[str, Any], data: Sequence[str]) -> None:
         raise click.UsageError(f"{', '.join(given)} {'needs' if len(given) == 1 else 'need'} --unique")
     if options["on_conflict"] == OnConflict.DEBOUNCE and options["debounce_max"] is None:
         raise click.UsageError("--on-conflict debounce needs --debounce-max")
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not (name and separator):
-        raise click.BadParameter(f"{text!r} is no NAME=TEXT", param_hint="--header")
-    return name, value
 
 
 def _sink(

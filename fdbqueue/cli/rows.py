@@ -15,6 +15,7 @@ from fdbqueue.errors import DefinitionUnreadable, QueueNotFound, RecordUnreadabl
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import UNREADABLE, Definition
+from fdbqueue.schedules.values import ScheduleStatus
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.kinds import Settings, as_given, is_kind
 from fdbqueue.tasks.queue import TaskQueue
@@ -50,6 +51,11 @@ def task_row(task: Task) -> dict[str, Any]:
         "progress": task.fraction,
         "progress_told": task.fraction_told,
     }
+
+
+def schedule_row(found: ScheduleStatus) -> dict[str, Any]:
+    """Return a schedule as a row with the names of its attributes."""
+    return {**asdict(found), "data": _told(found.data)}
 
 
 def _told(data: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.arguments import is_number
 from fdbqueue.database import Database, as_database, run
-from fdbqueue.diagnosis import clocks, cluster, directory, latency, open_files, queues, versions
+from fdbqueue.diagnosis import clocks, cluster, directory, latency, open_files, queues, schedules, versions
 from fdbqueue.diagnosis.check import Check, Diagnosis, failure
 from fdbqueue.diagnosis.clocks import Look
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
@@ -67,6 +67,7 @@ class Examination:
         yield from self._of_engine()
         yield from _told(latency.CHECK, lambda: latency.check_latency(self._latency()))
         yield from _told(queues.CHECK, lambda: self._watched(watch_s))
+        yield from _told(schedules.CHECK, self._of_schedules)
 
     def _of_engine(self) -> Iterator[Check]:
         engine = self._database.engine
@@ -99,6 +100,10 @@ class Examination:
             *open_files.check_open_files(open_files.see_open_files(self._processes_here(later))),
             *queues.check_queues(figures, figures_later),
         ]
+
+    def _of_schedules(self) -> list[Check]:
+        found = schedules.see_schedules(self._database, self._keys)
+        return schedules.check_schedules(found, self._database.runtime.now())
 
     def _look(self) -> Look:
         return clocks.look_at_beats(self._database, self._keys)

@@ -14,6 +14,7 @@ from fdbqueue.logger import logger
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Thread
 from fdbqueue.seam import Transaction
+from fdbqueue.sessions.chores import Chore, chores_for
 from fdbqueue.sessions.ending import (
     Overdue,
     ask_overdue,
@@ -69,7 +70,9 @@ class Keeper:
         self._thread: Thread | None = None
         self._is_exiting = False
         self._sweep_at = self._tidy_at = self._count_at = float("-inf")
-        self._sweepers = 1
+        self.sharers = 1
+        """Number of processes that sweep under this root, as far as this one knows."""
+        self._chores: list[Chore] = []
         self.silence = Silence(database.runtime)
         """The times for which the database did not answer this process."""
 
@@ -182,7 +185,26 @@ class Keeper:
         try:
             self._tidy_all()
         finally:  # one queue may be too slow to be swept
-            self._end_the_dead()
+            try:
+                self._end_the_dead()
+            finally:
+                self._do_chores()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def _do_chores(self) -> None:
+        if not self._chores:  # not before: services are made one at a time
+            self._chores = chores_for(self._database, self._keys)
+        for chore in self._chores:
+            try:
+                chore.do(self)
+            except Exception as error:
+                self._require_open()
+                if is_away(error):
+                    raise
+                self._database.troubles.met(_log, f"{chore.name} fails, and will be tried again", error)
 
     def beat(self) -> None:
         """Renew the heartbeats that are due, in the middle of long work."""
@@ -213,7 +235,7 @@ class Keeper:
 
     def _end_the_dead(self) -> None:
         if self._runtime.monotonic() >= self._sweep_at:
-            self._sweep_at = self._runtime.monotonic() + self._sweepers * limits.SESSIONS_SWEPT_EVERY_S
+            self._sweep_at = self._runtime.monotonic() + self.sharers * limits.SESSIONS_SWEPT_EVERY_S
             after: bytes | None = None
             while True:
                 # Its transactions wait for as long as it takes: a session of ours may die meanwhile.
@@ -287,13 +309,13 @@ class Keeper:
             return
         self._count_at = now + limits.SWEEPERS_COUNTED_EVERY_S
         own, now_us = {session.id for session in self._sessions}, self._database.runtime.now_us()
-        self._sweepers = 1 + self.ask(lambda tr: count_others(tr, self._keys, own, now_us))
+        self.sharers = 1 + self.ask(lambda tr: count_others(tr, self._keys, own, now_us))
 
     def _tidy_all(self) -> None:
         now = self._runtime.monotonic()
         if now < self._tidy_at:
             return
-        self._tidy_at = now + (self._sweepers - 1) * self._pause_s()
+        self._tidy_at = now + (self.sharers - 1) * self._pause_s()
         queues, step = self._living(), limits.QUEUES_PER_TRANSACTION
         for start in range(0, len(queues), step):
             for queue in self.ask(partial(self._due_among, queues[start : start + step])):

@@ -35,7 +35,7 @@ from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.keys import NEVER_US, Extra, TaskKeys
 from fdbqueue.registry.registry import Definition, require_options
 from fdbqueue.tasks.headers import checked_headers
-from fdbqueue.tasks.unique import Wish
+from fdbqueue.tasks.unique import OnConflict, Wish, wish_of
 
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
 
@@ -258,6 +258,14 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         extra=_extra(options),
         unique=options.get("unique"),
     )
+
+
+def wish_for(kind: Kind, unique: Any, scope: Any, on_conflict: Any, debounce_max: Any, delay: float) -> Wish:
+    """The wish of a put for the unique key `unique`. Raises: InvalidArgument, UnsupportedOption."""
+    wish = wish_of(key_bytes(unique, "unique"), scope, on_conflict, debounce_max, delay_us(delay))
+    if wish.on_conflict is OnConflict.DEBOUNCE:
+        kind.require("delay")
+    return wish
 
 
 def _extra(options: Mapping[str, Any]) -> Extra | None:

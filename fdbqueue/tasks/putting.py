@@ -19,8 +19,8 @@ from fdbqueue.runtime import Stop
 from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.task import Task
 from fdbqueue.tasks.handle import TaskHandle
-from fdbqueue.tasks.kinds import Draft, delay_us, key_bytes
-from fdbqueue.tasks.unique import UNFINISHED, UNIQUE_OPTIONS, OnConflict, Wish, wish_of
+from fdbqueue.tasks.kinds import Draft, wish_for
+from fdbqueue.tasks.unique import UNFINISHED, UNIQUE_OPTIONS, OnConflict, Wish
 
 
 class Putting(TaskHandle):
@@ -108,10 +108,7 @@ class Putting(TaskHandle):
 
     def _wish(self, unique: Any, scope: Any, on_conflict: Any, debounce_max: Any, delay: float) -> Wish:
         """Raises: InvalidArgument, UnsupportedOption."""
-        wish = wish_of(key_bytes(unique, "unique"), scope, on_conflict, debounce_max, delay_us(delay))
-        if wish.on_conflict is OnConflict.DEBOUNCE:
-            self._shape.kind.require("delay")
-        return wish
+        return wish_for(self._shape.kind, unique, scope, on_conflict, debounce_max, delay)
 
     def _draft(self, data: Any, options: Mapping[str, Any]) -> Draft:
         return self._shape.draft(data, checked_payload(self._shape.codec.encode(data)), options)

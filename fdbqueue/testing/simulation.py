@@ -178,7 +178,7 @@ class Simulation:
         self._outages: list[tuple[float, float]] = []
         self._partitions: dict[str, list[tuple[float, float]]] = {}
         self._afterwards: list[tuple[Callable[[Client], object], str]] = []
-        self._limits: dict[str, int] = {}  # the values before this run
+        self._limits: dict[str, float] = {}  # the values before this run
         self._store = self._open_store()
         self._auditor = Auditor(Liveness(self._is_calm, self._goes_on))
         self._directory: SharedDirectory | None = None
@@ -336,6 +336,9 @@ class Simulation:
         """
         collecting = gc.isenabled()
         gc.disable()  # a collection cancels dropped futures at a moment that the seed does not decide
+        if "SCHEDULES_SOUGHT_EVERY_S" not in self._limits:
+            # Only a process that has opened a schedule passes: each other run would have a read more.
+            self.limit(SCHEDULES_SOUGHT_EVERY_S=float("inf"))
         try:
             self._auditor.watch([queue for checker in checkers for queue in getattr(checker, "queues", ())])
             stuck = self._run_clients()

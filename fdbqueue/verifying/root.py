@@ -1,4 +1,7 @@
-"""The checks of the keys under a root that belong to no queue: definitions, receipts, sessions, runs."""
+"""The checks of the keys under a root that belong to no queue: definitions, receipts, sessions, runs.
+
+Those of schedules are in schedules.py.
+"""
 
 import struct
 from collections import defaultdict
@@ -19,6 +22,7 @@ from fdbqueue.sessions.openers import deadline_if_readable
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, under
 from fdbqueue.verifying.cures import FOREIGN, Cures, command
+from fdbqueue.verifying.schedules import ScheduleChecks
 from fdbqueue.verifying.slices import Excuse, Mend, Suspect
 
 _NEXT_BEAT = "The next heartbeat writes it anew; if there is none, a sweep ends the session."
@@ -30,6 +34,7 @@ class RootChecks:
     def __init__(self, registry: Registry) -> None:
         self._keys: RootKeys = registry.keys
         self._mending = Cures(None).mending
+        self._schedules = ScheduleChecks(self._keys)
         self.names: defaultdict[int, set[str]] = defaultdict(set)
         """The names of the queues with each id, in the slices so far; 0 if the id cannot be read."""
         self.imported: set[int] = set()
@@ -44,6 +49,8 @@ class RootChecks:
             columns.PRESENCE: partial(self._judge_of_session, "A presence"),
             columns.RUN: self._judge_run,
             columns.MEMBERSHIP: self._judge_membership,
+            columns.SCHEDULE: self._schedules.judge,
+            columns.SCHEDULE_DUE: self._schedules.judge_due,
         }
 
     def weight(self, row: Row) -> int:  # noqa: ARG002  # the interface of Checks
@@ -60,6 +67,8 @@ class RootChecks:
                 yield keys.session_named(name)
         elif column == columns.SESSION_NAME:
             yield keys.session(row.value)
+        elif column in (columns.SCHEDULE, columns.SCHEDULE_DUE):
+            yield from self._schedules.asks(row, column, rest)
         elif column in (columns.HEARTBEAT, columns.PRESENCE, columns.RUN, columns.MEMBERSHIP):
             yield keys.session(rest[0])
             deadline_us = deadline_if_readable(row.value) if column == columns.HEARTBEAT else None

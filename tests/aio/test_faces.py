@@ -24,13 +24,14 @@ FACES = [
     "QueueConsumer",
     "QueueProducer",
     "QueueSet",
+    "Schedule",
     "Session",
     "SimpleElementQueue",
     "TaskConsumer",
     "TaskProducer",
     "TaskQueue",
 ]
-FUNCTIONS = ["diagnose", "list_queues", "statistics", "verify", "workers"]
+FUNCTIONS = ["diagnose", "fire_due", "list_queues", "list_schedules", "statistics", "verify", "workers"]
 # Verbs that have no awaited form, with the reason.
 LEFT_OUT = {
     ("QueueConsumer", "holder"): "as that of Queue",

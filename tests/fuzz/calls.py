@@ -10,6 +10,7 @@ from fdbqueue import Subspace, errors
 from fdbqueue.fleet.options import WorkerKeywords
 from fdbqueue.recipe.holding import Holder
 from fdbqueue.registry.registry import Registry
+from fdbqueue.schedules.records import PutOptions
 from tests.fuzz.world import KEYED, World
 
 Make = Callable[[World], Any]
@@ -58,6 +59,7 @@ LEFT_OUT = {
             "RedriveStep",
             "Renewed",
             "Repartition",
+            "ScheduleStatus",
             "SetAside",
             "Task",
             "TaskFigures",
@@ -114,6 +116,7 @@ RECEIVERS: Mapping[str, list[Make]] = {
     "QueueSet": [lambda world: fdbqueue.QueueSet(world.simple, world.pieces)],
     "PersistentQueue": [lambda world: world.persistent],
     "Proxy": [lambda world: world.proxy],
+    "Schedule": [lambda world: world.schedule],
     "Session": [lambda world: world.spare],
     "Database": [lambda world: world.closed_db],
     "DeadLetters": [lambda world: world.letters],
@@ -132,6 +135,7 @@ GOOD: Mapping[str, Make] = {
     **dict.fromkeys(("runtime", "token", "callback"), lambda _: None),
     **dict.fromkeys(("queue", "queues"), lambda _: "fair"),
     "data": lambda _: {"body": "x"},
+    "every": lambda _: 86_400,
     "failures_max": lambda _: 3,
     "partitions": lambda _: 2,
     "ids": lambda _: [],
@@ -152,6 +156,8 @@ GOOD: Mapping[str, Make] = {
     "DeadLetters.kick.task": lambda world: world.buried,
     "DeadLetters.open.name": lambda _: "fair",
     "DeadLetters.registry": lambda _: Registry(),
+    "Schedule.open.name": lambda _: "nightly",
+    "Schedule.registry": lambda _: Registry(),
     "PersistentQueue.ack.item": lambda world: world.persistent_item,
     "Proxy.ack.item": lambda world: world.fetched,
     "QueueSet.add.queues": lambda world: world.other_simple,
@@ -175,6 +181,7 @@ GOOD: Mapping[str, Make] = {
 OPTIONS = {
     "TaskQueue.put_many": ("ttl", "ttr", "pri", "delay", "key", "cost", "headers", "result_ttl", "unique"),
     **dict.fromkeys(("Worker", "Fleet"), tuple(WorkerKeywords.__annotations__)),
+    **dict.fromkeys(("Schedule.create", "Schedule.change"), PutOptions.__struct_fields__),
 }
 """Accepted further keywords."""
 
@@ -208,6 +215,8 @@ class Call:
         for parameter in self.signature.parameters.values():
             if parameter.name not in given and not self._is_needed(parameter):
                 continue
+            if parameter.name == "every" and "expression" in given:  # of a schedule: one of both
+                continue
             value = given.get(parameter.name, _UNGIVEN)
             value = self._good(world, parameter.name) if value is _UNGIVEN else value
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
@@ -222,7 +231,7 @@ class Call:
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             return f"{self.name}.{parameter.name}" in GOOD
         # A call without a timeout may wait for ever.
-        return parameter.default is parameter.empty or parameter.name in ("timeout", "function")
+        return parameter.default is parameter.empty or parameter.name in ("timeout", "function", "every")
 
     def _good(self, world: World, parameter: str) -> Any:
         specific = GOOD.get(f"{self.name}.{parameter}")

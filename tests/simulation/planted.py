@@ -45,6 +45,8 @@ from fdbqueue.recipe import items as recipe
 from fdbqueue.recipe import parts as recipe_parts
 from fdbqueue.recipe import repartition as recipe_repartition
 from fdbqueue.registry import registry
+from fdbqueue.schedules import firing, passing, schedule, turns
+from fdbqueue.schedules import store as schedule_store
 from fdbqueue.sessions import ending, keeper, openers, session
 from fdbqueue.tasks import (
     acks,
@@ -2736,5 +2738,99 @@ PLANTS = (
         "len(ahead) > limit",
         "weighty",
         50,
+    ),
+    Plant(
+        "a firing that reads the state of its schedule by snapshot",
+        firing._stored,
+        "tr.get(keys.schedule_state(due.name))",
+        "tr.snapshot.get(keys.schedule_state(due.name))",
+        "schedules",
+        50,
+        near=6,
+    ),
+    Plant(
+        "a next due time that follows from the clock of the pass",
+        turns.turn_of,
+        "first_us = times.after(first_us)",
+        "first_us = times.after(now_us)",
+        "schedules",
+        100,
+    ),
+    Plant(
+        "a due time that is fired before its time",
+        turns.turn_of,
+        "first_us <= now_us and",
+        "first_us <= now_us + 2_000_000 and",
+        "schedules",
+        50,
+    ),
+    Plant(
+        "one task for all missed due times, though each was to have one",
+        turns.turn_of,
+        "missed == ONCE",
+        "missed != SKIP",
+        "schedules",
+        50,
+        near=3,
+    ),
+    Plant(
+        "a task for each missed due time, though one was to be put",
+        turns.turn_of,
+        "missed == ONCE",
+        "False",
+        "schedules",
+        100,
+    ),
+    Plant(
+        "tasks for missed due times that were to be skipped",
+        turns.turn_of,
+        "missed == SKIP",
+        "False",
+        "schedules",
+        100,
+    ),
+    Plant(
+        "a schedule that goes on with due times that a fast clock has fired",
+        schedule_store._begin,
+        "max(now_us, last_us) if last_us <= now_us + skew_us else now_us",
+        "now_us",
+        "schedules",
+        200,
+        near=5,
+    ),
+    Plant(
+        "the error of one schedule ends the pass",
+        passing.Pass._fired,
+        "self._met(due, error)\n",
+        "raise\n",
+        "schedules",
+        50,
+    ),
+    Plant(
+        "a pause of a schedule without an effect",
+        schedule_store.pause,
+        """tr.set(keys.schedule(name), to_bytes(replace(found.record, paused=True)))
+        write_state(tr, keys, name, found.state, replace(found.state, due_us=None), None)
+""",
+        "pass\n",
+        "schedules",
+        50,
+        near=8,
+    ),
+    Plant(
+        "a run by hand without a receipt",
+        schedule.Schedule._write,
+        "self._registry.write(target,",
+        "run(target,",
+        "schedules",
+        100,
+    ),
+    Plant(
+        "a firing that leaves the due time of its schedule",
+        firing.write_state,
+        "tr.clear(keys.schedule_due(before.at_us, name))",
+        "pass",
+        "schedules",
+        20,
     ),
 )

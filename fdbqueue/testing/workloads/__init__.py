@@ -76,6 +76,7 @@ _MODULES = (
     "results",
     "rings",
     "rounds",
+    "schedules",
     "several",
     "sharing",
     "steps",

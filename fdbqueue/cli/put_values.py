@@ -1,0 +1,25 @@
+"""Values of a put, from words of the command line."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from fdbqueue.cli.exits import CommandError
+from fdbqueue.cli.values import value_of
+
+
+def values_of(data: Sequence[str], as_text: bool) -> list[Any]:
+    """Return the values of words: JSON, or else text. Raises CommandError."""
+    try:
+        return [value_of(text, as_text) for text in data]
+    except ValueError as reason:
+        raise CommandError(str(reason)) from None
+
+
+def header_of(text: str) -> tuple[str, str]:
+    """Return the header of NAME=TEXT. Raises BadParameter."""
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise click.BadParameter(f"{text!r} is no NAME=TEXT", param_hint="--header")
+    return name, value

@@ -1,0 +1,257 @@
+"""The verbs of schedules, each in one transaction."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from fdbqueue import limits
+from fdbqueue.codec import stored_codec
+from fdbqueue.errors import ScheduleExists, ScheduleNotFound, ScheduleUnreadable
+from fdbqueue.page import Page
+from fdbqueue.registry.registry import Registry
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.schedules.firing import write_state
+from fdbqueue.schedules.puts import draft_of, headers_of, queue_of
+from fdbqueue.schedules.records import (
+    VERSION,
+    PutOptions,
+    Record,
+    Rule,
+    State,
+    record_of,
+    state_of,
+    to_bytes,
+)
+from fdbqueue.schedules.times import SECOND_US
+from fdbqueue.schedules.values import ScheduleStatus
+from fdbqueue.schedules.wishes import checked_missed, options_for, payload_for, rule_for
+from fdbqueue.seam import EXACT, ReadTransaction, Transaction
+from fdbqueue.tasks.unique import UNIQUE_OPTIONS
+from fdbqueue.unreadable import shown
+
+REFUSE, KEEP, CHANGE = "refuse", "keep", "change"
+IF_EXISTS = (REFUSE, KEEP, CHANGE)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The parts of a schedule that a caller gives; a part that is missing keeps its present value."""
+
+    parts: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Stored:
+    record: Record
+    state: State
+
+
+def ask_stored(tr: ReadTransaction, keys: RootKeys, name: str) -> Callable[[], Stored | None]:
+    """Ask for a schedule and its state; the reply is None if there is none. Raises: ScheduleUnreadable."""
+    record, state = tr.get(keys.schedule(name)), tr.get(keys.schedule_state(name))
+
+    def reply() -> Stored | None:
+        if record.value is None:
+            return None
+        return Stored(record_of(name, record.value), state_of(state.value) or State())
+
+    return reply
+
+
+def stored(tr: ReadTransaction, keys: RootKeys, name: str) -> Stored:
+    """Raises: ScheduleNotFound, ScheduleUnreadable."""
+    found = ask_stored(tr, keys, name)()
+    if found is None:
+        raise ScheduleNotFound(name=name)
+    return found
+
+
+def create(
+    tr: Transaction, registry: Registry, name: str, wanted: Wanted, paused: bool, if_exists: str, now_us: int
+) -> None:
+    """Store a new schedule, or do with one of that name as `if_exists` says.
+
+    Raises: ScheduleExists, ScheduleUnreadable; as `_fitting`.
+    """
+    there = ask_stored(tr, registry.keys, name)()
+    if there is None:
+        record = _fitting(tr, registry, name, _new(wanted, paused, now_us), wanted)
+        _begin(tr, registry.keys, name, record, State(), now_us)
+    elif if_exists == REFUSE:
+        raise ScheduleExists(name=name)
+    elif if_exists == CHANGE:
+        options = dict.fromkeys(PutOptions.__struct_fields__) | dict(wanted.options)
+        _change(tr, registry, name, there, Wanted(wanted.parts, options), now_us)
+
+
+def change(tr: Transaction, registry: Registry, name: str, wanted: Wanted, now_us: int) -> None:
+    """Raises: ScheduleNotFound, ScheduleUnreadable; as `_fitting`."""
+    _change(tr, registry, name, stored(tr, registry.keys, name), wanted, now_us)
+
+
+def _new(wanted: Wanted, paused: bool, now_us: int) -> Record:
+    parts = wanted.parts
+    rule = rule_for(parts["expression"], parts["every"], parts["timezone"], parts["missed"], now_us)
+    options = options_for(wanted.options)
+    return Record(VERSION, rule, parts["queue"], "", b"", options, paused, now_us)
+
+
+def _change(
+    tr: Transaction, registry: Registry, name: str, there: Stored, wanted: Wanted, now_us: int
+) -> None:
+    before = there.record
+    changed = replace(
+        before,
+        rule=_changed_rule(before.rule, wanted.parts, now_us),
+        queue=wanted.parts.get("queue", before.queue),
+        options=options_for(_changed_options(before.options.given(), wanted.options)),
+    )
+    record = _fitting(tr, registry, name, changed, wanted)
+    if record.rule.is_at_the_times_of(before.rule):
+        record = replace(record, rule=replace(record.rule, anchor_us=before.rule.anchor_us))
+        _go_on(tr, registry.keys, name, record, there.state)
+    else:
+        _begin(tr, registry.keys, name, record, there.state, now_us)
+
+
+def _changed_options(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Without its unique key, a put has no options about it either."""
+    ended = UNIQUE_OPTIONS if "unique" in given and given["unique"] is None else ()
+    return {name: value for name, value in before.items() if name not in ended} | dict(given)
+
+
+def _changed_rule(before: Rule, parts: Mapping[str, Any], now_us: int) -> Rule:
+    if not {"expression", "every", "timezone"} & set(parts):
+        return replace(before, missed=checked_missed(parts.get("missed", before.missed)))
+    every = before.every_us / SECOND_US if before.expression is None else None
+    given: dict[str, Any] = {"expression": before.expression, "every": every, "timezone": before.timezone}
+    if parts.get("every") is not None:
+        given |= {"expression": None, "timezone": "UTC"}
+    elif parts.get("expression") is not None:
+        given["every"] = None
+    given |= {part: parts[part] for part in given if part in parts}
+    return rule_for(**given, missed=parts.get("missed", before.missed), now_us=now_us)
+
+
+def _fitting(tr: Transaction, registry: Registry, name: str, record: Record, wanted: Wanted) -> Record:
+    """The record with the data in the codec of its queue, once the queue takes its options.
+
+    Reads: the definition of the queue.
+    Raises: QueueNotFound, QueueKindMismatch, UnknownKind, UnsupportedOption, InvalidArgument,
+    PayloadTooLarge; TypeError for data that the codec cannot carry.
+    """
+    shape = queue_of(tr, registry, record.queue)
+    if "data" in wanted.parts:
+        payload = payload_for(shape, wanted.parts["data"])
+    elif record.codec != shape.settings.codec:
+        payload = payload_for(shape, stored_codec(record.codec).decode(record.payload))
+    else:
+        payload = record.payload
+    fitting = replace(record, codec=shape.settings.codec, payload=payload)
+    draft_of(shape, fitting, headers_of(name, fitting, 1))  # as long as the headers of any time
+    return fitting
+
+
+def _begin(tr: Transaction, keys: RootKeys, name: str, record: Record, state: State, now_us: int) -> None:
+    """Store a schedule, and let it begin with the first due time behind now.
+
+    A process with a faster clock may have fired due times that are still ahead: these do not come again.
+    """
+    last_us, skew_us = state.last_due_us or 0, round(limits.CLOCK_SKEW_S * SECOND_US)
+    begin_us = max(now_us, last_us) if last_us <= now_us + skew_us else now_us
+    due_us = None if record.paused else record.rule.times().after(begin_us)
+    tr.set(keys.schedule(name), to_bytes(record))
+    write_state(tr, keys, name, state, replace(state, due_us=due_us, error=None, tries=0), due_us)
+
+
+def _go_on(tr: Transaction, keys: RootKeys, name: str, record: Record, state: State) -> None:
+    """Store a schedule, and leave its due time as it is. A failure so far no longer puts it off."""
+    tr.set(keys.schedule(name), to_bytes(record))
+    write_state(tr, keys, name, state, replace(state, error=None, tries=0), state.due_us)
+
+
+def renew(tr: Transaction, keys: RootKeys, name: str, now_us: int) -> None:
+    """Write the state anew: it was lost. The counts begin at zero.
+
+    Raises: ScheduleNotFound, ScheduleUnreadable; InvalidArgument, ModuleNotFoundError as `Rule.times`.
+    """
+    _begin(tr, keys, name, stored(tr, keys, name).record, State(), now_us)
+
+
+def pause(tr: Transaction, keys: RootKeys, name: str) -> None:
+    """Raises: ScheduleNotFound, ScheduleUnreadable."""
+    found = stored(tr, keys, name)
+    if not found.record.paused:
+        tr.set(keys.schedule(name), to_bytes(replace(found.record, paused=True)))
+        write_state(tr, keys, name, found.state, replace(found.state, due_us=None), None)
+
+
+def resume(tr: Transaction, keys: RootKeys, name: str, now_us: int) -> None:
+    """Raises: ScheduleNotFound, ScheduleUnreadable; InvalidArgument, ModuleNotFoundError as `Rule.times`."""
+    found = stored(tr, keys, name)
+    if found.record.paused:
+        _begin(tr, keys, name, replace(found.record, paused=False), found.state, now_us)
+
+
+def delete(tr: Transaction, keys: RootKeys, name: str) -> None:
+    """Remove a schedule, also one that cannot be read. Raises: ScheduleNotFound."""
+    record, state = tr.get(keys.schedule(name)), tr.get(keys.schedule_state(name))
+    if record.value is None:
+        raise ScheduleNotFound(name=name)
+    known = state_of(state.value)
+    if known is not None and known.at_us is not None:
+        tr.clear(keys.schedule_due(known.at_us, name))
+    tr.clear(keys.schedule(name))
+    tr.clear(keys.schedule_state(name))
+
+
+def page(tr: ReadTransaction, keys: RootKeys, limit: int, after: str) -> Page[ScheduleStatus]:
+    """At most `limit` schedules behind that name, in order. Reads: by snapshot."""
+    under, most = keys.schedules_after(after), min(limit, limits.SCHEDULES_LISTED_MAX)
+    rows = tr.get_range(under.start, under.stop, limit=2 * most, streaming_mode=EXACT).to_list()
+    is_full = len(rows) == 2 * most
+    parsed = [(keys.schedule_in(bytes(row.key)), bytes(row.value)) for row in rows]
+    named = [(*place, value) for place, value in parsed if place is not None]
+    if is_full and len(named) > 1 and not named[-1][1]:
+        named.pop()  # its state is on the next page
+    states = {name: value for name, is_state, value in named if is_state}
+    found = [_listed(name, value, states.get(name)) for name, is_state, value in named if not is_state]
+    return Page(found, named[-1][0] if is_full and named else None)
+
+
+def _listed(name: str, record: bytes, state: bytes | None) -> ScheduleStatus:
+    try:
+        return status_of(name, Stored(record_of(name, record), state_of(state) or State()))
+    except ScheduleUnreadable as error:
+        return ScheduleStatus(name, error=str(error))
+
+
+def status_of(name: str, found: Stored) -> ScheduleStatus:
+    record, state = found.record, found.state
+    return ScheduleStatus(
+        name,
+        record.queue,
+        record.rule.expression,
+        record.rule.every_us / SECOND_US if record.rule.expression is None else None,
+        record.rule.timezone,
+        record.rule.missed,
+        shown(stored_codec(record.codec), lambda: record.payload),
+        record.options.given(),
+        record.paused,
+        record.created_us / SECOND_US,
+        _seconds(state.due_us),
+        state.fired,
+        _seconds(state.last_due_us),
+        _seconds(state.last_fired_us),
+        state.last_task,
+        state.error,
+        state.tries,
+        _seconds(state.at_us),
+    )
+
+
+def _seconds(time_us: int | None) -> float | None:
+    return None if time_us is None else time_us / SECOND_US

@@ -1,0 +1,50 @@
+"""The check of schedules: errors, due times that no process has passed, clocks that are ahead."""
+
+from dataclasses import replace
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import Database, Schedule, ScheduleStatus, Severity, TaskQueue, diagnose, limits
+from fdbqueue.diagnosis.schedules import check_schedules
+
+NOW = 1_000_000.0
+SOUND = ScheduleStatus("nightly", "reports", every=60.0, due=NOW + 5, next_try=NOW + 5, last_fired=NOW - 55)
+
+
+def told(found: ScheduleStatus) -> list[tuple[Severity, str, str]]:
+    return [(one.severity, one.text, one.cure) for one in check_schedules([found], NOW)]
+
+
+def test_sound_schedules_are_counted() -> None:
+    assert told(SOUND) == [(Severity.FINE, "1 schedule", "")]
+    assert check_schedules([], NOW) == []
+    assert check_schedules([SOUND, SOUND], NOW)[0].text == "2 schedules"
+
+
+def test_an_error_of_a_schedule_is_told() -> None:
+    [(severity, text, cure)] = told(replace(SOUND, error="QueueFull: it is full", tries=3))
+    assert severity == Severity.WARNING
+    assert text == "the schedule nightly is not fired: QueueFull: it is full"
+    assert cure == "fdbqueue schedule show nightly"
+
+
+def test_a_schedule_that_no_process_passes_is_told() -> None:
+    late = replace(SOUND, next_try=NOW - limits.SCHEDULE_MISSED_AFTER_S - 5)
+    [(severity, text, _)] = told(late)
+    assert (severity, "is due since 65 s" in text) == (Severity.WARNING, True)
+    assert told(replace(SOUND, next_try=NOW - 5))[0][0] == Severity.FINE
+    assert told(replace(SOUND, due=None, next_try=None, paused=True))[0][0] == Severity.FINE
+
+
+def test_a_clock_that_is_ahead_is_told() -> None:
+    [(severity, text, cure)] = told(replace(SOUND, last_fired=NOW + 3_600))
+    assert (severity, "3600 s ahead" in text) == (Severity.WARNING, True)
+    assert "fdbqueue schedule pause nightly" in cure
+
+
+def test_a_diagnosis_looks_at_all_schedules(db: Database, space: Subspace) -> None:
+    TaskQueue.create(db, "reports", root=space)
+    for number in range(limits.SCHEDULES_LISTED_MAX + 1):
+        Schedule.create(db, f"s{number}", every=600, queue="reports", root=space)
+    found = [one for one in diagnose(db, watch_s=0, root=space).checks if one.name == "schedules"]
+    assert [one.data["schedules"] for one in found] == [limits.SCHEDULES_LISTED_MAX + 1]

@@ -1,0 +1,565 @@
+"""The rules of schedules, on each engine: firing, pauses, changes, runs by hand, errors of one of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import (
+    InvalidArgument,
+    PayloadTooLarge,
+    QueueKindMismatch,
+    QueueNotFound,
+    Schedule,
+    ScheduleExists,
+    ScheduleNotFound,
+    Task,
+    UnsupportedOption,
+    fire_due,
+    limits,
+    list_schedules,
+)
+from fdbqueue.database import run
+from fdbqueue.registry.registry import Registry
+from fdbqueue.schedules import firing
+from fdbqueue.schedules.records import VERSION, state_of
+from fdbqueue.seam import Transaction
+from fdbqueue.sessions.keeper import keeper_of
+from tests.schedules.support import ScheduleBench
+from tests.support import NOT_COMMITTED, commit_code
+
+HOUR_S = 3_600
+MISSED_S = limits.SCHEDULE_MISSED_AFTER_S
+
+# Firing.
+
+
+def test_a_schedule_puts_a_task_at_each_due_time(bench: ScheduleBench) -> None:
+    bench.create(data={"report": 7})
+    assert bench.pass_after(HOUR_S - 1) == 0
+    assert bench.pass_after(1) == 1
+    assert bench.pass_after(HOUR_S) == 1
+    assert bench.data() == [{"report": 7}, {"report": 7}]
+
+
+def test_a_due_time_is_fired_once_by_any_number_of_passes(bench: ScheduleBench) -> None:
+    bench.create()
+    assert [bench.pass_after(seconds) for seconds in (HOUR_S, 0, 1, 0)] == [1, 0, 0, 0]
+
+
+def test_two_passes_at_once_put_one_task(bench: ScheduleBench) -> None:
+    bench.create()
+    bench.clock.advance(HOUR_S)
+    due = firing.Due(*bench.keys.schedule_due_in(only_due(bench)))  # type: ignore[misc]
+    registry = Registry(bench.root)
+    slow = bench.db.create_transaction()
+    assert len(firing.fire(slow, bench.db, registry, due)) == 1
+    assert bench.pass_after(0) == 1
+    assert commit_code(slow) == NOT_COMMITTED
+    assert len(bench.tasks()) == 1
+
+
+def only_due(bench: ScheduleBench) -> bytes:
+    under = bench.keys.schedules_due
+    (row,) = bench.db.get_range(under.start, under.stop)
+    return bytes(row.key)
+
+
+def test_a_task_has_the_schedule_and_the_due_time_in_its_headers(bench: ScheduleBench) -> None:
+    bench.create(headers={"tenant": "acme"})
+    at = bench.at(HOUR_S)
+    bench.pass_after(HOUR_S + 7)
+    assert dict(bench.tasks()[0].headers) == {"tenant": "acme", "schedule": "nightly", "scheduled-for": at}
+
+
+def test_the_due_time_of_a_task_is_told_in_its_time_zone(bench: ScheduleBench) -> None:
+    bench.create("0 3 * * *", timezone="Europe/Rome")
+    bench.pass_after(5 * HOUR_S)
+    assert bench.due_times() == ["2026-05-29T03:00:00+02:00"]
+
+
+def test_the_task_is_put_late_and_the_next_due_time_stays(bench: ScheduleBench) -> None:
+    bench.create()
+    next_due = bench.clock.now() + 2 * HOUR_S
+    bench.pass_after(HOUR_S + 50)
+    assert bench.status().due == pytest.approx(next_due, abs=1)
+
+
+@pytest.mark.parametrize(("missed", "tasks"), [("once", 1), ("all", 5), ("skip", 0)])
+def test_due_times_of_an_outage_are_missed(bench: ScheduleBench, missed: str, tasks: int) -> None:
+    bench.create(missed=missed)
+    assert bench.pass_after(5.5 * HOUR_S) == tasks
+    assert bench.pass_after(0.5 * HOUR_S) == 1
+
+
+def test_many_missed_due_times_need_several_transactions(bench: ScheduleBench) -> None:
+    bench.create(every=1, missed="all")
+    assert bench.pass_after(250) == 250
+    assert len({task.headers["scheduled-for"] for task in bench.queue.tasks(bench.db, "r", 1_000)}) == 250
+
+
+def test_a_schedule_can_be_fired_beside_many_others(bench: ScheduleBench) -> None:
+    for number in range(limits.SCHEDULES_DUE_READ + 5):
+        bench.create(name=f"s{number:03}", data=number)
+    assert bench.pass_after(HOUR_S) + bench.pass_after(0) == limits.SCHEDULES_DUE_READ + 5
+
+
+# Options of the put.
+
+OPTIONS: list[tuple[str, dict[str, Any], Callable[[Task], Any], Any]] = [
+    ("fifottl", {"pri": 7}, lambda task: task.pri, 7),
+    ("fifottl", {"ttl": 50}, lambda task: task.expires is not None, True),
+    ("fifottl", {"delay": 60}, lambda task: task.state.name, "DELAYED"),
+    ("bag", {"delay": 60}, lambda task: task.state.name, "DELAYED"),
+    ("utube", {"key": ("a", 1)}, lambda task: task.key, ("a", 1)),
+    ("fair", {"key": "a", "cost": 3}, lambda task: task.key, "a"),
+    ("fifo", {"headers": {"a": "b"}}, lambda task: task.headers["a"], "b"),
+    ("fifo", {"result_ttl": 90}, lambda task: task.result_ttl, 90),
+    ("fifo", {"unique": "u"}, lambda task: task.unique, "u"),
+    ("limfifottl", {"unique": 1, "scope": "queued"}, lambda task: task.unique, 1),
+    ("utubettl", {"key": 5, "pri": 2, "ttr": 4}, lambda task: (task.key, task.pri), (5, 2)),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "seen", "wanted"), OPTIONS)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_the_options_of_a_put_go_along(
+    bench: ScheduleBench,
+    kind: str,
+    options: dict[str, Any],
+    seen: Callable[[Task], Any],
+    wanted: Any,
+    partitions: int,
+) -> None:
+    queue = bench.queue_of(kind, "other", partitions=partitions)
+    schedule = bench.create(queue="other", **options)
+    assert bench.pass_after(HOUR_S) == 1
+    (task,) = bench.tasks("r", queue) + bench.tasks("~", queue)
+    assert seen(task) == wanted
+    assert schedule.status(bench.db).options == options
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "value"),
+    [
+        ("fifo", "pri", 1),
+        ("fifo", "delay", 5),
+        ("fifottl", "key", "a"),
+        ("utube", "ttl", 5),
+        ("bag", "pri", 1),
+        ("fifo", "cost", 2),
+        ("fifo", "timeout", 2),
+    ],
+)
+def test_an_option_that_the_kind_lacks_is_refused(
+    bench: ScheduleBench, kind: str, option: str, value: Any
+) -> None:
+    bench.queue_of(kind, "other")
+    with pytest.raises(UnsupportedOption):
+        bench.create(queue="other", **{option: value})
+    assert bench.names() == []
+
+
+def test_a_unique_task_that_exists_counts_for_its_due_time(bench: ScheduleBench) -> None:
+    schedule = bench.create(unique="one at a time")
+    bench.pass_after(HOUR_S)
+    bench.pass_after(HOUR_S)
+    assert len(bench.tasks()) == 1
+    assert schedule.status(bench.db).fired == 2
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack", "bytes"])
+def test_data_are_encoded_by_the_codec_of_the_queue(bench: ScheduleBench, codec: str) -> None:
+    data = b"\x00\xff" if codec == "bytes" else {"a": [1, None]}
+    queue = bench.queue_of("fifo", "other", codec=codec)
+    schedule = bench.create(queue="other", data=data)
+    bench.pass_after(HOUR_S)
+    assert [task.data for task in bench.tasks(queue=queue)] == [data]
+    assert schedule.status(bench.db).data == data
+    assert schedule.run(bench.db).data == data
+
+
+# Pauses, changes, runs by hand.
+
+
+def test_a_pause_puts_no_task_and_is_not_made_up_for(bench: ScheduleBench) -> None:
+    schedule = bench.create(missed="all")
+    schedule.pause(bench.db)
+    assert (schedule.status(bench.db).paused, schedule.status(bench.db).due) == (True, None)
+    assert bench.pass_after(10.5 * HOUR_S) == 0
+    schedule.resume(bench.db)
+    assert [bench.pass_after(seconds) for seconds in (0, 0.5 * HOUR_S)] == [0, 1]
+
+
+def test_a_second_pause_or_resume_changes_nothing(bench: ScheduleBench) -> None:
+    schedule = bench.create()
+    schedule.resume(bench.db)
+    due = schedule.status(bench.db).due
+    schedule.pause(bench.db)
+    schedule.pause(bench.db)
+    assert due is not None
+    assert schedule.status(bench.db).paused
+
+
+def test_a_schedule_can_be_paused_from_the_start(bench: ScheduleBench) -> None:
+    schedule = bench.create(paused=True)
+    assert bench.pass_after(2 * HOUR_S) == 0
+    schedule.resume(bench.db)
+    assert bench.pass_after(HOUR_S) == 1
+
+
+def test_a_run_by_hand_puts_a_task_and_moves_no_due_time(bench: ScheduleBench) -> None:
+    schedule = bench.create(data="x", pri=4)
+    before = schedule.status(bench.db)
+    task = schedule.run(bench.db)
+    assert (task.data, task.pri, dict(task.headers)) == ("x", 4, {"schedule": "nightly"})
+    assert schedule.status(bench.db) == before
+
+
+def test_a_paused_schedule_can_be_run_by_hand(bench: ScheduleBench) -> None:
+    schedule = bench.create(paused=True)
+    schedule.run(bench.db)
+    assert len(bench.tasks()) == 1
+
+
+def test_changed_data_keep_the_due_time(bench: ScheduleBench) -> None:
+    schedule = bench.create(data=1, pri=5)
+    bench.clock.advance(HOUR_S - 5)
+    schedule.change(bench.db, data=2)
+    assert bench.pass_after(5) == 1
+    assert [(task.data, task.pri) for task in bench.tasks()] == [(2, 5)]
+
+
+def test_changed_times_begin_now(bench: ScheduleBench) -> None:
+    schedule = bench.create()
+    bench.clock.advance(HOUR_S - 5)
+    schedule.change(bench.db, every=60)
+    assert [bench.pass_after(seconds) for seconds in (5, 55)] == [0, 1]
+
+
+def test_an_expression_takes_the_place_of_every_and_back(bench: ScheduleBench) -> None:
+    schedule = bench.create()
+    schedule.change(bench.db, expression="0 0 * * *")
+    assert (schedule.status(bench.db).every, schedule.status(bench.db).expression) == (None, "0 0 * * *")
+    schedule.change(bench.db, timezone="Europe/Rome")
+    schedule.change(bench.db, every=5)
+    found = schedule.status(bench.db)
+    assert (found.every, found.expression, found.timezone) == (5, None, "UTC")
+
+
+def test_none_takes_back_an_option(bench: ScheduleBench) -> None:
+    schedule = bench.create(pri=3, unique="u", scope="queued", delay=5)
+    schedule.change(bench.db, unique=None, delay=None)
+    assert schedule.status(bench.db).options == {"pri": 3}
+
+
+def test_a_change_to_another_queue_encodes_the_data_anew(bench: ScheduleBench) -> None:
+    queue = bench.queue_of("fifo", "other", codec="msgpack")
+    schedule = bench.create(data=[1, "a"])
+    schedule.change(bench.db, queue="other")
+    bench.pass_after(HOUR_S)
+    assert [task.data for task in bench.tasks(queue=queue)] == [[1, "a"]]
+
+
+def test_a_change_that_the_other_queue_refuses_changes_nothing(bench: ScheduleBench) -> None:
+    bench.queue_of("fifo", "other")
+    schedule = bench.create(pri=3)
+    before = schedule.status(bench.db)
+    with pytest.raises(UnsupportedOption):
+        schedule.change(bench.db, queue="other")
+    assert schedule.status(bench.db) == before
+
+
+def test_a_deleted_schedule_leaves_its_tasks_and_no_key(bench: ScheduleBench) -> None:
+    schedule = bench.create()
+    bench.pass_after(HOUR_S)
+    schedule.delete(bench.db)
+    assert (bench.pass_after(HOUR_S), len(bench.tasks()), bench.names()) == (0, 1, [])
+    assert stored(bench) == 0
+    for verb in (schedule.delete, schedule.pause, schedule.resume, schedule.run, schedule.status):
+        with pytest.raises(ScheduleNotFound):
+            verb(bench.db)
+
+
+def stored(bench: ScheduleBench) -> int:
+    """The number of keys of schedules."""
+    ranges = (bench.keys.schedules, bench.keys.schedules_due)
+    return sum(len(list(bench.db.get_range(under.start, under.stop))) for under in ranges)
+
+
+# Creating.
+
+
+def test_a_second_schedule_of_a_name_is_refused(bench: ScheduleBench) -> None:
+    bench.create(data=1)
+    with pytest.raises(ScheduleExists):
+        bench.create(data=2)
+    assert bench.status().data == 1
+
+
+def test_keep_leaves_the_schedule_as_it_is(bench: ScheduleBench) -> None:
+    bench.create(data=1)
+    bench.create(data=2, every=5, if_exists="keep")
+    assert (bench.status().data, bench.status().every) == (1, HOUR_S)
+
+
+def test_change_gives_new_values_and_goes_on_with_equal_times(bench: ScheduleBench) -> None:
+    """A program may declare its schedules at each start."""
+    bench.create(data=1, pri=1)
+    for _ in range(3):
+        bench.clock.advance(HOUR_S / 4)
+        bench.create(data=2, if_exists="change")
+    assert bench.pass_after(HOUR_S / 4) == 1
+    assert [(task.data, task.pri) for task in bench.tasks()] == [(2, 0)]
+
+
+def test_change_of_a_paused_schedule_leaves_it_paused(bench: ScheduleBench) -> None:
+    bench.create(paused=True)
+    bench.create(every=5, if_exists="change")
+    assert bench.status().paused
+    assert bench.pass_after(HOUR_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"every": 0.5}, "every"),
+        ({"every": float("inf")}, "every"),
+        ({"every": None}, "every"),
+        ({"every": 5, "expression": "* * * * *"}, "every"),
+        ({"every": 5, "timezone": "Europe/Rome"}, "timezone"),
+        ({"expression": "61 * * * *"}, "expression"),
+        ({"expression": "* * */20 * 1L"}, "expression"),
+        ({"expression": "* * * * *", "timezone": "Nowhere/Else"}, "timezone"),
+        ({"missed": "twice"}, "missed"),
+        ({"if_exists": "replace"}, "if_exists"),
+        ({"headers": {"schedule": "mine"}}, "headers"),
+        ({"headers": {"a": "x" * 980}}, "headers"),
+        ({"name": ""}, "name"),
+        ({"name": "x" * 201}, "name"),
+        ({"unique": None, "scope": "queued"}, "unique"),
+        ({"unique": "u", "scope": "always"}, "scope"),
+        ({"unique": "u", "on_conflict": "drop"}, "on_conflict"),
+        ({"unique": "u", "on_conflict": "debounce"}, "debounce_max"),
+        ({"ttl": 0}, "ttl"),
+        ({"pri": -1}, "pri"),
+    ],
+)
+def test_a_wrong_argument_is_refused(bench: ScheduleBench, options: dict[str, Any], name: str) -> None:
+    given = {"name": "nightly", "expression": None, "queue": "reports", "root": bench.root, **options}
+    if given["expression"] is None and "every" not in given:
+        given["every"] = 60
+    with pytest.raises(InvalidArgument) as refused:
+        Schedule.create(bench.db, **given)
+    assert refused.value.name == name
+    assert bench.names() == []
+
+
+def test_data_that_are_too_large_are_refused(bench: ScheduleBench) -> None:
+    with pytest.raises(PayloadTooLarge):
+        bench.create(data="x" * limits.SCHEDULE_DATA_BYTES_MAX)
+
+
+def test_data_that_the_codec_cannot_carry_are_refused(bench: ScheduleBench) -> None:
+    with pytest.raises(TypeError):
+        bench.create(data={1, 2})
+
+
+def test_the_queue_must_exist_and_hold_tasks(bench: ScheduleBench) -> None:
+    fdbqueue.Queue.named(bench.db, "items", root=bench.root)
+    with pytest.raises(QueueNotFound):
+        bench.create(queue="missing")
+    with pytest.raises(QueueKindMismatch):
+        bench.create(queue="items")
+
+
+def test_huge_numbers_are_stored_as_for_ever(bench: ScheduleBench) -> None:
+    bench.create(ttl=10**30, ttr=float("inf"))
+    assert bench.pass_after(HOUR_S) == 1
+
+
+# In transactions.
+
+
+def test_a_rolled_back_transaction_leaves_no_schedule(bench: ScheduleBench) -> None:
+    tr = bench.db.create_transaction()
+    Schedule.create(tr, "nightly", every=5, queue="reports", root=bench.root)
+    tr.reset()
+    assert bench.names() == []
+
+
+def test_all_verbs_work_in_one_transaction(bench: ScheduleBench) -> None:
+    def body(tr: Transaction) -> None:
+        schedule = Schedule.create(tr, "nightly", "0 0 * * *", queue="reports", data=1, root=bench.root)
+        schedule.pause(tr)
+        schedule.resume(tr)
+        schedule.change(tr, every=60, data=2)
+        schedule.run(tr)
+        assert Schedule.open(tr, "nightly", root=bench.root).status(tr).data == 2
+        assert len(schedule.next_times(tr)) == 5
+        assert [found.name for found in list_schedules(tr, root=bench.root)] == ["nightly"]
+        Schedule.create(tr, "gone", every=5, queue="reports", root=bench.root).delete(tr)
+
+    run(bench.db, body)
+    assert bench.names() == ["nightly"]
+    assert bench.pass_after(60) == 1
+    assert bench.data() == [2, 2]
+
+
+def test_a_schedule_and_its_queue_come_in_one_transaction(bench: ScheduleBench) -> None:
+    def body(tr: Transaction) -> None:
+        fdbqueue.TaskQueue.create(tr, "new", root=bench.root)
+        Schedule.create(tr, "nightly", every=5, queue="new", root=bench.root)
+
+    run(bench.db, body)
+    assert bench.pass_after(5) == 1
+
+
+# Errors of one schedule.
+
+
+def test_a_dropped_queue_stops_no_other_schedule(bench: ScheduleBench) -> None:
+    gone = bench.queue_of("fifo", "gone")
+    broken, sound = bench.create(name="a", queue="gone"), bench.create(name="b")
+    gone.drop(bench.db)
+    assert bench.pass_after(HOUR_S) == 1
+    assert sound.status(bench.db).error is None
+    found = broken.status(bench.db)
+    assert str(found.error).startswith("QueueNotFound: There is no queue named 'gone'")
+    assert found.tries == 1
+
+
+def test_a_failed_schedule_is_tried_again_until_it_succeeds(bench: ScheduleBench) -> None:
+    queue = bench.queue_of("limfifottl", "full", capacity=1)
+    schedule = bench.create(queue="full")
+    first = queue.put(bench.db, "in the way")
+    assert bench.pass_after(HOUR_S) == 0
+    assert "QueueFull" in str(schedule.status(bench.db).error)
+    assert bench.pass_after(1) == 0
+    assert schedule.status(bench.db).tries == 2
+    queue.delete(bench.db, first)
+    assert bench.pass_after(2) == 1
+    found = schedule.status(bench.db)
+    assert (found.error, found.tries, found.fired) == (None, 0, 1)
+
+
+def test_a_failed_schedule_is_not_tried_before_its_time(bench: ScheduleBench) -> None:
+    bench.queue_of("limfifottl", "full", capacity=1).put(bench.db, "in the way")
+    schedule = bench.create(queue="full")
+    bench.pass_after(HOUR_S)
+    bench.pass_after(0.5)
+    assert schedule.status(bench.db).tries == 1
+
+
+def test_a_queue_made_again_with_another_codec_is_an_error(bench: ScheduleBench) -> None:
+    other = bench.queue_of("fifo", "other")
+    schedule = bench.create(queue="other")
+    other.drop(bench.db)
+    bench.queue_of("fifo", "other", codec="msgpack")
+    assert bench.pass_after(HOUR_S) == 0
+    assert "ScheduleUnfit" in str(schedule.status(bench.db).error)
+    schedule.change(bench.db, data=5)
+    assert bench.pass_after(0) == 1
+
+
+def test_a_damaged_schedule_stops_no_other(bench: ScheduleBench) -> None:
+    bench.create(name="a")
+    bench.create(name="b")
+    bench.db[bench.keys.schedule("a")] = b"\xc1"
+    assert bench.pass_after(HOUR_S) == 1
+    damaged, sound = list_schedules(bench.db, root=bench.root)
+    assert "ScheduleUnreadable" not in str(sound.error)
+    assert "cannot be read" in str(damaged.error)
+    Schedule(bench.db, "a", Registry(bench.root)).delete(bench.db)
+    assert bench.names() == ["b"]
+
+
+def test_a_schedule_of_a_newer_release_is_left_to_it(bench: ScheduleBench) -> None:
+    bench.create()
+    key = bench.keys.schedule("nightly")
+    newer = bytes([0x99, VERSION + 1]) + bytes(bench.db[key])[2:] + b"\x01"
+    bench.db[key] = newer
+    before = bytes(bench.db[bench.keys.schedule_state("nightly")])
+    assert bench.pass_after(HOUR_S) == 0
+    assert (bytes(bench.db[key]), bytes(bench.db[bench.keys.schedule_state("nightly")])) == (newer, before)
+
+
+def test_a_key_of_another_program_hides_no_schedule(bench: ScheduleBench) -> None:
+    bench.create()
+    bench.db[bench.keys.schedules_due.start] = b""
+    assert bench.pass_after(HOUR_S) == 1
+    bench.clock.advance(HOUR_S)
+    keeper_of(bench.db, bench.keys).tick()
+    assert len(bench.tasks()) == 2
+
+
+def test_a_damaged_state_begins_anew(bench: ScheduleBench) -> None:
+    bench.create()
+    bench.db[bench.keys.schedule_state("nightly")] = b"\xc1"
+    assert bench.pass_after(HOUR_S) == 1
+    assert state_of(bytes(bench.db[bench.keys.schedule_state("nightly")])) is not None
+    assert bench.pass_after(HOUR_S) == 1
+
+
+# Listing.
+
+
+def test_schedules_are_listed_in_order_page_by_page(bench: ScheduleBench) -> None:
+    names = [f"{number:03}" for number in range(limits.SCHEDULES_LISTED_MAX + 3)]
+    for name in reversed(names):
+        bench.create(name=name)
+    first = list_schedules(bench.db, 1_000, root=bench.root)
+    assert first.next == names[limits.SCHEDULES_LISTED_MAX - 1]
+    second = list_schedules(bench.db, 1_000, after=first.next, root=bench.root)
+    assert [found.name for found in (*first, *second)] == names
+    assert second.next is None
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_pages_of_any_size_list_each_schedule_once(bench: ScheduleBench, limit: int) -> None:
+    names = ["a", "a\x00", "a\x00b", "ab", "b"]
+    for name in names:
+        bench.create(name=name)
+    bench.db.clear(bench.keys.schedule_state("ab"))
+    found, after = [], ""
+    while True:
+        page = list_schedules(bench.db, limit, after=after, root=bench.root)
+        found += [(one.name, one.due is not None) for one in page]
+        if page.next is None:
+            break
+        after = page.next
+    assert found == [(name, name != "ab") for name in names]
+
+
+def test_the_next_times_are_in_the_time_zone_of_the_schedule(bench: ScheduleBench) -> None:
+    schedule = bench.create("0 3 * * *", timezone="Europe/Rome")
+    found = schedule.next_times(bench.db)
+    assert [at.isoformat() for at in found[:2]] == ["2026-05-29T03:00:00+02:00", "2026-05-30T03:00:00+02:00"]
+    assert len(found) == 5
+    assert found[0].timestamp() == schedule.status(bench.db).due
+
+
+def test_verify_finds_schedules_sound(bench: ScheduleBench) -> None:
+    bench.create(name="a")
+    bench.create(name="b", paused=True)
+    bench.create("0 0 * * *", name="c", queue="reports")
+    bench.pass_after(HOUR_S)
+    assert bench.texts_of_verify() == []
+
+
+def test_fire_due_of_another_root_fires_nothing_here(bench: ScheduleBench) -> None:
+    bench.create()
+    bench.clock.advance(HOUR_S)
+    assert fire_due(bench.db, root=bench.root["elsewhere"]) == 0
+
+
+def test_the_thread_of_a_process_fires_what_is_due(url: str) -> None:
+    """With a clock that goes on by itself."""
+    with fdbqueue.open(url) as db:
+        queue = fdbqueue.TaskQueue.create(db, "reports", if_not_exists=True)
+        schedule = Schedule.create(db, "tick", every=1, queue="reports", if_exists="change")
+        task = queue.take(db, 60)
+        schedule.delete(db)
+        assert task is not None
+        assert task.headers["schedule"] == "tick"

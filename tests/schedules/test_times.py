@@ -1,0 +1,215 @@
+"""Due times as functions of a time: cron expressions, hours that are skipped or doubled, and `every`."""
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fdbqueue import InvalidArgument
+from fdbqueue.schedules.cron import times_from
+from fdbqueue.schedules.times import SECOND_US, CronTimes, EveryTimes, next_times, shown, zone_named
+
+ROME = ZoneInfo("Europe/Rome")
+ZONES = ["UTC", "Europe/Rome", "America/New_York", "America/Havana", "Asia/Kolkata", "Australia/Lord_Howe"]
+"""Havana repeats midnight, Kolkata is half an hour off, Lord Howe moves its clocks by half an hour."""
+EXPRESSIONS = [
+    "0 3 * * *",
+    "30 2 * * *",
+    "0,30 2 * * *",
+    "0 2,3 * * *",
+    "15 0 * * *",
+    "0 0 * * *",
+    "*/20 * * * *",
+    "*/20 2 * * *",
+    "30 * * * *",
+    "0 */2 * * *",
+    "0 9 * * MON-FRI",
+    "0 0 1 * *",
+    "0 0 L * *",
+    "0 0 29 2 *",
+    "*/15 * * * * *",
+    "30 30 2 * * *",
+]
+
+
+def us(text: str) -> int:
+    """The time of an ISO text, in microseconds."""
+    return round(datetime.fromisoformat(text).timestamp()) * SECOND_US
+
+
+def local(expression: str, zone: str, start: str, count: int) -> list[str]:
+    """The first due times behind a local time, as ISO texts."""
+    times = CronTimes(expression, zone_named(zone))
+    begin = round(datetime.fromisoformat(start).replace(tzinfo=zone_named(zone)).timestamp()) * SECOND_US
+    return [shown(at, zone_named(zone)).isoformat() for at in next_times(times, begin, count)]
+
+
+# The hour that does not exist: in Rome, 29 March 2026 goes from 02:00 to 03:00.
+
+
+def test_a_time_in_the_missing_hour_is_due_at_its_end() -> None:
+    assert local("30 2 * * *", "Europe/Rome", "2026-03-28T03:00", 2) == [
+        "2026-03-29T03:00:00+02:00",
+        "2026-03-30T02:30:00+02:00",
+    ]
+
+
+def test_several_times_in_the_missing_hour_are_due_once() -> None:
+    assert local("0,30 2,3 * * *", "Europe/Rome", "2026-03-29T00:00", 3) == [
+        "2026-03-29T03:00:00+02:00",
+        "2026-03-29T03:30:00+02:00",
+        "2026-03-30T02:00:00+02:00",
+    ]
+
+
+def test_a_repeated_time_passes_over_the_missing_hour() -> None:
+    assert local("*/30 * * * *", "Europe/Rome", "2026-03-29T01:00", 3) == [
+        "2026-03-29T01:30:00+01:00",
+        "2026-03-29T03:00:00+02:00",
+        "2026-03-29T03:30:00+02:00",
+    ]
+
+
+# The hour that exists twice: in Rome, 25 October 2026 goes from 03:00 back to 02:00.
+
+
+def test_a_time_in_the_doubled_hour_is_due_once() -> None:
+    assert local("30 2 * * *", "Europe/Rome", "2026-10-24T03:00", 2) == [
+        "2026-10-25T02:30:00+02:00",
+        "2026-10-26T02:30:00+01:00",
+    ]
+
+
+def test_a_time_of_the_first_pass_is_not_due_again_in_the_second() -> None:
+    in_the_second = us("2026-10-25T02:15:00+01:00")
+    due = CronTimes("30 2 * * *", ROME).after(in_the_second)
+    assert due == us("2026-10-26T02:30:00+01:00")
+
+
+def test_a_repeated_time_is_due_in_both_passes_of_the_hour() -> None:
+    assert local("*/30 2 * * *", "Europe/Rome", "2026-10-25T01:00", 5) == [
+        "2026-10-25T02:00:00+02:00",
+        "2026-10-25T02:30:00+02:00",
+        "2026-10-25T02:00:00+01:00",
+        "2026-10-25T02:30:00+01:00",
+        "2026-10-26T02:00:00+01:00",
+    ]
+
+
+def test_a_time_zone_has_its_own_days() -> None:
+    assert local("0 3 * * *", "Asia/Kolkata", "2026-01-01T00:00", 1) == ["2026-01-01T03:00:00+05:30"]
+
+
+# Against the library, and against all times in order.
+
+STARTS = st.one_of(
+    st.integers(us("2026-01-01T00:00+00:00"), us("2028-12-31T00:00+00:00")),
+    *(  # around changes of the clocks
+        st.integers(us(day) - 4 * 3600 * SECOND_US, us(day) + 8 * 3600 * SECOND_US)
+        for day in ("2026-03-29T00:00+00:00", "2026-10-25T00:00+00:00", "2026-03-08T05:00+00:00")
+    ),
+)
+
+
+@given(st.sampled_from(EXPRESSIONS), st.sampled_from(ZONES), STARTS)
+@example("30 2 * * *", "Europe/Rome", us("2026-10-25T00:15+00:00"))
+def test_due_times_are_those_of_the_library(expression: str, zone: str, start_us: int) -> None:
+    """They begin a day earlier, where no hour of the start is doubled, and go on in one pass."""
+    times, place = CronTimes(expression, zone_named(zone)), zone_named(zone)
+    earlier = datetime.fromtimestamp(start_us // SECOND_US - 86_400, UTC).astimezone(place)
+    wanted = []
+    for at in times_from(expression, earlier):
+        due_us = round(at.timestamp()) * SECOND_US
+        if due_us > start_us:
+            wanted.append(due_us)
+        if len(wanted) == 4:
+            break
+    assert next_times(times, start_us, 4) == wanted
+
+
+@given(st.sampled_from(EXPRESSIONS), st.sampled_from(ZONES), STARTS)
+def test_a_due_time_follows_from_every_moment_before_it(expression: str, zone: str, start_us: int) -> None:
+    """So each process finds the same one, whenever it passes."""
+    times = CronTimes(expression, zone_named(zone))
+    due_us = times.after(start_us)
+    assert due_us is not None
+    for moment in (start_us, (start_us + due_us) // 2, due_us - SECOND_US, due_us - 1):
+        if start_us <= moment < due_us:
+            assert times.after(moment) == due_us
+
+
+@given(st.sampled_from(EXPRESSIONS), st.sampled_from(ZONES), STARTS, st.integers(0, 3 * 86_400))
+def test_the_last_due_time_is_found_by_halves(
+    expression: str, zone: str, start_us: int, lasts_s: int
+) -> None:
+    times = CronTimes(expression, zone_named(zone))
+    first_us = times.after(start_us)
+    assert first_us is not None
+    until_us = first_us + lasts_s * SECOND_US
+    found = times.last_until(until_us, first_us)
+    following = times.after(found)
+    assert first_us <= found <= until_us
+    assert following is not None
+    assert following > until_us
+    assert found == first_us or times.after(found - 1) == found
+
+
+SPANS_US = st.integers(SECOND_US, 10 * 86_400 * SECOND_US)
+
+
+@given(SPANS_US, st.integers(0, 10**15), st.integers(0, 10**15))
+def test_every_has_one_distance_from_its_anchor(every_us: int, anchor_us: int, later_us: int) -> None:
+    times = EveryTimes(every_us, anchor_us)
+    found = next_times(times, anchor_us + later_us, 4)
+    assert all(later - earlier == every_us for earlier, later in pairwise(found))
+    assert all((due - anchor_us) % every_us == 0 for due in found)
+    assert 0 < found[0] - anchor_us - later_us <= every_us
+
+
+@given(SPANS_US, st.integers(0, 10**15), st.integers(0, 10**13))
+def test_the_last_time_of_every_is_the_one_before_the_next(
+    every_us: int, anchor_us: int, later_us: int
+) -> None:
+    times = EveryTimes(every_us, anchor_us)
+    first_us = anchor_us + every_us
+    found = times.last_until(first_us + later_us, first_us)
+    assert (found - anchor_us) % every_us == 0
+    assert found <= first_us + later_us < found + every_us
+
+
+# Refusals.
+
+
+@given(st.text(max_size=30))
+@example("* * * * * * *")
+@example("61 * * * *")
+@example("* * * * ٣#1")
+@example("@daily")
+def test_an_expression_that_is_none_is_refused(text: str) -> None:
+    with suppress(InvalidArgument):  # and no other error
+        CronTimes(text, UTC).after(0)
+
+
+@given(st.text(max_size=20))
+@example("Europe")
+@example("/etc/passwd")
+@example("../UTC")
+@example("\x00")
+@example("Rome")
+@example("")
+def test_a_time_zone_that_is_none_is_refused(text: str) -> None:
+    with suppress(InvalidArgument):  # and no other error
+        zone_named(text)
+
+
+def test_an_expression_without_a_time_in_fifty_years_has_none() -> None:
+    assert CronTimes("* * */20 * 1L", UTC).after(0) is None
+
+
+@pytest.mark.parametrize("year", [9999, 20_000])
+def test_there_is_no_time_beyond_the_last_year(year: int) -> None:
+    assert CronTimes("0 0 1 1 *", ROME).after((year - 1970) * 31_557_600 * SECOND_US) is None
