@@ -6,7 +6,7 @@ list of queues and the page of a queue.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fdbqueue.dashboard.findings import Finding, Level, Verdict, command, findings_of, verdict_of
 from fdbqueue.dashboard.history import Trend
@@ -36,6 +36,9 @@ class QueueRow:
 
     findings: tuple[Finding, ...] = ()
     """The worst first."""
+    partitions: int = 1
+    fullest_items: int | None = None
+    """Items of the fullest partition; None for a queue of tasks, or without partitions."""
 
     @property
     def level(self) -> Level:
@@ -203,7 +206,8 @@ def queues_view(figures: Figures, trend: Callable[[str], Trend]) -> QueuesView:
 def queue_row(queue: QueueFigures, trend: Trend) -> QueueRow:
     error = None if queue.error is None else one_line(queue.error)
     found = findings_of(queue, trend)
-    return QueueRow(queue.name, queue.kind, queue.items, queue.unreadable, queue.tasks, trend, error, found)
+    row = QueueRow(queue.name, queue.kind, queue.items, queue.unreadable, queue.tasks, trend, error, found)
+    return replace(row, partitions=queue.partitions, fullest_items=queue.fullest_items)
 
 
 def queue_view(look: QueueLook, trend: Trend, after: str | None) -> QueueView:

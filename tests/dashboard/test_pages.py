@@ -3,7 +3,8 @@
 import pytest
 
 import fdbqueue
-from fdbqueue import TaskQueue
+from fdbqueue import Queue, TaskQueue
+from fdbqueue.registry.registry import Registry
 from tests.dashboard.conftest import HOSTILE, NAME, Served
 from tests.dashboard.support import path_of
 
@@ -22,6 +23,14 @@ def test_a_queue_shows_the_tasks_of_each_state(served: Served) -> None:
             name for name, id_ in served.ids.items() if f"/tasks/{id_}" in page.partition('id="keys"')[0]
         ]
         assert listed == [state]
+
+
+def test_a_queue_of_items_tells_its_partitions(served: Served) -> None:
+    queue = Queue.named(served.db, "parted", partitions=4)
+    queue.enqueue_many(served.db, [1, 2, 3])
+    assert "Items 3 Partitions 4 Items in the fullest 3" in served.reader.said("/queues/parted")
+    assert "Partitions" not in served.reader.said("/queues/plain")
+    Registry().drop(served.db, "parted")
 
 
 def test_pages_of_tasks_follow_each_other(served: Served) -> None:
