@@ -14,7 +14,7 @@ from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.elements.queue_set import QueueSet
 from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.errors import *  # noqa: F403  # the names in errors.__all__
-from fdbqueue.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, Why
+from fdbqueue.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, WaitedFor, Why
 from fdbqueue.fair.grants import FairConsumer, FairProducer
 from fdbqueue.fair.queue import FairQueue
 from fdbqueue.fleet.backoff import Backoff
@@ -24,6 +24,8 @@ from fdbqueue.fleet.outcomes import Bury, Done, Retry, Snooze, Unavailable
 from fdbqueue.fleet.presence import Presence, workers
 from fdbqueue.fleet.supervisor import Fleet, FleetStatus
 from fdbqueue.fleet.worker import Worker
+from fdbqueue.groups.group import Group, Members, group, list_groups
+from fdbqueue.groups.progress import GroupProgress
 from fdbqueue.holder import Holder, HolderProcess
 from fdbqueue.log_fields import LogFields
 from fdbqueue.open import open as open
@@ -81,6 +83,8 @@ __all__ = [
     "Flaw",
     "Fleet",
     "FleetStatus",
+    "Group",
+    "GroupProgress",
     "HeldKey",
     "HeldTask",
     "Holder",
@@ -91,6 +95,7 @@ __all__ = [
     "KeyStatistics",
     "LockToken",
     "LogFields",
+    "Members",
     "NullQueue",
     "Overview",
     "Page",
@@ -132,11 +137,14 @@ __all__ = [
     "Unavailable",
     "Unreadable",
     "Verification",
+    "WaitedFor",
     "Why",
     "Worker",
     "__version__",
     "diagnose",
     "fire_due",
+    "group",
+    "list_groups",
     "list_queues",
     "list_schedules",
     "register_codec",

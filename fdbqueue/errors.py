@@ -27,6 +27,9 @@ __all__ = [
     "FairQueueFull",
     "FdbQueueError",
     "FleetRefused",
+    "GroupClosed",
+    "GroupNotFound",
+    "GroupTimeout",
     "HandlerNotFound",
     "InvalidArgument",
     "KindExists",
@@ -291,6 +294,18 @@ class ResultTimeout(FdbQueueError, TimeoutError):
 
 class UniqueTaskBusy(FdbQueueError):
     """Task {id} has the unique key {unique!r} and is {state}: its data cannot be replaced, and nothing was changed. Put with on_conflict="skip" to get this task, or give its puts scope="queued" to get another one now."""
+
+
+class GroupNotFound(FdbQueueError, LookupError):
+    """There is no group {id}: it has ended, and the time for which its counts were kept is over, or it never was under this root."""
+
+
+class GroupClosed(FdbQueueError):
+    """The group {id} is {how}, and takes no more members: put them before its close, or into another group. Nothing was put."""
+
+
+class GroupTimeout(FdbQueueError, TimeoutError):
+    """The group {id} has not ended yet: it is {open}, and {left} of its members are left."""
 
 
 class StepUnderWay(FdbQueueError):

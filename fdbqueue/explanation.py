@@ -15,6 +15,8 @@ class Why(StrEnum):
     CANCELLED = "cancelled"
     HOLDER_ENDED = "holder ended"
     TAKEN = "taken"
+    WAITING = "waiting"
+    """It waits for the end of a group, or of the task that it was put after."""
     DELAYED = "delayed"
     UNSWEPT = "not swept"
     KEY_HELD = "key held"
@@ -84,6 +86,21 @@ class KeyHolder:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitedFor:
+    """The group for which a delayed task waits, or the task that it was put after."""
+
+    group: str
+    task: str | None
+    """The id of that task; None for a group that a program has made."""
+    left: int
+    """Members that have not ended."""
+    buried: int
+    """Members that are buried."""
+    open: bool
+    """True before its close."""
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a task is not running, from one snapshot. Times are seconds since the epoch."""
 
@@ -113,3 +130,5 @@ class Explanation:
     """In order of weight."""
     held: HeldKey | None = None
     """Of a ready task: the reason why its task key waits in its partition."""
+    waits_for: WaitedFor | None = None
+    """Of a delayed task without a due time; None, too, if its group is gone."""

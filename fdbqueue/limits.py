@@ -349,3 +349,14 @@ SCHEDULES_SOUGHT_EVERY_S = 2.0
 SCHEDULE_RETRY_FIRST_S = 1.0
 SCHEDULE_RETRY_MAX_S = 60.0
 SCHEDULE_ERROR_LENGTH_MAX = 500
+# Groups of one task: the group of its put, and one more for each task that is put after it.
+GROUPS_OF_TASK_MAX = 16
+# Groups that one transaction of a sweep looks at, and groups that it lets end.
+GROUPS_SWEPT_MAX = 50
+GROUPS_ENDED_MAX = 10
+# Groups with counts that a sweep remembers. If the counts are the same one sweep later, it clears the doubt.
+GROUPS_REMEMBERED_MAX = 1000
+# Time for which the rows of an ended group are kept, if its create does not tell another.
+GROUP_RETAIN_S = 86_400.0
+# The shortest time between two looks at an ended group that still has buried members.
+GROUP_LOOKED_AT_EVERY_S = 60.0

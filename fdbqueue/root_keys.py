@@ -20,6 +20,14 @@ R is the root, by default `Subspace(("fdbqueue",))`; values are tuples unless th
     R[12, name]           schedule       see schedules/records.py      list(); its firing, its verbs
     R[12, name, 0]        its state      see schedules/records.py      the same
     R[13, time, name]     schedule due   empty                         passes: the schedules that are due
+    R[14, group]          group          see records/groups.py         puts of members, progress, sweeps
+    R[14, group, 0]       counts         of all its members            progress, sweeps; every end adds here
+    R[14, group, 1]       cancelled      time in microseconds          puts and takes of members
+    R[14, group, 2, id]   spread         name of the queue             sweeps: a queue that has had members
+    R[15, 0, group]       doubt          empty                         sweeps: a group that may have ended
+    R[15, 1, id]          lost           epoch                         sweeps: a queue with truncated members
+    R[15, 2, group]       cancelling     place of the next member      sweeps
+    R[15, 3, time, group] over           empty                         sweeps: a group that can be forgotten
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor. A
 `run` is the id of a supervisor's session. `time` is that of the next look at a schedule, in microseconds. A
@@ -39,6 +47,16 @@ DEFAULT_ROOT = Subspace(("fdbqueue",))
 
 DEFINITION, LAST_ID, CONTENTS, RECEIPT, SESSION, SESSION_NAME, HEARTBEAT, BEAT_DUE, PRESENCE = range(9)
 RUN, MEMBERSHIP, PROGRESS, SCHEDULE, SCHEDULE_DUE = 9, 10, 11, 12, 13
+GROUP, GROUP_SWEEP = 14, 15
+COUNTS, CANCELLED, SPREAD = range(3)
+"""Rows of a group, behind its id."""
+DOUBT, LOST, CANCELLING, OVER = range(4)
+"""Rows of the sweeps of groups."""
+
+MEMBERS = 34
+"""The column of a queue that outlives its drop: the counts of members of groups (partitions/keys.py)."""
+EVERY_EPOCH = b"\xff" * 8
+"""The epoch of a dropped queue: no member of it is left, whatever its own."""
 
 _SHAPES: dict[Any, list[type]] = {
     RECEIPT: [bytes, int],
@@ -59,6 +77,8 @@ _ALL_SHAPES: dict[Any, list[list[type]]] = {
     HEARTBEAT: [[bytes], [bytes, bytes]],
     SCHEDULE: [[str], [str, int]],
     SCHEDULE_DUE: [[int, str]],
+    GROUP: [[bytes], [bytes, int], [bytes, int, int]],
+    GROUP_SWEEP: [[int, bytes], [int, int], [int, int, bytes]],
 }
 """The parts behind the column, in all keys under the root but contents and progress."""
 
@@ -85,6 +105,13 @@ class RootKeys:
         self.memberships: slice = self._range(MEMBERSHIP)
         self.schedules: slice = self._range(SCHEDULE)
         self.schedules_due: slice = self._range(SCHEDULE_DUE)
+        self.groups: slice = self._range(GROUP)
+        self.group_sweeps = slice(self._pack(GROUP_SWEEP, DOUBT), self._pack(GROUP_SWEEP, OVER))
+        """What sweeps of groups have to do at once."""
+        self.doubts: slice = self._range(GROUP_SWEEP, DOUBT)
+        self.lost: slice = self._range(GROUP_SWEEP, LOST)
+        self.cancellings: slice = self._range(GROUP_SWEEP, CANCELLING)
+        self.groups_over: slice = self._range(GROUP_SWEEP, OVER)
         self.all_contents = slice(self._pack(CONTENTS), self._pack(CONTENTS + 1))
 
     def _pack(self, *items: Any) -> bytes:
@@ -98,6 +125,8 @@ class RootKeys:
     def is_before_the_first_queue(self, key: bytes) -> bool:
         """True if `key` may lie under a root in which no queue has been created yet: receipts, sessions."""
         column, *shape = self._shape_of(key)
+        if column in (GROUP, GROUP_SWEEP):
+            return shape in _ALL_SHAPES[column]
         return _SHAPES.get(column) == shape
 
     def is_receipt(self, key: bytes) -> bool:
@@ -228,6 +257,60 @@ class RootKeys:
     def schedules_due_until(self, time_us: int) -> slice:
         """The entries of at most this time."""
         return slice(self.schedules_due.start, self._pack(SCHEDULE_DUE, time_us + 1))
+
+    # Groups.
+
+    def group(self, group: bytes) -> bytes:
+        return self._pack(GROUP, group)
+
+    def rows_of_group(self, group: bytes) -> slice:
+        """All rows of a group."""
+        start = self.group(group)
+        return slice(start, start + b"\xff")
+
+    def group_in(self, key: bytes) -> bytes | None:
+        """The group of a key of R[14], or of one of R[15] that ends in a group; None for another shape."""
+        column, *rest = self._parts_of(key)
+        if column == GROUP:
+            return rest[0] if isinstance(rest[0], bytes) else None
+        return rest[-1] if column == GROUP_SWEEP and isinstance(rest[-1], bytes) else None
+
+    def group_counts(self, group: bytes) -> bytes:
+        return self._pack(GROUP, group, COUNTS)
+
+    def group_cancelled(self, group: bytes) -> bytes:
+        return self._pack(GROUP, group, CANCELLED)
+
+    def group_spread(self, group: bytes, id_: int) -> bytes:
+        return self._pack(GROUP, group, SPREAD, id_)
+
+    def spreads_of(self, group: bytes) -> slice:
+        """The queues that have had members of a group."""
+        return self._range(GROUP, group, SPREAD)
+
+    def doubt(self, group: bytes) -> bytes:
+        return self._pack(GROUP_SWEEP, DOUBT, group)
+
+    def members_in(self, id_: int) -> slice:
+        """The counts of members of groups in the contents of a queue."""
+        return slice(self._pack(CONTENTS, id_, MEMBERS), self._pack(CONTENTS, id_, MEMBERS + 1))
+
+    def lost_members(self, id_: int) -> bytes:
+        return self._pack(GROUP_SWEEP, LOST, id_)
+
+    def cancelling(self, group: bytes) -> bytes:
+        return self._pack(GROUP_SWEEP, CANCELLING, group)
+
+    def group_over(self, time_us: int, group: bytes) -> bytes:
+        return self._pack(GROUP_SWEEP, OVER, time_us, group)
+
+    def groups_over_until(self, time_us: int) -> slice:
+        return slice(self.groups_over.start, self._pack(GROUP_SWEEP, OVER, time_us + 1))
+
+    def last_number_in(self, key: bytes) -> int:
+        """The number in a key of R[14] or R[15] that has one: an id of a queue, or a time."""
+        numbers = [part for part in self._parts_of(key) if isinstance(part, int)]
+        return int(numbers[-1])
 
     def beat_due(self, deadline_us: int, session: bytes) -> bytes:
         return self._pack(BEAT_DUE, deadline_us, session)

@@ -61,6 +61,10 @@ class Task:
     """Number of its steps that are done; `TaskQueue.steps` returns their names."""
     unique: Any = None
     """The unique key of its put; None without one."""
+    groups: tuple[str, ...] = ()
+    """The groups that count it."""
+    waits_for: str | None = None
+    """The group for which it waits, delayed without a due time; None for none."""
     existed: bool = field(default=False, compare=False)
     """True if this is the answer of a put that found the task, and made none."""
 

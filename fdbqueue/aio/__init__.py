@@ -19,6 +19,7 @@ with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.functions import Overview as Overview
     from fdbqueue.aio.functions import diagnose as diagnose
     from fdbqueue.aio.functions import fire_due as fire_due
+    from fdbqueue.aio.functions import list_groups as list_groups
     from fdbqueue.aio.functions import list_queues as list_queues
     from fdbqueue.aio.functions import list_schedules as list_schedules
     from fdbqueue.aio.functions import statistics as statistics
@@ -31,6 +32,9 @@ with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.grants import QueueProducer as QueueProducer
     from fdbqueue.aio.grants import TaskConsumer as TaskConsumer
     from fdbqueue.aio.grants import TaskProducer as TaskProducer
+    from fdbqueue.aio.groups import Group as Group
+    from fdbqueue.aio.groups import Members as Members
+    from fdbqueue.aio.groups import group as group
     from fdbqueue.aio.persistent import PersistentQueue as PersistentQueue
     from fdbqueue.aio.persistent import Proxy as Proxy
     from fdbqueue.aio.queues import FairQueue as FairQueue

@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 from fdbqueue.aio.verbs import Face, awaited, constructor_of, place_of, plain, plain_each
 from fdbqueue.diagnosis import examining
 from fdbqueue.fleet import presence
+from fdbqueue.groups import group as groups
 from fdbqueue.overview.overview import Overview as BlockingOverview
 from fdbqueue.schedules import schedule
 from fdbqueue.tasks import all_queues
@@ -25,6 +26,7 @@ def _awaited(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     return call
 
 
+list_groups = _awaited(groups.list_groups)
 list_queues = _awaited(all_queues.list_queues)
 statistics = _awaited(all_queues.statistics)
 list_schedules = _awaited(schedule.list_schedules)

@@ -19,6 +19,9 @@ from fdbqueue.database import engine_errors
 from fdbqueue.error_root import MESSAGE_LENGTH_MAX
 from fdbqueue.errors import (
     FdbQueueError,
+    GroupClosed,
+    GroupNotFound,
+    GroupTimeout,
     InvalidArgument,
     NoRedrive,
     NoResult,
@@ -46,6 +49,9 @@ from fdbqueue.visible import shortened, visible
 DONE, REFUSED, ERROR = 0, 1, 2
 _STDERR = 2
 REFUSALS = (
+    GroupClosed,
+    GroupNotFound,
+    GroupTimeout,
     NoRedrive,
     NoResult,
     NotBuried,

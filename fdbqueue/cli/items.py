@@ -56,6 +56,8 @@ _NOTHING = object()
 @click.option(
     "--debounce-max", type=SPAN, metavar="S", help="of debounce: ready S seconds after the first put"
 )
+@click.option("--group", metavar="GROUP", help="of tasks: members of an open group, by its id")
+@click.option("--after", metavar="ID", help="of tasks: delayed until the task ID of QUEUE has ended")
 @click.option("--timeout", type=WAIT, metavar="S", help="of tasks: wait S seconds for room in a full queue")
 @json_option
 @in_a_place
@@ -213,7 +215,7 @@ def _task_sink(
     signals: Signals, database: Database, queue: TaskQueue, options: dict[str, Any], as_json: bool
 ) -> tuple[Sink, int]:
     def put_some(values: Sequence[Any]) -> None:
-        if "unique" in options:
+        if "unique" in options or "after" in options:
             tasks = [queue.put(database, value, **options) for value in values]
         else:
             tasks = queue.put_many(database, values, **options)

@@ -46,6 +46,8 @@ def task_row(task: Task) -> dict[str, Any]:
         "headers": dict(task.headers),
         "result_ttl": task.result_ttl,
         "unique": task.unique,
+        "groups": list(task.groups),
+        "waits_for": task.waits_for,
         "steps": task.steps,
         "cancel_asked": task.cancel_asked,
         "progress": task.fraction,

@@ -86,6 +86,8 @@ class TaskView:
     headers: tuple[tuple[str, str], ...] = ()
     unique: str = ""
     """The unique key; empty without one."""
+    groups: tuple[str, ...] = ()
+    """The groups that count it."""
     steps: tuple[str, ...] = ()
 
 
@@ -108,6 +110,7 @@ def task_view(look: TaskLook) -> TaskView:
         editable(task, look.options),
         headers=tuple((one_line(name), one_line(text)) for name, text in task.headers.items()),
         unique="" if task.unique is None else cell(task.unique),
+        groups=task.groups,
         steps=tuple(map(one_line, look.steps)),
     )
 

@@ -6,6 +6,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import msgspec
+
 from fdbqueue.database import Database
 from fdbqueue.errors import InvalidArgument, PayloadUnreadable, QueueKindMismatch
 from fdbqueue.records.keys import Record, id_bytes, partition_of
@@ -15,6 +17,7 @@ from fdbqueue.tasks import edges, failures
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, is_kind
+from fdbqueue.tasks.members import leave, without_groups
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.tasks_of import key_in
@@ -84,7 +87,8 @@ class Elsewhere:
                 id_ = id_bytes(task.id)
                 failures.keep(tr, self._shape.partition(partition_of(id_)).keys, id_, entries)
             for number, records in by_partition(one for one, _, _ in whole):
-                edges.delete(changes[number], records)
+                leave(changes[number].roll, records)  # they stay members
+                edges.delete(changes[number], [without_groups(record) for record in records])
         return len(whole)
 
     def _draft(self, record: Record, payload: bytes) -> Draft:
@@ -99,8 +103,9 @@ class Elsewhere:
             options["cost"] = record.cost
         draft = self._shape.draft(None, payload, options)
         extra = without_unique(record).extra
-        extra = None if extra is None else extra.with_steps(0, 0)  # it begins anew there
-        return replace(draft, trace=record.trace, extra=extra, failures=record.failures)
+        if extra is not None:  # it begins anew there, and waits for no group
+            extra = msgspec.structs.replace(extra.with_steps(0, 0), waits=b"")
+        return replace(draft, trace=record.trace, extra=extra, failures=record.failures, arrives=True)
 
 
 def _ask_stored(

@@ -19,15 +19,25 @@ a result outlives the partition of its task. Times are microseconds since the ep
     S[31] id          result     see tasks/results.py      result(): the end of a task that was asked for one
     S[31] id, number  piece      a piece of it             result(), if it is large
     S[32] time, id    result at  empty                     sweeps: the results that are over, the oldest first
+    S[34] epoch, group  members  counts, see records/groups.py  sweeps, after a truncate or a drop
+    S[35] group, id     member   empty                          sweeps, after the cancel of a group
+    S[36]               epoch    number of truncates            puts of members
+
+Each member of a group has S[35]. S[34] and S[36] outlive a truncate, and S[34] a drop.
 """
 
 from typing import Any
 
 from fdb import tuple as layer
 
+from fdbqueue.root_keys import MEMBERS as MEMBERS
+
 FLAG, BELL, WIDE_LINE, MOVED, PARTITION, UNIQUE, WINDOW, RESULT, RESULT_AT = range(24, 33)
+MEMBER, EPOCH = MEMBERS + 1, MEMBERS + 2
 
 TIME_BYTES = 8
+EPOCH_BYTES = 8
+GROUP_BYTES = 16
 _NUMBER_BYTES = 4
 
 
@@ -65,6 +75,11 @@ class SharedKeys:
         self._result, self._result_at = columns[RESULT], columns[RESULT_AT]
         self.results = slice(columns[RESULT], columns[RESULT_AT])
         self.result_times = slice(columns[RESULT_AT], columns[RESULT_AT + 1])
+        of_groups = {n: prefix + _packed(n) for n in (MEMBERS, MEMBER, EPOCH)}
+        self._members, self._member = of_groups[MEMBERS], of_groups[MEMBER]
+        self.members = slice(of_groups[MEMBERS], of_groups[MEMBER])
+        self.all_member = slice(of_groups[MEMBER], of_groups[EPOCH])
+        self.epoch = of_groups[EPOCH]
 
     def flag(self, partition: int) -> bytes:
         return self._flag + bytes((partition,))
@@ -118,6 +133,27 @@ class SharedKeys:
         """The end of a window, and its unique key."""
         rest = window_key[len(self._window) :]
         return int.from_bytes(rest[:TIME_BYTES], "big"), rest[TIME_BYTES:]
+
+    def members_of(self, epoch: int, group: bytes) -> bytes:
+        """The counts of the members of a group that were put in that epoch."""
+        return self._members + epoch.to_bytes(EPOCH_BYTES, "big") + group
+
+    def members_before(self, epoch: int) -> slice:
+        """The counts of the members that were put in earlier epochs."""
+        return slice(self._members, self._members + epoch.to_bytes(EPOCH_BYTES, "big"))
+
+    def members_parts(self, members_key: bytes) -> tuple[int, bytes]:
+        """The epoch and the group of a key of counts."""
+        rest = members_key[len(self._members) :]
+        return int.from_bytes(rest[:EPOCH_BYTES], "big"), rest[EPOCH_BYTES:]
+
+    def member(self, group: bytes, id_: bytes) -> bytes:
+        return self._member + group + id_
+
+    def members_in(self, group: bytes, after: bytes = b"") -> slice:
+        """The members of a group, behind the task `after`."""
+        start = self._member + group
+        return slice(start + after + b"\x00" * bool(after), start + b"\xff" * 32)
 
     def under(self, partition: int) -> slice:
         """Everything of a partition but partition 0."""

@@ -32,6 +32,7 @@ epoch, 8 bytes.
     S[29], S[30]         unique keys: see partitions/keys.py
     S[31], S[32]         results: see partitions/keys.py
     S[33] id, name       step      see tasks/steps.py          step(); the name has its length in front
+    S[34] to S[36]       members of groups: see partitions/keys.py
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the end of its delay, its lease or its ttl.
@@ -53,7 +54,12 @@ from fdbqueue.arguments import checked_id
 from fdbqueue.aside import DAMAGED
 from fdbqueue.partitions.keys import (
     BELL,
+    EPOCH,
+    EPOCH_BYTES,
     FLAG,
+    GROUP_BYTES,
+    MEMBER,
+    MEMBERS,
     MOVED,
     PARTITION,
     RESULT,
@@ -65,13 +71,18 @@ from fdbqueue.partitions.keys import (
     prefix_of,
     time_bytes,
 )
+from fdbqueue.records.extra import NEVER_US as NEVER_US
+from fdbqueue.records.extra import Count as Count
+from fdbqueue.records.extra import Extra as Extra
+from fdbqueue.records.extra import Member as Member
+from fdbqueue.records.extra import Unique as Unique
 from fdbqueue.task import TaskState
 
 TASK, PAYLOAD, READY, TAKEN, DELAYED, BURIED, TIMER, BESIDE, LIVE, CALLS, LINE, SEAT, GATE = range(1, 14)
 PAUSED, FAILURE, CLASSED, CLASS_COUNT, REDRIVE, ENDED, ENDED_AT, ENDED_OF, ENDED_COUNT = range(15, 24)
-STEP = LAST = RESULT_AT + 1
+STEP = RESULT_AT + 1
+LAST = EPOCH
 
-NEVER_US = 2**63 - 1
 INDEX_BYTES = 8
 ID_BYTES = INDEX_BYTES + limits.RANDOM_SUFFIX_BYTES
 SESSION_BYTES = 16
@@ -84,7 +95,7 @@ _COLUMNS: dict[int, bytes] = {n: layer.pack((n,)) for n in range(TASK, LAST + 2)
 """The columns, and the end of the last one; packed once, as each open queue has keys of its own."""
 _COLUMN_NUMBERS: dict[bytes, int] = {_COLUMNS[n]: n for n in range(TASK, LAST + 1)}
 _REST_BYTES = {layer.pack((TASK,)): ID_BYTES} | {
-    layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT)
+    layer.pack((n,)): 0 for n in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT, EPOCH)
 }
 """Number of bytes behind these columns."""
 
@@ -121,44 +132,20 @@ _REST_BYTES_OF: dict[int, tuple[int, int]] = {
     STEP: (ID_BYTES + 2, ID_BYTES + 1 + limits.STEP_NAME_BYTES_MAX),
     UNIQUE: (1, limits.TASK_KEY_BYTES_MAX),
     WINDOW: (TIME_BYTES + 1, TIME_BYTES + limits.TASK_KEY_BYTES_MAX),
+    MEMBERS: (EPOCH_BYTES + GROUP_BYTES, EPOCH_BYTES + GROUP_BYTES),
+    MEMBER: (GROUP_BYTES + ID_BYTES, GROUP_BYTES + ID_BYTES),
+    EPOCH: (0, 0),
 }
 """The smallest and the largest number of bytes behind a column. A column that is not here has no keys."""
 
 
-# Bounds of the numbers in a record: larger ones do not fit into a key.
-Count = Annotated[int, msgspec.Meta(ge=0, le=NEVER_US)]
+# A larger number does not fit into a key.
 Priority = Annotated[int, msgspec.Meta(ge=0, le=limits.PRIORITY_MAX)]
 
 if TYPE_CHECKING:
     StoredState = str
 else:  # the decoder refuses any other text; a type checker would refuse the members of TaskState
     StoredState = Literal["r", "t", "!", "~"]
-
-
-class Unique(msgspec.Struct, frozen=True, array_like=True):
-    """The unique key of a task, and its scope. Append fields with a default; never reorder."""
-
-    key: bytes
-    is_queued_only: bool = False
-    """True for the scope of tasks that wait; otherwise a task is in scope until it is gone."""
-    until_us: Count = 0
-    """The end of a scope in seconds, whatever becomes of the task; 0 for the other scopes."""
-
-
-class Extra(msgspec.Struct, frozen=True, array_like=True):
-    """The parts of a record that few tasks have. Append fields with a default; never reorder."""
-
-    headers: dict[str, str] = {}
-    result_ttl_us: Annotated[int, msgspec.Meta(ge=0, le=NEVER_US)] = 0
-    """Time for which the result is kept; 0 if none was asked for."""
-    unique: Unique | None = None
-    steps: Count = 0
-    """Number of its steps that are done."""
-    steps_bytes: Count = 0
-    """Their bytes, names and results."""
-
-    def with_steps(self, steps: int, steps_bytes: int) -> "Extra":
-        return msgspec.structs.replace(self, steps=steps, steps_bytes=steps_bytes)
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):

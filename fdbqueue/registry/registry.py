@@ -28,7 +28,7 @@ from fdbqueue.errors import (
 )
 from fdbqueue.misfit import type_name
 from fdbqueue.occupancy import ask_ends, require_ours
-from fdbqueue.root_keys import DEFAULT_ROOT, LAST_ID_BYTES, RootKeys
+from fdbqueue.root_keys import DEFAULT_ROOT, EVERY_EPOCH, LAST_ID_BYTES, RootKeys
 from fdbqueue.seam import EXACT, DatabaseOrTransaction, Transaction, Value
 
 T = TypeVar("T")
@@ -218,8 +218,19 @@ class Registry:
         found = Definition.listed(name, value)
         tr.clear(self.keys.definition(name))
         if found.id:  # otherwise its contents would be unknown
-            for keys in (self.contents(found).range(), self.keys.imports_into(found.id)):
+            for keys in (*self._dropped(tr, found), self.keys.imports_into(found.id)):
                 tr.clear_range(keys.start, keys.stop)
+
+    def _dropped(self, tr: Transaction, found: Definition) -> tuple[slice, ...]:
+        """The contents that go with a queue. The counts of members of groups stay for the sweeps of groups.
+
+        Reads: the first of these counts, serialisably.
+        """
+        contents, counts = self.contents(found).range(), self.keys.members_in(found.id)
+        if not tr.get_range(counts.start, counts.stop, limit=1).to_list():
+            return (contents,)
+        tr.set(self.keys.lost_members(found.id), EVERY_EPOCH)
+        return slice(contents.start, counts.start), slice(counts.stop, contents.stop)
 
     def _rows(self, tr: Transaction, begin: bytes, limit: int) -> list[tuple[str, bytes]]:
         """Names and values of the next definitions; a key that ends in no name is passed over."""

@@ -63,6 +63,7 @@ class Keeper:
         self._stop = database.runtime.event()
         self._sessions: list[Kept] = []
         self._queues: list[weakref.ref[Tidied]] = []
+        self._of_root: dict[Callable[[Database, RootKeys], Tidied], Tidied] = {}
         self._ending = database.runtime.lock()
         self._burying = database.runtime.lock()
         self._process_id = database.runtime.process_id()
@@ -120,6 +121,14 @@ class Keeper:
         """Sweep the queue for as long as another object refers to it."""
         with self._lock:
             self._queues.append(weakref.ref(queue))
+        self.start()
+
+    def sweep_root(self, make: Callable[[Database, RootKeys], Tidied]) -> None:
+        """Sweep something of the root, made once, for as long as this keeper lives."""
+        with self._lock:
+            if make not in self._of_root:
+                self._of_root[make] = made = make(self._database, self._keys)
+                self._queues.append(weakref.ref(made))
         self.start()
 
     def end_unwanted(self) -> None:

@@ -23,10 +23,11 @@ from fdbqueue.partitions.homes import Homes
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import count_of
+from fdbqueue.root_keys import RootKeys
 from fdbqueue.runs import token_of
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Transaction
-from fdbqueue.sessions.keeper import Keeper, keeper_of
+from fdbqueue.sessions.keeper import Keeper, Tidied, keeper_of
 from fdbqueue.sessions.session import Session, ask_alive
 from fdbqueue.task import Task
 from fdbqueue.tasks import routing, verbs
@@ -35,6 +36,7 @@ from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.joining import joined
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.parts import Parts, WideTasks
 from fdbqueue.tasks.room import Room
@@ -51,6 +53,16 @@ T = TypeVar("T")
 _payload, _key = attrgetter("payload"), attrgetter("key")
 _WIDE = -1
 """The number of all partitions together, among the takes of a session."""
+
+
+_sweeps: list[Callable[[Database, RootKeys], Tidied]] = []
+S = TypeVar("S", bound=Callable[[Database, RootKeys], Tidied])
+
+
+def accompany(make: S) -> S:
+    """Have each process sweep this of a root, too, if it uses a task queue there."""
+    _sweeps.append(make)
+    return make
 
 
 def calls_of(database: Database, shape: Shape) -> "TaskCalls":
@@ -71,6 +83,8 @@ class Care:
         parts = Parts(shape.following(self.current), database, self.callbacks)
         self._swept = swept(parts, database.runtime)
         keeper.look_after(self._swept)  # for as long as this lives
+        for make in _sweeps:
+            keeper.sweep_root(make)
 
     def close(self) -> None:
         """Does nothing: the keeper sweeps."""
@@ -171,6 +185,9 @@ class TaskCalls:
                 return self._put_when_room(drafts, self._runtime.monotonic() + timeout_s, waiter)
             turn = next(self._turns)
             items = [(draft, turn) for draft in drafts]
+            extra = drafts[0].extra
+            if extra is not None and (extra.groups or extra.waits):  # a group may refuse this caller alone
+                return list(self._put_once(drafts, turn))
             keys_bytes = limits.TASK_KEY_COPIES * sum(map(len, map(_key, drafts)))
             size_bytes = sum(map(len, map(_payload, drafts))) + keys_bytes
             wish = drafts[0].unique
@@ -220,8 +237,16 @@ class TaskCalls:
     def _put_in(
         self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
     ) -> list[Any] | NoRoom:
+        for draft in drafts:
+            if draft.extra is not None and (draft.extra.groups or draft.extra.waits):
+                return joined(self.parts, tr, drafts, partial(self._put_new, tr, random=random, turn=turn))
         if drafts[0].unique is not None:
             return self._unique.put(tr, drafts, random, turn)
+        return self._put_new(tr, drafts, random, turn)
+
+    def _put_new(
+        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
+    ) -> list[Any] | NoRoom:
         plan = self.parts.plan
         if plan is not None:
             return routing.ask_put(self.parts, tr, plan, drafts, random, turn, self.ask_owner)()
@@ -245,7 +270,17 @@ class TaskCalls:
 
     def _put_if_room(self, drafts: Sequence[Draft]) -> list[Any] | NoRoom:
         # Not combined: one caller's task may fit where another's batch does not.
-        random, turn = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES), next(self._turns)
+        return self._put_in_one(drafts, next(self._turns))
+
+    def _put_once(self, drafts: Sequence[Draft], turn: int) -> list[Task]:
+        """Put into a queue without a capacity."""
+        tasks = self._put_in_one(drafts, turn)
+        assert not isinstance(tasks, NoRoom)
+        return tasks
+
+    def _put_in_one(self, drafts: Sequence[Draft], turn: int) -> list[Any] | NoRoom:
+        """Put in a transaction of its own, once."""
+        random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         put = partial(self._put_in, drafts=drafts, random=random, turn=turn)
         return run_once(self._database, self.shape.root, put)
 

@@ -27,14 +27,14 @@ from fdbqueue.records.keys import (
 from fdbqueue.runs import run_of
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, TaskState
-from fdbqueue.tasks import classes
+from fdbqueue.tasks import classes, members, unique
 from fdbqueue.tasks.failures import ask_entries, clear_failures, keep, moved_bytes, note
+from fdbqueue.tasks.members import Roll
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.partitioning import Partitioning
 from fdbqueue.tasks.payloads import ask_payload, ask_stored, clear_payload, set_payload
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.steps import ask_steps, clear_steps
-from fdbqueue.tasks.unique import follow, without_unique
 
 T = TypeVar("T")
 
@@ -178,13 +178,15 @@ class Change:
         if self._partitioning is not None:
             self._partitioning.note((), records)
 
-    def move(self, olds: Sequence[Record], news: Sequence[Record]) -> None:
-        """Turn each of `olds` into its counterpart in `news`; without counterparts, they are gone."""
+    def move(self, olds: Sequence[Record], news: Sequence[Record], is_done: bool = False) -> None:
+        """Turn each of `olds` into its counterpart in `news`; without counterparts, they are gone: acked if
+        `is_done`.
+        """
         if not olds:
             return
-        for record in olds:
-            if record.extra is not None and record.extra.unique is not None:
-                news = follow(self.tr, self.shape.shared, olds, news, self.now_us)
+        for record in (*olds, *news):
+            if record.extra is not None and (record.extra.unique is not None or record.extra.groups):
+                news = self._followed(olds, news, is_done)
                 break
         self._depart(olds)
         self._arrive(news)
@@ -193,6 +195,19 @@ class Change:
         else:
             self._partitioning.shift(olds, news)
         self._file = None  # an answer from before the change is stale
+
+    def _followed(
+        self, olds: Sequence[Record], news: Sequence[Record], is_done: bool = False
+    ) -> Sequence[Record]:
+        """Let unique keys and groups follow tasks. Return `news` as they are to be stored."""
+        news = unique.follow(self.tr, self.shape.shared, olds, news, self.now_us)
+        return members.follow(self.roll, olds, news, is_done)
+
+    @property
+    def roll(self) -> Roll:
+        """The keys of the groups of the queue."""
+        shape = self.shape
+        return Roll(self.tr, shape.root, shape.shared, shape.definition.id, shape.name)
 
     def join(self, olds: Sequence[Record], news: Sequence[Record]) -> None:
         """`move` for tasks that were delayed or buried, and become ready: each joins the partition that its
@@ -240,8 +255,8 @@ class Change:
         there, failed = self._elsewhere(place), entries()
         payload(there.shape.keys)
         steps(there.shape.keys)
-        [new] = follow(self.tr, self.shape.shared, [old], [new], self.now_us)
-        self.discard([without_unique(old)])  # the task keeps its entry
+        [new] = self._followed([old], [new])
+        self.discard([members.without_groups(unique.without_unique(old))])  # the task keeps its entries
         keep(self.tr, there.shape.keys, new.id, failed)
         there.restore([new])
         self._sent[new.id] = there.shape.keys
@@ -291,13 +306,13 @@ class Change:
         for record in records:
             self.tr.clear(self.shape.keys.task(record.id))
 
-    def remove(self, records: Sequence[Record]) -> None:
-        self.discard(records)
+    def remove(self, records: Sequence[Record], is_acked: bool = False) -> None:
+        self.discard(records, is_acked)
         self.count("done", len(records))
 
-    def discard(self, records: Sequence[Record]) -> None:
+    def discard(self, records: Sequence[Record], is_acked: bool = False) -> None:
         """Remove tasks, without counting them as done."""
-        self.move(records, ())
+        self.move(records, (), is_acked)
         keys = self.shape.keys
         for record in records:
             self.tr.clear(keys.task(record.id))

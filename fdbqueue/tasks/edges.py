@@ -9,9 +9,10 @@
     TAKEN    touch, renew             ->  TAKEN, for longer
     TAKEN    progress, step           ->  TAKEN
     any      bury                     ->  BURIED
-    BURIED   kick                     ->  READY
+    BURIED   kick                     ->  READY; DELAYED, if it waits for a group
     BURIED   edit                     ->  BURIED, with another payload
     READY, DELAYED  overwrite         ->  READY, DELAYED, with the payload of a later put
+    DELAYED  start                    ->  READY, when the group that it waits for has ended
     any      excuse                   ->  the same; BURIED -> READY, if the burial was wrong
     any      delete, expire, cancel   ->  gone
 
@@ -34,6 +35,7 @@ from fdbqueue.task import Failure, TaskState
 from fdbqueue.tasks import failures, results, retaining
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
+from fdbqueue.tasks.members import enter
 from fdbqueue.tasks.payloads import clear_payload, for_record, set_payload
 from fdbqueue.tasks.steps import clear_steps
 
@@ -54,6 +56,10 @@ def arrive(change: Change, drafts: Sequence[Draft], index: int, random: bytes) -
     """`put` in a queue that counts no calls."""
     records = [_new(change, draft, new_id(n, random)) for n, draft in enumerate(drafts, index)]
     change.create(records, [draft.payload for draft in drafts])
+    for draft in drafts:
+        if draft.extra is not None and draft.extra.groups:
+            enter(change.roll, records, draft.arrives)  # all of a call come from another queue, or none
+            break
     return records
 
 
@@ -179,12 +185,26 @@ def due(change: Change, records: Sequence[Record], stays: bool = False) -> list[
 
 def kick(change: Change, records: Sequence[Record]) -> list[Record]:
     """Make buried tasks ready. Their failures so far no longer count."""
-    ready = [
-        replace(freed(record), forgiven=record.failures, orphaned=0, excused=0, error=None)
+    kicked = [
+        replace(waiting(freed(record)), forgiven=record.failures, orphaned=0, excused=0, error=None)
         for record in records
     ]
-    change.join(records, ready)
-    return _counted(change, ready, "kick")
+    change.join(records, kicked)
+    return _counted(change, kicked, "kick")
+
+
+def start(change: Change, record: Record) -> None:
+    """Let a task wait no longer for its group. Its ttl begins now; a buried one stays so until its kick."""
+    assert record.extra is not None  # it waits
+    extra = replace(record.extra, waits=b"")
+    if record.state != TaskState.DELAYED:
+        change.move([record], [replace(record, extra=extra)])
+        return
+    lives_us = NEVER_US if record.expires_us == NEVER_US else record.expires_us - record.created_us
+    started = replace(record, expires_us=later(change.now_us, lives_us), extra=extra)
+    ready = freed(started)
+    change.join([record], [ready])
+    _counted(change, [ready], "delay")
 
 
 def edit(change: Change, record: Record, payload: bytes) -> Record:
@@ -301,7 +321,7 @@ def _new(change: Change, draft: Draft, id_: bytes) -> Record:
     now_us = change.now_us
     return Record(
         id=id_,
-        state=TaskState.DELAYED if draft.delay_us else TaskState.READY,
+        state=TaskState.DELAYED if _is_delayed(draft) else TaskState.READY,
         pri=draft.pri,
         created_us=now_us,
         expires_us=later(later(now_us, draft.ttl_us), draft.delay_us),
@@ -316,6 +336,10 @@ def _new(change: Change, draft: Draft, id_: bytes) -> Record:
         failures=draft.failures,
         forgiven=draft.failures,
     )
+
+
+def _is_delayed(draft: Draft) -> bool:
+    return draft.delay_us > 0 or (draft.extra is not None and bool(draft.extra.waits))
 
 
 def _taken(change: Change, record: Record, lease: Lease) -> Record:
@@ -333,6 +357,12 @@ def _taken(change: Change, record: Record, lease: Lease) -> Record:
 def _lease_end(change: Change, record: Record) -> int:
     until_us = later(change.now_us, record.ttr_us)
     return min(until_us, record.expires_us) if change.shape.kind.ttl_ends_lease else until_us
+
+
+def waiting(record: Record) -> Record:
+    """A ready task that waits for a group is delayed, without a due time."""
+    waits = record.extra is not None and record.extra.waits
+    return replace(record, state=TaskState.DELAYED) if waits else record
 
 
 def freed(record: Record) -> Record:
@@ -364,7 +394,7 @@ def _gone(
     for record in gone:
         for event in told:
             change.tell([record], event)  # while the payload is still there
-    change.remove(records)
+    change.remove(records, outcome == results.ACKED)
     if change.shape.retain_us is not None:
         retaining.keep(change, records, outcome)
     change.count(call, len(gone))

@@ -18,10 +18,11 @@ from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.disciplines.places import ask_place
 from fdbqueue.errors import RecordUnreadable, TaskNotFound
-from fdbqueue.explanation import Explanation, KeyHolder, TaskPlace
+from fdbqueue.explanation import Explanation, KeyHolder, TaskPlace, WaitedFor
 from fdbqueue.holder import Holder
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.live import ask_waiting
+from fdbqueue.records.groups import counts_of, readable_row
 from fdbqueue.records.keys import Record, id_in, id_text, sound_record
 from fdbqueue.records.statistics import count_of
 from fdbqueue.seam import EXACT
@@ -53,7 +54,7 @@ def explain(change: Change, id_: bytes) -> Explanation:
     workers = ask_workers(snapshot, shape.root, shape.name, now_us)
     was, record = _records(change, stored.value, id_)
     payload, holder = ask_payload(tr, keys, record), _ask_holder(change, record)
-    is_held = ask_held(change, was)
+    is_held, waited_for = ask_held(change, was), _ask_waited_for(change, record)
     place, key_holders, alive = _ask_place(change, was), _ask_key_holders(change, was), workers()
     placed, held = place(), key_holders()
     found = Explanation(
@@ -71,8 +72,27 @@ def explain(change: Change, id_: bytes) -> Explanation:
         capacity=shape.settings.capacity,
         last_failure=next(reversed(failures()), None),
         held=is_held(),
+        waits_for=waited_for(),
     )
     return replace(found, reasons=reasons_of(found))
+
+
+def _ask_waited_for(change: Change, record: Record) -> Callable[[], WaitedFor | None]:
+    """Ask for the group that a task waits for."""
+    group = b"" if record.extra is None else record.extra.waits
+    if not group:
+        return lambda: None
+    snapshot, root = change.tr.snapshot, change.shape.root
+    stored, counts = snapshot.get(root.group(group)), snapshot.get(root.group_counts(group))
+
+    def reply() -> WaitedFor | None:
+        row, found = readable_row(stored.value), counts_of(counts.value)
+        if row is None:
+            return None
+        parent = id_text(row.parent) if row.parent else None
+        return WaitedFor(group.hex(), parent, found.left, found.buried, row.is_open)
+
+    return reply
 
 
 def _ask_waiting(change: Change) -> Callable[[], int]:

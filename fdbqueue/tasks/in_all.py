@@ -10,6 +10,7 @@ from fdbqueue.errors import TooMuchForOneTransaction
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.members import truncated
 
 Under = Callable[[TaskKeys], slice]
 """A range of keys of a partition."""
@@ -75,6 +76,7 @@ def truncate(changes: Sequence[Change]) -> None:
     shared = changes[0].shape.shared
     for under in (shared.all_moved, shared.uniques, shared.windows):
         changes[0].tr.clear_range(under.start, under.stop)
+    truncated(changes[0].roll)
 
 
 def pause(changes: Sequence[Change]) -> None:

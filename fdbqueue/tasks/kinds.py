@@ -32,7 +32,8 @@ from fdbqueue.disciplines.micro import Micro
 from fdbqueue.disciplines.priority import Priority
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, KindExists, UnknownKind, UnsupportedOption
 from fdbqueue.partitions.plan import Plan
-from fdbqueue.records.keys import NEVER_US, Extra, TaskKeys
+from fdbqueue.records.groups import checked_group
+from fdbqueue.records.keys import NEVER_US, Extra, Member, TaskKeys
 from fdbqueue.registry.registry import Definition, require_options
 from fdbqueue.tasks.headers import checked_headers
 from fdbqueue.tasks.unique import OnConflict, Wish, wish_of
@@ -44,7 +45,7 @@ BAG = frozenset({"ttl", "ttr", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
 FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
 OPTIONS = TIMED | KEYED | FAIR
-OF_EVERY_KIND = frozenset({"headers", "result_ttl", "unique"})
+OF_EVERY_KIND = frozenset({"headers", "result_ttl", "unique", "group", "after", "waits"})
 """Options that tasks of every kind of queue may have."""
 
 
@@ -227,6 +228,10 @@ class Draft:
     unique: Wish | None = None
     failures: int = 0
     """Number of its failed attempts in another queue, of a task that comes from there; they do not count."""
+    arrives: bool = False
+    """True for a task from another queue, where its groups have counted it."""
+    after: bytes = b""
+    """It waits for the end of this task; empty for none."""
 
 
 def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
@@ -257,6 +262,7 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         delay_us=wait_us,
         extra=_extra(options),
         unique=options.get("unique"),
+        after=options.get("after", b""),
     )
 
 
@@ -270,14 +276,17 @@ def wish_for(kind: Kind, unique: Any, scope: Any, on_conflict: Any, debounce_max
 
 def _extra(options: Mapping[str, Any]) -> Extra | None:
     """The parts of a record that few tasks have; None without any. Raises InvalidArgument."""
-    headers, result_ttl = options.get("headers"), options.get("result_ttl")
-    if headers is None and result_ttl is None:
+    headers, result_ttl, group = options.get("headers"), options.get("result_ttl"), options.get("group")
+    waits = options.get("waits", b"")
+    if headers is None and result_ttl is None and group is None and not waits:
         return None
     return Extra(
         headers={} if headers is None else checked_headers(headers),
         result_ttl_us=0
         if result_ttl is None
         else _microseconds(checked_positive("result_ttl", result_ttl, "seconds")),
+        groups=() if group is None else (Member(checked_group(group)),),
+        waits=waits,
     )
 
 

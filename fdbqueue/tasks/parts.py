@@ -47,6 +47,7 @@ class Parts:
         self.shape = shape
         self._runtime = database.runtime
         self._callbacks = callbacks
+        self.now_us = database.runtime.now_us
         self._turns = count()
         self.zero = TaskSource(shape, self._runtime, callbacks)
         self._sources = [self.zero]

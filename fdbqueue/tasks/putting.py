@@ -15,12 +15,20 @@ from fdbqueue.arguments import (
 from fdbqueue.codec import encoded_each
 from fdbqueue.database import is_transaction
 from fdbqueue.errors import InvalidArgument, UnsupportedOption
+from fdbqueue.partitions.keys import GROUP_BYTES
+from fdbqueue.records.groups import AnyGroup
+from fdbqueue.records.keys import id_bytes
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.task import Task
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.kinds import Draft, wish_for
 from fdbqueue.tasks.unique import UNFINISHED, UNIQUE_OPTIONS, OnConflict, Wish
+
+ALONE = UNIQUE_OPTIONS | {"after"}
+"""Options of `put` that a put of several tasks refuses."""
+REFUSED = ALONE | {"waits", "timeout", "stop"}
+"""Options that a task of `then` has not."""
 
 
 class Putting(TaskHandle):
@@ -43,6 +51,8 @@ class Putting(TaskHandle):
         scope: str | float = UNFINISHED,
         on_conflict: str = OnConflict.SKIP,
         debounce_max: float | None = None,
+        group: AnyGroup | str | None = None,
+        after: Task | str | None = None,
         timeout: float = 0,
         stop: Stop | None = None,
     ) -> Task:
@@ -50,7 +60,8 @@ class Putting(TaskHandle):
 
         In a fair queue it counts as `cost` tasks of its task key. `headers` are texts by name that stay
         beside the data, at most limits.HEADERS_BYTES_MAX bytes together. `result_ttl`: seconds for which the
-        result of its ack is kept, for `result`; None keeps none.
+        result of its ack is kept, for `result`; None keeps none. `group`: an open group, or its id, that
+        counts the task. `after`: a task of this queue; this one waits for its end (docs/groups.md).
 
         If another task has the value `unique`, none is made. With `on_conflict` "skip" the call returns that
         task. "replace" gives it this data, headers, ttr and ttl, at its place. "debounce" does so, too, and
@@ -62,24 +73,26 @@ class Putting(TaskHandle):
         raises QueueFull. Given a transaction, the stored state decides. When `stop`, an event, is set, the
         call raises WaitStopped and has put nothing.
         Reads: the last task and the counters by snapshot; in a keyed queue, how the task key stands; the
-        entry of the unique key, and its task by snapshot, or serialisably if the call changes it.
-        Writes: the task, its payload, its index and timer keys, the counters; the entry of the unique key.
+        entry of the unique key, and its task by snapshot, or serialisably to change it; the group, `after`.
+        Writes: the task, its payload, index, timer, and counters; entries of the unique key and the member.
         Conflicts: none. With a capacity: other puts near the bound. With task keys: a change that empties or
         fills the task key. With a unique key: another put with it, and the end of the scope of its task.
+        With a group: its close or cancel, and a truncate. With `after`: a change of that task.
         Raises: QueueFull with `item`, the first item without room, and `current_size`; UnsupportedOption,
-        InvalidArgument, PayloadTooLarge; UniqueTaskBusy if a taken or buried task has the unique key and
-        `on_conflict` is not "skip"; TypeError for data that the codec cannot carry; UnknownSession in a
-        temporary queue of an ended session; WaitStopped.
+        InvalidArgument, PayloadTooLarge, GroupNotFound, GroupClosed; UniqueTaskBusy if a taken or buried
+        task has the unique key and `on_conflict` is not "skip"; TypeError for data that the codec cannot
+        carry; UnknownSession in a temporary queue of an ended session; WaitStopped.
         """
-        options = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "key": key, "cost": cost}
-        if headers is not None:
-            options["headers"] = headers
-        if result_ttl is not None:
-            options["result_ttl"] = result_ttl
+        options: dict[str, Any] = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "key": key}
+        options |= {"cost": cost, "headers": headers, "result_ttl": result_ttl, "group": group}
         if unique is not None:
             options["unique"] = self._wish(unique, scope, on_conflict, debounce_max, delay)
         elif (scope, on_conflict, debounce_max) != (UNFINISHED, OnConflict.SKIP, None):
             raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
+        if after is not None:
+            options |= self._after(after)
+        if group is not None or after is not None:
+            _require_alone(options)
         return self._put(tr, [self._draft(data, options)], timeout, stop)[0]
 
     def put_many(
@@ -97,14 +110,30 @@ class Putting(TaskHandle):
         Raises: TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX tasks or, if there are several,
         more than limits.BATCH_BYTES_MAX bytes.
         """
-        for name in UNIQUE_OPTIONS.intersection(options):
+        for name in ALONE.intersection(options):
             if options[name] is not None:
-                wanted = "None: all tasks of a put_many would have one unique key, so put each by itself"
+                wanted = "None: it is for one task, so put each by itself"
                 raise InvalidArgument(name=name, wanted=wanted, got=options[name])
         items = checked_items("data", data)
         payloads = checked_batch([*map(checked_payload, encoded_each(self._shape.codec, items))])
         drafts = [self._shape.draft(*pair, options) for pair in zip(items, payloads, strict=True)]
         return self._put(tr, drafts, timeout, stop) if drafts else []
+
+    def _after(self, after: Task | str) -> dict[str, bytes]:
+        """The options of a put after another task: that task, and the group that is made for it."""
+        group = self._database.runtime.random_bytes(GROUP_BYTES)
+        return {"after": id_bytes(after.id if isinstance(after, Task) else after), "waits": group}
+
+    def _put_waiting(
+        self, tr: DatabaseOrTransaction, data: Any, options: Mapping[str, Any], group: bytes
+    ) -> Task:
+        """Put a task that waits for a group. Raises: as `put`."""
+        if not isinstance(options, Mapping) or REFUSED.intersection(options):
+            wanted = "options of a put, without unique and after"
+            raise InvalidArgument(name="then", wanted=wanted, got=options)
+        given = {**options, "waits": group}
+        _require_alone(given)
+        return self._put(tr, [self._draft(data, given)], 0, None)[0]
 
     def _wish(self, unique: Any, scope: Any, on_conflict: Any, debounce_max: Any, delay: float) -> Wish:
         """Raises: InvalidArgument, UnsupportedOption."""
@@ -124,3 +153,14 @@ class Putting(TaskHandle):
         if is_transaction(target):
             return calls.put_within(writable(target), drafts)
         return calls.put(drafts, timeout_s, stop)
+
+
+def _require_alone(options: Mapping[str, Any]) -> None:
+    """Raises: InvalidArgument for options that exclude each other."""
+    joins = options.get("group") is not None or "waits" in options
+    if joins and options.get("unique") is not None:
+        wanted = "None beside group and after: the task that has the key may have other groups"
+        raise InvalidArgument(name="unique", wanted=wanted, got=options["unique"])
+    if "waits" in options and options.get("delay", 0) != 0:
+        wanted = "0 for a task that waits for others"
+        raise InvalidArgument(name="delay", wanted=wanted, got=options["delay"])

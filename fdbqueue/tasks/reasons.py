@@ -66,9 +66,28 @@ def _back_at(now: float, taken: float | None, until: float | None, holder: Holde
 
 
 def _delayed(found: Explanation) -> Iterator[Reason]:
+    if found.task.waits_for is not None:
+        yield _waiting(found, found.task.waits_for)
+        return
     until = found.task.until or found.now
     text = f"It is delayed{_after(found)}."
     yield Reason(Why.DELAYED, text, f"It is due in {_span(until - found.now)}.", until)
+
+
+def _waiting(found: Explanation, group: str) -> Reason:
+    waited = found.waits_for
+    if waited is None:
+        text = f"It waits for the group {group}, which does not exist."
+        return Reason(Why.WAITING, text, _command(found, "delete", found.task.id))
+    buried = f", {waited.buried:,} of them buried" if waited.buried else ""
+    if waited.task is not None:
+        text = f"It waits for the end of the task {waited.task}{', which is buried' if buried else ''}."
+        return Reason(Why.WAITING, text, _command(found, "explain", waited.task))
+    of = f"{waited.left:,} member{'s' * (waited.left != 1)} of it {'are' if waited.left != 1 else 'is'} left"
+    text = f"It waits for the group {group}: {of}{buried}."
+    if waited.open:
+        return Reason(Why.WAITING, f"{text} The group is open.", f"fdbqueue group close {group}")
+    return Reason(Why.WAITING, text, "Its members end.")
 
 
 def _ready(found: Explanation) -> Iterator[Reason]:

@@ -26,6 +26,7 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.excusing import forgive_missed
+from fdbqueue.tasks.members import groups_in
 from fdbqueue.tasks.ready import Ready, records_of
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.sweep import Budget, ask_due, sweep_timers
@@ -112,10 +113,28 @@ class TaskSource:
         """Take the leases of `offers`. Return the tasks with readable payloads."""
         change, records = self.change(tr), records_of(offers)
         self._ready.rely_on(tr, records)
+        records = self._wanted(change, records)
         asked = ask_payloads(tr, self.shape.keys, records)  # with the reads of the discipline
         tasks = self._read(change, edges.take(change, records, lease_of(params)), asked)
         change.finish()
         return tasks
+
+    def _wanted(self, change: Change, records: list[Record]) -> list[Record]:
+        """The tasks without those of cancelled groups, which end here.
+
+        Reads: the cancels of their groups, serialisably. Round trips: 1 for tasks with groups.
+        """
+        for record in records:
+            if record.extra is not None and record.extra.groups:
+                return self._without_cancelled(change, records)
+        return records
+
+    def _without_cancelled(self, change: Change, records: Sequence[Record]) -> list[Record]:
+        asked = {group: change.tr.get(self.shape.root.group_cancelled(group)) for group in groups_in(records)}
+        over = {group for group, cancelled in asked.items() if cancelled.present()}
+        gone = [record for record in records if not over.isdisjoint(groups_in([record]))]
+        edges.cancel(change, gone)
+        return [record for record in records if record not in gone]
 
     def _read(
         self, change: Change, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]
@@ -219,8 +238,9 @@ class TaskSource:
             and record.until_us > change.now_us
             and not record.cancelled_us
         ]
-        asked_payloads = ask_payloads(tr, self.shape.keys, live)
         edges.give_back(change, [record for record in held if record not in live])
+        live = self._wanted(change, live)
+        asked_payloads = ask_payloads(tr, self.shape.keys, live)
         tasks = self._read(change, live, asked_payloads)
         change.finish()
         return list(tasks)

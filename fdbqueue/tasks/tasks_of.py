@@ -6,7 +6,7 @@ from typing import Any
 from fdb import tuple as layer
 
 from fdbqueue.codec import PayloadCodec
-from fdbqueue.records.keys import NEVER_US, Record, TaskKeys, id_text
+from fdbqueue.records.keys import NEVER_US, Extra, Record, TaskKeys, id_text
 from fdbqueue.registry.registry import UNPACKING
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.payloads import ask_payload
@@ -50,7 +50,13 @@ def task_of(record: Record, data: Any) -> Task:
         steps=record.extra.steps if record.extra else 0,
         result_ttl=_result_ttl(record.extra.result_ttl_us) if record.extra else None,
         unique=key_in(record.extra.unique.key) if record.extra and record.extra.unique else None,
+        groups=_groups_of(record.extra) if record.extra and record.extra.groups else (),
+        waits_for=record.extra.waits.hex() or None if record.extra else None,
     )
+
+
+def _groups_of(extra: Extra) -> tuple[str, ...]:
+    return tuple(member.group.hex() for member in extra.groups)
 
 
 def key_in(stored: bytes) -> Any:

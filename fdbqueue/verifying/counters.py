@@ -14,6 +14,7 @@ from fdbqueue.disciplines.key_counts import Numbers, slug_of
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.elements.store import Elements
 from fdbqueue.recipe.items import Recipe, size_of
+from fdbqueue.records.groups import members_added
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.records.statistics import LIVE, packed, unpacked
 from fdbqueue.runtime import Runtime
@@ -21,6 +22,7 @@ from fdbqueue.seam import Transaction
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.counting import Counted, Tally, claim_mending, count, count_within
 from fdbqueue.verifying.cures import told_key
+from fdbqueue.verifying.members import members_in
 from fdbqueue.verifying.slices import Suspect
 from fdbqueue.verifying.tasks import TaskChecks
 
@@ -75,6 +77,20 @@ def counts_of_tasks(checks: TaskChecks, registered: bool) -> Iterator[Count]:
     yield Count("ended tasks", ended, count_in, COUNTER.pack)
     if not keys.partition:
         yield count_of_aside(shape.aside)
+
+
+def counts_of_members(checks: TaskChecks) -> Iterator[Count]:
+    """The counts of members of groups, known after the scan of `checks` and of the partitions."""
+    shared, found = checks.shape.shared, checks.members
+    for group in sorted(found.groups):
+        counter = shared.members_of(found.epoch, group)
+        tally = Tally({"members": shared.members_in(group)}, counter, checks.keys.has_shape)
+        told = f"members of the group {group.hex()}"
+        yield Count(told, tally, members_in, _members_operand, goes_at_zero=True)
+
+
+def _members_operand(difference: int) -> bytes:
+    return members_added({"members": difference})
 
 
 def counts_of_recipe(recipe: Recipe) -> Iterator[Count]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fdb import tuple as layer
 
+from fdbqueue import limits
 from fdbqueue import root_keys as columns
 from fdbqueue.calls.once import ATTEMPT
 from fdbqueue.database import runtime_of
@@ -22,6 +23,7 @@ from fdbqueue.sessions.openers import deadline_if_readable
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, under
 from fdbqueue.verifying.cures import FOREIGN, Cures, command
+from fdbqueue.verifying.groups import GroupChecks
 from fdbqueue.verifying.schedules import ScheduleChecks
 from fdbqueue.verifying.slices import Excuse, Mend, Suspect
 
@@ -35,6 +37,9 @@ class RootChecks:
         self._keys: RootKeys = registry.keys
         self._mending = Cures(None).mending
         self._schedules = ScheduleChecks(self._keys)
+        self._groups = GroupChecks(self._keys, self._mending)
+        self.groups: set[bytes] = set()
+        """The groups, in the slices so far; at most limits.VERIFIED_TASK_KEYS_MAX."""
         self.names: defaultdict[int, set[str]] = defaultdict(set)
         """The names of the queues with each id, in the slices so far; 0 if the id cannot be read."""
         self.imported: set[int] = set()
@@ -51,6 +56,8 @@ class RootChecks:
             columns.MEMBERSHIP: self._judge_membership,
             columns.SCHEDULE: self._schedules.judge,
             columns.SCHEDULE_DUE: self._schedules.judge_due,
+            columns.GROUP: self._groups.judge,
+            columns.GROUP_SWEEP: self._groups.judge_over,
         }
 
     def weight(self, row: Row) -> int:  # noqa: ARG002  # the interface of Checks
@@ -65,6 +72,10 @@ class RootChecks:
             name = _name_in(row.value)
             if name is not None:
                 yield keys.session_named(name)
+        elif column == columns.GROUP:
+            yield from self._groups.asks(rest)
+        elif column == columns.GROUP_SWEEP:
+            yield from self._groups.ask_over(rest)
         elif column == columns.SESSION_NAME:
             yield keys.session(row.value)
         elif column in (columns.SCHEDULE, columns.SCHEDULE_DUE):
@@ -86,6 +97,8 @@ class RootChecks:
         column, rest = self._keys.shape_of(row.key)
         if column == columns.DEFINITION:
             self.names[Definition.listed(rest[0], row.value).id].add(rest[0])
+        elif column == columns.GROUP and len(self.groups) < limits.VERIFIED_TASK_KEYS_MAX:
+            self.groups.add(rest[0])
         elif column == columns.PROGRESS and rest and isinstance(rest[0], int):
             self.imported.add(rest[0])
 

@@ -39,6 +39,8 @@ from fdbqueue.verifying.cures import FOREIGN, Cures, command
 from fdbqueue.verifying.ended import COLUMNS as ENDED_COLUMNS
 from fdbqueue.verifying.ended import EndedChecks
 from fdbqueue.verifying.line import LineChecks, unless_in_line
+from fdbqueue.verifying.members import COLUMNS as MEMBER_COLUMNS
+from fdbqueue.verifying.members import MemberChecks
 from fdbqueue.verifying.partitions import COLUMNS as SHARED_COLUMNS
 from fdbqueue.verifying.partitions import PartitionChecks, TaskSharedChecks, expect_ready
 from fdbqueue.verifying.results import COLUMNS as RESULT_COLUMNS
@@ -62,6 +64,7 @@ class TaskChecks:
         self._line = LineChecks(LineKeys(self.keys.line), shape.aside, cures)
         self._unique = UniqueChecks(shape, self._mending)
         self._steps = StepChecks(shape, self._mending)
+        self.members = MemberChecks(shape, self._mending)
         self._shared = None if self.keys.partition else TaskSharedChecks(shape, cures)
         self._partition = None if shape.plan is None else PartitionChecks(shape, self._mending)
         discipline = shape.discipline
@@ -114,6 +117,8 @@ class TaskChecks:
             return self._beside.asks(row)
         if column == OWNERS:
             return self._claim_of(row)
+        if column in MEMBER_COLUMNS:
+            return self.members.asks(column, rest)
         if column in SHARED_COLUMNS:
             return () if self._shared is None else self._shared.asks(column, row, rest)
         part = self._parts.get(column)
@@ -129,6 +134,8 @@ class TaskChecks:
             return self._beside.judge(row, seen)
         if column == OWNERS:
             return self._judge_owner(row, seen)
+        if column in MEMBER_COLUMNS:
+            return self.members.judge(column, row, rest, seen)
         if column in SHARED_COLUMNS and self._shared is not None:
             return self._shared.judge(column, row, rest, seen)
         part = self._parts.get(column)
@@ -138,6 +145,8 @@ class TaskChecks:
         column, rest = self.keys.parts_of(row.key)
         if column in (columns.CLASSED, columns.CLASS_COUNT) and self.keys.has_shape(row.key):
             self.classes.add(self.keys.class_at(rest))
+        if column in MEMBER_COLUMNS and self.keys.has_shape(row.key):
+            self.members.note(column, row, rest)
         if self._beside is None or len(self.found) > limits.VERIFIED_TASK_KEYS_MAX:
             return
         if column == columns.TASK:
@@ -154,7 +163,7 @@ class TaskChecks:
     def _has_shape(self, row: Row, column: int) -> bool:
         if column == columns.BESIDE:
             return self._beside is not None
-        if column in (*SHARED_COLUMNS, *RESULT_COLUMNS, PARTITION) and self.keys.partition:
+        if column in (*SHARED_COLUMNS, *RESULT_COLUMNS, *MEMBER_COLUMNS, PARTITION) and self.keys.partition:
             return False
         return column == OWNERS or self.keys.has_shape(row.key)
 
@@ -179,6 +188,7 @@ class TaskChecks:
             yield classed
         yield from self._unique.ask_task(record)
         yield from self._steps.ask_task(record)
+        yield from self.members.ask_task(record)
         if self._partition is not None:
             yield from self._partition.ask_task(rest)
 
@@ -204,6 +214,7 @@ class TaskChecks:
             yield Suspect(Flaw.STATE, row.key, text, self._mending, _set(classed, b""))
         yield from self._unique.judge_task(row, record, seen)
         yield from self._steps.judge_task(row, record, seen)
+        yield from self.members.judge_task(row, record, seen)
         if self._partition is not None:
             yield from self._partition.judge_task(row, rest, seen)
         if not is_held_by(record):

@@ -36,12 +36,14 @@ from fdbqueue.verifying.counters import (
     Count,
     compared,
     counts_of_elements,
+    counts_of_members,
     counts_of_recipe,
     counts_of_tasks,
     key_counters,
 )
 from fdbqueue.verifying.cures import Cures
 from fdbqueue.verifying.elements import ElementChecks
+from fdbqueue.verifying.groups import compare_members
 from fdbqueue.verifying.orphans import orphans
 from fdbqueue.verifying.partitions import partitioned
 from fdbqueue.verifying.recipe import RecipeChecks
@@ -127,6 +129,10 @@ class Verifier:
             self._scan(None, root.prefix, checks, part)
         for definition in self._definitions():
             self.definition(definition)
+        for group in sorted(checks.groups):
+            found = run(self.database, partial(compare_members, root, group, Cures(None).mending))
+            if found is not None:
+                self._report(None, root.prefix, found, partial(_mend_at_once, found))
         if 0 in checks.names:
             self._uncompared.append("Dropped queues: the id in a definition cannot be read.")
             return
@@ -153,6 +159,10 @@ class Verifier:
         self._queues += 1
         for part in self._parts(subject):
             self._part(part, subject.keys.start)
+        if isinstance(subject.checks, TaskChecks):  # members may lie in all partitions
+            for each in counts_of_members(subject.checks):
+                found = compared(self.database, each, subject.mending)
+                self._compare(subject.name, subject.keys.start, found)
 
     def _parts(self, subject: Subject) -> Iterator[Subject]:
         """The queue without its partitions, and each partition that has keys."""

@@ -1509,8 +1509,8 @@ PLANTS = (
     Plant(
         "a task that loses its entry on the way to another partition",
         change.Change._send,
-        "self.discard([without_unique(old)])",
-        "self.discard([old])",
+        "unique.without_unique(old)",
+        "old",
         "unique",
         300,
         near=29,
@@ -1739,7 +1739,7 @@ PLANTS = (
     Plant(
         "a task that moves into another queue, and stays",
         elsewhere.Elsewhere.move,
-        "edges.delete(changes[number], records)",
+        "edges.delete(changes[number], [without_groups(record) for record in records])",
         "pass",
         "redriven",
         50,

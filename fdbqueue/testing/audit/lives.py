@@ -85,6 +85,11 @@ def _is_overwritten(before: Record, step: TaskStep) -> bool:
     return bool(step.calls["other"] and before.extra and before.extra.unique)
 
 
+def _is_started(before: Record, after: Record) -> bool:
+    """True if the task has waited for a group, and waits no more (the workload of groups judges the time)."""
+    return bool(before.extra and before.extra.waits and not (after.extra and after.extra.waits))
+
+
 def keeps_its_put(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
     was_buried = before.state == after.state == TaskState.BURIED
     free: Collection[str] = _PAYLOAD if was_buried else ()
@@ -123,7 +128,7 @@ def stays_cancelled(before: Record, after: Record, _: TaskStep) -> Iterator[str]
 def waits_for_its_time(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
     """A delay ends at its time, by the clock of the process that ends it, or by a burial."""
     ends = before.state == TaskState.DELAYED and after.state in (TaskState.READY, TaskState.TAKEN)
-    if _is_overwritten(before, step):
+    if _is_overwritten(before, step) or _is_started(before, after):
         return
     if ends and not step.calls["kick"] and before.until_us > step.commit.now_us + SLACK_US:
         yield f"was delayed until {before.until_us}, and it is {step.commit.now_us}"
@@ -166,7 +171,7 @@ def leased_for_its_ttr(before: Record, after: Record, step: TaskStep) -> Iterato
 def expires_later(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
     """The end of a ttl moves with a touch, and with a release by its delay."""
     added_us = after.expires_us - before.expires_us
-    if _is_overwritten(before, step):
+    if _is_overwritten(before, step) or _is_started(before, after):
         return
     if before.state != TaskState.TAKEN and added_us and not step.calls["take"]:
         yield f"had another end of its ttl: {before.expires_us}"

@@ -1,0 +1,37 @@
+"""Looks at groups: one of them, and lists of them."""
+
+from collections.abc import Callable
+
+from fdbqueue.groups.progress import GroupProgress, progress_of
+from fdbqueue.records.groups import counts_of, readable_row
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.seam import ReadTransaction
+
+
+def ask_progress(tr: ReadTransaction, keys: RootKeys, group: bytes) -> Callable[[], GroupProgress | None]:
+    """Ask for the progress of a group. The reply is None if there is no such group."""
+    row, counts = tr.get(keys.group(group)), tr.get(keys.group_counts(group))
+    cancelled = tr.get(keys.group_cancelled(group))
+
+    def reply() -> GroupProgress | None:
+        found = readable_row(row.value)
+        if found is None:
+            return None
+        return progress_of(group, found, counts_of(counts.value), cancelled=cancelled.present())
+
+    return reply
+
+
+def groups_after(tr: ReadTransaction, keys: RootKeys, after: bytes, limit: int) -> list[GroupProgress]:
+    """The next groups in order of their ids. Reads: by snapshot, one key of each, and then its rows."""
+    found: list[bytes] = []
+    start = keys.rows_of_group(after).stop if after else keys.groups.start
+    while len(found) < limit:
+        first = tr.get_range(start, keys.groups.stop, limit=1).to_list()
+        group = keys.group_in(first[0].key) if first else None
+        if group is None:
+            break
+        found.append(group)
+        start = keys.rows_of_group(group).stop
+    asked = [ask_progress(tr, keys, group) for group in found]
+    return [progress for reply in asked if (progress := reply()) is not None]

@@ -1,0 +1,62 @@
+"""Groups on the command line: `group`, `put --group`, `put --after`."""
+
+import json
+from typing import Any
+
+from tests.cli.shell import Shell
+
+
+def shown(shell: Shell, *arguments: str) -> tuple[int, Any, str]:
+    status, out, err = shell.run(*arguments, "--json")
+    return status, json.loads(out.splitlines()[0]) if out else None, err
+
+
+def test_a_group_is_made_filled_closed_and_awaited(shell: Shell) -> None:
+    for name in ("q", "then"):
+        shell.run("create", name, "--kind", "fifottl")
+    status, out, err = shell.run("group", "create", "--then", "then", '{"a": 1}')
+    group = out.strip()
+    assert (status, err) == (0, "")
+    _, task, _ = shown(shell, "put", "q", "1", "--group", group)
+    assert task["groups"] == [group]
+    _, found, _ = shown(shell, "group", "show", group)
+    assert (found["state"], found["left"], found["then_queue"]) == ("open", 1, "then")
+    assert shell.run("group", "list")[1].split("\t")[:4] == [group, "open", "1", "0"]
+    _, waiting, _ = shown(shell, "tasks", "then", "--state", "delayed")
+    assert waiting["waits_for"] == group
+    explained = shell.run("explain", "then", waiting["id"])[1]
+    assert f"It waits for the group {group}: 1 member of it is left. The group is open." in explained
+    assert shell.run("group", "close", group)[0] == 0
+    assert shell.run("group", "wait", group, "--timeout", "0")[0] == 1
+    shell.run("delete", "q", task["id"])
+    status, ended, _ = shown(shell, "group", "wait", group, "--timeout", "60")
+    assert (status, ended["state"], ended["failed"]) == (0, "ended", 1)
+    assert shown(shell, "tasks", "then")[1]["data"] == {"a": 1}
+
+
+def test_a_cancel_asks_for_a_confirmation(shell: Shell) -> None:
+    shell.run("create", "q")
+    group = shell.run("group", "create", "--skip-buried")[1].strip()
+    shell.run("put", "q", "1", "2", "--group", group)
+    status, _, err = shell.run("group", "cancel", group)
+    assert (status, "would end 2 task(s)" in err) == (1, True)
+    assert shell.run("group", "cancel", group, "--yes")[0] == 0
+    assert shown(shell, "group", "wait", group, "--timeout", "60")[1]["failed"] == 2
+    status, _, err = shell.run("put", "q", "3", "--group", group)
+    assert (status, "cancelled" in err) == (1, True)
+
+
+def test_a_task_is_put_after_another(shell: Shell) -> None:
+    shell.run("create", "q")
+    _, parent, _ = shown(shell, "put", "q", "parent")
+    _, child, _ = shown(shell, "put", "q", "child", "--after", parent["id"])
+    assert child["state"] == "delayed"
+    assert f"the end of the task {parent['id']}" in shell.run("explain", "q", child["id"])[1]
+
+
+def test_a_group_that_does_not_exist_is_refused(shell: Shell) -> None:
+    shell.run("create", "q")
+    for arguments in (("group", "show", "0" * 32), ("put", "q", "1", "--group", "0" * 32)):
+        status, _, err = shell.run(*arguments)
+        assert (status, "There is no group" in err) == (1, True)
+    assert shell.run("group", "show", "x")[0] == 2

@@ -1,0 +1,619 @@
+"""Groups: members are counted, `then` starts when all have ended, and each end counts once."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Group, GroupProgress, Task, TaskQueue, TaskState, group, limits, transactional
+from fdbqueue.database import engine_errors
+from fdbqueue.errors import GroupClosed, GroupNotFound, GroupTimeout, InvalidArgument, QueueFull
+from fdbqueue.groups.settling import Settling
+from fdbqueue.partitions.keys import SharedKeys
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.tasks.kinds import kind_names
+from tests.tasks.partitions import MakeBench, PartitionsBench
+
+ENDS = ["ack", "delete", "cancel", "truncate", "truncate_some", "expire", "cancel taken"]
+
+
+@pytest.fixture(params=[1, 3], ids=["whole", "parted"])
+def b(request: pytest.FixtureRequest, parted: MakeBench) -> Iterator[PartitionsBench]:
+    made = parted("fifottl", partitions=request.param, ttr=60)
+    yield made
+    assert fdbqueue.verify(made.db, root=made.root).findings == ()
+
+
+@pytest.fixture
+def then(b: PartitionsBench) -> TaskQueue:
+    return TaskQueue.create(b.db, "then", "fifottl", root=b.root)
+
+
+def made(b: PartitionsBench, then: TaskQueue | None = None, **options: Any) -> Group:
+    put = None if then is None else (then, "then")
+    return Group.create(b.db, then=put, root=b.root, **options)
+
+
+def settle(b: PartitionsBench) -> None:
+    """Sweep groups until nothing is left to do, as keepers do."""
+    settling = Settling(b.db, RootKeys(b.root))
+    for _ in range(3):  # a doubt goes when its counts stay the same
+        while transactional(settling.tidy)(b.db):
+            pass
+
+
+def counts(b: PartitionsBench, of: Group) -> tuple[int, int, int]:
+    found = of.progress(b.db)
+    assert found.done + found.failed + found.left == found.total
+    return found.done, found.failed, found.left
+
+
+def take(b: PartitionsBench) -> Task:
+    found = b.queue.take(b.db, 0)
+    assert found is not None
+    return found
+
+
+def started(then: TaskQueue, b: PartitionsBench) -> list[Any]:
+    return [task.data for task in then.tasks(b.db, "r", 100)]
+
+
+def end(b: PartitionsBench, task: Task, how: str) -> None:
+    """End a ready task."""
+    if how in ("truncate", "truncate_some"):
+        getattr(b.queue, how)(b.db)
+    elif how == "expire":
+        b.clock.advance(7)
+        b.queue.statistics(b.db)
+    elif how == "ack":
+        b.queue.ack(b.db, take(b))
+    elif how == "cancel taken":
+        taken = take(b)
+        b.queue.cancel(b.db, taken.id)
+        b.queue.release(b.db, taken)
+    else:
+        getattr(b.queue, how)(b.db, task.id)
+
+
+# The end of a group.
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_then_starts_when_the_last_member_has_ended(b: PartitionsBench, then: TaskQueue, how: str) -> None:
+    of = made(b, then)
+    other = of.put(b.db, b.queue, "other")
+    b.queue.delete(b.db, other)
+    task = of.put(b.db, b.queue, "last", ttl=5)
+    of.close(b.db)
+    settle(b)
+    assert started(then, b) == []
+    assert counts(b, of) == (0, 1, 1)
+    end(b, task, how)
+    settle(b)
+    assert started(then, b) == ["then"]
+    assert counts(b, of) == ((1, 1, 0) if how == "ack" else (0, 2, 0))
+    assert of.progress(b.db).ended is not None
+
+
+def test_an_open_group_does_not_end(b: PartitionsBench, then: TaskQueue) -> None:
+    of = made(b, then)
+    b.queue.delete(b.db, of.put(b.db, b.queue, 1))
+    settle(b)
+    assert started(then, b) == []
+    of.close(b.db)
+    settle(b)
+    assert started(then, b) == ["then"]
+
+
+def test_an_empty_group_ends_at_its_close(b: PartitionsBench, then: TaskQueue) -> None:
+    @transactional
+    def body(tr: Any) -> Group:
+        with group(tr, then=(then, "none", {"pri": 3}), root=b.root) as g:
+            pass
+        return g.group
+
+    of = body(b.db)
+    settle(b)
+    [task] = then.tasks(b.db, "r", 9)
+    assert (task.data, task.pri) == ("none", 3)
+    assert of.wait(b.db, 0).total == 0
+
+
+def test_a_block_closes_its_group(b: PartitionsBench) -> None:
+    @transactional
+    def body(tr: Any) -> Group:
+        with group(tr, root=b.root) as g:
+            g.put(b.queue, 1)
+            g.put_many(b.queue, [2, 3])
+            assert b.queue.peek(tr, g.put(b.queue, 4)).groups == (g.id,)
+        return g.group
+
+    of = body(b.db)
+    assert counts(b, of) == (0, 0, 4)
+    assert not of.progress(b.db).open
+    with pytest.raises(GroupClosed):
+        of.put(b.db, b.queue, 5)
+    assert counts(b, of) == (0, 0, 4)
+
+
+def test_a_transaction_that_fails_leaves_no_group(b: PartitionsBench, then: TaskQueue) -> None:
+    tr = b.db.create_transaction()
+    with group(tr, then=(then, "x"), root=b.root) as g:
+        g.put(b.queue, 1)
+    tr.cancel()
+    with pytest.raises(GroupNotFound):
+        g.group.progress(b.db)
+    assert then.statistics(b.db)["tasks"]["total"] == 0
+
+
+def test_a_group_counts_members_of_several_queues(b: PartitionsBench, then: TaskQueue) -> None:
+    second = TaskQueue.create(b.db, "second", root=b.root)
+    of = made(b, then)
+    first_task, other = of.put(b.db, b.queue, 1), of.put(b.db, second, 2)
+    of.close(b.db)
+    b.queue.delete(b.db, first_task)
+    settle(b)
+    assert started(then, b) == []
+    second.delete(b.db, other)
+    settle(b)
+    assert started(then, b) == ["then"]
+
+
+@pytest.mark.parametrize("kind", kind_names())
+def test_members_of_every_kind_of_queue_are_counted(parted: MakeBench, kind: str) -> None:
+    b = parted(kind)
+    of = made(b)
+    options = {"key": "k"} if kind in ("utube", "utubettl", "fair") else {}
+    for number in range(3):
+        of.put(b.db, b.queue, number, **options)
+    of.close(b.db)
+    b.queue.ack(b.db, take(b))
+    b.queue.release(b.db, take(b))
+    b.queue.bury(b.db, take(b))
+    assert counts(b, of) == (1, 0, 2)
+    assert of.progress(b.db).buried == 1
+    b.queue.truncate(b.db)
+    settle(b)
+    assert of.wait(b.db, 0).failed == 2
+
+
+# Buried members.
+
+
+def test_a_buried_member_holds_its_group(b: PartitionsBench, then: TaskQueue) -> None:
+    of = made(b, then)
+    of.put(b.db, b.queue, 1)
+    of.close(b.db)
+    b.queue.bury(b.db, take(b))
+    settle(b)
+    assert (started(then, b), counts(b, of), of.progress(b.db).buried) == ([], (0, 0, 1), 1)
+    b.queue.kick(b.db)
+    assert of.progress(b.db).buried == 0
+    b.queue.ack(b.db, take(b))
+    settle(b)
+    assert (started(then, b), counts(b, of)) == (["then"], (1, 0, 0))
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_member_counts_once_also_after_a_kick(b: PartitionsBench, then: TaskQueue, how: str) -> None:
+    of = made(b, then, wait_for_buried=False)
+    task = of.put(b.db, b.queue, 1, ttl=5)
+    of.put(b.db, b.queue, 2, delay=1)
+    of.close(b.db)
+    for _ in range(2):
+        b.queue.bury(b.db, take(b))
+        assert counts(b, of) == (0, 1, 1)
+        b.queue.kick(b.db)
+        assert counts(b, of) == (0, 1, 1)
+    end(b, task, how)
+    settle(b)
+    b.queue.truncate(b.db)
+    settle(b)
+    assert counts(b, of) == ((1, 1, 0) if how == "ack" else (0, 2, 0))
+    assert started(then, b) == ["then"]
+
+
+def test_a_group_may_end_before_its_buried_members(b: PartitionsBench, then: TaskQueue) -> None:
+    of = made(b, then, wait_for_buried=False)
+    of.put(b.db, b.queue, 1)
+    of.close(b.db)
+    b.queue.bury(b.db, take(b))
+    settle(b)
+    assert (started(then, b), counts(b, of)) == (["then"], (0, 1, 0))
+    b.queue.kick(b.db)
+    b.queue.ack(b.db, take(b))
+    settle(b)
+    assert (started(then, b), counts(b, of)) == (["then"], (1, 0, 0))
+
+
+def test_a_redrive_into_another_queue_keeps_the_member(b: PartitionsBench, then: TaskQueue) -> None:
+    second = TaskQueue.create(b.db, "second", "fifottl", root=b.root)
+    of = made(b, then)
+    of.put(b.db, b.queue, 1)
+    of.close(b.db)
+    b.queue.bury(b.db, take(b))
+    letters = fdbqueue.DeadLetters.open(b.db, b.queue.name, root=b.root)
+    letters.begin_redrive(b.db, into="second")
+    letters.run_redrive(b.db)
+    settle(b)
+    assert (started(then, b), counts(b, of), of.progress(b.db).buried) == ([], (0, 0, 1), 0)
+    moved = second.take(b.db, 0)
+    assert moved is not None
+    assert moved.groups == (of.id,)
+    second.ack(b.db, moved)
+    settle(b)
+    assert (started(then, b), counts(b, of)) == (["then"], (1, 0, 0))
+
+
+# Removed all at once.
+
+
+@pytest.mark.parametrize("drops", [False, True], ids=["truncate", "drop"])
+def test_members_that_are_removed_at_once_are_counted_off(
+    b: PartitionsBench, then: TaskQueue, monkeypatch: pytest.MonkeyPatch, drops: bool
+) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    groups = [made(b, then) for _ in range(5)]
+    for of in groups:
+        of.put_many(b.db, b.queue, range(3))
+        of.close(b.db)
+    if drops:
+        b.queue.drop(b.db)
+    else:
+        b.queue.truncate(b.db)
+        late = made(b, then)
+        late.put(b.db, b.queue, "late")
+        b.queue.truncate(b.db)
+        groups.append(late)
+        late.close(b.db)
+    settle(b)
+    assert [counts(b, of)[2] for of in groups] == [0] * len(groups)
+    assert started(then, b) == ["then"] * len(groups)
+    shared = SharedKeys(b.queue.contents)
+    assert list(b.db.get_range(shared.members.start, shared.all_member.stop)) == []
+
+
+def test_a_put_that_did_not_see_a_truncate_conflicts(b: PartitionsBench) -> None:
+    of = made(b)
+    of.put(b.db, b.queue, 1)
+    tr = b.db.create_transaction()
+    of.put(tr, b.queue, 2)
+    b.queue.truncate(b.db)
+    with pytest.raises(engine_errors()):
+        tr.commit().wait()
+
+
+def test_a_truncate_does_not_count_a_member_again(b: PartitionsBench) -> None:
+    of = made(b, wait_for_buried=False)
+    of.put_many(b.db, b.queue, range(3))
+    b.queue.bury(b.db, take(b))
+    b.queue.bury(b.db, take(b))
+    b.queue.kick(b.db)
+    b.queue.truncate(b.db)
+    of.close(b.db)
+    settle(b)
+    found = of.wait(b.db, 0)
+    assert (found.done, found.failed, found.left, found.buried) == (0, 3, 0, 0)
+
+
+# Cancel.
+
+
+def test_no_take_gives_a_member_of_a_cancelled_group(b: PartitionsBench, then: TaskQueue) -> None:
+    of = made(b, then)
+    of.put_many(b.db, b.queue, range(3))
+    b.queue.put(b.db, "other")
+    of.cancel(b.db)
+    assert take(b).data == "other"
+    assert b.queue.take(b.db, 0) is None
+    settle(b)
+    assert counts(b, of) == (0, 3, 0)
+    assert then.statistics(b.db)["tasks"]["total"] == 0
+    with pytest.raises(GroupClosed):
+        of.put(b.db, b.queue, 1)
+
+
+def test_a_cancel_ends_members_in_every_state(b: PartitionsBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    of = made(b)
+    of.put_many(b.db, b.queue, range(7))
+    b.queue.bury(b.db, take(b))
+    held = take(b)
+    of.put(b.db, b.queue, "later", delay=50)
+    of.cancel(b.db)
+    settle(b)
+    assert counts(b, of) == (0, 7, 1)
+    assert b.queue.peek(b.db, held.id).cancel_asked is not None
+    b.queue.release(b.db, held)
+    settle(b)
+    assert of.wait(b.db, 0).failed == 8
+
+
+def test_a_cancel_of_an_ended_group_changes_nothing(b: PartitionsBench, then: TaskQueue) -> None:
+    of = made(b, then)
+    of.close(b.db)
+    settle(b)
+    of.cancel(b.db)
+    settle(b)
+    assert started(then, b) == ["then"]
+    assert not of.progress(b.db).cancelled
+
+
+# The waiting task.
+
+
+def test_the_task_of_then_can_be_ended_before_its_group(b: PartitionsBench, then: TaskQueue) -> None:
+    for verb in ("delete", "cancel"):
+        of = made(b, then)
+        task_id = of.progress(b.db).then
+        assert task_id is not None
+        getattr(then, verb)(b.db, task_id)
+        of.close(b.db)
+        settle(b)
+        assert of.wait(b.db, 0).ended is not None
+    assert then.statistics(b.db)["tasks"]["total"] == 0
+
+
+@pytest.mark.parametrize("kicks_first", [True, False])
+def test_a_buried_task_of_then_starts_by_its_group_and_its_kick(
+    b: PartitionsBench, then: TaskQueue, kicks_first: bool
+) -> None:
+    of = made(b, then)
+    task_id = of.progress(b.db).then
+    assert task_id is not None
+    then.bury(b.db, task_id)
+    if kicks_first:
+        then.kick(b.db)
+        assert then.peek(b.db, task_id).state == TaskState.DELAYED
+    of.close(b.db)
+    settle(b)
+    if not kicks_first:
+        assert started(then, b) == []
+        then.kick(b.db)
+    assert started(then, b) == ["then"]
+    assert then.peek(b.db, task_id).waits_for is None
+
+
+def test_the_ttl_of_then_begins_at_its_start(b: PartitionsBench, then: TaskQueue) -> None:
+    of = Group.create(b.db, then=(then, "x", {"ttl": 5}), root=b.root)
+    b.clock.advance(60)
+    then.statistics(b.db)
+    of.close(b.db)
+    settle(b)
+    [task] = then.tasks(b.db, "r", 9)
+    assert task.expires == pytest.approx(b.clock.now() + 5)
+
+
+def test_a_dropped_queue_of_then_holds_no_group(b: PartitionsBench, then: TaskQueue) -> None:
+    of = made(b, then)
+    then.drop(b.db)
+    of.close(b.db)
+    settle(b)
+    assert of.wait(b.db, 0).ended is not None
+
+
+def test_explain_names_the_group(b: PartitionsBench, then: TaskQueue) -> None:
+    of = made(b, then)
+    of.put_many(b.db, b.queue, [1, 2])
+    b.queue.bury(b.db, take(b))
+    task_id = of.progress(b.db).then
+    assert task_id is not None
+    [reason] = then.explain(b.db, task_id).reasons
+    assert reason.why == fdbqueue.Why.WAITING
+    assert reason.text == (
+        f"It waits for the group {of.id}: 2 members of it are left, 1 of them buried. The group is open."
+    )
+    assert reason.cure == f"fdbqueue group close {of.id}"
+
+
+# After.
+
+
+@pytest.mark.parametrize("how", [how for how in ENDS if how != "truncate"])  # it would go with its parent
+def test_a_task_after_another_starts_at_its_end(b: PartitionsBench, how: str) -> None:
+    parent = b.queue.put(b.db, "parent", ttl=5)
+    child = b.queue.put(b.db, "child", after=parent)
+    assert child.state == TaskState.DELAYED
+    [reason] = b.queue.explain(b.db, child).reasons
+    assert reason.text == f"It waits for the end of the task {parent.id}."
+    if how == "truncate_some":
+        b.queue.truncate_some(b.db, 1)
+    else:
+        end(b, parent, how)
+    settle(b)
+    assert take(b).data == "child"
+
+
+def test_a_task_after_a_buried_one_waits_for_its_kick(b: PartitionsBench) -> None:
+    parent = b.queue.put(b.db, "parent")
+    b.queue.put(b.db, "child", after=parent)
+    b.queue.bury(b.db, take(b))
+    settle(b)
+    assert b.queue.take(b.db, 0) is None
+    b.queue.kick(b.db)
+    b.queue.ack(b.db, take(b))
+    settle(b)
+    assert take(b).data == "child"
+
+
+def test_a_task_after_an_ended_one_is_ready(b: PartitionsBench) -> None:
+    parent = b.queue.put(b.db, "parent")
+    b.queue.ack(b.db, take(b))
+    assert b.queue.put(b.db, "child", after=parent).state == TaskState.READY
+    assert take(b).data == "child"
+
+
+def test_several_tasks_may_wait_for_one(b: PartitionsBench) -> None:
+    of = made(b)
+    parent = of.put(b.db, b.queue, "parent")
+    for number in range(limits.GROUPS_OF_TASK_MAX - 1):
+        b.queue.put(b.db, number, after=parent)
+    with pytest.raises(InvalidArgument):
+        b.queue.put(b.db, "one too many", after=parent)
+    of.close(b.db)
+    b.queue.ack(b.db, take(b))
+    settle(b)
+    assert b.queue.statistics(b.db)["tasks"]["ready"] == limits.GROUPS_OF_TASK_MAX - 1
+    assert of.wait(b.db, 0).done == 1
+
+
+# Conflicts and refusals.
+
+
+def test_ends_of_members_do_not_conflict(b: PartitionsBench, then: TaskQueue) -> None:
+    of = made(b, then)
+    of.put_many(b.db, b.queue, range(4))
+    of.close(b.db)
+    held = b.queue.take_many(b.db, 4)
+    open_ones = [b.db.create_transaction() for _ in held]
+    for tr, task in zip(open_ones, held, strict=True):
+        b.queue.ack(tr, task)
+    for tr in open_ones:
+        tr.commit().wait()
+    settle(b)
+    assert started(then, b) == ["then"]
+
+
+def test_puts_of_members_do_not_conflict(b: PartitionsBench) -> None:
+    of = made(b)
+    open_ones = [b.db.create_transaction() for _ in range(3)]
+    for tr in open_ones:
+        of.put(tr, b.queue, 1)
+    for tr in open_ones:
+        tr.commit().wait()
+    assert counts(b, of) == (0, 0, 3)
+
+
+def test_a_put_that_did_not_see_a_close_conflicts(b: PartitionsBench) -> None:
+    of = made(b)
+    tr = b.db.create_transaction()
+    of.put(tr, b.queue, 1)
+    of.close(b.db)
+    with pytest.raises(engine_errors()):
+        tr.commit().wait()
+
+
+def test_two_sweeps_start_then_once(b: PartitionsBench, then: TaskQueue) -> None:
+    of = made(b, then)
+    of.close(b.db)
+    first, second = (b.db.create_transaction() for _ in range(2))
+    for tr in (first, second):
+        Settling(b.db, RootKeys(b.root)).tidy(tr)
+    first.commit().wait()
+    with pytest.raises(engine_errors()):
+        second.commit().wait()
+    assert started(then, b) == ["then"]
+
+
+def test_an_end_that_a_sweep_did_not_see_aborts_it(b: PartitionsBench, then: TaskQueue) -> None:
+    of = made(b, then)
+    of.put_many(b.db, b.queue, [1, 2])
+    of.close(b.db)
+    b.queue.ack(b.db, take(b))
+    settling = Settling(b.db, RootKeys(b.root))
+    transactional(settling.tidy)(b.db)
+    tr = b.db.create_transaction()
+    settling.tidy(tr)  # it clears the doubt of a group whose counts have stayed the same
+    b.queue.ack(b.db, take(b))
+    with pytest.raises(engine_errors()):
+        tr.commit().wait()
+    settle(b)
+    assert started(then, b) == ["then"]
+
+
+REFUSED: dict[str, Callable[[PartitionsBench, Group], object]] = {
+    "a text that is no id": lambda b, _: b.queue.put(b.db, 1, group="x"),
+    "a task as a group": lambda b, _: b.queue.put(b.db, 1, group=b.queue.put(b.db, 1)),
+    "a unique member": lambda b, of: of.put(b.db, b.queue, 1, unique=1),
+    "a unique task after another": lambda b, _: b.queue.put(b.db, 1, unique=1, after=b.queue.put(b.db, 1)),
+    "a delay after another": lambda b, _: b.queue.put(b.db, 1, delay=1, after=b.queue.put(b.db, 1)),
+    "several tasks after one": lambda b, _: b.queue.put_many(b.db, [1], after=b.queue.put(b.db, 1)),
+    "a queue under another root": lambda b, _: Group(bytes(16).hex()).put(b.db, b.queue, 1),
+    "no tuple": lambda b, _: Group.create(b.db, then=b.queue, root=b.root),  # type: ignore[arg-type]
+    "a unique task of then": lambda b, _: Group.create(b.db, then=(b.queue, 1, {"unique": 1}), root=b.root),
+    "a database for a block": lambda b, _: group(b.db, root=b.root).__enter__(),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_other_arguments_are_refused(b: PartitionsBench, what: str) -> None:
+    of = made(b)
+    with pytest.raises(InvalidArgument):
+        REFUSED[what](b, of)
+    assert counts(b, of) == (0, 0, 0)
+
+
+def test_a_group_that_does_not_exist_is_refused(b: PartitionsBench) -> None:
+    missing = Group(bytes(16).hex(), root=b.root)
+    for call in (missing.progress, missing.close, missing.cancel, lambda db: missing.put(db, b.queue, 1)):
+        with pytest.raises(GroupNotFound):
+            call(b.db)
+    with pytest.raises(GroupNotFound):
+        Group.open(b.db, missing.id, root=b.root)
+    assert b.queue.statistics(b.db)["tasks"]["total"] == 0
+
+
+def test_a_member_without_room_is_not_counted(parted: MakeBench) -> None:
+    b = parted("limfifottl", capacity=1)
+    of = made(b)
+    of.put(b.db, b.queue, 1)
+    with pytest.raises(QueueFull):
+        of.put(b.db, b.queue, 2)
+    assert counts(b, of) == (0, 0, 1)
+
+
+# Looks.
+
+
+def test_a_wait_that_is_too_short_tells_how_many_are_left(b: PartitionsBench) -> None:
+    of = made(b)
+    of.put_many(b.db, b.queue, [1, 2])
+    with pytest.raises(GroupTimeout) as caught:
+        of.wait(b.db, 0)
+    assert caught.value.left == 2
+
+
+def test_a_change_of_the_progress_can_be_waited_for(b: PartitionsBench) -> None:
+    of = made(b)
+    of.put_many(b.db, b.queue, [1, 2])
+    seen = of.progress(b.db)
+    assert of.wait_for_progress(b.db, seen, 0) is None
+    b.queue.ack(b.db, take(b))
+    found = of.wait_for_progress(b.db, seen, 0)
+    assert isinstance(found, GroupProgress)
+    assert (found.done, found.left) == (1, 1)
+
+
+def test_groups_are_listed_page_by_page(b: PartitionsBench) -> None:
+    ids = sorted(made(b).id for _ in range(5))
+    found: list[str] = []
+    after = None
+    while True:
+        page = fdbqueue.list_groups(b.db, 2, after, root=b.root)
+        found += [one.id for one in page]
+        after = page.next
+        if after is None:
+            break
+    assert found == ids
+
+
+def test_an_ended_group_is_forgotten_after_its_time(b: PartitionsBench) -> None:
+    of, held = made(b, retain_s=10), made(b, wait_for_buried=False, retain_s=10)
+    held.put(b.db, b.queue, 1)
+    for one in (of, held):
+        one.close(b.db)
+    b.queue.bury(b.db, take(b))
+    settle(b)
+    b.clock.advance(11)
+    settle(b)
+    with pytest.raises(GroupNotFound):
+        of.progress(b.db)
+    assert held.progress(b.db).buried == 1  # its member may still be done
+    b.queue.kick(b.db)
+    b.queue.ack(b.db, take(b))
+    b.clock.advance(limits.GROUP_LOOKED_AT_EVERY_S + 1)
+    settle(b)
+    with pytest.raises(GroupNotFound):
+        held.progress(b.db)
+    assert list(b.db.get_range(RootKeys(b.root).groups.start, RootKeys(b.root).groups_over.stop)) == []
