@@ -136,9 +136,7 @@ def test_a_named_collector_has_its_queues_only(memory: tuple[Database, StillCloc
 
 
 @pytest.mark.parametrize("kind", ["tasks", "items"])
-def test_queues_with_partitions_tell_their_number_and_the_fullest(
-    memory: tuple[Database, StillClock], kind: str
-) -> None:
+def test_a_queue_tells_its_partitions_and_the_fullest(memory: tuple[Database, StillClock], kind: str) -> None:
     db, _ = memory
     if kind == "tasks":
         TaskQueue.create(db, "q", partitions=2).put_many(db, "abc")

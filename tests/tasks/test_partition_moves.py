@@ -285,7 +285,7 @@ def test_a_task_for_a_dead_request_comes_back_beside_a_backlog(parted: MakeBench
     assert b.counts("ready", "taken") == (41, 0)
 
 
-def test_a_damaged_counter_holds_a_repartition_up_until_it_is_mended(parted: MakeBench) -> None:
+def test_a_damaged_counter_holds_a_repartition_until_mended(parted: MakeBench) -> None:
     b = parted("utube", partitions=1)
     b.put("old", key=KEY)
     counts = b.queue._shape.discipline.counts.counts_key(slug_of(key_bytes(KEY)))

@@ -27,9 +27,7 @@ def put_into(task: Task) -> int:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl"])
-def test_tasks_without_a_key_come_in_the_order_of_puts_into_their_partition(
-    parted: MakeBench, kind: str
-) -> None:
+def test_tasks_without_a_key_are_in_order_in_a_partition(parted: MakeBench, kind: str) -> None:
     b = parted(kind, partitions=COUNT)
     b.put_each(range(40))
     found = by_partition(taken(b))
@@ -54,9 +52,7 @@ def test_a_task_that_comes_back_has_its_old_place(parted: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl", "fair"])
-def test_tasks_from_other_partitions_come_first_and_by_the_partition_of_their_puts(
-    parted: MakeBench, kind: str
-) -> None:
+def test_tasks_from_other_partitions_come_first_in_turn(parted: MakeBench, kind: str) -> None:
     """A key in partition 3, then in 1, and at the end in 0, has delayed tasks of each."""
     b, key = parted(kind, partitions=1), key_through(4, 2, 1)
     of_key = {"key": key} if b.keyed else {}
