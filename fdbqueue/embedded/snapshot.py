@@ -16,7 +16,17 @@ class Snapshot:
     Past the age of a transaction it cannot be read, and the next begin or commit of this process ends it.
     """
 
-    __slots__ = ("__weakref__", "_live", "_serial", "expires_s", "txn", "version")
+    __slots__ = (
+        "__weakref__",
+        "_has_ended",
+        "_live",
+        "_reads",
+        "_serial",
+        "_to_abort",
+        "expires_s",
+        "txn",
+        "version",
+    )
 
     def __init__(self, txn: Any, expires_s: float, live: "dict[int, weakref.ref[Snapshot]]", serial: int):
         self.txn = txn
@@ -24,6 +34,10 @@ class Snapshot:
         self.expires_s = expires_s
         self._live = live
         self._serial = serial
+        # Lists, whose append and pop are atomic: a lock would cost each read more.
+        self._reads: list[None] = []
+        self._to_abort: list[None] = [None]
+        self._has_ended = False
         live[serial] = weakref.ref(self)
 
     def __del__(self) -> None:
@@ -34,17 +48,46 @@ class Snapshot:
 
         Raises: FDBError 1007 if the snapshot has ended.
         """
+        self._reads.append(None)
         try:
+            if self._has_ended:
+                raise FDBError(1007)
             return layout.get(self.txn, key)
         except lmdb.Error:
             raise FDBError(1007) from None
+        finally:
+            self._reads.pop()
+            if self._has_ended:
+                self._abort_unread()
 
     def scan(self, begin: bytes, end: bytes, reverse: bool) -> Iterator[layout.KeyAndValue]:
+        self._reads.append(None)
         try:
+            if self._has_ended:
+                raise FDBError(1007)
             yield from layout.scan(self.txn, begin, end, reverse)
         except lmdb.Error:
             raise FDBError(1007) from None
+        finally:
+            self._reads.pop()
+            if self._has_ended:
+                self._abort_unread()
 
     def end(self) -> None:
-        """End the LMDB transaction, so that LMDB may reuse the pages of this version."""
+        """End the LMDB transaction, so that LMDB may reuse the pages of this version.
+
+        The last of the reads under way in other threads ends it: LMDB reads without the lock of the
+        interpreter, and a process whose read loses its transaction is killed by a segmentation fault.
+        """
+        self._has_ended = True
+        self._abort_unread()
+
+    def _abort_unread(self) -> None:
+        """Abort the LMDB transaction, unless a read is under way. A read that begins later sees the end."""
+        if self._reads:
+            return
+        try:
+            self._to_abort.pop()
+        except IndexError:  # another thread was first
+            return
         self.txn.abort()

@@ -4,11 +4,12 @@ import os
 import threading
 from collections.abc import Iterator
 
+import lmdb
 import pytest
 
 import fdbqueue
 from fdbqueue.embedded import FDBError, futures, predicates, store
-from tests.support import TOO_OLD, ManualClock, begin, error_code
+from tests.support import PATIENCE_S, TOO_OLD, ManualClock, begin, error_code
 
 
 @pytest.fixture
@@ -30,6 +31,57 @@ def test_commits_without_reads_end_forgotten_snapshots(db, clock):
         db[b"a"] = b"1"
     assert len(db.engine._store.committer._batches._recent._commits) < 10
     assert error_code(forgotten[b"a"].wait) == TOO_OLD
+
+
+def test_an_end_waits_for_the_reads_under_way(db):
+    """Another thread that ended the transaction of a read killed the process."""
+    for key in (b"a", b"b", b"c"):
+        db[key] = b"1"
+    snapshot = db.engine._store.snapshot(0)
+    reads = [snapshot.scan(b"", b"\xff", False) for _ in range(2)]
+    assert [next(read)[0] for read in reads] == [b"a", b"a"]
+    snapshot.end()
+    assert [key for key, _ in reads[0]] == [b"b", b"c"]
+    reads[1].close()  # the last one, and it has not been read to its end
+    assert error_code(lambda: snapshot.get(b"a")) == TOO_OLD
+    assert error_code(lambda: next(snapshot.scan(b"", b"\xff", False))) == TOO_OLD
+    with pytest.raises(lmdb.Error):
+        snapshot.txn.get(b"a")
+
+
+def test_an_end_waits_for_a_value_that_is_read():
+    txn = SlowTxn()
+    snapshot = store.Snapshot(txn, 0, {}, 1)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(snapshot.get(b"a")))
+    thread.start()
+    assert txn.reading.wait(PATIENCE_S)
+    snapshot.end()
+    assert not txn.aborted
+    txn.go_on.set()
+    thread.join(PATIENCE_S)
+    assert (found, txn.aborted) == ([b"1"], [1])
+    snapshot.end()
+    assert txn.aborted == [1]
+
+
+class SlowTxn:
+    """An LMDB transaction whose read goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.reading, self.go_on = threading.Event(), threading.Event()
+        self.aborted: list[int] = []
+
+    def id(self) -> int:
+        return 1
+
+    def get(self, _: bytes) -> bytes:
+        self.reading.set()
+        self.go_on.wait(PATIENCE_S)
+        return b"1"
+
+    def abort(self) -> None:
+        self.aborted.append(1)
 
 
 def test_two_threads_may_end_the_same_snapshot(db, clock, monkeypatch):
