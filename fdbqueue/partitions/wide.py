@@ -102,7 +102,7 @@ class Wide(ABC, Generic[P]):
 
     @abstractmethod
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        """Ask in all partitions for what has come due. The reply sweeps one batch of it."""
+        """Ask all partitions for items that have come due. The reply sweeps one batch of them."""
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         asked = [source.ask_next_due(tr) for source in self._holding()]

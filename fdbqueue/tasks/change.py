@@ -342,7 +342,7 @@ class Change:
             self._mend()
         if any(self._live.values()):
             self.tr.add(keys.live, statistics.packed(statistics.LIVE, self._live))
-            if sum(self._live.values()) < 0:
+            if self._partitioning is not None and sum(self._live.values()) < 0:
                 self.shape.tell_of_room(self.tr)
         if any(self._calls.values()):
             self.tr.add(keys.calls, statistics.packed(statistics.CALLS, self._calls))

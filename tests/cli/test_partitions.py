@@ -161,7 +161,7 @@ def test_spread_finds_the_boundaries_of_dropped_queues(
 
 
 @pytest.mark.parametrize("words", [[], ["mail", "--dropped"], ["--dropped", "--receipts"], ["--dropped"]])
-def test_spread_refuses_what_it_cannot_do(program: Within, words: list[str]) -> None:
+def test_spread_refuses_options_that_do_not_fit(program: Within, words: list[str]) -> None:
     if words == ["--dropped"] and program.url.startswith("fdb:"):
         pytest.skip("only a directory has no boundaries")
     assert program.run("spread", *words)[0] == 2
