@@ -243,6 +243,25 @@ def test_a_step_costs_a_look_and_a_write(trips: tuple[Database, Trips]) -> None:
     assert acks[0] == acks[1]
 
 
+def test_a_step_is_one_key_more_until_the_end(trips: tuple[Database, Trips]) -> None:
+    db, _ = trips
+    queue = TaskQueue.create(db, "trips", "fifottl")
+    session = fdbqueue.Session(db, ttr=1e9)
+    counts = []
+    for names in ("", "ab"):
+        queue.put(db, "x")
+        task = queue.take(db, 0, session=session)
+        assert task is not None
+        counts.append(len(list(db.get_range_startswith(queue.contents.key()))))
+        for name in names:
+            queue.step(db, task, name, lambda: None)
+        counts.append(len(list(db.get_range_startswith(queue.contents.key()))))
+        queue.ack(db, task)
+        counts.append(len(list(db.get_range_startswith(queue.contents.key()))))
+    taken, _, gone = counts[:3]
+    assert counts == [taken, taken, gone, taken, taken + 2, gone]
+
+
 def _nothing(_: object) -> None:
     """A step without an effect."""
 

@@ -43,6 +43,23 @@ def test_a_unique_key_costs_no_round_trip_of_a_new_task(
     assert trips_of(engine, db, lambda tr: queue.ack(tr, task))[0] == ack
 
 
+@pytest.mark.parametrize(("options", "waits"), [({}, 1), ({"unique": 1, "scope": "queued"}, 2)])
+def test_a_queued_task_that_comes_back_reads_its_key(
+    trips: tuple[Database, Trips], options: dict[str, Any], waits: int
+) -> None:
+    db, engine = trips
+    queue = TaskQueue.create(db, "trips", "fifottl")
+    session = fdbqueue.Session(db, ttr=1e9)
+    queue.put(db, "x", **options)
+    task = queue.take(db, 0, session=session)
+    assert trips_of(engine, db, lambda tr: queue.release(tr, task))[0] == waits
+    again = queue.take(db, 0, session=session)
+    assert again is not None
+    queue.bury(db, again)
+    kicks = trips_of(engine, db, lambda tr: queue.kick(tr))[0]
+    assert kicks == waits + 1  # it reads the first buried tasks before them
+
+
 @pytest.mark.parametrize(("on_conflict", "waits"), [("skip", 3), ("replace", 2)])
 def test_a_large_payload_of_an_existing_task_is_one_more_trip(
     trips: tuple[Database, Trips], on_conflict: str, waits: int
