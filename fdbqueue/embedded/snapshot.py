@@ -34,7 +34,7 @@ class Snapshot:
         self.expires_s = expires_s
         self._live = live
         self._serial = serial
-        # Lists, whose append and pop are atomic: a lock would cost each read more.
+        # Lists: append and pop are atomic, and a lock would cost each read more.
         self._reads: list[None] = []
         self._to_abort: list[None] = [None]
         self._has_ended = False
@@ -77,7 +77,7 @@ class Snapshot:
         """End the LMDB transaction, so that LMDB may reuse the pages of this version.
 
         The last of the reads under way in other threads ends it: LMDB reads without the lock of the
-        interpreter, and a process whose read loses its transaction is killed by a segmentation fault.
+        interpreter. If a read loses its transaction, a segmentation fault kills the process.
         """
         self._has_ended = True
         self._abort_unread()
