@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 MINUTES ?= 1
 
 # Tests of other projects that ours run: their source distributions, as the registry has them.
-UPSTREAM := dramatiq-2.2.1
+UPSTREAM := dramatiq-2.2.1 kombu-5.7.0
 
 # The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE

@@ -15,6 +15,7 @@ __all__ = [
     "BlockingCall",
     "ClientLibraryMissing",
     "ClientLibraryTooOld",
+    "ClusterForked",
     "ClusterMismatch",
     "CodecExists",
     "DatabaseClosed",
@@ -48,6 +49,7 @@ __all__ = [
     "PayloadUnknown",
     "PayloadUnreadable",
     "PayloadUnsupported",
+    "PoolRefused",
     "ProxyClosed",
     "QueueBusy",
     "QueueDropped",
@@ -78,6 +80,7 @@ __all__ = [
     "TooMuchToSweep",
     "TransactionOpen",
     "UniqueTaskBusy",
+    "UnknownBrokerUrl",
     "UnknownCodec",
     "UnknownKind",
     "UnknownSession",
@@ -120,6 +123,18 @@ class WaitStopped(FdbQueueError):
 
 class UnknownUrl(FdbQueueError, ValueError):
     """{url!r} names no engine: use "fdb:", "fdb:CLUSTER_FILE", "embedded:PATH", also with "?durability=soon" or "?durability=process", or "memory:"."""
+
+
+class UnknownBrokerUrl(FdbQueueError, ValueError):
+    """{url!r} names no database: use "fdbqueue+embedded:///PATH", also with "?durability=soon" or "?durability=process", "fdbqueue+fdb:///CLUSTER_FILE", or "fdbqueue+fdb://" for the default cluster file."""
+
+
+class ClusterForked(FdbQueueError, RuntimeError):
+    """This process was forked from one that had opened a cluster, and FoundationDB's client library does not survive a fork ({url}): open the cluster after the fork, or start the process afresh, as Celery does with worker_pool_start_method = "spawn"."""
+
+
+class PoolRefused(FdbQueueError, RuntimeError):
+    """The {pool} pool of Celery cannot be used with fdbqueue, as leases are renewed in threads: use the pools prefork, threads or solo."""
 
 
 class ClientLibraryMissing(FdbQueueError, ImportError):

@@ -360,3 +360,6 @@ GROUPS_REMEMBERED_MAX = 1000
 GROUP_RETAIN_S = 86_400.0
 # The shortest time between two looks at an ended group that still has buried members.
 GROUP_LOOKED_AT_EVERY_S = 60.0
+# Celery: bindings of one exchange, owned queues that one declaration looks at, and dead ones that it removes.
+BINDINGS_MAX = 10_000
+DEAD_QUEUES_DROPPED = 20

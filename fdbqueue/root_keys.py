@@ -28,6 +28,7 @@ R is the root, by default `Subspace(("fdbqueue",))`; values are tuples unless th
     R[15, 1, id]          lost           epoch                         sweeps: a queue with truncated members
     R[15, 2, group]       cancelling     place of the next member      sweeps
     R[15, 3, time, group] over           empty                         sweeps: a group that can be forgotten
+    R["celery", ...]      celery         see celery/keys.py            brokers and result backends of Celery
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor. A
 `run` is the id of a supervisor's session. `time` is that of the next look at a schedule, in microseconds. A
@@ -47,6 +48,7 @@ DEFAULT_ROOT = Subspace(("fdbqueue",))
 
 DEFINITION, LAST_ID, CONTENTS, RECEIPT, SESSION, SESSION_NAME, HEARTBEAT, BEAT_DUE, PRESENCE = range(9)
 RUN, MEMBERSHIP, PROGRESS, SCHEDULE, SCHEDULE_DUE = 9, 10, 11, 12, 13
+CELERY = "celery"
 GROUP, GROUP_SWEEP = 14, 15
 COUNTS, CANCELLED, SPREAD = range(3)
 """Rows of a group, behind its id."""
@@ -79,6 +81,16 @@ _ALL_SHAPES: dict[Any, list[list[type]]] = {
     SCHEDULE_DUE: [[int, str]],
     GROUP: [[bytes], [bytes, int], [bytes, int, int]],
     GROUP_SWEEP: [[int, bytes], [int, int], [int, int, bytes]],
+    CELERY: [
+        [int, str, str, str],
+        [int, str],
+        [int, str, str],
+        [int, bytes],
+        [int, bytes, int],
+        [int, int, bytes],
+        [int, str, int, str],
+        [int, int, str],
+    ],
 }
 """The parts behind the column, in all keys under the root but contents and progress."""
 
@@ -123,9 +135,11 @@ class RootKeys:
         return slice(under + b"\x00", under + b"\xff")
 
     def is_before_the_first_queue(self, key: bytes) -> bool:
-        """True if `key` may lie under a root in which no queue has been created yet: receipts, sessions."""
+        """True if `key` may lie under a root in which no queue has been created yet: receipts, sessions, and
+        results of Celery.
+        """
         column, *shape = self._shape_of(key)
-        if column in (GROUP, GROUP_SWEEP):
+        if column in (GROUP, GROUP_SWEEP, CELERY):
             return shape in _ALL_SHAPES[column]
         return _SHAPES.get(column) == shape
 

@@ -1,0 +1,37 @@
+"""Brokers in a directory, and the tests of kombu's own transports, which `make upstream` downloads."""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fdbqueue.celery
+from fdbqueue.celery import databases
+
+KOMBU = Path(__file__).parents[2] / ".upstream" / "kombu-5.7.0"
+
+
+def kombu_tests() -> ModuleType:
+    """The module of kombu with the tests that each of its transports runs."""
+    path = KOMBU / "t" / "integration" / "common.py"
+    if not path.exists():
+        pytest.skip(
+            "the tests of kombu are not here: `make upstream` downloads them", allow_module_level=True
+        )
+    spec = importlib.util.spec_from_file_location("kombu_common_tests", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _databases_are_closed() -> Iterator[None]:
+    yield
+    fdbqueue.celery.close()
+    assert not databases.databases._open

@@ -1,0 +1,156 @@
+"""Stored results and chords, as values of their own: their ends, their waits, and their counts."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, states
+from celery.exceptions import TimeoutError as CeleryTimeout
+
+import fdbqueue
+import fdbqueue.celery
+from fdbqueue.celery import chords, keys
+from fdbqueue.celery.results import Results
+from fdbqueue.root_keys import DEFAULT_ROOT
+from tests.support import PATIENCE_S, ManualClock
+
+CHORD = "chord"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def db(clock: ManualClock) -> Iterator[fdbqueue.Database]:
+    with fdbqueue.open("memory:", runtime=clock) as database:
+        yield database
+
+
+def rows(db: fdbqueue.Database) -> int:
+    under = DEFAULT_ROOT.range(("celery",))
+    return len(db.create_transaction().get_range(under.start, under.stop).to_list())
+
+
+@pytest.mark.parametrize("size", [0, 1, 90_000, 90_001, 300_000])
+def test_a_result_is_there_until_its_end(db: fdbqueue.Database, clock: ManualClock, size: int) -> None:
+    results, value = Results(db), bytes(size)
+    results.store(b"a", value, 10)
+    assert results.get([b"a", b"b"]) == [value, None]
+    clock.advance(10)
+    assert results.get([b"a"]) == [None]
+
+
+def test_a_store_removes_results_whose_end_is_over(db: fdbqueue.Database, clock: ManualClock) -> None:
+    results = Results(db)
+    for number in range(4):
+        results.store(b"%d" % number, bytes(100_000), 10)
+    clock.advance(10)
+    results.store(b"new", b"", None)
+    assert rows(db) == 1
+
+
+def test_a_later_end_of_a_result_counts(db: fdbqueue.Database, clock: ManualClock) -> None:
+    results = Results(db)
+    results.store(b"a", b"1", 10)
+    results.expire(b"a", 30)
+    clock.advance(20)
+    results.store(b"b", b"2", 10)
+    assert results.get([b"a"]) == [b"1"]
+    results.delete(b"a")
+    results.delete(b"b")
+    assert rows(db) == 0
+
+
+def test_a_value_that_is_kept_is_not_overwritten(db: fdbqueue.Database) -> None:
+    results = Results(db)
+    for value in (b"1", b"2"):
+        results.store(b"a", value, None, keeps=lambda old: old == b"1")
+    assert results.get([b"a"]) == [b"1"]
+
+
+def test_a_result_that_is_too_large_is_refused(db: fdbqueue.Database) -> None:
+    with pytest.raises(fdbqueue.PayloadTooLarge):
+        Results(db).store(b"a", bytes(8_000_001), None)
+
+
+def test_a_chord_is_complete_when_each_part_has_returned_once(db: fdbqueue.Database) -> None:
+    """A part may be delivered twice, and return before the size is known."""
+    chords.returned(db, CHORD, 1, "b", None)
+    chords.returned(db, CHORD, 1, "b", None)
+    chords.begin(db, CHORD, 2, None)
+    chords.extend(db, CHORD, "added")
+    chords.returned(db, CHORD, 0, "a", None)
+    assert not chords.is_complete(db, CHORD)
+    chords.returned(db, CHORD, 2, "added", None)
+    assert chords.is_complete(db, CHORD)
+    assert chords.parts(db, CHORD) == ["a", "b", "added"]
+
+
+def test_one_transaction_claims_a_chord(db: fdbqueue.Database) -> None:
+    chords.begin(db, CHORD, 1, None)
+    chords.returned(db, CHORD, 0, "a", None)
+    one, other = db.create_transaction(), db.create_transaction()
+    assert [chords.claim(tr, CHORD) for tr in (one, other)] == [True, True]
+    one.commit().wait()
+    with pytest.raises(fdbqueue.embedded.FDBError, match="1020"):
+        other.commit().wait()
+    assert not chords.is_complete(db, CHORD)
+    assert rows(db) == 0
+
+
+def test_unfinished_chords_go_after_their_end(db: fdbqueue.Database, clock: ManualClock) -> None:
+    chords.begin(db, CHORD, 2, 10)
+    chords.returned(db, CHORD, 0, "a", 10)
+    chords.returned(db, "late copy", 0, "a", 10)
+    clock.advance(10)
+    chords.begin(db, "another", 1, None)
+    under = keys.parts(CHORD)
+    assert db.create_transaction().get_range(under.start, under.stop).to_list() == []
+    assert rows(db) == 1
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Any]:
+    app = Celery("results", backend=f"fdbqueue+embedded://{tmp_path}/data", set_as_current=False)
+    yield app
+    app.close()
+    fdbqueue.celery.close()
+
+
+def test_a_wait_ends_with_its_result_and_polls_nothing(app: Any) -> None:
+    """It hears of the change: it would look again after ten seconds only."""
+    backend = app.backend
+    waits = threading.Thread(target=lambda: got.append(app.AsyncResult("a").get(timeout=PATIENCE_S)))
+    got: list[Any] = []
+    waits.start()
+    backend.store_result("other", 1, states.SUCCESS)
+    backend.store_result("a", None, states.STARTED)
+    backend.store_result("a", 42, states.SUCCESS)
+    waits.join(PATIENCE_S)
+    assert got == [42]
+
+
+def test_a_wait_ends_after_its_time(app: Any) -> None:
+    with pytest.raises(CeleryTimeout):
+        app.AsyncResult("a").get(timeout=0.05)
+
+
+def test_a_success_stays_after_a_second_delivery(app: Any) -> None:
+    app.backend.store_result("a", 42, states.SUCCESS)
+    app.backend.store_result("a", 43, states.SUCCESS)
+    app.backend.store_result("a", ValueError("late"), states.FAILURE)
+    assert app.AsyncResult("a").get(timeout=PATIENCE_S) == 42
+
+
+def test_a_result_that_was_forgotten_is_gone(app: Any) -> None:
+    app.backend.store_result("a", 42, states.SUCCESS)
+    app.AsyncResult("a").forget()
+    assert app.AsyncResult("a").state == states.PENDING
+
+
+def test_the_address_of_a_backend_is_shown_whole(app: Any, tmp_path: Path) -> None:
+    assert app.backend.as_uri() == f"fdbqueue+embedded://{tmp_path}/data"
