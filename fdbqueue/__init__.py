@@ -27,6 +27,7 @@ from fdbqueue.fleet.worker import Worker
 from fdbqueue.groups.group import Group, Members, group, list_groups
 from fdbqueue.groups.progress import GroupProgress
 from fdbqueue.holder import Holder, HolderProcess
+from fdbqueue.limiting.limit import Limit
 from fdbqueue.log_fields import LogFields
 from fdbqueue.open import open as open
 from fdbqueue.overview.figures import Figures, KeyFigures, QueueFigures, TaskFigures
@@ -35,6 +36,7 @@ from fdbqueue.page import Page
 from fdbqueue.partitions.looks import Partition, PartitionState, Repartition
 from fdbqueue.persistent.proxy import Proxy
 from fdbqueue.persistent.queue import PersistentQueue
+from fdbqueue.reached import LimitHolder, ReachedLimit
 from fdbqueue.recipe.grants import QueueConsumer, QueueProducer
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.runtime import RealRuntime, Runtime
@@ -93,6 +95,8 @@ __all__ = [
     "KeyFigures",
     "KeyHolder",
     "KeyStatistics",
+    "Limit",
+    "LimitHolder",
     "LockToken",
     "LogFields",
     "Members",
@@ -109,6 +113,7 @@ __all__ = [
     "QueueFigures",
     "QueueProducer",
     "QueueSet",
+    "ReachedLimit",
     "RealRuntime",
     "Reason",
     "Redrive",

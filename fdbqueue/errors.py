@@ -35,6 +35,8 @@ __all__ = [
     "InvalidArgument",
     "KindExists",
     "LeaseLost",
+    "LimitInUse",
+    "LimitNotFound",
     "NoRedrive",
     "NoResult",
     "NotADatabase",
@@ -246,6 +248,14 @@ class VerdictReturned(FdbQueueError, TypeError):
 
 class QueueNotFound(FdbQueueError, LookupError):
     """There is no queue named {name!r}: create it first."""
+
+
+class LimitNotFound(FdbQueueError, LookupError):
+    """There is no limit named {name!r}: set it first, with Limit.set() or `fdbqueue limit set`."""
+
+
+class LimitInUse(FdbQueueError):
+    """{used} task(s) hold a slot of the limit {name!r}: wait for their ends, or give it more slots in place of deleting it. Nothing was changed."""
 
 
 class QueueDropped(QueueNotFound):

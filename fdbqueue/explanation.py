@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fdbqueue.holder import Holder
+from fdbqueue.reached import ReachedLimit
 from fdbqueue.task import Failure, Task
 
 
@@ -19,6 +20,8 @@ class Why(StrEnum):
     """It waits for the end of a group, or of the task that it was put after."""
     DELAYED = "delayed"
     UNSWEPT = "not swept"
+    LIMIT_REACHED = "limit reached"
+    """As many tasks run, or have started, as a limit allows (docs/limits.md)."""
     KEY_HELD = "key held"
     """Its task key has moved to another partition, and waits for its tasks in the old one."""
     KEY_BUSY = "key busy"
@@ -132,3 +135,5 @@ class Explanation:
     """Of a ready task: the reason why its task key waits in its partition."""
     waits_for: WaitedFor | None = None
     """Of a delayed task without a due time; None, too, if its group is gone."""
+    reached: tuple[ReachedLimit, ...] = ()
+    """Of a ready task: the limits that let it not start."""

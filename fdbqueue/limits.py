@@ -105,6 +105,18 @@ EXPLAINED_WORKERS = 100
 FIGURES_QUEUES = 200
 FIGURES_KEYS_MAX = 50
 FIGURES_KEYS_READ = 100
+# Limits of tasks (docs/limits.md). A truncate reads the holders of its queue, at most one for each slot.
+SLOTS_MAX = 10_000
+LIMITS_PER_QUEUE_MAX = 8
+LIMIT_HOLDERS_SHOWN = 10
+LIMITS_READ_TOGETHER = 50
+RATE_SPAN_MAX_S = 31_536_000.0
+STARTS_PER_S_MAX = 1_000_000
+BURST_MAX = 1_000_000
+# A burst that is not given is this part of the rate.
+BURST_SHARE = 10
+# The tokens of a burst that a cell has at least, if the limit has several cells.
+CELL_TOKENS_MIN = 8
 # Metrics: a scrape of Prometheus gives up after 10 s by default, so a look gives up earlier. A scrape waits
 # for the scrape before it.
 LOOK_TIMEOUT_S = 5.0

@@ -28,6 +28,7 @@ R is the root, by default `Subspace(("fdbqueue",))`; values are tuples unless th
     R[15, 1, id]          lost           epoch                         sweeps: a queue with truncated members
     R[15, 2, group]       cancelling     place of the next member      sweeps
     R[15, 3, time, group] over           empty                         sweeps: a group that can be forgotten
+    R[16, ...], R[17, ...]               limits: see limiting/keys.py
     R["celery", ...]      celery         see celery/keys.py            brokers and result backends of Celery
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor. A
@@ -59,6 +60,7 @@ MEMBERS = 34
 """The column of a queue that outlives its drop: the counts of members of groups (partitions/keys.py)."""
 EVERY_EPOCH = b"\xff" * 8
 """The epoch of a dropped queue: no member of it is left, whatever its own."""
+LIMIT, LIMITED = 16, 17
 
 _SHAPES: dict[Any, list[type]] = {
     RECEIPT: [bytes, int],
@@ -72,8 +74,14 @@ _SHAPES: dict[Any, list[type]] = {
 }
 """The parts behind the column, in the keys that do not belong to a queue."""
 
+_LIMIT_SHAPES: dict[Any, list[list[type]]] = {
+    LIMIT: [[str]],
+    LIMITED: [[str, int], [str, int, int, bytes]],
+}
+
 _ALL_SHAPES: dict[Any, list[list[type]]] = {
     **{column: [shape] for column, shape in _SHAPES.items()},
+    **_LIMIT_SHAPES,
     DEFINITION: [[str]],
     LAST_ID: [[]],
     HEARTBEAT: [[bytes], [bytes, bytes]],
@@ -124,6 +132,7 @@ class RootKeys:
         self.lost: slice = self._range(GROUP_SWEEP, LOST)
         self.cancellings: slice = self._range(GROUP_SWEEP, CANCELLING)
         self.groups_over: slice = self._range(GROUP_SWEEP, OVER)
+        self.limits: slice = self._range(LIMIT)
         self.all_contents = slice(self._pack(CONTENTS), self._pack(CONTENTS + 1))
 
     def _pack(self, *items: Any) -> bytes:
@@ -135,13 +144,13 @@ class RootKeys:
         return slice(under + b"\x00", under + b"\xff")
 
     def is_before_the_first_queue(self, key: bytes) -> bool:
-        """True if `key` may lie under a root in which no queue has been created yet: receipts, sessions, and
-        results of Celery.
+        """True if `key` may lie under a root in which no queue has been created yet: receipts, sessions, limits
+        and results of Celery.
         """
         column, *shape = self._shape_of(key)
         if column in (GROUP, GROUP_SWEEP, CELERY):
             return shape in _ALL_SHAPES[column]
-        return _SHAPES.get(column) == shape
+        return _SHAPES.get(column) == shape or shape in _LIMIT_SHAPES.get(column, ())
 
     def is_receipt(self, key: bytes) -> bool:
         """True if `key` has the shape of a receipt."""
@@ -158,6 +167,11 @@ class RootKeys:
             return list(layer.unpack(key, prefix_len=len(self.prefix))) or [None]
         except (ValueError, IndexError, struct.error):
             return [None]
+
+    def limit_of(self, key: bytes) -> str | None:
+        """The limit that a key of R[16] belongs to; None for another shape."""
+        column, rest = self.shape_of(key)
+        return rest[0] if column == LIMIT else None
 
     def definition(self, name: str) -> bytes:
         return self._pack(DEFINITION, name)

@@ -78,7 +78,7 @@ def test_the_package_is_only_its_public_names():
     assigned = [t.id for node in statements if isinstance(node, ast.Assign) for t in node.targets]
     assigned += [node.target.id for node in statements if isinstance(node, ast.AugAssign)]
     assert set(assigned) <= {"__all__", "__version__"}
-    assert len((PACKAGE / "__init__.py").read_text().splitlines()) <= 150
+    assert len((PACKAGE / "__init__.py").read_text().splitlines()) <= 200
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -16,6 +16,7 @@ with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.elements import QueueSet as QueueSet
     from fdbqueue.aio.elements import SimpleElementQueue as SimpleElementQueue
     from fdbqueue.aio.fleet import Fleet as Fleet
+    from fdbqueue.aio.functions import Limit as Limit
     from fdbqueue.aio.functions import Overview as Overview
     from fdbqueue.aio.functions import diagnose as diagnose
     from fdbqueue.aio.functions import fire_due as fire_due

@@ -8,6 +8,7 @@ from fdbqueue.aio.verbs import Face, awaited, constructor_of, place_of, plain, p
 from fdbqueue.diagnosis import examining
 from fdbqueue.fleet import presence
 from fdbqueue.groups import group as groups
+from fdbqueue.limiting.limit import Limit as BlockingLimit
 from fdbqueue.overview.overview import Overview as BlockingOverview
 from fdbqueue.schedules import schedule
 from fdbqueue.tasks import all_queues
@@ -34,6 +35,15 @@ fire_due = _awaited(schedule.fire_due)
 workers = _awaited(presence.workers)
 verify = _awaited(verifying.verify)
 diagnose = _awaited(examining.diagnose)
+
+
+class Limit:
+    """`fdbqueue.Limit`, awaited. Its verbs return the values of the blocking face."""
+
+    set = staticmethod(_awaited(BlockingLimit.set))
+    open = staticmethod(_awaited(BlockingLimit.open))
+    list = staticmethod(_awaited(BlockingLimit.list))
+    delete = staticmethod(_awaited(BlockingLimit.delete))
 
 
 class Overview(Face[BlockingOverview]):

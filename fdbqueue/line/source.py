@@ -87,6 +87,11 @@ class Untimed:
     """Base of a source without timers and leases: its items never come due, and leave as they are taken."""
 
     hands_out_leases = False
+    limit_bells: Sequence[bytes] = ()
+    """Doorbells of the limits of the queue: it has none."""
+
+    def ask_free(self, tr: Transaction, now_us: int) -> Callable[[], int | None] | None:  # noqa: ARG002  # as for tasks
+        return None
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:  # noqa: ARG002  # the line's interface
         return _nothing_due

@@ -30,9 +30,14 @@ class Part(Source, Protocol):
     partition: int
     passed: Passed
     doorbell: bytes
+    limit_bells: Sequence[bytes]
+    """As in `Untimed`."""
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
         """Hand out offers to the caller of a take."""
+
+    def ask_free(self, tr: Transaction, now_us: int) -> Callable[[], int | None] | None:
+        """Ask for the number of items that the limits of the queue allow; None without limits."""
 
 
 P = TypeVar("P", bound=Part)
@@ -56,6 +61,7 @@ class Wide(ABC, Generic[P]):
         """`holding`: partitions that may hold an item, by the present plan. `turn`: the flagged partition to
         begin with. `now_us`: the time of a look in this transaction.
         """
+        self._zero = zero
         self._keys = keys
         self._zero = zero
         self._holding = holding
@@ -95,7 +101,8 @@ class Wide(ABC, Generic[P]):
 
     def doorbells(self) -> Sequence[bytes]:
         # The flag of a task that was passed over stays: a later task of its partition does not ring the bell.
-        return [self.doorbell, *(source.doorbell for source in self._holding() if source.passed)]
+        passed = [source.doorbell for source in self._holding() if source.passed]
+        return [self.doorbell, *passed, *self._zero.limit_bells]
 
     def tidy(self, tr: Transaction) -> bool:
         return bool(self.ask_tidy(tr, self._now_us(tr))())
@@ -110,7 +117,8 @@ class Wide(ABC, Generic[P]):
 
     def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:
         flags = tr.snapshot.get_range(self.ready.start, self.ready.stop)
-        return islice(self._offers(tr, flags, limit, now_us), limit)
+        free = self._zero.ask_free(tr, now_us)  # all partitions share the limits of their queue
+        return self._first_of(self._offers(tr, flags, limit, now_us), limit, free)
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         for number, few in grouped(offers, partition_of).items():
@@ -144,6 +152,12 @@ class Wide(ABC, Generic[P]):
         return self._zero.is_paused(tr)  # a pause is of all partitions
 
     # Implementation:
+
+    def _first_of(
+        self, offers: Iterator[Offer], limit: int, free: Callable[[], int | None] | None
+    ) -> Iterator[Offer]:
+        allowed = None if free is None else free()
+        yield from islice(offers, limit if allowed is None else min(limit, allowed))
 
     def _offers(self, tr: Transaction, flags: Range, limit: int, now_us: int) -> Iterator[Offer]:
         turn = self._turn()

@@ -27,7 +27,7 @@ from fdbqueue.records.keys import (
 from fdbqueue.runs import run_of
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Failure, TaskState
-from fdbqueue.tasks import classes, members, unique
+from fdbqueue.tasks import classes, limited, members, unique
 from fdbqueue.tasks.failures import ask_entries, clear_failures, keep, moved_bytes, note
 from fdbqueue.tasks.members import Roll
 from fdbqueue.tasks.mending import NO_RECORD
@@ -188,6 +188,8 @@ class Change:
             if record.extra is not None and (record.extra.unique is not None or record.extra.groups):
                 news = self._followed(olds, news, is_done)
                 break
+        if self.shape.limits is not None:
+            limited.ended(self.tr, self.shape.limits, olds, news)
         self._depart(olds)
         self._arrive(news)
         if self._partitioning is None:

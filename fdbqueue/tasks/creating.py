@@ -11,11 +11,12 @@ from typing import Any
 
 from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.errors import QueueExists, UnknownSession
+from fdbqueue.limiting.under import limits_of
 from fdbqueue.registry.registry import Definition, Registry, exists_already
 from fdbqueue.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.sessions.ending import end_session, is_overdue
 from fdbqueue.sessions.own import own_session_of
-from fdbqueue.tasks.kinds import Settings, as_given, owner_of
+from fdbqueue.tasks.kinds import Settings, as_given, owner_of, stored_settings
 
 
 def created(
@@ -77,10 +78,18 @@ def opened_or_created(
         if found is not None:
             if _is_alive(tr, registry, found):
                 raise _exists(name, found.kind, found.options, kind, options)
+            _give_back_slots(tr, registry, found)
             registry.drop(tr, name)
         return registry.create(tr, name, kind, options)
 
     return registry.write(target, body)
+
+
+def _give_back_slots(tr: Transaction, registry: Registry, found: Definition) -> None:
+    """The end of its session may have left tasks that hold slots of limits."""
+    limits = limits_of(registry.keys.prefix, found.id, stored_settings(found).limits)
+    if limits is not None:
+        limits.give_back_all(tr)
 
 
 def _usable(tr: Transaction, registry: Registry, found: Definition | None, own: bytes) -> Definition | None:

@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from fdbqueue.records.keys import NEVER_US, Extra, Record, new_id
 from fdbqueue.runs import ask_counted, run_of
 from fdbqueue.task import Failure, TaskState
-from fdbqueue.tasks import failures, results, retaining
+from fdbqueue.tasks import failures, limited, results, retaining
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.members import enter
@@ -65,6 +65,8 @@ def arrive(change: Change, drafts: Sequence[Draft], index: int, random: bytes) -
 
 def take(change: Change, records: Sequence[Record], lease: Lease) -> list[Record]:
     taken = [_taken(change, record, lease) for record in records]
+    if change.shape.limits is not None:
+        taken = limited.started(change.tr, change.shape, change.shape.limits, taken, change.now_us)
     change.move(records, taken)
     return _counted(change, taken, "take")
 
@@ -377,6 +379,7 @@ def freed(record: Record) -> Record:
         cancelled_us=0,
         fraction=None,
         told_us=0,
+        extra=None if record.extra is None else limited.without_slots(record.extra),
     )
 
 

@@ -22,6 +22,7 @@ from fdbqueue.explanation import Explanation, KeyHolder, TaskPlace, WaitedFor
 from fdbqueue.holder import Holder
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.live import ask_waiting
+from fdbqueue.reached import ReachedLimit
 from fdbqueue.records.groups import counts_of, readable_row
 from fdbqueue.records.keys import Record, id_in, id_text, sound_record
 from fdbqueue.records.statistics import count_of
@@ -50,7 +51,7 @@ def explain(change: Change, id_: bytes) -> Explanation:
     snapshot, keys = tr.snapshot, shape.keys
     stored, live, paused = snapshot.get(keys.task(id_)), snapshot.get(keys.live), snapshot.get(keys.paused)
     failures = ask_failures(tr, keys, id_)
-    waiting = _ask_waiting(change)
+    waiting, reached = _ask_waiting(change), _ask_reached(change)
     workers = ask_workers(snapshot, shape.root, shape.name, now_us)
     was, record = _records(change, stored.value, id_)
     payload, holder = ask_payload(tr, keys, record), _ask_holder(change, record)
@@ -73,6 +74,7 @@ def explain(change: Change, id_: bytes) -> Explanation:
         last_failure=next(reversed(failures()), None),
         held=is_held(),
         waits_for=waited_for(),
+        reached=reached() if record.state == TaskState.READY else (),
     )
     return replace(found, reasons=reasons_of(found))
 
@@ -93,6 +95,11 @@ def _ask_waited_for(change: Change, record: Record) -> Callable[[], WaitedFor | 
         return WaitedFor(group.hex(), parent, found.left, found.buried, row.is_open)
 
     return reply
+
+
+def _ask_reached(change: Change) -> Callable[[], tuple[ReachedLimit, ...]]:
+    found = change.shape.limits
+    return tuple if found is None else found.ask_reached(change.tr.snapshot, change.now_us)
 
 
 def _ask_waiting(change: Change) -> Callable[[], int]:

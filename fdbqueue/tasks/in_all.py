@@ -72,8 +72,10 @@ def remove_first(changes: Sequence[Change], count: int) -> int:
 def truncate(changes: Sequence[Change]) -> None:
     for change in changes:
         verbs.truncate(change)
-    changes[0].shape.tell_of_room(changes[0].tr)
-    shared = changes[0].shape.shared
+    shape, shared = changes[0].shape, changes[0].shape.shared
+    shape.tell_of_room(changes[0].tr)
+    if shape.limits is not None:
+        shape.limits.give_back_all(changes[0].tr)
     for under in (shared.all_moved, shared.uniques, shared.windows):
         changes[0].tr.clear_range(under.start, under.stop)
     truncated(changes[0].roll)

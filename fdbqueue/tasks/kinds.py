@@ -90,10 +90,18 @@ class Settings:
     retain_s: float | None = None
     """Time for which ended tasks are kept; None for none."""
     partitions: Plan | None = None
+    limits: tuple[str, ...] = ()
+    """The names of the limits under which all of its tasks are taken."""
 
     def to_options(self) -> dict[str, Any]:
-        """The stored form. Without `retain_s` and partitions, an earlier release can open the queue."""
+        """The stored form. Without `retain_s`, partitions and limits, an earlier release can open the
+        queue.
+        """
         options = asdict(self)
+        if self.limits:
+            options["limits"] = list(self.limits)
+        else:
+            del options["limits"]
         if self.retain_s is None:
             del options["retain_s"]
         if self.partitions is None:

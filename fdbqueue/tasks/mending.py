@@ -12,6 +12,7 @@ from fdbqueue import limits
 from fdbqueue.aside import Aside
 from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.limiting.under import Limits
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.records.keys import (
     ID_BYTES,
@@ -43,11 +44,13 @@ class Mender:
         shared: SharedKeys,
         discipline: Discipline,
         aside: Aside,
+        limits_: Limits | None,
         has_gone: Callable[[Transaction], None],
     ) -> None:
         """`has_gone` is called after a task counts no longer."""
         self._has_gone = has_gone
         self._keys = keys
+        self._limits = limits_
         self._shared = shared
         self._discipline = discipline
         self._aside = aside
@@ -126,6 +129,8 @@ class Mender:
         tr.clear(self._keys.task(id_))
         if partition_of(id_) != self._keys.partition:
             tr.clear(self._shared.moved(id_))
+        if self._limits is not None:
+            self._limits.give_back_unread(tr, id_)
         for under in beside:
             tr.clear_range(under.start, under.stop)
 

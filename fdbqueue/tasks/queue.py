@@ -6,10 +6,11 @@ until it has happened exactly once (calls/once.py), and it may wait. Puts, takes
 share transactions (calls/combine.py, acks.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fdbqueue.aside import KeepsAside
+from fdbqueue.limiting.limit import checked_limit_names, require_limits
 from fdbqueue.partitions.plan import checked_partitions, first_plan
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.registry.registry import Definition, Registry, checked_name
@@ -62,6 +63,7 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         temporary: bool = False,
         retain_s: float | None = None,
         partitions: int = 1,
+        limits: Iterable[str] | None = None,
         root: Any = DEFAULT_ROOT,
     ) -> "TaskQueue":
         """Register a queue.
@@ -73,33 +75,31 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         stored.
 
         `retain_s`: time for which ended tasks are kept, without their data, for `ended_task` and
-        `ended_tasks`; of each partition at most limits.RETAINED_MAX, the latest. None keeps none, and costs
-        nothing.
+        `ended_tasks`; of each partition at most limits.RETAINED_MAX, the latest. None keeps none.
 
         `partitions`: number of partitions, at most limits.PARTITIONS_MAX, that share the load of the queue
         (docs/partitions.md). Tasks of one task key are in one of them; the order of others holds within one.
+        `limits`: the names of limits under which all tasks are taken (docs/limits.md).
 
         `temporary`: the tasks belong to this process's session and go with it. With `if_not_exists`, a queue
         of this name is opened, whatever its kind and options. But a temporary queue of a session that has
-        ended is replaced by a new one. Given a transaction, a session counts as alive until a process has
-        ended it.
+        ended is replaced. Given a transaction, a session counts as alive until a process has ended it.
         Reads: as Registry.create.
         Writes: as Registry.create.
         Raises: QueueExists, also with `if_not_exists` for a temporary queue of another live session;
-        UnknownKind, UnsupportedOption, UnknownCodec, InvalidArgument, SubspaceInUse.
+        UnknownKind, UnsupportedOption, UnknownCodec, InvalidArgument, SubspaceInUse, LimitNotFound.
         """
         registry = Registry(root)
-        packed = packed_weights(weights)
-        plan = first_plan(checked_partitions(partitions))
-        given = Settings(
-            ttl, ttr, pri, capacity, key_concurrency, packed, codec, retain_s=retain_s, partitions=plan
-        )
+        packed, plan = packed_weights(weights), first_plan(checked_partitions(partitions))
+        named, spans = checked_limit_names("limits", limits), (ttl, ttr, pri, capacity, key_concurrency)
+        given = Settings(*spans, packed, codec, retain_s=retain_s, partitions=plan, limits=named)
         known = kind_named(kind)
         settings = settings_for(known, given)
         # All that a handle refuses: afterwards the queue would be there.
         shape_of(registry, Definition(checked_name(name), 0, known.name, settings.to_options()), type)
         if if_not_exists and (there := usable(db, registry, name)) is not None:
             return cls(db, registry, there, type)
+        require_limits(db, root, named)
         if temporary:
             settings = owned(db, registry, settings)
         create = opened_or_created if if_not_exists else created

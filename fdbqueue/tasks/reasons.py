@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from fdbqueue import limits
 from fdbqueue.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, Why
 from fdbqueue.holder import Holder
+from fdbqueue.reached import ReachedLimit
 from fdbqueue.task import TaskState
 from fdbqueue.visible import shortened, visible
 
 _SWEEP = "Any take, any worker, or a look at the statistics sweeps it."
 _GIVEN_BACK = "The next sweep or take gives it back."
 _MORE = "More workers, or more threads in each."
+_HOLDERS_TOLD = 3
+"""Holders of a limit that a reason names; the explanation has more."""
 _OF_ITS_KEY = "The tasks of its key before it end."
 
 
@@ -94,6 +97,7 @@ def _ready(found: Explanation) -> Iterator[Reason]:
     place = found.place or TaskPlace()
     if not found.swept:
         yield Reason(Why.UNSWEPT, "It has become ready, and no process has swept it.", _SWEEP, found.now)
+    yield from (_limit_reached(found, limit) for limit in found.reached)
     if found.held is not None:
         yield _key_held(found.held)
     if not place.key_is_open:
@@ -104,6 +108,21 @@ def _ready(found: Explanation) -> Iterator[Reason]:
     if place.ahead or (place.round or 0) > (place.current_round or 0) + 1:
         yield Reason(Why.BEHIND, _behind(place), _MORE)
     yield _takers(found)
+
+
+def _limit_reached(found: Explanation, limit: ReachedLimit) -> Reason:
+    name = visible(limit.name)
+    if limit.slots is None:
+        wait = "" if limit.next is None else f" in {_span(limit.next - found.now)}"
+        text = f"The limit {name!r} has no token: as many tasks have started as it allows."
+        return Reason(Why.LIMIT_REACHED, text, f"Its next token comes{wait}.", limit.next)
+    told = limit.holders[:_HOLDERS_TOLD]
+    held = ", ".join(f"{one.task} of {visible(one.queue)!r}" for one in told)
+    more = limit.used - len(told)
+    also = f" and {more:,} more" if told and more > 0 else ""
+    text = f"The limit {name!r} has no free slot: {limit.used:,} of {limit.slots:,} are held"
+    cure = f"One of these tasks ends. More slots: fdbqueue limit set {shlex.quote(limit.name)} --slots N"
+    return Reason(Why.LIMIT_REACHED, f"{text}{f', by {held}{also}' if held else ''}.", cure)
 
 
 def _key_held(held: HeldKey) -> Reason:
@@ -140,7 +159,7 @@ def _behind(place: TaskPlace) -> str:
 def _takers(found: Explanation) -> Reason:
     if found.waiting:
         text = f"{_counted(found.waiting, 'call')} waiting for a task of the queue."
-        if found.held is None and _is_next(found.place):
+        if found.held is None and not found.reached and _is_next(found.place):
             return Reason(Why.NEXT, text, "One of them takes it.", found.now)
         return Reason(Why.NEXT, text, "Its turn comes.")
     if found.workers:

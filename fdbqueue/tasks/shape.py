@@ -11,6 +11,7 @@ from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
+from fdbqueue.limiting.under import Limits, limits_of
 from fdbqueue.partitions.current import Current
 from fdbqueue.partitions.flags import ring_for_room
 from fdbqueue.partitions.keys import SharedKeys
@@ -65,7 +66,11 @@ class Shape:
         """As `guard`, for calls that do not go by the plan."""
         # All partitions set values aside in one place, which outlives each of them.
         self.aside: Aside = Aside(keys.prefix, keys.line) if family is None else family[0].aside
-        self.mender = Mender(self.keys, self.shared, self.discipline, self.aside, self.tell_of_room)
+        self.limits: Limits | None = limits_of(self.root.prefix, definition.id, self.settings.limits)
+        """None for a queue without limits."""
+        self.mender = Mender(
+            self.keys, self.shared, self.discipline, self.aside, self.limits, self.tell_of_room
+        )
         if isinstance(self.discipline, Fifo | Keyed):
             self.discipline.mend = self.mender.entry
         self.owner = owner_of(definition)

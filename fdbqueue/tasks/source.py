@@ -4,8 +4,9 @@ A lease that the line delivers belongs to the session of the request. Until the 
 it, the take can be undone.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from fdbqueue.database import conflict_in
@@ -17,9 +18,9 @@ from fdbqueue.line.take import Taker
 from fdbqueue.misfit import type_name
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.passing import Passed
-from fdbqueue.records.keys import NUMBER, SESSION_BYTES, Record, id_text
+from fdbqueue.records.keys import NUMBER, SESSION_BYTES, Record, TaskKeys, id_text
 from fdbqueue.runtime import Runtime
-from fdbqueue.seam import KeyValue, Transaction
+from fdbqueue.seam import KeyValue, Range, Transaction
 from fdbqueue.task import Failure, Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
@@ -62,6 +63,7 @@ class TaskSource:
             self.guard = partial(shape.current.guard_of, self.partition)
         self.aside = shape.aside
         self.doorbell = shape.keys.calls  # every change adds to a counter there
+        self.limit_bells: Sequence[bytes] = () if shape.limits is None else shape.limits.bells
         self.ready = shape.keys.ready
         self.line = Line(LineKeys(shape.keys.line), self)
         self._runtime = runtime
@@ -173,7 +175,7 @@ class TaskSource:
     # The line's Source.
 
     def doorbells(self) -> Sequence[bytes]:
-        return (self.doorbell,)
+        return (self.doorbell, *self.limit_bells)
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
         due = ask_due(tr, self.shape.keys, now_us)
@@ -191,14 +193,26 @@ class TaskSource:
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         keys = self.shape.keys
         first = tr.snapshot.get_range(keys.timers.start, keys.timers.stop, limit=1)
-        return lambda: next((keys.time_of(timer.key) for timer in first), None)
+        if self.shape.limits is not None:
+            token = self.shape.limits.ask_next(tr, self._runtime.now_us())
+            return lambda: min(_known((_first_time(keys, first), token())), default=None)
+        return lambda: _first_time(keys, first)
 
     def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:
         # Serialisably: a take that does not see a pause must not commit after it.
         paused = tr.get(self.shape.keys.paused)
-        return self._ready.ask(tr, limit, now_us, paused)
+        if self.shape.limits is None:
+            return self._ready.ask(tr, limit, now_us, paused)
+        free = self.shape.limits.ask_free(tr, now_us)
+        return _first_of(self._ready.ask(tr, limit, now_us, paused), free)
+
+    def ask_free(self, tr: Transaction, now_us: int) -> Callable[[], int | None] | None:
+        """Ask for the number of tasks that may start; None in place of a reply for a queue without limits."""
+        return None if self.shape.limits is None else self.shape.limits.ask_free(tr, now_us)
 
     def require_none_passed(self, tr: Transaction) -> None:
+        if self.shape.limits is not None:  # a task may lie there that is over a limit
+            self.shape.limits.rely_on(tr)
         self._ready.require_none_passed(tr, tr.get(self.shape.keys.paused))
 
     def is_paused(self, tr: Transaction) -> bool:
@@ -267,6 +281,19 @@ class TaskSource:
             if record is not None:
                 forgive_missed(change, delivery.id, _attempt_of(delivery))
         return held
+
+
+def _first_time(keys: TaskKeys, timers: Range) -> int | None:
+    return next((keys.time_of(timer.key) for timer in timers), None)
+
+
+def _known(times: Iterable[int | None]) -> Iterator[int]:
+    return (time_us for time_us in times if time_us is not None)
+
+
+def _first_of(offers: Iterator[Offer], ask_free: Callable[[], int | None]) -> Iterator[Offer]:
+    """The first offers, as many as may start."""
+    yield from islice(offers, ask_free())
 
 
 def _is_held(record: Record, delivery: Delivery) -> bool:

@@ -24,6 +24,7 @@ from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen, under
 from fdbqueue.verifying.cures import FOREIGN, Cures, command
 from fdbqueue.verifying.groups import GroupChecks
+from fdbqueue.verifying.limits import LimitChecks
 from fdbqueue.verifying.schedules import ScheduleChecks
 from fdbqueue.verifying.slices import Excuse, Mend, Suspect
 
@@ -40,6 +41,7 @@ class RootChecks:
         self._groups = GroupChecks(self._keys, self._mending)
         self.groups: set[bytes] = set()
         """The groups, in the slices so far; at most limits.VERIFIED_TASK_KEYS_MAX."""
+        self.limits = LimitChecks(registry.keys, self._mending)
         self.names: defaultdict[int, set[str]] = defaultdict(set)
         """The names of the queues with each id, in the slices so far; 0 if the id cannot be read."""
         self.imported: set[int] = set()
@@ -65,7 +67,9 @@ class RootChecks:
 
     def asks(self, row: Row) -> Iterator[Ask]:
         keys, (column, rest) = self._keys, self._keys.shape_of(row.key)
-        if column == columns.DEFINITION:
+        if column in (columns.LIMIT, columns.LIMITED):
+            yield from self.limits.asks(column, row, rest)
+        elif column == columns.DEFINITION:
             yield keys.last_id
         elif column == columns.SESSION:
             yield keys.heartbeat(rest[0])
@@ -90,11 +94,14 @@ class RootChecks:
         column, rest = self._keys.shape_of(row.key)
         if column is None:
             return [Suspect(Flaw.UNKNOWN, row.key, "No key under a root has this shape.", FOREIGN)]
+        if column in (columns.LIMIT, columns.LIMITED):
+            return self.limits.judge(column, row, rest, seen)
         judge = self._judges.get(column)
         return () if judge is None else judge(row, rest, seen)
 
     def note(self, row: Row) -> None:
         column, rest = self._keys.shape_of(row.key)
+        self.limits.note(column, rest)
         if column == columns.DEFINITION:
             self.names[Definition.listed(rest[0], row.value).id].add(rest[0])
         elif column == columns.GROUP and len(self.groups) < limits.VERIFIED_TASK_KEYS_MAX:

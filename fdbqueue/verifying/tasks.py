@@ -38,6 +38,7 @@ from fdbqueue.verifying.beside import BesideChecks
 from fdbqueue.verifying.cures import FOREIGN, Cures, command
 from fdbqueue.verifying.ended import COLUMNS as ENDED_COLUMNS
 from fdbqueue.verifying.ended import EndedChecks
+from fdbqueue.verifying.limits import SlotChecks
 from fdbqueue.verifying.line import LineChecks, unless_in_line
 from fdbqueue.verifying.members import COLUMNS as MEMBER_COLUMNS
 from fdbqueue.verifying.members import MemberChecks
@@ -65,6 +66,7 @@ class TaskChecks:
         self._unique = UniqueChecks(shape, self._mending)
         self._steps = StepChecks(shape, self._mending)
         self.members = MemberChecks(shape, self._mending)
+        self._slots = SlotChecks(shape, self._mending)
         self._shared = None if self.keys.partition else TaskSharedChecks(shape, cures)
         self._partition = None if shape.plan is None else PartitionChecks(shape, self._mending)
         discipline = shape.discipline
@@ -189,6 +191,7 @@ class TaskChecks:
         yield from self._unique.ask_task(record)
         yield from self._steps.ask_task(record)
         yield from self.members.ask_task(record)
+        yield from self._slots.ask_task(record)
         if self._partition is not None:
             yield from self._partition.ask_task(rest)
 
@@ -215,6 +218,7 @@ class TaskChecks:
         yield from self._unique.judge_task(row, record, seen)
         yield from self._steps.judge_task(row, record, seen)
         yield from self.members.judge_task(row, record, seen)
+        yield from self._slots.judge_task(row, record, seen)
         if self._partition is not None:
             yield from self._partition.judge_task(row, rest, seen)
         if not is_held_by(record):

@@ -37,6 +37,8 @@ from fdbqueue.fair import items as fair_items
 from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, stride, telling, thread_pool
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
+from fdbqueue.limiting import slots as limit_slots
+from fdbqueue.limiting import state as limit_state
 from fdbqueue.line import decision, results, shares, staging, take, taking, waiting
 from fdbqueue.partitions import flags, wide
 from fdbqueue.persistent import owners, proxy, unacked, work
@@ -63,6 +65,7 @@ from fdbqueue.tasks import (
     explaining,
     failures,
     in_all,
+    limited,
     partitioning,
     progress,
     ready,
@@ -1693,6 +1696,57 @@ PLANTS = (
         'self._once(tr, "step"',
         'self._once(self._of(tr), "step"',
         "steps",
+        50,
+    ),
+    Plant(
+        "a start that passes no gate of its cell",
+        limit_state.State._take_slots,
+        "_pass(tr, self.keys.gates[cell])",
+        "pass",
+        "limited",
+        100,
+        near=1,
+    ),
+    Plant(
+        "a start that reads its limit by snapshot",
+        limit_state.ask,
+        "tr.get(keys.row), tr",
+        "tr.snapshot.get(keys.row), tr",
+        "limited",
+        100,
+        near=2,
+    ),
+    Plant(
+        "the end of a lease that keeps the slot of a task that is ready again",
+        limited.ended,
+        "(not news or news[at].state != TaskState.TAKEN)",
+        "not news",
+        "limited",
+        50,
+    ),
+    Plant(
+        "a truncate that keeps the slots of taken tasks",
+        in_all.truncate,
+        "shape.limits.give_back_all(changes[0].tr)",
+        "pass",
+        "limited",
+        100,
+        near=1,
+    ),
+    Plant(
+        "a start that uses no token",
+        limit_state.State._take_tokens,
+        "tr.add(self.keys.cells, cells_bytes(later))",
+        "pass",
+        "limited",
+        200,
+    ),
+    Plant(
+        "a limit of which one slot stays free",
+        limit_slots.free_slots,
+        "sum(used)",
+        "sum(used) - 1",
+        "limited",
         50,
     ),
     Plant(

@@ -13,9 +13,11 @@ from fdbqueue.verifying.slices import Checks, Suspect
 
 
 class Agreement:
-    def __init__(self, checks: Checks, prefix: bytes) -> None:
+    def __init__(self, checks: Checks, prefix: bytes, apart: slice | None = None) -> None:
+        """`apart`: keys below the prefix that have checks of their own."""
         self._checks = checks
         self._prefix = prefix
+        self._apart = apart
 
     def judge(self, step: Step, mirror: Mirror) -> Iterator[str]:
         for row in self._concerned(step, mirror):
@@ -31,9 +33,13 @@ class Agreement:
                 yield Row(key, values.after)
             if values.before is not None:
                 for row in self._named(Row(key, values.before), mirror):
-                    if row.key not in seen and row.key.startswith(self._prefix):
+                    if row.key not in seen and self._has(row.key):
                         seen.add(row.key)
                         yield row
+
+    def _has(self, key: bytes) -> bool:
+        is_apart = self._apart is not None and self._apart.start <= key < self._apart.stop
+        return key.startswith(self._prefix) and not is_apart
 
     def _named(self, row: Row, mirror: Mirror) -> Iterator[Row]:
         for wanted in self._checks.asks(row):

@@ -22,6 +22,7 @@ from fdbqueue.testing.audit.ends import ends_counted
 from fdbqueue.testing.audit.handed import HandedLocks
 from fdbqueue.testing.audit.history import History
 from fdbqueue.testing.audit.item_partitions import PartitionedItems
+from fdbqueue.testing.audit.limits import LimitRules
 from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.audit.losses import lost_in_root
 from fdbqueue.testing.audit.mirror import Mirror
@@ -48,9 +49,11 @@ class Auditor:
         self.handed = HandedLocks()
         self._mirror = Mirror()
         self._registry = Registry(DEFAULT_ROOT)
-        self._root = Agreement(RootChecks(self._registry), self._registry.keys.prefix)
+        root = self._registry.keys
+        self._root = Agreement(RootChecks(self._registry), root.prefix, root.all_contents)
         self._liveness = liveness
         self._sessions = Sessions(self._registry.keys, self._is_member, self._liveness)
+        self._limits = LimitRules(self._registry.keys)
         self._receipts = Receipts()
         self._named: dict[int, Rules] = {}
         self._prefixes: dict[int, bytes] = {}
@@ -92,6 +95,7 @@ class Auditor:
             told = chain(
                 self._root.judge(step, self._mirror),
                 self._sessions.judge(step),
+                self._limits.judge(step, self._mirror),
                 changed_unseen_in_root(self._registry.keys, step),
                 lost_in_root(self._registry.keys, step),
             )

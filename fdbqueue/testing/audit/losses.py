@@ -41,11 +41,14 @@ _UNDONE = "a power cut may undo it, and"
 
 
 def lost_in_root(keys: RootKeys, step: Step) -> Iterator[str]:
-    """Heartbeats of sessions without a name have no opener; the ends of leases count for a run."""
+    """Heartbeats of sessions without a name have no opener; the ends of leases count for a run. Takes under
+    limits use slots and tokens, and ends of leases give slots back.
+    """
     for key in step.changes if step.commit.may_be_lost else ():
         column, rest = keys.shape_of(key)
         is_beat = column in (root_keys.HEARTBEAT, root_keys.BEAT_DUE)
-        if column != root_keys.RUN and (not is_beat or (column == root_keys.HEARTBEAT and len(rest) > 1)):
+        is_of_takes = column in (root_keys.RUN, root_keys.LIMITED)
+        if not is_of_takes and (not is_beat or (column == root_keys.HEARTBEAT and len(rest) > 1)):
             yield f"{_UNDONE} it changes more than a heartbeat (key {key.hex()})"
 
 

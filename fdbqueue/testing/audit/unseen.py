@@ -30,6 +30,7 @@ _OF_ROOT = {
     root_keys.SESSION: "session",
     root_keys.SESSION_NAME: "name of a session",
     root_keys.HEARTBEAT: "heartbeat",
+    root_keys.LIMIT: "limit",
 }
 
 

@@ -63,6 +63,7 @@ _MODULES = (
     "item_partitions",
     "joined",
     "late",
+    "limited",
     "named",
     "order",
     "outages",

@@ -1,0 +1,76 @@
+"""A fleet under limits that do not bind: python -m benchmarks.limits [--quick] [--url URL]
+
+Measures the tasks per second of a fleet of two processes with no-op handlers, for a queue without limits,
+with one of slots, and with one of starts. Both are far above the needs of the fleet. A limit must leave it at
+least 0.9 of its throughput. Without --url: the embedded engine, with fsync, in a temporary directory.
+"""
+
+import argparse
+import tempfile
+import time
+from functools import partial
+
+import fdbqueue
+from benchmarks.fresh import fresh_queue, leaving_nothing
+from benchmarks.measure import Row, compare, table
+from fdbqueue import Fleet, FleetStatus, Limit
+
+PROCESSES, THREADS = 2, 8
+WANTED = 0.9
+SLOTS, STARTS = "benchmark slots", "benchmark starts"
+WITHOUT = "no limit"
+
+
+def fleet(url: str, tasks: int, limits: list[str]) -> float:
+    """Tasks a second while the fleet works: from its first done task to its last."""
+    with fdbqueue.open(url) as db:
+        queue = fresh_queue(db, ttr=60, limits=limits)
+        for start in range(0, tasks, 500):
+            queue.put_many(db, [None] * min(500, tasks - start))
+        seen: list[tuple[float, int]] = []
+
+        def look(_: FleetStatus) -> None:
+            seen.append((time.perf_counter(), queue.statistics(db)["calls"]["ack"]))
+            if seen[-1][1] == tasks:
+                made.stop()
+
+        made = Fleet(url, queue.name, "benchmarks.fleet:nothing", processes=PROCESSES, threads=THREADS)
+        made.run(look)
+    busy = [(at, done) for at, done in seen if 0 < done < tasks] or seen
+    (began, first), (ended, last) = busy[0], busy[-1]
+    return (last - first) / (ended - began) if ended > began else 0.0
+
+
+def measured(url: str, tasks: int, rounds: int) -> list[Row]:
+    with fdbqueue.open(url) as db:
+        Limit.set(db, SLOTS, slots=1_000)
+        Limit.set(db, STARTS, rate=1_000_000, per=1, burst=100_000)
+    named = {WITHOUT: [], f"{1_000} slots": [SLOTS], "1,000,000 starts a second": [STARTS]}
+    rows = compare(
+        {name: partial(fleet, url, tasks, names) for name, names in named.items()}, WITHOUT, rounds
+    )
+    return [Row(row.name, row.per_second, row.ratio, WANTED) for row in rows.values()]
+
+
+def removed(url: str) -> None:
+    with fdbqueue.open(url) as db:
+        for name in (SLOTS, STARTS):
+            Limit.delete(db, name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer tasks and rounds")
+    parser.add_argument("--url", help="a database [embedded, in a temporary directory]")
+    options = parser.parse_args()
+    tasks, rounds = (2_000, 3) if options.quick else (10_000, 7)
+    with tempfile.TemporaryDirectory() as directory:
+        url = options.url or f"embedded:{directory}/data"
+        with leaving_nothing(url):
+            rows = measured(url, tasks, rounds)
+        removed(url)
+    print(table(f"fleet of {PROCESSES} processes, {THREADS} threads each", rows))
+
+
+if __name__ == "__main__":
+    main()

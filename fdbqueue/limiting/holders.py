@@ -1,0 +1,39 @@
+"""Holders: the tasks that hold slots of a limit, as explanations and the command line show them."""
+
+from base64 import b32hexencode
+from collections.abc import Callable
+
+from fdbqueue import limits
+from fdbqueue.limiting.keys import Held, LimitKeys, held_of
+from fdbqueue.limiting.state import State
+from fdbqueue.reached import LimitHolder, ReachedLimit
+from fdbqueue.seam import EXACT, ReadTransaction
+
+
+def ask_holders(tr: ReadTransaction, keys: LimitKeys) -> Callable[[], tuple[LimitHolder, ...]]:
+    """Ask for the first holders of a limit. A damaged one is left out."""
+    under, most = keys.holders, limits.LIMIT_HOLDERS_SHOWN
+    rows = tr.get_range(under.start, under.stop, limit=most, streaming_mode=EXACT)
+
+    def reply() -> tuple[LimitHolder, ...]:
+        found = [(keys.task_in(row.key)[1], held_of(row.value)) for row in rows]
+        return tuple(_holder(id_, held) for id_, held in found if held is not None)
+
+    return reply
+
+
+def _holder(id_: bytes, held: Held) -> LimitHolder:
+    return LimitHolder(task=b32hexencode(id_).decode(), queue=held.queue, session=held.session.hex())
+
+
+def reached_of(state: State, now_us: int, holders: tuple[LimitHolder, ...]) -> ReachedLimit:
+    """`state`: of a limit that lets no task start."""
+    rule, next_us = state.rule, state.next_us(now_us)
+    slots = rule.slots if rule is not None and rule.is_of_slots else None
+    return ReachedLimit(
+        name=state.keys.name,
+        slots=slots,
+        used=0 if slots is None else sum(state.numbers),
+        next=None if next_us is None else next_us / 1_000_000,
+        holders=holders,
+    )

@@ -1,0 +1,125 @@
+"""Under: the limits of one queue, as takes use them and ends of tasks give back their slots."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from fdbqueue.limiting.holders import ask_holders, reached_of
+from fdbqueue.limiting.keys import Held, LimitKeys, encode_held, held_of
+from fdbqueue.limiting.state import State, ask, ask_by_snapshot, give_slots, rely_on_all
+from fdbqueue.reached import ReachedLimit
+from fdbqueue.seam import ReadTransaction, Transaction
+
+Slots = Mapping[str, int]
+"""The cells of the slots that a task holds, by the names of their limits."""
+
+Holder = tuple[str, int, bytes]
+"""The queue, the partition and the session that hold tasks."""
+
+
+class Limits:
+    """The limits under which all tasks of a queue are taken."""
+
+    def __init__(self, root: bytes, queue: int, names: Sequence[str]) -> None:
+        self._queue = queue
+        self._keys = {name: LimitKeys(root, name) for name in names}
+        self.bells = [keys.bell for keys in self._keys.values()]
+        """Keys of which one changes when a slot is free again, and when a limit changes."""
+
+    def ask_free(self, tr: Transaction, now_us: int) -> Callable[[], int | None]:
+        """Ask for the number of tasks that may start now; None for any number.
+
+        Reads: the limits, serialisably; their slots and tokens, by snapshot.
+        """
+        asked = [ask(tr, keys) for keys in self._keys.values()]
+        return lambda: min(_known(reply().free(now_us) for reply in asked), default=None)
+
+    def ask_next(self, tr: Transaction, now_us: int) -> Callable[[], int | None]:
+        """Ask for the time at which tokens have come, if there are none now; in microseconds."""
+        asked = [ask(tr, keys) for keys in self._keys.values()]
+        return lambda: max(_known(reply().next_us(now_us) for reply in asked), default=None)
+
+    def ask_reached(self, tr: ReadTransaction, now_us: int) -> Callable[[], tuple[ReachedLimit, ...]]:
+        """Ask for the limits that let no task start now, with their holders. Reads by snapshot."""
+        asked = [(ask_by_snapshot(tr, keys), ask_holders(tr, keys)) for keys in self._keys.values()]
+
+        def reply() -> tuple[ReachedLimit, ...]:
+            found = [(state(), holders()) for state, holders in asked]
+            return tuple(
+                reached_of(state, now_us, holders) for state, holders in found if state.free(now_us) == 0
+            )
+
+        return reply
+
+    def holder(self, name: str, id_: bytes) -> bytes | None:
+        """The key of a task that holds a slot; None for a limit that is none of the queue."""
+        keys = self._keys.get(name)
+        return None if keys is None else keys.holder(self._queue, id_)
+
+    def rely_on(self, tr: Transaction) -> None:
+        """Conflict with each change of a limit, of its slots and of its tokens."""
+        for keys in self._keys.values():
+            rely_on_all(tr, keys)
+
+    def start(
+        self, tr: Transaction, ids: Sequence[bytes], holder: Holder, random: bytes, now_us: int
+    ) -> list[Slots]:
+        """Let tasks start. Return the slots of each.
+
+        `random`: another one for each take, so that takes use different cells.
+        Reads: as `ask_free`.
+        Writes: cells, and a holder for each slot.
+        Conflicts: takes that use one of these cells.
+        Raises: a conflict if fewer tasks may start.
+        """
+        slots: list[dict[str, int]] = [{} for _ in ids]
+        asked: list[Callable[[], State]] = [ask(tr, keys) for keys in self._keys.values()]
+        for reply in asked:
+            state = reply()
+            cells = state.start(tr, len(ids), random[0], now_us)
+            for held, id_, cell in zip(slots, ids, cells, strict=False):
+                held[state.keys.name] = cell
+                tr.set(state.keys.holder(self._queue, id_), encode_held(Held(cell, *holder)))
+        return [*slots]
+
+    def give_back(self, tr: Transaction, held: Sequence[tuple[bytes, Slots]]) -> None:
+        """Give back the slots of tasks that end, or wait again. Writes: blindly."""
+        for name, keys in self._keys.items():
+            cells = [slots[name] for _, slots in held if name in slots]
+            if cells:
+                give_slots(tr, keys, cells)
+            for id_, _ in held:
+                tr.clear(keys.holder(self._queue, id_))
+
+    def give_back_unread(self, tr: Transaction, id_: bytes) -> None:
+        """Give back the slots of a task with a record that cannot be read. Reads: its holders' keys."""
+        held = [(keys, keys.holder(self._queue, id_)) for keys in self._keys.values()]
+        asked = [(keys, key, tr.get(key)) for keys, key in held]
+        for keys, key, value in asked:
+            self._give_back_of(tr, keys, [(key, value.value)] if value.present() else [])
+
+    def give_back_all(self, tr: Transaction) -> None:
+        """Give back the slots of all tasks of the queue, at most limits.SLOTS_MAX of each limit.
+
+        Reads: the holders, serialisably.
+        """
+        under = [(keys, keys.holders_in(self._queue)) for keys in self._keys.values()]
+        asked = [(keys, tr.get_range(holders.start, holders.stop)) for keys, holders in under]
+        for keys, rows in asked:
+            self._give_back_of(tr, keys, [(row.key, row.value) for row in rows])
+
+    def _give_back_of(self, tr: Transaction, keys: LimitKeys, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        cells = list[int]()
+        for key, value in rows:
+            held = held_of(value)
+            tr.clear(key)
+            if held is not None:
+                cells.append(held.cell)
+        if cells:
+            give_slots(tr, keys, cells)
+
+
+def _known(numbers: Iterable[int | None]) -> Iterator[int]:
+    return (number for number in numbers if number is not None)
+
+
+def limits_of(root: bytes, queue: int, names: Sequence[str]) -> Limits | None:
+    return Limits(root, queue, names) if names else None

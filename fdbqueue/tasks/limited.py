@@ -1,0 +1,50 @@
+"""Limited: tasks of a queue with limits. A take lets its tasks start; each end of a lease gives slots back.
+
+The record of a taken task has the cells of its slots. So the change that ends the lease gives them back in
+its own transaction, without a read (Change.move calls `ended` for each edge).
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from fdbqueue.limiting.under import Limits
+from fdbqueue.records.keys import Extra, Record
+from fdbqueue.seam import Transaction
+from fdbqueue.task import TaskState
+from fdbqueue.tasks.shape import Shape
+
+
+def started(
+    tr: Transaction, shape: Shape, limits: Limits, records: Sequence[Record], now_us: int
+) -> list[Record]:
+    """The records of tasks that one lease takes, with the slots that they hold now. Raises: as
+    Limits.start.
+    """
+    if not records:
+        return []
+    holder = (shape.name, shape.keys.partition, records[0].session)
+    held = limits.start(tr, [record.id for record in records], holder, records[0].token, now_us)
+    return [
+        replace(record, extra=replace(record.extra or Extra(), slots=dict(slots))) if slots else record
+        for record, slots in zip(records, held, strict=True)
+    ]
+
+
+def ended(tr: Transaction, limits: Limits, olds: Sequence[Record], news: Sequence[Record]) -> None:
+    """Give back the slots of the tasks that are taken no more; without counterparts, they are gone."""
+    held = [
+        (old.id, old.extra.slots)
+        for at, old in enumerate(olds)
+        if old.extra is not None and old.extra.slots and (not news or news[at].state != TaskState.TAKEN)
+    ]
+    if held:
+        limits.give_back(tr, held)
+
+
+def without_slots(extra: Extra) -> Extra | None:
+    """The extra parts of a task that is taken no more; None for a task that has no other part."""
+    if not extra.slots:
+        return extra
+    rest = replace(extra, slots={})
+    return None if rest == Extra() else rest

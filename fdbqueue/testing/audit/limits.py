@@ -1,0 +1,54 @@
+"""The rules of limits, judged at each commit: no start above the slots, and slots that agree with holders.
+
+Agreement compares each holder with the record of its task. Here the numbers of the cells follow: at each
+version they equal the holders. They grow only up to the slots, and only in a commit that has seen the limit.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fdbqueue import root_keys as columns
+from fdbqueue.limiting.keys import CELLS_MAX, HOLDER, LimitKeys, cells_of, held_of
+from fdbqueue.limiting.rule import rule_of
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.testing.audit.commit import Step
+from fdbqueue.testing.audit.mirror import Mirror
+
+
+class LimitRules:
+    def __init__(self, keys: RootKeys) -> None:
+        self._keys = keys
+        self._held: Counter[tuple[str, int]] = Counter()
+        """Holders by limit and cell."""
+
+    def judge(self, step: Step, mirror: Mirror) -> Iterator[str]:
+        touched: dict[str, None] = {}
+        for key, values in step.changes.items():
+            column, rest = self._keys.shape_of(key)
+            if column not in (columns.LIMIT, columns.LIMITED):
+                continue
+            touched[rest[0]] = None
+            if column == columns.LIMITED and rest[1] == HOLDER:
+                self._count(rest[0], values.before, -1)
+                self._count(rest[0], values.after, 1)
+        for name in touched:
+            yield from self._judge_limit(name, step, mirror)
+
+    def _count(self, name: str, value: bytes | None, change: int) -> None:
+        held = None if value is None else held_of(value)
+        if held is not None:
+            self._held[name, held.cell] += change
+
+    def _judge_limit(self, name: str, step: Step, mirror: Mirror) -> Iterator[str]:
+        keys = LimitKeys(self._keys.prefix, name)
+        rule = rule_of(mirror.value(keys.row))
+        if rule is None or not rule.is_of_slots:
+            return
+        numbers = cells_of(mirror.value(keys.cells))
+        held = [self._held[name, cell] for cell in range(CELLS_MAX)]
+        if numbers != held:
+            yield f"the cells of the limit {name!r} are {numbers}, and its holders {held}"
+        change = step.changes.get(keys.cells)
+        grows = change is not None and sum(numbers) > sum(cells_of(change.before))
+        if grows and sum(numbers) > rule.slots:
+            yield f"{sum(numbers)} tasks run under the limit {name!r} of {rule.slots} slots"

@@ -1,0 +1,63 @@
+"""`fdbqueue limit`, and queues under limits on the command line."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import Task, TaskQueue
+from tests.cli.shell import Shell
+
+
+@contextmanager
+def taken(shell: Shell) -> Iterator[Task]:
+    """A task of the queue, held by a program."""
+    root = {"root": Subspace(tuple(shell.root))} if shell.root else {}
+    with fdbqueue.open(shell.url) as db:
+        task = TaskQueue.open(db, "q", **root).take(db, 0)
+        assert task is not None
+        yield task
+
+
+def test_a_limit_is_set_shown_listed_and_deleted(shell: Shell) -> None:
+    assert shell.run("limit", "set", "api", "--slots", "1")[0] == 0
+    assert shell.run("limit", "set", "mails", "--rate", "100", "--per", "60", "--burst", "20")[0] == 0
+    shell.run("create", "q", "--limit", "api")
+    shell.run("put", "q", "a", "b")
+    with taken(shell) as task:
+        rows = [line.split("\t") for line in shell.run("limit", "list")[1].splitlines()]
+        assert rows == [["api", "1 at a time", "1", "0"], ["mails", "100 in 60 s, burst 20", "0", "20"]]
+        shown = json.loads(shell.run("limit", "show", "api", "--json")[1])
+        assert (shown["slots"], shown["used"], shown["free"]) == (1, 1, 0)
+        assert [(one["task"], one["queue"]) for one in shown["holders"]] == [(task.id, "q")]
+        assert shell.run("limit", "show", "api")[1].startswith(f"{task.id}\tq\t")
+        status, _, err = shell.run("limit", "delete", "api")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "1 task(s) hold a slot" in err
+    deleted = json.loads(shell.run("limit", "delete", "mails", "--json")[1])
+    assert deleted == {"name": "mails", "deleted": True}
+
+
+def test_an_explanation_tells_the_limit(shell: Shell) -> None:
+    shell.run("limit", "set", "api", "--slots", "1")
+    shell.run("create", "q", "--limit", "api")
+    shell.run("put", "q", "a", "b")
+    with taken(shell) as task:
+        waits = json.loads(shell.run("tasks", "q", "--state", "ready", "--json")[1])
+        [first, *_] = shell.run("explain", "q", waits["id"])[1].splitlines()
+
+    assert first.startswith("limit reached\tThe limit 'api' has no free slot: 1 of 1 are held, by ")
+    assert task.id in first
+
+
+def test_wrong_limits_are_refused(shell: Shell) -> None:
+    for arguments in (("api",), ("api", "--slots", "1", "--rate", "1"), ("api", "--rate", "1")):
+        status, _, err = shell.run("limit", "set", *arguments)
+        assert (status, err.count("\n")) == (2, 1), err
+    shell.run("create", "plain", "--kind", "queue")
+    assert shell.run("limit", "show", "api")[0] == 2
+    assert shell.run("limit", "delete", "api")[0] == 2
+    assert shell.run("create", "q", "--limit", "api")[0] == 2
+    assert shell.run("create", "p", "--kind", "queue", "--limit", "api")[0] == 2

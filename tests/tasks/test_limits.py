@@ -1,0 +1,567 @@
+"""Limits of slots and of starts, which queues share: a task over its limit waits, and needs no polling."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import fdbqueue
+from fdbqueue import Database, Limit, Session, TaskQueue, Why, limits, transactional, verify
+from fdbqueue.errors import InvalidArgument, LimitInUse, LimitNotFound, QueueBusy
+from fdbqueue.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes, cells_of
+from fdbqueue.limiting.rule import Rule
+from fdbqueue.limiting.state import State
+from fdbqueue.records.keys import id_bytes, record_of, record_to_bytes
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.tasks.kinds import kind_names
+from tests.support import wait_until
+from tests.tasks.partitions import MakeBench
+from tests.tasks.support import LONG_S, Bench, StillClock, keeper
+
+API, CALLS = "api.example.com", "calls"
+
+
+@pytest.fixture
+def slots(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+    """A bench of a queue under a limit of slots: `slots(2, "fifottl", ttr=3)`."""
+
+    def make(count: int, kind: str = "fifo", **options: Any) -> Bench:
+        Limit.set(still_db, API, slots=count)
+        return Bench(still_db, clock, kind, limits=[API], **options)
+
+    return make
+
+
+def used(db: Any, root: Any = DEFAULT_ROOT) -> int:
+    return Limit.open(db, API, root=root).used
+
+
+def sound(db: Database) -> bool:
+    return not verify(db).findings
+
+
+@pytest.mark.parametrize("kind", kind_names())
+def test_at_most_its_slots_of_tasks_run_at_a_time(slots: Callable[..., Bench], kind: str) -> None:
+    b = slots(2, kind)
+    for number in range(4):
+        b.put(number, **({"key": number} if b.queue._shape.kind.supports("key") else {}))
+
+    first, second = b.take(), b.take()
+
+    assert b.take() is None
+    assert used(b.db) == 2
+    assert sound(b.db)
+    b.queue.ack(b.db, first)
+    assert b.take() is not None
+    assert b.take() is None
+    b.queue.ack(b.db, second)
+    assert b.take() is not None
+
+
+ENDS: dict[str, Callable[[Bench, Any], Any]] = {
+    "ack": lambda b, task: b.queue.ack(b.db, task),
+    "release": lambda b, task: b.queue.release(b.db, task),
+    "release later": lambda b, task: b.queue.release(b.db, task, delay=5),
+    "bury": lambda b, task: b.queue.bury(b.db, task),
+    "delete": lambda b, task: b.queue.delete(b.db, task.id),
+    "cancel": lambda b, task: (b.queue.cancel(b.db, task.id), b.queue.release(b.db, task)),
+    "release all": lambda b, _: b.queue.release_all(b.db),
+    "truncate": lambda b, _: b.queue.truncate(b.db),
+    "truncate some": lambda b, _: b.queue.truncate_some(b.db),
+    "the end of its lease": lambda b, _: (b.clock.advance(4), b.sweep()),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_each_end_of_a_lease_gives_its_slot_back(
+    slots: Callable[..., Bench], end: Callable[[Bench, Any], Any]
+) -> None:
+    b = slots(1, "fifottl", ttr=3)
+    b.put("x")
+    task = b.take()
+    assert used(b.db) == 1
+
+    end(b, task)
+
+    assert used(b.db) == 0
+    assert Limit.open(b.db, API).holders == ()
+    assert sound(b.db)
+
+
+def test_the_death_of_a_session_gives_its_slots_back(slots: Callable[..., Bench]) -> None:
+    b = slots(2)
+    session = Session(b.db, ttr=3)
+    b.put(1)
+    b.put(2)
+    b.queue.take_many(b.db, 2, session=session)
+    keeper(b.db).forget(session)
+
+    b.clock.advance(4)
+    b.sweep()
+
+    assert used(b.db) == 0
+    assert b.taken_data() == [1, 2]
+
+
+def test_a_touch_and_a_renewal_keep_the_slot(slots: Callable[..., Bench]) -> None:
+    b = slots(1, "fifottl", ttr=3)
+    b.put("x")
+    task = b.take()
+
+    b.queue.touch(b.db, task, 5)
+    b.queue.renew(b.db, [task])
+
+    assert used(b.db) == 1
+    assert sound(b.db)
+
+
+def test_queues_share_a_limit(slots: Callable[..., Bench]) -> None:
+    b = slots(1)
+    other = TaskQueue.create(b.db, "other", "bag", limits=[API])
+    b.put("here")
+    other.put(b.db, "there")
+    task = b.take()
+
+    assert other.take(b.db, 0) is None
+    b.queue.ack(b.db, task)
+    there = other.take(b.db, 0)
+    assert there is not None
+    assert b.take() is None
+
+
+def test_a_queue_without_the_limit_goes_on(slots: Callable[..., Bench]) -> None:
+    b = slots(1)
+    free = TaskQueue.create(b.db, "free")
+    for queue in (b.queue, free):
+        queue.put_many(b.db, [1, 2, 3])
+    b.queue.take_many(b.db, 3)
+
+    assert [task.data for task in free.take_many(b.db, 3)] == [1, 2, 3]
+
+
+def test_all_limits_of_a_queue_hold(still_db: Database, clock: StillClock) -> None:
+    Limit.set(still_db, "wide", slots=5)
+    Limit.set(still_db, "narrow", slots=2)
+    b = Bench(still_db, clock, "fifo", limits=["wide", "narrow"])
+    b.queue.put_many(still_db, [1, 2, 3])
+
+    assert b.taken_data() == [1, 2]
+    assert [found.used for found in Limit.list(still_db)] == [2, 2]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_take_of_many_gets_as_many_as_there_are_slots(parted: MakeBench, partitions: int) -> None:
+    b = parted("fifo")
+    Limit.set(b.db, API, slots=40, root=b.root)
+    queue = TaskQueue.create(b.db, "limited", limits=[API], partitions=partitions, root=b.root)
+    for number in range(9):
+        queue.put_many(b.db, [number] * 5)
+
+    taken = [queue.take_many(b.db, 50, session=b.session) for _ in range(4)]
+
+    assert sum(map(len, taken)) == 40
+    assert used(b.db, b.root) == 40
+    assert not verify(b.db, root=b.root).findings
+
+
+def test_more_slots_hold_at_once(slots: Callable[..., Bench]) -> None:
+    b = slots(1)
+    b.queue.put_many(b.db, [1, 2, 3, 4])
+    assert len(b.taken_data()) == 1
+
+    Limit.set(b.db, API, slots=3)
+
+    assert len(b.taken_data()) == 2
+
+
+@pytest.mark.parametrize("fewer", [1, 3, 20])
+def test_with_fewer_slots_no_task_starts_until_fewer_run(slots: Callable[..., Bench], fewer: int) -> None:
+    b = slots(30)
+    b.queue.put_many(b.db, list(range(60)))
+    taken = b.queue.take_many(b.db, 50, session=b.session)
+    Limit.set(b.db, API, slots=fewer)
+
+    for task in taken[: len(taken) - fewer]:
+        assert b.take() is None
+        b.queue.ack(b.db, task)
+
+    assert b.take() is None
+    b.queue.ack(b.db, taken[-1])
+    assert b.take() is not None
+    assert b.take() is None
+
+
+def test_a_change_is_part_of_its_transaction(slots: Callable[..., Bench]) -> None:
+    b = slots(1)
+    tr = b.db.create_transaction()
+    Limit.set(tr, API, slots=5)
+    assert Limit.open(tr, API).slots == 5
+    assert Limit.open(b.db, API).slots == 1
+    tr.commit().wait()
+    assert Limit.open(b.db, API).slots == 5
+
+
+def test_a_deleted_limit_limits_nothing(slots: Callable[..., Bench]) -> None:
+    b = slots(1)
+    b.queue.put_many(b.db, [1, 2, 3])
+    task = b.take()
+    with pytest.raises(LimitInUse, match="1 task"):
+        Limit.delete(b.db, API)
+    b.queue.ack(b.db, task)
+
+    Limit.delete(b.db, API)
+
+    assert len(b.taken_data()) == 2
+    assert sound(b.db)
+    with pytest.raises(LimitNotFound):
+        Limit.delete(b.db, API)
+
+
+def test_a_limit_that_comes_later_counts_later_starts(still_db: Database, clock: StillClock) -> None:
+    Limit.set(still_db, API, slots=1)
+    b = Bench(still_db, clock, "fifo", limits=[API])
+    Limit.delete(still_db, API)
+    b.queue.put_many(still_db, [1, 2, 3])
+    before = b.take()
+    Limit.set(still_db, API, slots=1)
+
+    assert b.take() is not None
+    assert b.take() is None
+    b.queue.ack(still_db, before)
+    assert b.take() is None
+    assert sound(still_db)
+
+
+def test_a_drop_gives_back_the_slots_of_leases_that_are_over(slots: Callable[..., Bench]) -> None:
+    b = slots(2, "fifottl", ttr=3)
+    b.put("x")
+    b.take()
+    with pytest.raises(QueueBusy):
+        b.queue.drop(b.db)
+    b.clock.advance(4)
+
+    b.queue.drop(b.db)
+
+    assert used(b.db) == 0
+    assert sound(b.db)
+
+
+def test_a_take_within_a_transaction_relies_on_the_limit(slots: Callable[..., Bench]) -> None:
+    """An answer of None conflicts with the end of a task that frees a slot."""
+    b = slots(1)
+    b.queue.put_many(b.db, [1, 2])
+    task, tr = b.take(), b.db.create_transaction()
+    assert b.queue.take(tr, session=b.session) is None
+    tr.set(b"answer", b"none")
+
+    b.queue.ack(b.db, task)
+
+    with pytest.raises(fdbqueue.embedded.FDBError) as raised:
+        tr.commit().wait()
+    assert raised.value.code == 1020
+
+
+def test_takes_of_different_cells_do_not_conflict(slots: Callable[..., Bench]) -> None:
+    b = slots(CELLS_MAX)
+    other = TaskQueue.create(b.db, "other", limits=[API])
+    b.put(1)
+    for number in range(9):
+        other.put(b.db, number)
+    clashes = 0
+    for _ in range(9):
+        tr = b.db.create_transaction()
+        task = b.queue.take(tr, session=b.session)
+        other.take(b.db, 0)
+        try:
+            tr.commit().wait()
+        except fdbqueue.embedded.FDBError:
+            clashes += 1
+            continue
+        b.queue.release(b.db, task)
+    assert clashes < 6
+
+
+def test_two_takes_of_the_last_slot_conflict(slots: Callable[..., Bench]) -> None:
+    b = slots(1)
+    b.put(1)
+    other = TaskQueue.create(b.db, "other", limits=[API])
+    other.put(b.db, 2)
+    tr = b.db.create_transaction()
+    assert b.queue.take(tr, session=b.session) is not None
+    assert other.take(b.db, 0) is not None
+
+    with pytest.raises(fdbqueue.embedded.FDBError):
+        tr.commit().wait()
+    assert used(b.db) == 1
+
+
+def test_starts_beside_a_cell_with_too_many_tasks_conflict(still_db: Database) -> None:
+    """The parts of other cells do not bound the sum while a cell is over its own."""
+    keys, rule = LimitKeys(RootKeys(DEFAULT_ROOT).prefix, API), Rule(slots=CELLS_MAX)
+    still_db[keys.cells] = cells_bytes({0: 3})
+    first, second = still_db.create_transaction(), still_db.create_transaction()
+    for tr, cell in ((first, 1), (second, 8)):
+        State(keys, rule, cells_of(tr.snapshot[keys.cells])).start(tr, 7, cell, 0)
+    first.commit().wait()
+
+    with pytest.raises(fdbqueue.embedded.FDBError):
+        second.commit().wait()
+    assert sum(cells_of(still_db[keys.cells])) == 10
+
+
+@pytest.mark.parametrize("wake", ["an ack elsewhere", "more slots"])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_waiting_take_wakes_when_a_slot_is_free(
+    monkeypatch: pytest.MonkeyPatch, wake: str, partitions: int
+) -> None:
+    monkeypatch.setattr(limits, "LOOK_EVERY_S", LONG_S)  # nothing but a signal ends the wait
+    with fdbqueue.open("memory:") as db:
+        Limit.set(db, API, slots=1)
+        queue = TaskQueue.create(db, "q", limits=[API], partitions=partitions)
+        other = TaskQueue.create(db, "other", limits=[API])
+        other.put(db, "first")
+        first = other.take(db, 0)
+        id_ = queue.put(db, "x").id
+        found: list[Any] = []
+        waiting = threading.Thread(target=lambda: found.append(queue.take(db, 60)))
+        waiting.start()
+        wait_until(lambda: queue.explain(db, id_).waiting)
+        began = db.runtime.monotonic()
+        assert first is not None
+        if wake == "more slots":
+            Limit.set(db, API, slots=2)
+        else:
+            other.ack(db, first)
+        waiting.join(60)
+        assert found[0].data == "x"
+        assert db.runtime.monotonic() - began < 30
+
+
+# Limits of starts.
+
+
+def starts(b: Bench, count: int = 99) -> int:
+    return len(b.queue.take_many(b.db, count, session=b.session))
+
+
+@pytest.fixture
+def rate(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+    def make(rate: int, per: float, burst: int | None = None, **options: Any) -> Bench:
+        Limit.set(still_db, CALLS, rate=rate, per=per, burst=burst)
+        b = Bench(still_db, clock, "fifo", limits=[CALLS], **options)
+        b.queue.put_many(still_db, list(range(900)))
+        return b
+
+    return make
+
+
+def test_a_burst_starts_at_once_and_then_the_rate(rate: Callable[..., Bench]) -> None:
+    b = rate(100, 50, 20)
+
+    assert starts(b) == 20
+    assert starts(b) == 0
+    b.clock.advance(5)
+    assert starts(b) in (9, 10)
+    b.clock.advance(LONG_S)
+    assert starts(b) == 20
+
+
+@pytest.mark.parametrize(("rate_", "per", "burst"), [(100, 60, 20), (7, 1, 1), (50, 1, 300), (3, 10, 3)])
+@pytest.mark.parametrize("step_s", [0.01, 0.37, 2.5])
+def test_at_most_burst_and_rate_start_in_any_window(
+    rate: Callable[..., Bench], rate_: int, per: float, burst: int, step_s: float
+) -> None:
+    b, told = rate(rate_, per, burst), list[float]()
+    for _ in range(60):
+        told += [b.clock.now()] * starts(b)
+        b.clock.advance(step_s)
+    for first in range(len(told)):
+        within = [time for time in told[first:] if time < told[first] + per]
+        assert len(within) <= burst + rate_
+
+
+def test_ends_of_tasks_bring_no_tokens(rate: Callable[..., Bench]) -> None:
+    b = rate(1, 60, 2)
+    for task in b.queue.take_many(b.db, 9, session=b.session):
+        b.queue.ack(b.db, task)
+
+    assert starts(b) == 0
+    assert Limit.open(b.db, CALLS).used == 0
+
+
+def test_a_take_waits_for_the_next_token(rate: Callable[..., Bench]) -> None:
+    b = rate(1, 10, 1)
+    assert starts(b) == 1
+    began = b.clock.now()
+
+    assert b.take(timeout=60) is not None
+
+    assert 9.9 < b.clock.now() - began < 10.5
+
+
+def test_a_clock_that_is_behind_gets_no_token_twice(rate: Callable[..., Bench]) -> None:
+    b = rate(10, 10, 10)
+    assert starts(b) == 10
+    b.clock.advance(3)
+    assert starts(b) in (2, 3)
+
+    b.clock.advance(-3)
+
+    assert starts(b) == 0
+
+
+def test_a_clock_far_ahead_does_not_stop_a_limit(rate: Callable[..., Bench]) -> None:
+    b = rate(10, 10, 10)
+    b.clock.advance(1e6)
+    starts(b)
+    b.clock.advance(-1e6)
+
+    assert starts(b) == 10
+    assert starts(b) == 0
+
+
+@pytest.mark.parametrize("burst", [1, 5, 400])
+def test_a_change_of_a_rate_brings_no_tokens(rate: Callable[..., Bench], burst: int) -> None:
+    b = rate(100, 100, 40)
+    assert starts(b, 25) == 25
+
+    Limit.set(b.db, CALLS, rate=1, per=100, burst=burst)
+
+    assert Limit.open(b.db, CALLS).free == min(15, burst)
+    assert starts(b) == min(15, burst)
+
+
+def test_a_missing_burst_is_a_tenth_of_the_rate(still_db: Database) -> None:
+    assert Limit.set(still_db, "a", rate=100, per=60).burst == 10
+    assert Limit.set(still_db, "b", rate=3, per=60).burst == 1
+
+
+# Looks, and refusals.
+
+
+def test_an_explanation_names_the_limit_and_its_holders(slots: Callable[..., Bench]) -> None:
+    b = slots(1)
+    other = TaskQueue.create(b.db, "other", limits=[API])
+    other.put(b.db, "x")
+    holder = other.take(b.db, 0, session=b.session)
+    assert holder is not None
+    waits = b.put("y")
+
+    found = b.queue.explain(b.db, waits)
+
+    assert [(one.name, one.slots, one.used) for one in found.reached] == [(API, 1, 1)]
+    assert [(one.task, one.queue, one.session) for one in found.reached[0].holders] == [
+        (holder.id, "other", b.session.id.hex())
+    ]
+    assert Why.LIMIT_REACHED in [reason.why for reason in found.reasons]
+    assert holder.id in next(r.text for r in found.reasons if r.why == Why.LIMIT_REACHED)
+    assert b.queue.explain(b.db, b.put("z")).reached == found.reached
+
+
+def test_an_explanation_tells_when_the_next_token_comes(rate: Callable[..., Bench]) -> None:
+    b = rate(1, 10, 1)
+    assert starts(b) == 1
+
+    found = b.queue.explain(b.db, b.put("x"))
+
+    reason = next(reason for reason in found.reasons if reason.why == Why.LIMIT_REACHED)
+    assert reason.at is not None
+    assert 9 < reason.at - b.clock.now() <= 10
+
+
+def test_a_list_has_all_limits(still_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LIMITS_READ_TOGETHER", 2)
+    for number in range(5):
+        Limit.set(still_db, f"limit {number}", slots=number + 1)
+
+    assert [found.slots for found in Limit.list(still_db)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"slots": 0},
+        {"slots": limits.SLOTS_MAX + 1},
+        {"slots": 1, "rate": 1, "per": 1},
+        {"slots": 1, "per": 1},
+        {"slots": 1, "burst": 1},
+        {"rate": 1},
+        {"rate": 0, "per": 1},
+        {"rate": 1, "per": 0},
+        {"rate": 10**9, "per": 1},
+        {"rate": 1, "per": 1, "burst": 0},
+        {"rate": 1.5, "per": 1},
+    ],
+    ids=repr,
+)
+def test_numbers_that_make_no_limit_are_refused(still_db: Database, given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        Limit.set(still_db, API, **given)
+    with pytest.raises(LimitNotFound):
+        Limit.open(still_db, API)
+
+
+def test_slots_do_not_become_a_rate(slots: Callable[..., Bench]) -> None:
+    b = slots(1)
+    Limit.set(b.db, CALLS, rate=1, per=1)
+    with pytest.raises(InvalidArgument, match="has slots"):
+        Limit.set(b.db, API, rate=1, per=1)
+    with pytest.raises(InvalidArgument, match="has a rate"):
+        Limit.set(b.db, CALLS, slots=1)
+
+
+@pytest.mark.parametrize("names", ["api", ["none"], [""], [1], ["a"] * 1001, list("abcdefghi")], ids=repr)
+def test_a_queue_needs_limits_that_exist(still_db: Database, names: Any) -> None:
+    with pytest.raises((InvalidArgument, LimitNotFound, fdbqueue.errors.TooMuchForOneTransaction)):
+        TaskQueue.create(still_db, "q", limits=names)
+    assert [*fdbqueue.list_queues(still_db)] == []
+
+
+def test_a_queue_tells_its_limits(slots: Callable[..., Bench]) -> None:
+    assert slots(1).queue.options["limits"] == [API]
+
+
+def test_a_task_with_a_damaged_record_gives_its_slot_back(slots: Callable[..., Bench]) -> None:
+    b = slots(1)
+    b.put(1)
+    b.put(2)
+    task = b.take()
+    b.db.set(b.queue._shape.keys.task(id_bytes(task.id)), b"damaged")
+
+    b.queue.release_all(b.db)
+
+    assert b.taken_data() == [2]
+    assert used(b.db) == 1
+    assert sound(b.db)
+
+
+def test_a_task_that_no_process_can_decode_gives_its_slot_back(slots: Callable[..., Bench]) -> None:
+    b = slots(1)
+    id_ = b.put("x")
+    key = b.queue._shape.keys.task(id_bytes(id_))
+    record = record_of(b.db[key])
+    broken = record_to_bytes(replace(record, payload=b"{"))
+    b.db.set(key, broken)
+    b.db.set(b.queue._shape.discipline.filed(record), broken)
+
+    assert b.take() is None
+
+    assert b.state(id_) == "!"
+    assert used(b.db) == 0
+
+
+def test_a_composed_take_and_ack_use_no_slot_afterwards(slots: Callable[..., Bench]) -> None:
+    b = slots(1)
+    b.put("x")
+
+    @transactional
+    def work(tr: Any) -> None:
+        b.queue.ack(tr, b.queue.take(tr, session=b.session))
+
+    work(b.db)
+
+    assert used(b.db) == 0
+    assert sound(b.db)
