@@ -140,3 +140,17 @@ def is_over(env):
     except lmdb.Error:
         return True
     return False
+
+
+def test_an_error_that_is_no_lack_of_room_is_raised_at_once(db, monkeypatch):
+    """Other tries would give up the reserve and end the snapshots of readers, for nothing."""
+    batches, tries = db.engine._store.committer._batches, []
+
+    def fail_and_count(*_: object, **__: object) -> None:
+        tries.append(1)
+        fail()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batches, "_within_map", fail_and_count)
+        assert error_code(lambda: batches._sparingly([], None)) == IO_ERROR
+    assert len(tries) == 1

@@ -26,6 +26,10 @@ from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, Ageless, be
 ONE = (1).to_bytes(8, "little")
 
 
+A_WHILE_S = 0.15
+"""Long enough for a wait to end by mistake."""
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "data"
@@ -403,6 +407,21 @@ def test_a_request_of_a_closed_database_has_an_unknown_result(path, db, pool):
     assert ours.result() == COMMIT_UNKNOWN
     with fdbqueue.open(f"embedded:{path}") as again:
         assert count(again, b"both") == 1
+
+
+def test_a_wait_lasts_until_its_leader_resigns(path, db, pool):  # noqa: ARG001  # the database makes the directory
+    """A wait that returns at once would keep a processor busy."""
+    other = Pool(Directory.open(str(path)), fdbqueue.RealRuntime())
+    programs.lead(pool)
+    assert not other.try_lead()
+    waiting = threading.Thread(target=other.wait, daemon=True)
+    waiting.start()
+    waiting.join(A_WHILE_S)
+    assert waiting.is_alive()
+    pool.resign()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+    other.close()
 
 
 def test_a_wait_that_fails_is_an_unknown_result(db, pool, monkeypatch):
