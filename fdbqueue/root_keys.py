@@ -144,8 +144,8 @@ class RootKeys:
         return slice(under + b"\x00", under + b"\xff")
 
     def is_before_the_first_queue(self, key: bytes) -> bool:
-        """True if `key` may lie under a root in which no queue has been created yet: receipts, sessions, limits
-        and results of Celery.
+        """True if `key` may lie under a root in which no queue has been created yet: receipts, sessions,
+        limits, and results of Celery.
         """
         column, *shape = self._shape_of(key)
         if column in (GROUP, GROUP_SWEEP, CELERY):
