@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Failure, FairQueue, TaskQueue, limits, transactional
+from fdbqueue import Database, DeadLetters, Failure, FairQueue, Limit, TaskQueue, limits, transactional
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from tests.conftest import TEST_ROOT
@@ -119,6 +119,29 @@ def test_what_task_queues_wait_for(
     waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
     assert waits == take
     assert trips_of(engine, db, lambda tr: queue.ack(tr, task))[0] == ack
+
+
+@pytest.mark.parametrize(
+    "blocked", [1, 1_000, pytest.param(1_000_000, marks=(pytest.mark.slow, pytest.mark.timeout(3_000)))]
+)
+def test_blocked_tasks_cost_a_take_nothing(trips: tuple[Database, Trips], blocked: int) -> None:
+    """A take of a free task, and one that finds only tasks over their limit."""
+    db, engine = trips
+    Limit.set(db, "api", slots=1)
+    queue = TaskQueue.create(db, "trips", limits=["api"])
+    other = TaskQueue.create(db, "other", limits=["api"])
+    session = fdbqueue.Session(db, ttr=1e9)
+    other.put(db, "x")
+    for start in range(0, blocked, 1_000):
+        queue.put_many(db, [None] * min(1_000, blocked - start))
+
+    def read(take: Callable[[Any], Any]) -> tuple[int, int, bool]:
+        before = engine.reads
+        waits, task = trips_of(engine, db, take)
+        return waits, engine.reads - before, task is not None
+
+    assert read(lambda tr: other.take(tr, session=session)) == (1, 10, True)
+    assert read(lambda tr: queue.take(tr, session=session)) == (1, 9, False)
 
 
 def test_a_cancel_and_a_progress_take_one_round_trip(trips: tuple[Database, Trips]) -> None:
