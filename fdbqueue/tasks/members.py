@@ -35,7 +35,7 @@ class Roll:
 
 @dataclass
 class _Sums:
-    """What a change adds to the counts: of groups, and of the members of the queue by epoch and group."""
+    """The changes of counts: of groups, and of the members of the queue by epoch and group."""
 
     groups: defaultdict[bytes, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     members: defaultdict[tuple[int, bytes], Counter[str]] = field(

@@ -37,6 +37,7 @@ from fdbqueue.fair import items as fair_items
 from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, stride, telling, thread_pool
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
+from fdbqueue.groups import settling
 from fdbqueue.limiting import slots as limit_slots
 from fdbqueue.limiting import state as limit_state
 from fdbqueue.line import decision, results, shares, staging, take, taking, waiting
@@ -66,6 +67,7 @@ from fdbqueue.tasks import (
     failures,
     in_all,
     limited,
+    members,
     partitioning,
     progress,
     ready,
@@ -1571,6 +1573,75 @@ PLANTS = (
         "unique",
         50,
         near=4,
+    ),
+    Plant(
+        "a doubt of a group that is cleared by a snapshot read",
+        settling.Settling._clear,
+        "self._rely_on(tr, group)",
+        "pass",
+        "groups",
+        300,
+        near=64,
+    ),
+    Plant(
+        "a group that ends while a member is left",
+        settling.judge,
+        "found.counts.left <= 0",
+        "found.counts.left <= 1",
+        "groups",
+        50,
+        near=1,
+    ),
+    Plant(
+        "an end of a member that leaves no doubt",
+        members._end,
+        "sums.doubts.add(member.group)",
+        "pass",
+        "groups",
+        50,
+    ),
+    Plant(
+        "a member that counts twice after a kick",
+        members._end,
+        "if member.counted:",
+        "if False:",
+        "groups",
+        50,
+    ),
+    Plant(
+        "a burial that is counted by a group that waits for it",
+        members._moved,
+        "not member.holds and not member.counted",
+        "not member.counted",
+        "groups",
+        50,
+        near=17,
+    ),
+    Plant(
+        "a truncate that forgets the members of groups",
+        in_all.truncate,
+        "truncated(changes[0].roll)",
+        "pass",
+        "groups",
+        50,
+    ),
+    Plant(
+        "a drop that clears the counts of members",
+        registry.Registry._dropped,
+        "return slice(contents.start, counts.start), slice(counts.stop, contents.stop)",
+        "return (contents,)",
+        "groups",
+        100,
+        near=1,
+    ),
+    Plant(
+        "a take of a member of a cancelled group",
+        source.TaskSource._wanted,
+        "return self._without_cancelled(change, records)",
+        "pass",
+        "groups",
+        100,
+        near=24,
     ),
     Plant(
         "a sweep of ended tasks that does not conflict with another",

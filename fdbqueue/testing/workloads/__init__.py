@@ -56,6 +56,7 @@ _MODULES = (
     "fairness",
     "fleet",
     "follows",
+    "groups",
     "holding",
     "hooked",
     "keyed",
