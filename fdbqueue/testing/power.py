@@ -29,6 +29,11 @@ class Disk:
         self._names: dict[str, int] = {}
         self._untold: set[tuple[int, int]] = set()
         """Descriptors, and their files: a flush has failed, and they do not know."""
+        self._failed: set[int] = set()
+        self.deceives = False
+        """True once a descriptor that was opened after a failed flush has flushed that file. Linux tells it
+        nothing, so a commit may count as durable that is not (docs/design.md: a failed flush).
+        """
 
     def write(self, fd: int, data: bytes, at: int) -> None:
         """Note a write, which no flush covers yet."""
@@ -37,6 +42,7 @@ class Disk:
     def flush(self, fd: int) -> None:
         """Note that all writes of a file are durable."""
         file = os.fstat(fd).st_ino
+        self.deceives = self.deceives or (file in self._failed and not _is_marked(fd))
         for at, data in self._later.pop(file, ()):
             _put(self._durable[file], at, data)
 
@@ -44,7 +50,11 @@ class Disk:
         """Note a flush that has failed: the kernel drops some sectors, and no later flush writes them."""
         file = os.fstat(fd).st_ino
         self._durable[file] = _some(self._durable[file], self._later.pop(file, []), random)
-        self._untold |= {(other, file) for other in _open_descriptors(file) if other != fd}
+        self._failed.add(file)
+        others = set(_open_descriptors(file)) - {fd}
+        self._untold |= {(other, file) for other in others}
+        for known in (fd, *others):
+            _mark(known)
 
     def tells(self, fd: int) -> bool:
         """True once for each descriptor that was open as another flush of its file failed, as in Linux."""
@@ -74,6 +84,15 @@ class Disk:
     def _found(self) -> dict[str, int]:
         with os.scandir(self._path) as entries:
             return {entry.name: entry.inode() for entry in entries if entry.name in _KEPT}
+
+
+def _mark(fd: int) -> None:
+    """Mark an open file: numbers of descriptors are used again. No read or write of ours uses its offset."""
+    os.lseek(fd, 1, os.SEEK_SET)
+
+
+def _is_marked(fd: int) -> bool:
+    return os.lseek(fd, 0, os.SEEK_CUR) == 1
 
 
 def _open_descriptors(file: int) -> Iterator[int]:

@@ -49,6 +49,8 @@ class PowerCut:
     files: Mapping[str, bytes]
     events: int
     version: int
+    deceives: bool = False
+    """As Disk.deceives at that moment."""
 
 
 class SharedDirectory:

@@ -261,7 +261,8 @@ class Simulation:
         """Return the files that a power cut would leave now; the run goes on."""
         directory = self._shared()
         version = directory.environment.info()["last_txnid"]
-        return PowerCut(directory.disk.cut(random), len(self.trace.events), version)
+        disk = directory.disk
+        return PowerCut(disk.cut(random), len(self.trace.events), version, disk.deceives)
 
     @contextmanager
     def recovered(self, cut: PowerCut) -> Iterator[Database]:

@@ -27,7 +27,8 @@ def survives_power_cuts(simulation: Simulation, cuts: Sequence[PowerCut]) -> Che
             ended = [op for op in trace.operations if op.done and (op.ended or 0) < cut.events]
             try:
                 with simulation.recovered(cut) as recovered:
-                    yield from _complete(recovered, visible, ended)
+                    if not cut.deceives:
+                        yield from _complete(recovered, visible, ended)
                     yield from one_serial_order(trace, recovered)
                     yield from _higher(recovered, ended)
             except Exception as error:
