@@ -61,6 +61,7 @@ REGRESSIONS = {
     "temporary": (7_000_543,),
     "told": (1_559_249_750,),
     "unavailable": (260_000_217,),
+    "unflushed": (2_138_702_519,),
     "waits": (260_000_323,),
 }
 
