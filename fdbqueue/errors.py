@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import fdbqueue.element_errors as element_errors
+import fdbqueue.framework_errors as framework_errors
 from fdbqueue.element_errors import *  # noqa: F403  # the names in element_errors.__all__
 from fdbqueue.error_root import FdbQueueError
+from fdbqueue.framework_errors import *  # noqa: F403  # likewise
 
 __all__ = [
     "BlockingCall",
     "ClientLibraryMissing",
     "ClientLibraryTooOld",
-    "ClusterForked",
     "ClusterMismatch",
     "CodecExists",
     "DatabaseClosed",
@@ -51,7 +52,6 @@ __all__ = [
     "PayloadUnknown",
     "PayloadUnreadable",
     "PayloadUnsupported",
-    "PoolRefused",
     "ProxyClosed",
     "QueueBusy",
     "QueueDropped",
@@ -82,7 +82,6 @@ __all__ = [
     "TooMuchToSweep",
     "TransactionOpen",
     "UniqueTaskBusy",
-    "UnknownBrokerUrl",
     "UnknownCodec",
     "UnknownKind",
     "UnknownSession",
@@ -97,6 +96,7 @@ __all__ = [
     "WrongType",
 ]
 __all__ += element_errors.__all__
+__all__ += framework_errors.__all__
 
 
 class NotADatabase(FdbQueueError, TypeError):
@@ -125,18 +125,6 @@ class WaitStopped(FdbQueueError):
 
 class UnknownUrl(FdbQueueError, ValueError):
     """{url!r} names no engine: use "fdb:", "fdb:CLUSTER_FILE", "embedded:PATH", also with "?durability=soon" or "?durability=process", or "memory:"."""
-
-
-class UnknownBrokerUrl(FdbQueueError, ValueError):
-    """{url!r} names no database: use "fdbqueue+embedded:///PATH", also with "?durability=soon" or "?durability=process", "fdbqueue+fdb:///CLUSTER_FILE", or "fdbqueue+fdb://" for the default cluster file."""
-
-
-class ClusterForked(FdbQueueError, RuntimeError):
-    """This process was forked from one that had opened a cluster, and FoundationDB's client library does not survive a fork ({url}): open the cluster after the fork, or start the process afresh, as Celery does with worker_pool_start_method = "spawn"."""
-
-
-class PoolRefused(FdbQueueError, RuntimeError):
-    """The {pool} pool of Celery cannot be used with fdbqueue, as leases are renewed in threads: use the pools prefork, threads or solo."""
 
 
 class ClientLibraryMissing(FdbQueueError, ImportError):

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from fdbqueue import limits
 from fdbqueue.database import Database, engine_errors, is_away, run
@@ -22,34 +22,13 @@ from fdbqueue.sessions.ending import (
     end_overdue,
     end_the_dead,
 )
+from fdbqueue.sessions.kept import Kept, Tidied
 from fdbqueue.sessions.silence import Silence
 from fdbqueue.trouble import SURVIVED
 
 T = TypeVar("T")
 
 _log = logger("fdbqueue")
-
-
-class Kept(Protocol):
-    """A session that the keeper renews, and ends as soon as it is not `wanted`."""
-
-    id: bytes
-    name: str | None
-    lost: bool
-    wanted: Callable[[], bool] | None
-
-    def beat_if_due(self) -> None: ...
-    def end_within(self, timeout_s: float | None) -> None: ...
-
-
-class Tidied(Protocol):
-    """A queue that the keeper sweeps, one batch at a time, when something is due."""
-
-    @property
-    def name(self) -> str: ...
-    def guard(self, tr: Transaction) -> Callable[[], None]: ...
-    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]: ...
-    def tidy(self, tr: Transaction) -> bool: ...
 
 
 class Keeper:

@@ -27,7 +27,8 @@ from fdbqueue.root_keys import RootKeys
 from fdbqueue.runs import token_of
 from fdbqueue.runtime import Stop
 from fdbqueue.seam import Transaction
-from fdbqueue.sessions.keeper import Keeper, Tidied, keeper_of
+from fdbqueue.sessions.keeper import Keeper, keeper_of
+from fdbqueue.sessions.kept import Tidied
 from fdbqueue.sessions.session import Session, ask_alive
 from fdbqueue.task import Task
 from fdbqueue.tasks import routing, verbs

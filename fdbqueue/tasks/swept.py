@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import Transaction
-from fdbqueue.sessions.keeper import Tidied
+from fdbqueue.sessions.kept import Tidied
 from fdbqueue.tasks import results
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.repartition import Settling
