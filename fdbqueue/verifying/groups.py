@@ -22,7 +22,7 @@ class GroupChecks:
     def asks(self, rest: list[Any]) -> Iterator[Ask]:
         keys, group = self._keys, rest[0]
         yield from (keys.group(group), keys.group_counts(group), keys.group_cancelled(group))
-        yield keys.doubt(group)
+        yield from (keys.doubt(group), keys.cancelling(group))
 
     def judge(self, row: Row, rest: list[Any], seen: Seen) -> Iterator[Suspect]:
         keys, group = self._keys, rest[0]
@@ -38,7 +38,8 @@ class GroupChecks:
             return
         is_closed = not found.is_open or seen.value(keys.group_cancelled(group)) is not None
         left = counts_of(seen.value(keys.group_counts(group))).left
-        if is_closed and left <= 0 and not found.ended_us and seen.value(keys.doubt(group)) is None:
+        is_due = any(seen.value(key) is not None for key in (keys.doubt(group), keys.cancelling(group)))
+        if is_closed and left <= 0 and not found.ended_us and not is_due:
             text = f"No member of the group {group.hex()} is left, and no sweep lets it end."
             yield Suspect(Flaw.TIMER, row.key, text, self._mending, partial(self._doubt, group))
 

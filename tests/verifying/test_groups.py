@@ -93,6 +93,11 @@ def test_a_sound_group_has_no_finding(place: Place) -> None:
     assert place.verify().findings == ()
 
 
+def test_a_cancel_that_no_sweep_has_seen_is_no_finding(place: Place) -> None:
+    place.closed.cancel(place.db)
+    assert place.verify().findings == ()
+
+
 @pytest.mark.parametrize("what", PLANTS)
 def test_a_contradiction_of_groups_is_found_and_mended(place: Place, what: str) -> None:
     plant, flaws = PLANTS[what]
