@@ -42,6 +42,14 @@ class MemberChecks:
             yield self._task(rest[GROUP_BYTES:])
 
     def judge(self, column: int, row: Row, rest: bytes, seen: Seen) -> Iterator[Suspect]:
+        if column == MEMBERS and _is_left_over(row.value):
+            _, group = self._shared.members_parts(row.key)
+            counts = members_of(row.value)
+            text = (
+                f"The queue counts no member of the group {group.hex()}, and yet {counts['counted']:,}"
+                f" counted and {counts['buried']:,} buried ones."
+            )
+            yield Suspect(Flaw.COUNTER, row.key, text, self._mending, partial(_clear_left_over, row.key))
         if column != MEMBER:
             return
         group, id_ = rest[:GROUP_BYTES], rest[GROUP_BYTES:]
@@ -93,6 +101,17 @@ class MemberChecks:
 
 def members_in(value: bytes | None) -> int:
     return members_of(value)["members"]
+
+
+def _is_left_over(value: bytes | None) -> bool:
+    """True for counts of no members that tell of counted or buried ones."""
+    counts = members_of(value)
+    return not counts["members"] and any(counts.values())
+
+
+def _clear_left_over(key: bytes, tr: Transaction) -> None:
+    if _is_left_over(tr.get(key).value):
+        tr.clear(key)
 
 
 def _may_be_member(value: bytes | None, group: bytes) -> bool:

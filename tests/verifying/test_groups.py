@@ -72,6 +72,10 @@ PLANTS: dict[str, tuple[Callable[[Place, Any], object], list[Flaw]]] = {
         lambda at, tr: tr.add(at.shared.members_of(0, at.of), members_added({"members": 5})),
         [Flaw.COUNTER, Flaw.COUNTER],
     ),
+    "a count of buried members without a member": (
+        lambda at, tr: tr.add(at.shared.members_of(0, b"x" * 16), members_added({"buried": 1})),
+        [Flaw.COUNTER],
+    ),
     "counts of the group": (
         lambda at, tr: tr.add(at.keys.group_counts(at.of), counts_added({"done": 1})),
         [Flaw.COUNTER],
