@@ -1460,7 +1460,7 @@ PLANTS = (
     Plant(
         "an end of a scope that leaves its entry",
         unique.follow,
-        "tr.compare_and_clear(key, old.id)",
+        "tr.compare_and_clear(keys.unique(unique.key), old.id)",
         "pass",
         "unique",
         50,
@@ -1713,8 +1713,8 @@ PLANTS = (
     Plant(
         "a sweep that leaves the pieces of a result",
         task_results.forget,
-        "tr.clear_range(pieces.start, pieces.stop)",
-        "pass",
+        "_clear(tr, keys, id_in(row.key))",
+        "tr.clear(keys.result(id_in(row.key)))",
         "results",
         50,
         near=6,
