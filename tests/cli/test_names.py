@@ -70,6 +70,16 @@ COMMANDS: dict[str, list[str]] = {
     "work": ["Q", "m:f"],
 }
 CREATING = {"create": ["Q"], "put": ["Q", "x", "--create"], "elements add": ["Q", "x", "--create"]}
+ON_NO_QUEUE = {
+    *(f"group {verb}" for verb in ("cancel", "close", "create", "list", "show", "wait")),
+    *(f"limit {verb}" for verb in ("delete", "list", "set", "show")),
+    *(
+        f"schedule {verb}"
+        for verb in ("change", "create", "delete", "fire", "list", "next", "pause", "resume")
+    ),
+    *(f"schedule {verb}" for verb in ("run", "show")),
+}
+"""They name groups, limits and schedules: tests/cli/test_groups.py, test_limits.py, test_schedules.py."""
 WITHOUT_A_PLACE = {"completion", "dashboard", "demo", "doctor"}
 """`doctor` tells of a place without a database: tests/cli/test_doctor.py. `dashboard` needs an extra first:
 tests/cli/test_dashboard.py."""
@@ -99,7 +109,7 @@ def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
 def test_the_list_of_commands_is_complete() -> None:
     groups = {name: group for name, group in cli.commands.items() if isinstance(group, click.Group)}
     inner = {f"{name} {command}" for name, group in groups.items() for command in group.commands}
-    assert {*cli.commands, *inner} - {*groups} == {*COMMANDS, *CREATING} | WITHOUT_A_PLACE
+    assert {*cli.commands, *inner} - {*groups} == {*COMMANDS, *CREATING} | ON_NO_QUEUE | WITHOUT_A_PLACE
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"queues"}))

@@ -43,6 +43,7 @@ class World:
         for kind, task in self.held.items():  # no wait for its progress lasts
             self.tasks[kind].progress(db, task, 0.25)
         self.schedule = fdbqueue.Schedule.create(db, "nightly", every=86_400, queue="fair")
+        self.group = fdbqueue.Group.create(db)
         self.plain = fdbqueue.Queue.named(db, "plain")
         self.plain.enqueue_many(db, [1, 2, 3])
         self.fair = fdbqueue.FairQueue(Subspace(("fuzz", "fair")), key=lambda item: item)

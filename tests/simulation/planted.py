@@ -253,8 +253,8 @@ PLANTS = (
         "due_us=seen.next_due_us",
         "due_us=None",
         "emptied",
-        400,
-        near=136,
+        600,
+        near=474,
     ),
     Plant(
         "a request that does not watch the request ahead of it",

@@ -1,14 +1,12 @@
 """Limited: two queues under shared limits, workers that die with slots, and an operator that changes them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import product
 from random import Random
 from typing import Any
 
-from fdbqueue import limits
-from fdbqueue.database import Database, run
+from fdbqueue.database import run
 from fdbqueue.errors import NotTaken, RepartitionUnderWay, TaskNotFound, UnknownSession
 from fdbqueue.limiting.limit import Limit
 from fdbqueue.sessions.session import Session
@@ -16,19 +14,24 @@ from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import QUIET_S, cramped
+from fdbqueue.testing.workloads.limited_checks import (
+    BURST,
+    LAST_TAKE,
+    NAMES,
+    PER_S,
+    RATE,
+    SLOTS,
+    STARTS,
+    TAKE,
+    WAIT_S,
+    agreeing,
+    none_is_stuck,
+    slots_are_back,
+    starts_in_bounds,
+)
 from fdbqueue.testing.workloads.tasks import ENOUGH_S, counted_and_found, total
-from fdbqueue.verifying.verify import verify
-
-NAMES = ("limited", "limited too")
-SLOTS, STARTS = "slots", "starts"
-RATE, PER_S, BURST = 1, 4.0, 3
-TAKE, LAST_TAKE = "take under limits", "take at the end"
-WAIT_S = 30.0
-"""A take that waits for so long, beside a ready task and alone, is stuck."""
-SLACK_S = limits.CLOCK_SKEW_S + limits.TRANSACTION_AGE_MAX_S
 
 
 class Opened:
@@ -138,47 +141,3 @@ def finish_one(client: Client, q: TaskQueue) -> None:
     if task is not None:
         with suppress(NotTaken):
             q.ack(client.db, task)
-
-
-def none_is_stuck(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that no task waits beside a free slot or a token, once only one process is left."""
-    for name in NAMES:
-        for op in trace.of(name, LAST_TAKE):
-            if op.done and op.result is None:
-                yield f"a task of {name!r} was ready, and no take got it for {WAIT_S:g} s"
-
-
-def slots_are_back(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that no slot is held when no task is left."""
-    for op in trace.of(NAMES[0], "slots"):
-        if op.done and op.result:
-            yield f"{op.result} slots are held by no task"
-
-
-def agreeing(_: Trace, database: Database) -> Iterator[str]:
-    """Check that all keys of the root agree."""
-    for finding in verify(database).findings:
-        yield f"verify: {finding.text}"
-
-
-def starts_in_bounds(named: Sequence[Sequence[str]]) -> Checker:
-    """Check that no more tasks started in any window than the burst and the rate allow. The slack of the
-    clocks, and of the time between the look of a take at its clock and its commit, is added to each window.
-    """
-    queues = [name for name, names in zip(NAMES, named, strict=True) if STARTS in names]
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        takes = [op for name in queues for op in trace.of(name, TAKE, LAST_TAKE) if op.done and op.result]
-        spans = [(op.began_s, op.ended_s or op.began_s, _count_in(op.result)) for op in takes]
-        for began_s, ended_s in product((one[0] for one in spans), (one[1] for one in spans)):
-            started = sum(count for first, last, count in spans if began_s <= first and last <= ended_s)
-            allowed = BURST + RATE * (max(0.0, ended_s - began_s) + SLACK_S) / PER_S
-            if started > allowed:
-                yield f"{started} tasks started in {ended_s - began_s:.1f} s, and {allowed:.1f} may"
-                return
-
-    return check
-
-
-def _count_in(result: Task | list[Task]) -> int:
-    return len(result) if isinstance(result, list) else 1
