@@ -250,12 +250,11 @@ def checked_payload(payload: bytes) -> bytes:
     return payload
 
 
-def too_much(count: int, size_bytes: int) -> TooMuchForOneTransaction:
+def too_much(
+    count: int, size_bytes: int, size_bytes_max: int = limits.BATCH_BYTES_MAX
+) -> TooMuchForOneTransaction:
     return TooMuchForOneTransaction(
-        count=count,
-        size_bytes=size_bytes,
-        count_max=limits.BATCH_ITEMS_MAX,
-        size_bytes_max=limits.BATCH_BYTES_MAX,
+        count=count, size_bytes=size_bytes, count_max=limits.BATCH_ITEMS_MAX, size_bytes_max=size_bytes_max
     )
 
 

@@ -27,6 +27,12 @@ PAYLOAD_DEPTH_MAX = 200
 # FoundationDB's advice: a transaction above 1 MB is a design question.
 BATCH_BYTES_MAX = 1_000_000
 BATCH_ITEMS_MAX = 1_000
+# Records of the items that one take or one serving changes; a record with a long task key is written seven
+# times. Bytes of the holders that one take writes under limits.
+BATCH_RECORDS_BYTES_MAX = 1_000_000
+BATCH_HOLDERS_BYTES_MAX = 1_000_000
+# A put of several tasks, with all that it writes: a tenth of a transaction is left to the caller.
+PUT_BYTES_MAX = 9_000_000
 # One step of an import. A task has some 300 bytes of keys besides its payload.
 IMPORT_BATCH_ITEMS = 200
 IMPORT_BATCH_BYTES = 500_000
@@ -213,6 +219,10 @@ TASK_KEY_DEPTH_MAX = 100
 # A put writes a task key, or a unique key, this number of times, with the ranges of its conflicts. Puts that
 # share a transaction count these bytes: a thousand with long keys would not fit.
 TASK_KEY_COPIES = 20
+# The copies of each further task of one put with the same task key, and the bytes of a task beside its task
+# key, headers, trace and longer payload.
+BUSY_KEY_COPIES = 8
+TASK_BYTES = 1_200
 UNIQUE_KEY_COPIES = 11
 RUN_ID_BYTES_MAX = 100
 KEY_CONCURRENCY_MAX = 1_000_000

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from fdbqueue import limits
 from fdbqueue.limiting.holders import ask_holders, reached_of
 from fdbqueue.limiting.keys import Held, LimitKeys, encode_held, held_of
 from fdbqueue.limiting.state import State, ask, ask_by_snapshot, give_slots, rely_on_all
@@ -21,16 +22,22 @@ class Limits:
     def __init__(self, root: bytes, queue: int, names: Sequence[str]) -> None:
         self._queue = queue
         self._keys = {name: LimitKeys(root, name) for name in names}
+        self._most = max(1, limits.BATCH_HOLDERS_BYTES_MAX // sum(map(_holder_bytes, names)))
         self.bells = [keys.bell for keys in self._keys.values()]
         """Keys of which one changes when a slot is free again, and when a limit changes."""
 
     def ask_free(self, tr: Transaction, now_us: int) -> Callable[[], int | None]:
-        """Ask for the number of tasks that may start now; None for any number.
+        """Ask for the number of tasks that may start now, in one transaction; None for any number.
 
         Reads: the limits, serialisably; their slots and tokens, by snapshot.
         """
         asked = [ask(tr, keys) for keys in self._keys.values()]
-        return lambda: min(_known(reply().free(now_us) for reply in asked), default=None)
+
+        def reply() -> int | None:
+            free = min(_known(reply().free(now_us) for reply in asked), default=None)
+            return None if free is None else min(free, self._most)
+
+        return reply
 
     def ask_next(self, tr: Transaction, now_us: int) -> Callable[[], int | None]:
         """Ask for the time at which tokens have come, if there are none now; in microseconds."""
@@ -94,7 +101,8 @@ class Limits:
         held = [(keys, keys.holder(self._queue, id_)) for keys in self._keys.values()]
         asked = [(keys, key, tr.get(key)) for keys, key in held]
         for keys, key, value in asked:
-            self._give_back_of(tr, keys, [(key, value.value)] if value.present() else [])
+            _give_back_of(tr, keys, [value.value] if value.present() else [])
+            tr.clear(key)
 
     def give_back_all(self, tr: Transaction) -> None:
         """Give back the slots of all tasks of the queue, at most limits.SLOTS_MAX of each limit.
@@ -104,17 +112,20 @@ class Limits:
         under = [(keys, keys.holders_in(self._queue)) for keys in self._keys.values()]
         asked = [(keys, tr.get_range(holders.start, holders.stop)) for keys, holders in under]
         for keys, rows in asked:
-            self._give_back_of(tr, keys, [(row.key, row.value) for row in rows])
+            _give_back_of(tr, keys, [row.value for row in rows])
+            holders = keys.holders_in(self._queue)
+            tr.clear_range(holders.start, holders.stop)  # each of them by itself were megabytes
 
-    def _give_back_of(self, tr: Transaction, keys: LimitKeys, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        cells = list[int]()
-        for key, value in rows:
-            held = held_of(value)
-            tr.clear(key)
-            if held is not None:
-                cells.append(held.cell)
-        if cells:
-            give_slots(tr, keys, cells)
+
+def _give_back_of(tr: Transaction, keys: LimitKeys, holders: Iterable[bytes]) -> None:
+    cells = [held.cell for held in map(held_of, holders) if held is not None]
+    if cells:
+        give_slots(tr, keys, cells)
+
+
+def _holder_bytes(name: str) -> int:
+    """The bytes that a start writes for a limit at most: the value of a holder has the name of its queue."""
+    return 200 + limits.QUEUE_NAME_BYTES_MAX + 4 * len(name.encode())
 
 
 def _known(numbers: Iterable[int | None]) -> Iterator[int]:

@@ -88,14 +88,14 @@ def pair(requests: Sequence[Ticket], counts: Sequence[int], offers: Sequence[Off
 
 
 def portion_of(offers: Iterable[Offer]) -> Portion:
-    """The first offers, at most limits.BATCH_BYTES_MAX of payload, but at least one offer. Reads no more of
-    `offers` than it needs.
+    """The first offers, at most limits.BATCH_BYTES_MAX of payload and limits.BATCH_RECORDS_BYTES_MAX of
+    stored values, but at least one offer. Reads no more of `offers` than it needs.
     """
     found: list[Offer] = []
-    total = 0
+    total = stored = 0
     for offer in offers:
-        total += offer.size_bytes
-        if found and total > limits.BATCH_BYTES_MAX:
+        total, stored = total + offer.size_bytes, stored + len(offer.value)
+        if found and (total > limits.BATCH_BYTES_MAX or stored > limits.BATCH_RECORDS_BYTES_MAX):
             return Portion(found, True)
         found.append(offer)
     return Portion(found) if found else NOTHING

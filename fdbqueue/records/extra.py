@@ -54,3 +54,6 @@ class Extra(msgspec.Struct, frozen=True, array_like=True):
 
     def with_steps(self, steps: int, steps_bytes: int) -> "Extra":
         return msgspec.structs.replace(self, steps=steps, steps_bytes=steps_bytes)
+
+
+extra_to_bytes = msgspec.msgpack.Encoder().encode

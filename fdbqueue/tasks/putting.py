@@ -3,19 +3,21 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fdbqueue import observing
+from fdbqueue import limits, observing
 from fdbqueue.arguments import (
     checked_batch,
     checked_items,
     checked_payload,
     checked_stop,
     checked_wait,
+    too_much,
     writable,
 )
 from fdbqueue.codec import encoded_each
 from fdbqueue.database import is_transaction
 from fdbqueue.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.partitions.keys import GROUP_BYTES
+from fdbqueue.records.extra import extra_to_bytes
 from fdbqueue.records.groups import AnyGroup
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.runtime import Stop
@@ -108,7 +110,7 @@ class Putting(TaskHandle):
         """Add tasks with the same `options`, in order, all or none. All else is as in `put`.
 
         Raises: TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX tasks or, if there are several,
-        more than limits.BATCH_BYTES_MAX bytes.
+        more than limits.BATCH_BYTES_MAX bytes, or limits.PUT_BYTES_MAX bytes with task keys and headers.
         """
         for name in ALONE.intersection(options):
             if options[name] is not None:
@@ -117,7 +119,10 @@ class Putting(TaskHandle):
         items = checked_items("data", data)
         payloads = checked_batch([*map(checked_payload, encoded_each(self._shape.codec, items))])
         drafts = [self._shape.draft(*pair, options) for pair in zip(items, payloads, strict=True)]
-        return self._put(tr, drafts, timeout, stop) if drafts else []
+        if not drafts:
+            return []
+        _require_fits(drafts)
+        return self._put(tr, drafts, timeout, stop)
 
     def _after(self, after: Task | str) -> dict[str, bytes]:
         """The options of a put after another task: that task, and the group that is made for it."""
@@ -153,6 +158,21 @@ class Putting(TaskHandle):
         if is_transaction(target):
             return calls.put_within(writable(target), drafts)
         return calls.put(drafts, timeout_s, stop)
+
+
+def _require_fits(drafts: Sequence[Draft]) -> None:
+    """Refuse tasks with equal options, with all that is written for them, before the database does it.
+
+    Raises: TooMuchForOneTransaction.
+    """
+    first = drafts[0]
+    if len(drafts) > 1 and (first.key or first.extra is not None):
+        trace_bytes = limits.TRACE_BYTES_MAX if observing.observers else 0
+        record_bytes = len(extra_to_bytes(first.extra)) + trace_bytes
+        beside = limits.TASK_BYTES + limits.BUSY_KEY_COPIES * len(first.key) + 2 * record_bytes
+        size_bytes = sum(len(draft.payload) for draft in drafts) + len(drafts) * beside
+        if size_bytes > limits.PUT_BYTES_MAX:
+            raise too_much(len(drafts), size_bytes, limits.PUT_BYTES_MAX)
 
 
 def _require_alone(options: Mapping[str, Any]) -> None:

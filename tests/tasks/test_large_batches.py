@@ -1,0 +1,84 @@
+"""Batches of tasks with long keys, headers and names fit into one transaction, or are refused before it."""
+
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Limit, TaskQueue, limits
+from fdbqueue.errors import TooMuchForOneTransaction
+
+HEADERS = {"h": "x" * (limits.HEADERS_BYTES_MAX - 10)}
+KEY = "k" * (limits.TASK_KEY_BYTES_MAX - 10)
+LONGEST: dict[str, Any] = {"key": KEY, "headers": HEADERS}
+DATA = "d" * (limits.RECORD_PAYLOAD_BYTES_MAX - 10)
+"""As long as data in a record may be."""
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_put_of_too_many_bytes_is_refused(db: fdbqueue.Database, space: Any, grouped: bool) -> None:
+    queue = TaskQueue.create(db, "q", "fair", root=space)
+    group = fdbqueue.Group.create(db, root=space) if grouped else None
+    data = [DATA] * limits.BATCH_ITEMS_MAX
+    with pytest.raises(TooMuchForOneTransaction) as refused:
+        queue.put_many(db, data, group=group, **LONGEST)
+    assert refused.value.size_bytes > refused.value.size_bytes_max
+    tr = db.create_transaction()
+    with pytest.raises(TooMuchForOneTransaction):
+        queue.put_many(tr, data, group=group, **LONGEST)
+    tr.commit().wait()
+    assert queue.statistics(db)["tasks"]["total"] == 0
+
+
+@pytest.mark.parametrize("kind", ["fair", "utubettl"])
+def test_the_largest_put_fits(db: fdbqueue.Database, space: Any, kind: str) -> None:
+    queue = TaskQueue.create(db, "q", kind, root=space)
+    group, count = fdbqueue.Group.create(db, root=space), limits.BATCH_ITEMS_MAX
+    while True:
+        try:
+            put = queue.put_many(db, [DATA] * count, group=group, **LONGEST)
+            break
+        except TooMuchForOneTransaction:
+            count -= 20
+    assert len(put) == count > limits.BATCH_ITEMS_MAX // 2
+
+
+def test_a_thousand_plain_tasks_with_headers_fit(db: fdbqueue.Database, space: Any) -> None:
+    queue = TaskQueue.create(db, "q", "fifottl", root=space)
+    assert len(queue.put_many(db, [DATA] * limits.BATCH_ITEMS_MAX, headers=HEADERS)) == 1_000
+
+
+def test_a_take_is_cut_short_where_records_are_long(db: fdbqueue.Database, space: Any) -> None:
+    queue = TaskQueue.create(db, "q", "fair", root=space)
+    for number in range(900):
+        unique = f"{number}" + "u" * (limits.TASK_KEY_BYTES_MAX - 20)
+        queue.put(db, DATA, unique=unique, scope="queued", **LONGEST)
+    taken = queue.take_many(db, limits.BATCH_ITEMS_MAX)
+    assert 100 < len(taken) < 900
+    assert queue.statistics(db)["tasks"]["taken"] == len(taken)
+
+
+def test_a_take_under_limits_with_long_names_fits(db: fdbqueue.Database, space: Any) -> None:
+    names = [f"{n}" + "n" * (limits.QUEUE_NAME_BYTES_MAX - 1) for n in range(limits.LIMITS_PER_QUEUE_MAX)]
+    for name in names:
+        Limit.set(db, name, slots=limits.SLOTS_MAX, root=space)
+    queue = TaskQueue.create(db, "q" * limits.QUEUE_NAME_BYTES_MAX, limits=names, root=space)
+    queue.put_many(db, range(500))
+    taken = queue.take_many(db, 500)
+    assert 10 < len(taken) < 500
+    assert Limit.open(db, names[0], root=space).used == len(taken)
+    rest = queue.take_many(db, 1)
+    assert len(rest) == 1
+
+
+def test_a_truncate_gives_many_slots_back_in_few_bytes(db: fdbqueue.Database, space: Any) -> None:
+    Limit.set(db, "slots", slots=limits.SLOTS_MAX, root=space)
+    queue = TaskQueue.create(db, "q", limits=["slots"], root=space)
+    queue.put_many(db, range(500))
+    while queue.take_many(db, 500):
+        pass
+    tr = db.create_transaction()
+    queue.truncate(tr)
+    assert tr.get_approximate_size().wait() < 10_000
+    tr.commit().wait()
+    assert Limit.open(db, "slots", root=space).used == 0
