@@ -315,6 +315,30 @@ def test_a_stopped_call_is_not_claimed() -> None:
     assert together.batches == [1]
 
 
+def test_a_call_that_joins_an_attempt_in_doubt_waits() -> None:
+    """That attempt may be the one that committed: its answer of nothing says nothing about the new call."""
+
+    def work(crew: Combiner, leader: Call) -> None:
+        claims.append([call.payload for call in crew.claim(1000, 1000)])
+        if leader.payload == "leader" and len(claims) == 1:
+            crew.hold()
+            follower.start()
+            wait_for_pending(crew, 1)
+            claims.append([call.payload for call in crew.claim(1000, 1000)])
+        crew.deal(["an item"] if "late" in claims[-1] else [], to_all=True)
+
+    def follow() -> None:
+        answers.extend(combiner.call("late").answer)
+
+    claims: list[list[str]] = []
+    answers: list[str] = []
+    combiner, follower = Combiner(RealRuntime(), work), threading.Thread(target=follow)
+    assert combiner.call("leader").answer == []
+    follower.join(PATIENCE_S)
+    assert claims == [["leader"], ["leader"], ["late"]]
+    assert answers == ["an item"]
+
+
 def test_a_call_stopped_after_its_release_is_not_claimed() -> None:
     """An attempt with an unknown result had held it until then."""
 

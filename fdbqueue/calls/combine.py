@@ -158,11 +158,16 @@ class Combiner:
         stopped.
 
         The claims of a failed attempt are included, so a retried transaction simply claims again. A call that
-        was stopped meanwhile leaves, unless it is held.
+        was stopped meanwhile leaves, unless it is held. Held claims stay alone: the answer may be that of the
+        attempt in doubt, which did not look for calls that have joined since.
         """
         with self._lock:
             if self._claimed:
-                self._prepend([call for call in self._claimed if call.state is not CallState.LEFT])
+                is_in_doubt = self._claimed[0].held
+                self._claimed = [call for call in self._claimed if call.state is not CallState.LEFT]
+                if is_in_doubt:
+                    return list(self._claimed)
+                self._prepend(self._claimed)
                 self._claimed = []
             count = size_bytes = 0
             while self._pending:
