@@ -9,7 +9,7 @@ from celery import Celery
 
 import fdbqueue.celery
 
-BROKER, SEEN = os.environ["BROKER"], Path(os.environ["SEEN"])
+BROKER, SEEN, QUEUE = os.environ["BROKER"], Path(os.environ["SEEN"]), os.environ["NAME"]
 app: Any = Celery("tests.celery.app", broker=BROKER, backend=BROKER)
 app.conf.update(
     task_acks_late=os.environ.get("ACKS", "late") == "late",
@@ -17,8 +17,12 @@ app.conf.update(
     broker_transport_options={"session_ttr": 2},
     result_expires=600,
     worker_proc_alive_timeout=120,
-    worker_pool_start_method=os.environ.get("START", "fork"),
+    task_default_queue=QUEUE,
+    control_exchange=f"{QUEUE}.control",
+    event_exchange=f"{QUEUE}.events",
 )
+if "START" in os.environ:
+    app.conf.worker_pool_start_method = os.environ["START"]
 
 
 def seen() -> list[str]:

@@ -14,13 +14,18 @@ from celery.exceptions import ChordError, TaskRevokedError
 
 import fdbqueue.celery
 from tests.celery.workers import PATIENCE_S, Place
-from tests.conftest import SLOW
+from tests.conftest import CLUSTER_FILE, SLOW
 from tests.support import wait_until
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+@pytest.fixture(params=["embedded", "fdb"])
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    """A broker on each engine that several processes can share."""
+    if request.param == "embedded":
+        return Place(tmp_path)
+    if CLUSTER_FILE is None:
+        pytest.skip("FDB_CLUSTER_FILE names no cluster")
+    return Place(tmp_path, CLUSTER_FILE)
 
 
 @pytest.fixture
@@ -66,7 +71,7 @@ def runs_tasks_groups_chains_and_chords(tasks: Any) -> None:
 def delays_tasks_until_their_eta(tasks: Any) -> None:
     due = time.time() + 1.5
     sent = tasks.run_at.apply_async(countdown=1.5)
-    queue = fdbqueue.TaskQueue.open(fdbqueue.celery.database(tasks.BROKER), "celery")
+    queue = fdbqueue.TaskQueue.open(fdbqueue.celery.database(tasks.BROKER), tasks.QUEUE)
     assert queue.statistics(fdbqueue.celery.database(tasks.BROKER))["tasks"]["delayed"] == 1
     assert due - 0.01 <= result_of(sent)
 
@@ -89,7 +94,7 @@ def answers_remote_control(tasks: Any) -> None:
 
 def takes_urgent_tasks_first(tasks: Any) -> None:
     """While the worker consumes nothing, three tasks come together."""
-    control, queue = tasks.app.control, "celery"
+    control, queue = tasks.app.control, tasks.QUEUE
     control.cancel_consumer(queue, reply=True, limit=1, timeout=PATIENCE_S)
     sent = [tasks.note.apply_async((f"p{level}",), priority=level) for level in (3, 0, 9)]
     control.add_consumer(queue, reply=True, limit=1, timeout=PATIENCE_S)
@@ -151,7 +156,7 @@ def test_acks_early_never_run_a_task_twice(place: Place, tasks: Any) -> None:
     with place.worker("--concurrency", "1", ACKS="early") as killed:
         sent = tasks.sleep.delay(600)
         wait_until(lambda: sent.id in place.log(), PATIENCE_S)
-        queue = fdbqueue.TaskQueue.open(fdbqueue.celery.database(tasks.BROKER), "celery")
+        queue = fdbqueue.TaskQueue.open(fdbqueue.celery.database(tasks.BROKER), tasks.QUEUE)
         db = fdbqueue.celery.database(tasks.BROKER)
         wait_until(lambda: queue.statistics(db)["calls"]["ack"] == 1, PATIENCE_S)
         os.killpg(killed.pid, signal.SIGKILL)

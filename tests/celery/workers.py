@@ -20,11 +20,18 @@ PATIENCE_S = 120.0
 
 
 class Place:
-    """A directory with a broker and an application on it."""
+    """A broker, with an application whose queues and exchanges have names of their own."""
 
-    def __init__(self, directory: Path) -> None:
-        self.broker = f"fdbqueue+embedded://{directory}/data"
-        self.environment = {"BROKER": self.broker, "SEEN": str(directory / "seen")}
+    def __init__(self, directory: Path, cluster_file: str | None = None) -> None:
+        self.on_cluster = cluster_file is not None
+        self.broker = (
+            f"fdbqueue+fdb://{cluster_file}" if cluster_file else f"fdbqueue+embedded://{directory}/data"
+        )
+        self.environment = {
+            "BROKER": self.broker,
+            "SEEN": str(directory / "seen"),
+            "NAME": f"celery-{os.urandom(4).hex()}",
+        }
         self._log = directory / "log"
 
     def app(self, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
