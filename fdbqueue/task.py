@@ -126,3 +126,7 @@ class Failure:
     """Number of the attempt, from 1."""
     when: float = 0.0
     """Seconds since the epoch."""
+    began: float | None = None
+    """The time of its take, in seconds since the epoch; None if the task was not taken, or an earlier release
+    stored the failure.
+    """

@@ -126,7 +126,8 @@ def release(
         change.end(records, "snoozed")
     if failure is not None:
         change.end(records, "failed")
-        free = [replace(record, orphaned=0) for record in change.note(free, failure, failures.RETRIED)]
+        noted = change.note(records, failure, failures.RETRIED)
+        free = [replace(freed(record), orphaned=0) for record in noted]
     if delay_us:
         free = _delayed(change, free, delay_us)
     change.move(records, free)
@@ -276,10 +277,8 @@ def bury(change: Change, records: Sequence[Record], failure: Failure | None = No
 
 def put_aside(change: Change, records: Sequence[Record], failure: Failure | None = None) -> list[Record]:
     """`bury`, counted for no run: the caller counts it for a run of its own choice."""
-    buried = [replace(freed(record), state=TaskState.BURIED) for record in records]
-    if failure is not None:
-        buried = change.note(buried, failure, failures.BURIED)
-    buried = [replace(record, error=record.error or "") for record in buried]
+    noted = records if failure is None else change.note(records, failure, failures.BURIED)
+    buried = [replace(freed(record), state=TaskState.BURIED, error=record.error or "") for record in noted]
     change.move(records, buried)
     return _counted(change, buried, "bury")
 

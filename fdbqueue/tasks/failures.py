@@ -43,8 +43,9 @@ def note(
     tr: Transaction, keys: TaskKeys, record: Record, failure: Failure, outcome: str, now_us: int
 ) -> Record:
     """Store the failure of an attempt. Return the record that counts it. Writes: one key."""
-    whole = _whole(failure, outcome, record.attempts, now_us)
-    entry = Entry(record.failures + 1, whole, run_of(record.token))
+    whole = _whole(failure, outcome, record, now_us)
+    run = run_of(record.token) if outcome == LEASE_LOST else b""
+    entry = Entry(record.failures + 1, whole, run)
     tr.set(_key_of(keys, record.id, entry.number), _to_bytes(entry))
     return replace(record, failures=entry.number, error=class_of(whole.error))
 
@@ -134,15 +135,16 @@ def clear_failures(tr: Transaction, keys: TaskKeys, records: Sequence[Record]) -
             tr.clear_range(under.start, under.stop)
 
 
-def _whole(failure: Failure, outcome: str, attempt: int, now_us: int) -> Failure:
+def _whole(failure: Failure, outcome: str, record: Record, now_us: int) -> Failure:
     return Failure(
         head(_text(failure.error), limits.FAILURE_MESSAGE_BYTES_MAX),
         head(_text(failure.message), limits.FAILURE_MESSAGE_BYTES_MAX),
         tail(_text(failure.detail), limits.FAILURE_DETAIL_BYTES_MAX),
         head(_text(failure.worker), limits.FAILURE_MESSAGE_BYTES_MAX),
         outcome,
-        attempt,
+        record.attempts,
         now_us / 1_000_000,
+        record.taken_us / 1_000_000 if record.taken_us else None,
     )
 
 

@@ -2703,8 +2703,8 @@ PLANTS = (
     Plant(
         "a failure after which the lost leases before still count in a row",
         edges.release,
-        "[replace(record, orphaned=0) for record in change.note(free, failure, failures.RETRIED)]",
-        "change.note(free, failure, failures.RETRIED)",
+        "[replace(freed(record), orphaned=0) for record in noted]",
+        "[freed(record) for record in noted]",
         "hooked",
         50,
     ),

@@ -34,6 +34,24 @@ def test_a_release_with_a_failure_writes_it_down(bench, clock, kind):
     assert (b.take().failures, b.counts("release")) == (1, (1,))
 
 
+def test_a_failure_tells_when_its_attempt_began(bench, clock):
+    """That of a lease that was over, too. A task that was not taken has begun nothing."""
+    b = bench("fifottl", ttr=10)
+    id_ = b.put()
+    began = [clock.now()]
+    task = b.take()
+    clock.advance(2)
+    b.queue.release(b.db, task, failure=ODD)
+    began.append(clock.now())
+    b.take()
+    clock.advance(11)
+    began.append(clock.now())
+    b.queue.bury(b.db, b.take(), failure=ODD)
+    b.queue.kick(b.db)
+    b.queue.bury(b.db, id_, failure=ODD)
+    assert [failure.began for failure in b.queue.failures(b.db, id_)] == [*began, None]
+
+
 def test_a_release_without_a_failure_counts_as_none(bench):
     b = bench()
     id_ = b.put()
