@@ -84,7 +84,8 @@ bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.waking
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.checkpoints
-	$(BIN)/python -m benchmarks.frameworks
+	$(BIN)/python -m benchmarks.frameworks celery
+	$(BIN)/python -m benchmarks.frameworks dramatiq
 
 load: $(VENV)/.ready   ## a minute of mixed load up a ramp of users; a report and plots in load-report/
 	rm -rf load-report && mkdir load-report

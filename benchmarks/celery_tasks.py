@@ -1,4 +1,4 @@
-"""The application that `benchmarks.frameworks` measures: a process of it is a Celery worker."""
+"""The application of Celery that `benchmarks.frameworks` measures: a process of it is a worker."""
 
 import os
 from typing import Any
@@ -7,11 +7,34 @@ from celery import Celery
 
 import fdbqueue.celery  # noqa: F401  # registers the broker
 
-URL = os.environ["BENCHMARK_BROKER"]
-app: Any = Celery("benchmarks.celery_tasks", broker=URL, backend=URL)
+WORKER = ("celery", "--app", "benchmarks.celery_tasks", "worker", "--concurrency", "2", "--loglevel", "ERROR")
+PATIENCE_S = 120.0
+
+
+def address_of(url: str) -> str:
+    engine, _, place = url.partition(":")
+    return url if engine == "redis" else f"fdbqueue+{engine}://{place}"
+
+
+ADDRESS = address_of(os.environ["BENCHMARK_BROKER"])
+app: Any = Celery("benchmarks.celery_tasks", broker=ADDRESS, backend=ADDRESS)
 app.conf.task_acks_late = True
 
 
 @app.task
 def number(given: int) -> int:
     return given
+
+
+def send(given: int) -> Any:
+    return number.delay(given)
+
+
+def ended(sent: Any) -> float:
+    sent.get(timeout=PATIENCE_S)
+    at: float = sent.date_done.timestamp()
+    return at
+
+
+def close() -> None:
+    app.close()

@@ -1,16 +1,17 @@
-"""Celery on fdbqueue, and on Redis: python -m benchmarks.frameworks [--url URL] [--tasks 500] [--rounds 3]
+"""A framework on fdbqueue, and on Redis: python -m benchmarks.frameworks [celery|dramatiq] [--url URL]
 
-The work: a program sends small tasks, one `delay()` after the other. Then a worker with two processes runs
-them, with late acks and stored results. A round measures each broker in turn; a figure is the median of the
-rounds. The time of the worker is that from its first to its last result. The table is Markdown.
+The work: a program sends small tasks, one after the other. Then a worker with two processes runs them, acks
+each when it has run, and stores its result. A round measures each broker in turn; a figure is the median of
+the rounds. The time of the worker is that from its first to its last result. The table is Markdown.
 
-Needs the extra `celery`, the package `redis` and Debian's redis-server. `--url`: the address of one more
-broker, such as fdbqueue+fdb:///etc/foundationdb/fdb.cluster.
+Needs the extra of the framework, the package `redis` and Debian's redis-server. `--url`: one more database,
+such as fdb:/etc/foundationdb/fdb.cluster. `--tasks 500`, `--rounds 3`: the length of a run.
 """
 
 import argparse
 import importlib
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -19,12 +20,27 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 from benchmarks.peer_queues import free_port
 
-WORKER = ("worker", "--concurrency", "2", "--loglevel", "ERROR")
-START_S = 120.0
+FRAMEWORKS = ("celery", "dramatiq")
+
+
+class Framework(Protocol):
+    """A module benchmarks/NAME_tasks.py: an application on the broker that $BENCHMARK_BROKER names."""
+
+    WORKER: Sequence[str]
+    """The options of `python -m` that start two processes of a worker."""
+
+    def send(self, given: int) -> Any:
+        """Send one task, and return its handle."""
+
+    def ended(self, sent: Any) -> float:
+        """Wait for the result of a task. Return the time of its end, in seconds since the epoch."""
+
+    def close(self) -> None: ...
 
 
 class Rates(NamedTuple):
@@ -36,12 +52,12 @@ class Rates(NamedTuple):
 
 class Broker(NamedTuple):
     name: str
-    address: str
+    url: str
     server: Sequence[str] = ()
 
 
 def brokers(folder: Path, more: str | None) -> list[Broker]:
-    ours = f"fdbqueue+embedded://{folder}"
+    ours = f"embedded:{folder}"
     found = [
         Broker("fdbqueue, directory", f"{ours}/now"),
         Broker("fdbqueue, directory, durability=soon", f"{ours}/soon?durability=soon"),
@@ -72,20 +88,31 @@ def running(command: Sequence[str], **environment: str) -> Iterator[None]:
         process.wait()
 
 
-def measure(address: str, tasks: int) -> Rates:
-    os.environ["BENCHMARK_BROKER"] = address
-    sys.modules.pop("benchmarks.celery_tasks", None)
-    module: Any = importlib.import_module("benchmarks.celery_tasks")
-    module.number.delay(0)  # connects
+@contextmanager
+def serving(broker: Broker) -> Iterator[None]:
+    """The server of the broker, if it has one, which accepts connections."""
+    if not broker.server:
+        yield
+        return
+    with running(broker.server):
+        port = urlsplit(broker.url).port
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            time.sleep(0.05)
+        yield
+
+
+def measure(framework: str, url: str, tasks: int) -> Rates:
+    os.environ["BENCHMARK_BROKER"] = url
+    name = f"benchmarks.{framework}_tasks"
+    sys.modules.pop(name, None)
+    module: Framework = importlib.import_module(name)
+    module.send(0)  # connects
     began = time.monotonic()
-    sent = [module.number.delay(given) for given in range(tasks)]
+    sent = [module.send(given) for given in range(tasks)]
     sent_s = time.monotonic() - began
-    command = (sys.executable, "-m", "celery", "--app", "benchmarks.celery_tasks", *WORKER)
-    with running(command, BENCHMARK_BROKER=address):
-        for one in sent:
-            one.get(timeout=START_S)
-    done = sorted(one.date_done.timestamp() for one in sent)
-    module.app.close()
+    with running((sys.executable, "-m", *module.WORKER), BENCHMARK_BROKER=url):
+        done = sorted(module.ended(one) for one in sent)
+    module.close()
     return Rates(tasks / sent_s, (tasks - 1) / (done[-1] - done[0]))
 
 
@@ -99,7 +126,8 @@ def rows(found: dict[str, list[Rates]]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="the address of one more broker")
+    parser.add_argument("framework", nargs="?", choices=FRAMEWORKS, default="celery")
+    parser.add_argument("--url", help="one more database")
     parser.add_argument("--tasks", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
@@ -107,8 +135,10 @@ def main() -> None:
     for _ in range(arguments.rounds):
         with tempfile.TemporaryDirectory(prefix="fdbqueue-bench-") as folder:
             for broker in brokers(Path(folder), arguments.url):
-                with running(broker.server or ("true",)):
-                    found.setdefault(broker.name, []).append(measure(broker.address, arguments.tasks))
+                with serving(broker):
+                    found.setdefault(broker.name, []).append(
+                        measure(arguments.framework, broker.url, arguments.tasks)
+                    )
     print("\n".join(rows(found)))
 
 
