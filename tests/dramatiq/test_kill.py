@@ -14,7 +14,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue.dramatiq import FdbQueueBroker
-from tests.conftest import SLOW
+from fdbqueue.root_keys import DEFAULT_ROOT
+from tests.conftest import CLUSTER_FILE, SLOW
 from tests.support import wait_until
 
 MESSAGES, KILLS = (1_000, 5) if SLOW else (200, 2)
@@ -24,32 +25,36 @@ import os
 import dramatiq
 
 from fdbqueue.dramatiq import FdbQueueBroker
+from fdbqueue.root_keys import DEFAULT_ROOT
 
 broker = FdbQueueBroker(os.environ["PLACE"], session_ttr_s=1)
 dramatiq.set_broker(broker)
 
 
-@dramatiq.actor(max_retries=0)
+@dramatiq.actor(max_retries=0, queue_name=os.environ["QUEUE"])
 def note(number):
-    broker.database[b"ran/%d/%d" % (number, os.getpid())] = b"1"
+    broker.database[DEFAULT_ROOT.pack(("ran", os.environ["QUEUE"], number, os.getpid()))] = b"1"
 """
 
 
+@pytest.fixture(params=["embedded", "fdb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "embedded":
+        return f"embedded:{tmp_path}/data"
+    if CLUSTER_FILE is None:
+        pytest.skip("FDB_CLUSTER_FILE names no cluster")
+    return f"fdb:{CLUSTER_FILE}"
+
+
 @contextmanager
-def workers(place: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [
-        sys.executable,
-        "-m",
-        "dramatiq",
-        "actors",
-        "--processes",
-        "1",
-        "--threads",
-        "4",
-        "--path",
-        str(place),
-    ]
-    process = subprocess.Popen(command, cwd=place, env=os.environ | {"PLACE": url}, start_new_session=True)
+def workers(place: Path, url: str, queue: str) -> Iterator[subprocess.Popen[bytes]]:
+    options = ["--processes", "1", "--threads", "4", "--path", str(place)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dramatiq", "actors", *options],
+        cwd=place,
+        env=os.environ | {"PLACE": url, "QUEUE": queue},
+        start_new_session=True,
+    )
     try:
         yield process
     finally:
@@ -58,26 +63,27 @@ def workers(place: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.timeout(600)
-def test_no_message_is_lost_by_kills(tmp_path: Path) -> None:
+def test_no_message_is_lost_by_kills(tmp_path: Path, url: str) -> None:
     """A message that ran twice was running at a kill, or its ack had not committed."""
     (tmp_path / "actors.py").write_text(ACTORS)
-    url = f"embedded:{tmp_path}/data"
+    queue = f"kills-{os.urandom(4).hex()}"
     with fdbqueue.open(url) as db:
         broker = FdbQueueBroker(db)
-        broker.declare_queue("default")
+        broker.declare_queue(queue)
         for number in range(MESSAGES):
-            broker.enqueue(dramatiq.Message("default", "note", (number,), {}, {}))
+            broker.enqueue(dramatiq.Message(queue, "note", (number,), {}, {}))
         for kill in range(1, KILLS + 1):
-            with workers(tmp_path, url):
-                wait_until(lambda done=MESSAGES * kill // (KILLS + 1): len(ran(db)) >= done, 300)
-        with workers(tmp_path, url):
-            broker.join("default", timeout=300_000)
-        counts = ran(db)
+            with workers(tmp_path, url, queue):
+                wait_until(lambda done=MESSAGES * kill // (KILLS + 1): len(ran(db, queue)) >= done, 300)
+        with workers(tmp_path, url, queue):
+            broker.join(queue, timeout=300_000)
+        counts = ran(db, queue)
     assert sorted(counts) == list(range(MESSAGES))
     twice = sum(count - 1 for count in counts.values())
     assert twice <= KILLS * 4 * 2  # the running and the prefetched messages of four threads
 
 
-def ran(db: fdbqueue.Database) -> Counter[int]:
+def ran(db: fdbqueue.Database, queue: str) -> Counter[int]:
     """The number of processes in which each message ran."""
-    return Counter(int(row.key.split(b"/")[1]) for row in db.get_range(b"ran/", b"ran0"))
+    under = DEFAULT_ROOT.range(("ran", queue))
+    return Counter(int(DEFAULT_ROOT.unpack(row.key)[2]) for row in db.get_range(under.start, under.stop))
