@@ -10,7 +10,7 @@ class UnknownBrokerUrl(FdbQueueError, ValueError):
 
 
 class ClusterForked(FdbQueueError, RuntimeError):
-    """This process was forked from one that had opened a cluster, and FoundationDB's client library does not survive a fork ({url}): open the cluster after the fork, or start the process afresh, as Celery does with worker_pool_start_method = "spawn"."""
+    """This process was forked from one that had opened a cluster, and FoundationDB's client library does not survive a fork ({url}): open the cluster after the fork, or start the process afresh, as a worker of Celery does with worker_pool_start_method = "spawn"."""
 
 
 class PoolRefused(FdbQueueError, RuntimeError):

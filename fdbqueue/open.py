@@ -10,7 +10,7 @@ from fdbqueue.database import Database, adopted
 from fdbqueue.embedded.database import open_directory, open_private
 from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.store import is_database
-from fdbqueue.errors import DatabaseNotFound, InvalidArgument, UnknownUrl, WrongType
+from fdbqueue.errors import ClusterForked, DatabaseNotFound, InvalidArgument, UnknownUrl, WrongType
 from fdbqueue.runtime import RealRuntime, Runtime
 from fdbqueue.seam import AnyDatabase
 
@@ -60,9 +60,9 @@ def open(
     `shared_directory`, or as `embedded+shared:PATH`, it is opened: all users that may write there are
     trusted.
 
-    Raises UnknownUrl; ClientLibraryMissing or ClientLibraryTooOld on the way to a cluster; StorageInUse,
-    UnsafePath, StorageFormat or StorageFull for a directory; DatabaseNotFound for one without a database;
-    InvalidArgument for `shared_directory` with another engine. Then nothing was written.
+    Raises UnknownUrl; ClientLibraryMissing, ClientLibraryTooOld or ClusterForked on the way to a cluster;
+    StorageInUse, UnsafePath, StorageFormat or StorageFull for a directory; DatabaseNotFound for one without
+    a database; InvalidArgument for `shared_directory` with another engine. Then nothing was written.
     """
     session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
     if runtime is not None and not callable(getattr(runtime, "monotonic", None)):
@@ -136,10 +136,24 @@ def url_from_environment() -> str:
 
 
 def open_cluster(cluster_file: str | None) -> Any:
-    """The binding's database. Raises: ClientLibraryMissing, ClientLibraryTooOld."""
+    """The binding's database. Raises: ClientLibraryMissing, ClientLibraryTooOld, ClusterForked."""
     fdb = binding.load()
+    _require_own_library(cluster_file)
     client_knobs.hand_to(fdb)
     return fdb.open(cluster_file)
+
+
+_library_process: int | None = None
+"""The process that started the threads of the client library."""
+
+
+def _require_own_library(cluster_file: str | None) -> None:
+    """Raises: ClusterForked in a forked child, which has no threads of the library: its calls would hang."""
+    global _library_process
+    this = RealRuntime.process_id()
+    if _library_process not in (None, this):
+        raise ClusterForked(url=f"fdb:{cluster_file or ''}")
+    _library_process = this
 
 
 _ENGINES = Engines(open_cluster, open_directory, open_private)

@@ -29,7 +29,8 @@ R is the root, by default `Subspace(("fdbqueue",))`; values are tuples unless th
     R[15, 2, group]       cancelling     place of the next member      sweeps
     R[15, 3, time, group] over           empty                         sweeps: a group that can be forgotten
     R[16, ...], R[17, ...]               limits: see limiting/keys.py
-    R["celery", ...]      celery         see celery/keys.py            brokers and result backends of Celery
+    R["celery", ...]      celery         see celery/keys.py            brokers and chords of Celery
+    R["results", ...]     stored results see frameworks/keys.py        result backends of frameworks
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor. A
 `run` is the id of a supervisor's session. `time` is that of the next look at a schedule, in microseconds. A
@@ -49,7 +50,7 @@ DEFAULT_ROOT = Subspace(("fdbqueue",))
 
 DEFINITION, LAST_ID, CONTENTS, RECEIPT, SESSION, SESSION_NAME, HEARTBEAT, BEAT_DUE, PRESENCE = range(9)
 RUN, MEMBERSHIP, PROGRESS, SCHEDULE, SCHEDULE_DUE = 9, 10, 11, 12, 13
-CELERY = "celery"
+CELERY, RESULTS = "celery", "results"
 GROUP, GROUP_SWEEP = 14, 15
 COUNTS, CANCELLED, SPREAD = range(3)
 """Rows of a group, behind its id."""
@@ -93,12 +94,10 @@ _ALL_SHAPES: dict[Any, list[list[type]]] = {
         [int, str, str, str],
         [int, str],
         [int, str, str],
-        [int, bytes],
-        [int, bytes, int],
-        [int, int, bytes],
         [int, str, int, str],
         [int, int, str],
     ],
+    RESULTS: [[int, str, bytes], [int, str, bytes, int], [int, str, int, bytes]],
 }
 """The parts behind the column, in all keys under the root but contents and progress."""
 
@@ -145,10 +144,10 @@ class RootKeys:
 
     def is_before_the_first_queue(self, key: bytes) -> bool:
         """True if `key` may lie under a root in which no queue has been created yet: receipts, sessions,
-        limits, and results of Celery.
+        limits, and results of frameworks.
         """
         column, *shape = self._shape_of(key)
-        if column in (GROUP, GROUP_SWEEP, CELERY):
+        if column in (GROUP, GROUP_SWEEP, CELERY, RESULTS):
             return shape in _ALL_SHAPES[column]
         return _SHAPES.get(column) == shape or shape in _LIMIT_SHAPES.get(column, ())
 

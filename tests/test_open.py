@@ -9,6 +9,7 @@ import pytest
 import fdbqueue
 from fdbqueue import embedded
 from fdbqueue.errors import (
+    ClusterForked,
     DatabaseClosed,
     DatabaseNotFound,
     FdbQueueError,
@@ -92,6 +93,15 @@ def test_a_cluster_is_opened_by_its_file_or_by_default(cluster, url, cluster_fil
     with fdbqueue.open(url) as db:
         assert cluster.opened == [cluster_file]
         assert db.create_transaction() is not None
+
+
+def test_a_child_of_a_process_with_a_cluster_opens_none(cluster, monkeypatch):
+    """The client library does not survive a fork: each call would wait for ever."""
+    fdbqueue.open("fdb:/parent").close()
+    monkeypatch.setattr(sys.modules["fdbqueue.open"], "_library_process", -1)
+    with pytest.raises(ClusterForked, match="fdb:/child"):
+        fdbqueue.open("fdb:/child")
+    assert cluster.opened == ["/parent"]
 
 
 def test_the_api_version_is_chosen_unless_it_was(cluster):

@@ -10,9 +10,9 @@ with extras.needs("celery", "celery", "kombu"):
     from fdbqueue.celery.databases import close as close
     from fdbqueue.celery.databases import database as database
     from fdbqueue.celery.pools import watch_workers
+    from fdbqueue.celery.puts import transaction as transaction
     from fdbqueue.celery.transport import Transport as Transport
     from fdbqueue.celery.transport import register
-    from fdbqueue.celery.within import transaction as transaction
 
 register()
 watch_workers()

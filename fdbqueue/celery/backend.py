@@ -12,18 +12,19 @@ from celery.result import GroupResult, allow_join_result
 from kombu.log import get_logger
 from kombu.utils.encoding import bytes_to_str
 
-from fdbqueue.celery import chords
+from fdbqueue.celery import chords, databases
 from fdbqueue.celery.addresses import SCHEME, url_of
-from fdbqueue.celery.databases import databases
 from fdbqueue.celery.pools import require_threads
-from fdbqueue.celery.results import Results
-from fdbqueue.celery.within import transaction
+from fdbqueue.celery.puts import transaction
 from fdbqueue.database import Database, run
 from fdbqueue.errors import UnknownBrokerUrl
+from fdbqueue.frameworks.results import Results
 from fdbqueue.seam import Transaction
 
 _log = get_logger(__name__)
 _INDEX_MAX = 2**31
+SPACE = "celery"
+"""The space of the results of Celery."""
 
 
 class Backend(KeyValueStoreBackend):
@@ -43,7 +44,7 @@ class Backend(KeyValueStoreBackend):
 
     @property
     def results(self) -> Results:
-        return Results(self.database)
+        return Results(self.database, SPACE)
 
     def as_uri(self, include_password: bool = False) -> str:  # noqa: ARG002  # the URL has none
         return f"{SCHEME}+{str(self.url).removeprefix(f'{SCHEME}+')}"

@@ -10,8 +10,8 @@ from fdbqueue.celery import bindings
 from fdbqueue.celery.envelope import delivered, is_message, tag_of
 from fdbqueue.celery.intake import Found, Want
 from fdbqueue.celery.leases import NO_MESSAGE, Leases
+from fdbqueue.celery.puts import current
 from fdbqueue.celery.trouble import told_to_kombu
-from fdbqueue.celery.within import current
 from fdbqueue.database import Database
 
 BATCH = 100

@@ -4,26 +4,20 @@ R is the root. Values are bytes.
 
     R["celery", 0, exchange, routing_key, queue]  binding  owner          read by each publish to the exchange
     R["celery", 1, queue]                  owned    owner                 read by declarations of owned queues
-    R["celery", 2, key]                    result   (ends_us, n, value)   read by waits for the result
-    R["celery", 2, key, number]            piece    bytes                 with the result
-    R["celery", 3, ends_us, key]           end      empty                 read by each store of a result
-    R["celery", 4, chord, index, part]     part     empty                 read by the return of that part
-    R["celery", 5, chord]                  count    little-endian         read by each return of a part
-    R["celery", 6, chord]                  size     little-endian         read by each return of a part
-    R["celery", 6, chord, part]            added    empty                 read by the addition of that part
-    R["celery", 7, ends_us, chord]         end      empty                 read by the start of each chord
+    R["celery", 2, chord, index, part]     part     empty                 read by the return of that part
+    R["celery", 3, chord]                  count    little-endian         read by each return of a part
+    R["celery", 4, chord]                  size     little-endian         read by each return of a part
+    R["celery", 4, chord, part]            added    empty                 read by the addition of that part
+    R["celery", 5, ends_us, chord]         end      empty                 read by the start of each chord
 
-An `owner` is a session; it is empty for a queue that stays. `ends_us` is 0 for a result without an end. A
-value above limits.PAYLOAD_PIECE_BYTES_MAX lies in n pieces; otherwise n is 0.
+An `owner` is a session; it is empty for a queue that stays. Results lie elsewhere (frameworks/keys.py).
 """
 
-import struct
 from typing import Any
 
 from fdbqueue.root_keys import CELERY, DEFAULT_ROOT
 
-BINDING, OWNED, RESULT, END, PART, COUNT, SIZE, CHORD_END = range(8)
-_HEAD = struct.Struct("<QI")  # the tuple layer would double each zero byte of a value
+BINDING, OWNED, PART, COUNT, SIZE, CHORD_END = range(6)
 
 
 def _key(*parts: Any) -> bytes:
@@ -72,31 +66,6 @@ def owned_of(key: bytes) -> str:
     return queue
 
 
-def result(key: bytes) -> bytes:
-    return _key(RESULT, key)
-
-
-def pieces(key: bytes) -> slice:
-    return _range(RESULT, key)
-
-
-def piece(key: bytes, number: int) -> bytes:
-    return _key(RESULT, key, number)
-
-
-def end(ends_us: int, key: bytes) -> bytes:
-    return _key(END, ends_us, key)
-
-
-def ends_until(time_us: int) -> slice:
-    return slice(_range(END).start, _key(END, time_us + 1))
-
-
-def end_of(key: bytes) -> tuple[int, bytes]:
-    ends_us, name = _parts(key)
-    return ends_us, name
-
-
 def part(chord: str, index: int, name: str) -> bytes:
     return _key(PART, chord, index, name)
 
@@ -137,12 +106,3 @@ def chord_ends_until(time_us: int) -> slice:
 def chord_end_of(key: bytes) -> str:
     chord: str = _parts(key)[1]
     return chord
-
-
-def stored(ends_us: int, pieces: int, value: bytes) -> bytes:
-    return _HEAD.pack(ends_us, pieces) + value
-
-
-def stored_parts(value: bytes) -> tuple[int, int, bytes]:
-    """The end of a result, its number of pieces, and its value if it has none."""
-    return *_HEAD.unpack_from(value), bytes(value[_HEAD.size :])

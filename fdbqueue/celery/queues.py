@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from fdbqueue import limits
 from fdbqueue.celery import bindings
 from fdbqueue.celery.envelope import put_options
-from fdbqueue.celery.within import current
+from fdbqueue.celery.puts import current
 from fdbqueue.database import Database
 from fdbqueue.errors import QueueKindMismatch, QueueNotFound
 from fdbqueue.registry.registry import Registry

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from kombu.exceptions import OperationalError
 
-from fdbqueue.celery.within import current
+from fdbqueue.celery.puts import current
 from fdbqueue.database import is_away
 from fdbqueue.errors import DatabaseNotFound, StorageInUse, UnknownSession
 

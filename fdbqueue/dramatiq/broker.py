@@ -1,8 +1,6 @@
 """The broker: a message is a task, and a dead letter is a buried task."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from typing import Any
 
 import dramatiq
@@ -10,10 +8,11 @@ from dramatiq.errors import QueueJoinTimeout, QueueNotFound
 
 from fdbqueue.dramatiq.consumer import FdbQueueConsumer
 from fdbqueue.dramatiq.errors import as_dramatiq
-from fdbqueue.dramatiq.opening import Opening
 from fdbqueue.dramatiq.queues import TaskQueues
+from fdbqueue.frameworks.opening import Opening
+from fdbqueue.frameworks.within import Within
 from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
+from fdbqueue.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction
 from fdbqueue.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -47,7 +46,7 @@ class FdbQueueBroker(dramatiq.Broker):
         self._queues = TaskQueues(self.opening, namespace, root)
         self._session_ttr_s = session_ttr_s
         self._root = root
-        self._transaction: ContextVar[Any] = ContextVar("fdbqueue_transaction", default=None)
+        self._within = Within()
 
     @property
     def database(self) -> Any:
@@ -62,17 +61,12 @@ class FdbQueueBroker(dramatiq.Broker):
         self._require_declared(queue_name)
         return self._queues.named(queue_name)
 
-    @contextmanager
-    def within(self, tr: Any) -> Iterator[None]:
+    def within(self, tr: AnyTransaction) -> AbstractContextManager[None]:
         """Put the messages that this thread sends in the block within `tr`: with it, or not at all.
 
         The block may run again with the body of `tr`; then the messages of the earlier run are gone.
         """
-        token = self._transaction.set(tr)
-        try:
-            yield
-        finally:
-            self._transaction.reset(token)
+        return self._within.block(tr)
 
     def declare_queue(self, queue_name: str) -> None:
         if queue_name in self.queues:
@@ -95,7 +89,7 @@ class FdbQueueBroker(dramatiq.Broker):
         return message
 
     def _put(self, queue: TaskQueue, message: dramatiq.Message[Any], delay: int | None) -> None:
-        target: DatabaseOrTransaction = self._transaction.get() or self.database
+        target: DatabaseOrTransaction = self._within.current() or self.database
         actor = self.actors.get(message.actor_name)
         queue.put(
             target,

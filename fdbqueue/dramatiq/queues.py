@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fdbqueue.dramatiq.opening import Opening
 from fdbqueue.errors import QueueNotFound
+from fdbqueue.frameworks.opening import Opening
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.tasks.queue import TaskQueue
 

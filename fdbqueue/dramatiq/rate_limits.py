@@ -1,17 +1,23 @@
 """The backend of Dramatiq's rate limiters and barriers: counters with an end."""
 
+import struct
 from collections.abc import Callable, Iterable
 
 from dramatiq.rate_limits import RateLimiterBackend
 
-from fdbqueue import limits
 from fdbqueue.calls.once import run_once
-from fdbqueue.database import run
+from fdbqueue.database import Database
 from fdbqueue.dramatiq.errors import as_dramatiq
-from fdbqueue.dramatiq.opening import Opening, Place
-from fdbqueue.dramatiq.store import COUNTER, EVENT, Store
+from fdbqueue.frameworks.opening import Opening, Place
+from fdbqueue.frameworks.results import Results
+from fdbqueue.frameworks.store import Store
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.seam import Future, Transaction
+from fdbqueue.seam import Transaction
+
+COUNTERS, EVENTS = "dramatiq-counters", "dramatiq-events"
+"""The spaces of counters, and of events: an event is the number of its calls, and each wakes its waits."""
+
+_NUMBER = struct.Struct(">q")
 
 
 class FdbQueueRateLimits(RateLimiterBackend):
@@ -20,7 +26,6 @@ class FdbQueueRateLimits(RateLimiterBackend):
     def __init__(self, url: Place = None) -> None:
         """`url`: as in FdbQueueBroker, or the broker itself, whose database it then uses."""
         self._opening = Opening.of(url)
-        self._store = Store()
         self._root = RootKeys(DEFAULT_ROOT)
 
     def add(self, key: str, value: int, ttl: int) -> bool:
@@ -42,9 +47,9 @@ class FdbQueueRateLimits(RateLimiterBackend):
         names = list(keys())
 
         def decide(tr: Transaction, now: int | None) -> int | None:
-            now_us = self._opening.database().runtime.now_us()
-            asked = [self._store.ask_count(tr, COUNTER, name, now_us) for name in names]
-            total = sum(reply() or 0 for reply in asked) + amount
+            now_us, counters = self._opening.database().runtime.now_us(), Store(COUNTERS)
+            asked = [counters.ask(tr, name.encode(), now_us) for name in names]
+            total = sum(_number(value()) or 0 for value in asked) + amount
             return None if total > maximum else _within((now or 0) + amount, high=maximum)
 
         return self._change(key, ttl, decide)
@@ -54,51 +59,50 @@ class FdbQueueRateLimits(RateLimiterBackend):
 
         A call before this one counts, too: it may come between the count of a barrier and its wait.
         """
-        database = self._opening.database()
-        until = None if timeout is None else database.runtime.monotonic() + timeout / 1000
-        with database.waiter(None) as waiter:
-            while True:
-                told, watch = self._look(key)
-                left_s = limits.LOOK_EVERY_S if until is None else until - database.runtime.monotonic()
-                if told is not None or left_s <= 0:
-                    watch.cancel()
-                    return told is not None
-                waiter.sleep([watch], min(limits.LOOK_EVERY_S, left_s))
+        timeout_s = None if timeout is None else timeout / 1000
+        with as_dramatiq():
+            return Results(self._opening.database(), EVENTS).wait_for(key.encode(), timeout_s) is not None
 
     def wait_notify(self, key: str, ttl: int) -> None:
-        self._change(key, ttl, lambda _, told: (told or 0) + 1, EVENT)
-
-    def _look(self, key: str) -> tuple[int | None, Future]:
-        database = self._opening.database()
-
-        def body(tr: Transaction) -> tuple[int | None, Future]:
-            told = self._store.ask_count(tr, EVENT, key, database.runtime.now_us())
-            return told(), self._store.watch_count(tr, EVENT, key)
-
-        with as_dramatiq():
-            return run(database, body)
+        self._change(key, ttl, lambda _, told: (told or 0) + 1, EVENTS)
 
     def _change(
         self,
         key: str,
         ttl_ms: int,
         decide: Callable[[Transaction, int | None], int | None],
-        column: int = COUNTER,
+        space: str = COUNTERS,
     ) -> bool:
         """Give a counter the number that `decide` returns for its present one. None changes nothing."""
-        database = self._opening.database()
-
-        def body(tr: Transaction) -> bool:
-            now_us = database.runtime.now_us()
-            number = decide(tr, self._store.ask_count(tr, column, key, now_us)())
-            if number is None:
-                return False
-            self._store.sweep(tr, now_us)
-            self._store.set_count(tr, column, key, number, now_us + ttl_ms * 1000)
-            return True
-
         with as_dramatiq():
-            return run_once(database, self._root, body)
+            database = self._opening.database()
+            return run_once(database, self._root, _changed(database, Store(space), key, ttl_ms, decide))
+
+
+def _changed(
+    database: Database,
+    store: Store,
+    key: str,
+    ttl_ms: int,
+    decide: Callable[[Transaction, int | None], int | None],
+) -> Callable[[Transaction], bool]:
+    """The body of a change of a counter. True if it has changed."""
+    name = key.encode()
+
+    def body(tr: Transaction) -> bool:
+        now_us = database.runtime.now_us()
+        number = decide(tr, _number(store.ask(tr, name, now_us)()))
+        if number is None:
+            return False
+        store.sweep(tr, now_us)
+        store.write(tr, name, _NUMBER.pack(number), now_us + ttl_ms * 1000)
+        return True
+
+    return body
+
+
+def _number(value: bytes | None) -> int | None:
+    return None if value is None else int(_NUMBER.unpack(value)[0])
 
 
 def _within(number: int, *, low: int | None = None, high: int | None = None) -> int | None:

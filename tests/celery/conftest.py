@@ -34,4 +34,4 @@ def kombu_tests() -> ModuleType:
 def _databases_are_closed() -> Iterator[None]:
     yield
     fdbqueue.celery.close()
-    assert not databases.databases._open
+    assert all(opening._opened is None for opening in databases._openings.values())

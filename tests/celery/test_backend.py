@@ -12,7 +12,6 @@ from celery.exceptions import TimeoutError as CeleryTimeout
 import fdbqueue
 import fdbqueue.celery
 from fdbqueue.celery import chords, keys
-from fdbqueue.celery.results import Results
 from fdbqueue.root_keys import DEFAULT_ROOT
 from tests.support import PATIENCE_S, ManualClock
 
@@ -33,48 +32,6 @@ def db(clock: ManualClock) -> Iterator[fdbqueue.Database]:
 def rows(db: fdbqueue.Database) -> int:
     under = DEFAULT_ROOT.range(("celery",))
     return len(db.create_transaction().get_range(under.start, under.stop).to_list())
-
-
-@pytest.mark.parametrize("size", [0, 1, 90_000, 90_001, 300_000])
-def test_a_result_is_there_until_its_end(db: fdbqueue.Database, clock: ManualClock, size: int) -> None:
-    results, value = Results(db), bytes(size)
-    results.store(b"a", value, 10)
-    assert results.get([b"a", b"b"]) == [value, None]
-    clock.advance(10)
-    assert results.get([b"a"]) == [None]
-
-
-def test_a_store_removes_results_whose_end_is_over(db: fdbqueue.Database, clock: ManualClock) -> None:
-    results = Results(db)
-    for number in range(4):
-        results.store(b"%d" % number, bytes(100_000), 10)
-    clock.advance(10)
-    results.store(b"new", b"", None)
-    assert rows(db) == 1
-
-
-def test_a_later_end_of_a_result_counts(db: fdbqueue.Database, clock: ManualClock) -> None:
-    results = Results(db)
-    results.store(b"a", b"1", 10)
-    results.expire(b"a", 30)
-    clock.advance(20)
-    results.store(b"b", b"2", 10)
-    assert results.get([b"a"]) == [b"1"]
-    results.delete(b"a")
-    results.delete(b"b")
-    assert rows(db) == 0
-
-
-def test_a_value_that_is_kept_is_not_overwritten(db: fdbqueue.Database) -> None:
-    results = Results(db)
-    for value in (b"1", b"2"):
-        results.store(b"a", value, None, keeps=lambda old: old == b"1")
-    assert results.get([b"a"]) == [b"1"]
-
-
-def test_a_result_that_is_too_large_is_refused(db: fdbqueue.Database) -> None:
-    with pytest.raises(fdbqueue.PayloadTooLarge):
-        Results(db).store(b"a", bytes(8_000_001), None)
 
 
 def test_a_chord_is_complete_when_each_part_has_returned_once(db: fdbqueue.Database) -> None:

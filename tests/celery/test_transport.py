@@ -12,9 +12,8 @@ from kombu.exceptions import ChannelError
 import fdbqueue
 import fdbqueue.celery
 from fdbqueue import TaskQueue
-from fdbqueue.celery import databases as opened
 from fdbqueue.celery.trouble import BrokerLost
-from fdbqueue.errors import ClusterForked, QueueKindMismatch, UnknownBrokerUrl
+from fdbqueue.errors import QueueKindMismatch, UnknownBrokerUrl
 from fdbqueue.registry.registry import Registry
 from tests.support import PATIENCE_S, wait_until
 
@@ -225,18 +224,6 @@ def test_messages_survive_the_fork_of_their_process(broker: kombu.Connection, db
     assert counts(db, "letters")["taken"] == 1
     message.ack()
     assert counts(db, "letters")["taken"] == 0
-
-
-def test_a_cluster_is_refused_after_a_fork(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The client library would hang there."""
-    monkeypatch.setattr(opened, "open_database", lambda url: f"the database of {url}")
-    parent = opened.Databases()
-    assert parent.at("fdb:/nowhere/fdb.cluster")
-    parent.after_fork()
-    with pytest.raises(ClusterForked, match="worker_pool_start_method"):
-        parent.at("fdb:/nowhere/fdb.cluster")
 
 
 def test_a_message_wakes_an_event_loop(broker: kombu.Connection) -> None:

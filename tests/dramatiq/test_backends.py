@@ -10,8 +10,8 @@ from dramatiq.results import ResultMissing, ResultTimeout
 
 import fdbqueue
 from fdbqueue.dramatiq import FdbQueueBroker, FdbQueueRateLimits, FdbQueueResults
-from fdbqueue.dramatiq.store import SUBSPACE
 from fdbqueue.pytest_plugin import ShiftedRuntime
+from fdbqueue.root_keys import DEFAULT_ROOT
 
 MESSAGE = dramatiq.Message("default", "any", (), {}, {})
 HOUR_MS = 3_600_000
@@ -29,7 +29,7 @@ def db(clock: ShiftedRuntime) -> Iterator[fdbqueue.Database]:
 
 
 def stored(db: fdbqueue.Database) -> int:
-    under = SUBSPACE.range()
+    under = DEFAULT_ROOT.range(("results",))
     return sum(1 for _ in db.get_range(under.start, under.stop))
 
 
@@ -48,7 +48,7 @@ def test_results_that_are_over_are_removed_by_later_ones(
     db: fdbqueue.Database, clock: ShiftedRuntime
 ) -> None:
     results = FdbQueueResults(db)
-    for number in range(10):
+    for number in range(4):
         results.store_result(dramatiq.Message("default", f"a{number}", (), {}, {}), number, HOUR_MS)
     clock.skip_to(clock.now() + 3_601)
 

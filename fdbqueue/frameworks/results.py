@@ -5,18 +5,15 @@ Each store removes some results that have ended, so no process has to clean up.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
-from fdbqueue import limits
 from fdbqueue.arguments import checked_payload
-from fdbqueue.celery import keys
 from fdbqueue.database import Database, run
-from fdbqueue.pieces import pieces_of
+from fdbqueue.frameworks.store import Store
+from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import Future, Transaction
 
 Names = Sequence[bytes]
-
-SWEPT = 4
-"""Ended results that one store removes: twice the number that a busy store adds."""
 
 WATCHED = 100
 """Results that a wait looks at and watches at a time."""
@@ -26,8 +23,10 @@ LOOK_S = 10.0
 
 
 class Results:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, space: str, root: Any = DEFAULT_ROOT) -> None:
+        """`space`: tells the results of one framework from those of another."""
         self._database = database
+        self._store = Store(space, root)
 
     def store(
         self, name: bytes, value: bytes, ttl_s: float | None, keeps: Callable[[bytes], bool] | None = None
@@ -41,14 +40,12 @@ class Results:
 
         def body(tr: Transaction) -> None:
             now_us = self._database.runtime.now_us()
-            _sweep(tr, now_us)
-            old = tr.get(keys.result(name)).value
-            if old is not None and keeps is not None:
-                found = _value_in(tr, name, old, now_us)
+            self._store.sweep(tr, now_us)
+            if keeps is not None:
+                found = self._store.ask(tr, name, now_us)()
                 if found is not None and keeps(found):
                     return
-            _clear(tr, name, old)
-            _write(tr, name, value, 0 if ttl_s is None else now_us + round(ttl_s * 1_000_000))
+            self._store.write(tr, name, value, _end_us(now_us, ttl_s))
 
         run(self._database, body)
 
@@ -60,13 +57,18 @@ class Results:
         return found
 
     def expire(self, name: bytes, ttl_s: float | None) -> None:
-        """Give a value another end."""
-        found = self.get([name])[0]
-        if found is not None:
-            self.store(name, found, ttl_s)
+        """Give a value another end. Reads: the value. Conflicts: its change."""
+
+        def body(tr: Transaction) -> None:
+            now_us = self._database.runtime.now_us()
+            found = self._store.ask(tr, name, now_us)()
+            if found is not None:
+                self._store.write(tr, name, found, _end_us(now_us, ttl_s))
+
+        run(self._database, body)
 
     def delete(self, name: bytes) -> None:
-        run(self._database, lambda tr: _clear(tr, name, tr.get(keys.result(name)).value))
+        run(self._database, lambda tr: self._store.clear(tr, name))
 
     def wait(
         self,
@@ -90,6 +92,16 @@ class Results:
                 watch.cancel()
         return values
 
+    def wait_for(self, name: bytes, timeout_s: float | None) -> bytes | None:
+        """The value, as soon as there is one; None after `timeout_s`, which is None for ever."""
+        clock = self._database.runtime.monotonic
+        until = None if timeout_s is None else clock() + timeout_s
+        while True:
+            left_s = None if until is None else max(0.0, until - clock())
+            ready = self.wait([name], lambda _: True, left_s)
+            if ready or left_s == 0:
+                return ready.get(name)
+
     def _sleep(
         self, watches: Sequence[Future], patience_s: float, tick: Callable[[], object] | None, tick_s: float
     ) -> None:
@@ -110,54 +122,14 @@ class Results:
     ) -> tuple[dict[bytes, bytes], list[Future]]:
         found = dict(zip(names, self._values(tr, names), strict=True))
         ready = {name: value for name, value in found.items() if value is not None and is_ready(value)}
-        watches = [] if ready else [tr.watch(keys.result(name)) for name in names]
+        watches = [] if ready else [self._store.watch(tr, name) for name in names]
         return ready, watches
 
     def _values(self, tr: Transaction, names: Names) -> list[bytes | None]:
         now_us = self._database.runtime.now_us()
-        asked = [(name, tr.snapshot.get(keys.result(name))) for name in names]
-        return [_value_in(tr, name, found.value, now_us) for name, found in asked]
+        asked = [self._store.ask(tr.snapshot, name, now_us) for name in names]
+        return [value() for value in asked]
 
 
-def _write(tr: Transaction, name: bytes, value: bytes, ends_us: int) -> None:
-    pieces = list(pieces_of(value)) if len(value) > limits.PAYLOAD_PIECE_BYTES_MAX else []
-    tr.set(keys.result(name), keys.stored(ends_us, len(pieces), b"" if pieces else value))
-    for number, piece in enumerate(pieces):
-        tr.set(keys.piece(name, number), piece)
-    if ends_us:
-        tr.set(keys.end(ends_us, name), b"")
-
-
-def _value_in(tr: Transaction, name: bytes, stored: bytes | None, now_us: int) -> bytes | None:
-    if stored is None:
-        return None
-    ends_us, pieces, value = keys.stored_parts(stored)
-    if ends_us and ends_us <= now_us:
-        return None
-    if not pieces:
-        return value
-    under = keys.pieces(name)
-    return b"".join(bytes(row.value) for row in tr.snapshot.get_range(under.start, under.stop, limit=pieces))
-
-
-def _clear(tr: Transaction, name: bytes, stored: bytes | None) -> None:
-    if stored is None:
-        return
-    ends_us, pieces, _ = keys.stored_parts(stored)
-    tr.clear(keys.result(name))
-    if pieces:
-        under = keys.pieces(name)
-        tr.clear_range(under.start, under.stop)
-    if ends_us:
-        tr.clear(keys.end(ends_us, name))
-
-
-def _sweep(tr: Transaction, now_us: int) -> None:
-    """Clear the first results that have ended. Conflicts: a change of one of them."""
-    under = keys.ends_until(now_us)
-    for row in tr.snapshot.get_range(under.start, under.stop, limit=SWEPT).to_list():
-        name = keys.end_of(row.key)[1]
-        tr.clear(row.key)
-        stored = tr.get(keys.result(name)).value
-        if stored is not None and 0 < keys.stored_parts(stored)[0] <= now_us:
-            _clear(tr, name, stored)
+def _end_us(now_us: int, ttl_s: float | None) -> int:
+    return 0 if ttl_s is None else now_us + round(ttl_s * 1_000_000)

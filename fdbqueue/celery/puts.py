@@ -1,30 +1,23 @@
 """The transaction of the program, in which a block of code puts its Celery tasks."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 
-from fdbqueue.arguments import writable
+from fdbqueue.frameworks.within import Within
 from fdbqueue.seam import AnyTransaction, Transaction
 
-_current: ContextVar[Transaction | None] = ContextVar("fdbqueue_celery_transaction", default=None)
+_within = Within()
 
 
-@contextmanager
-def transaction(tr: AnyTransaction) -> Iterator[None]:
+def transaction(tr: AnyTransaction) -> AbstractContextManager[None]:
     """Put the tasks that this block sends within `tr`: they are there if and only if `tr` commits.
 
     `tr` is a transaction of the database of the broker, in the same thread. The block may run again, with the
     whole body of `tr`: then the tasks of the earlier run are gone, and the new ones have new ids. A task must
     not be waited for inside: it is not there before the commit.
     """
-    token = _current.set(writable(tr))
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return _within.block(tr)
 
 
 def current() -> Transaction | None:
     """The transaction of the block around the caller; None outside."""
-    return _current.get()
+    return _within.current()
