@@ -30,7 +30,15 @@ from fdbqueue.holder import Holder, HolderProcess
 from fdbqueue.limiting.limit import Limit
 from fdbqueue.log_fields import LogFields
 from fdbqueue.open import open as open
-from fdbqueue.overview.figures import Figures, KeyFigures, QueueFigures, TaskFigures
+from fdbqueue.overview.figures import (
+    Figures,
+    GroupsFigures,
+    KeyFigures,
+    LimitFigures,
+    QueueFigures,
+    ScheduleFigures,
+    TaskFigures,
+)
 from fdbqueue.overview.overview import Overview
 from fdbqueue.page import Page
 from fdbqueue.partitions.looks import Partition, PartitionState, Repartition
@@ -87,6 +95,7 @@ __all__ = [
     "FleetStatus",
     "Group",
     "GroupProgress",
+    "GroupsFigures",
     "HeldKey",
     "HeldTask",
     "Holder",
@@ -96,6 +105,7 @@ __all__ = [
     "KeyHolder",
     "KeyStatistics",
     "Limit",
+    "LimitFigures",
     "LimitHolder",
     "LockToken",
     "LogFields",
@@ -124,6 +134,7 @@ __all__ = [
     "Retry",
     "Runtime",
     "Schedule",
+    "ScheduleFigures",
     "ScheduleStatus",
     "Session",
     "SetAside",

@@ -111,6 +111,11 @@ EXPLAINED_WORKERS = 100
 FIGURES_QUEUES = 200
 FIGURES_KEYS_MAX = 50
 FIGURES_KEYS_READ = 100
+# Of a root, an overview reads this number of limits, of schedules, and of rows of groups, three or four each.
+FIGURES_LIMITS = 100
+FIGURES_SCHEDULES = 100
+FIGURES_GROUP_ROWS = 1_000
+HELD_GROUPS_TOLD = 5
 # Limits of tasks (docs/limits.md). A truncate reads the holders of its queue, at most one for each slot.
 SLOTS_MAX = 10_000
 LIMITS_PER_QUEUE_MAX = 8

@@ -126,7 +126,8 @@ class Samples:
 
     def _figures(self, name: str) -> TaskFigures:
         """Raises: QueueNotFound if the queue was dropped meanwhile."""
-        found = Overview(name, keys=0, root=self._place.root).figures(self._database).by_name.get(name)
+        overview = Overview(name, keys=0, queues_only=True, root=self._place.root)
+        found = overview.figures(self._database).by_name.get(name)
         if found is None or found.tasks is None:
             raise QueueNotFound(name=name)
         return found.tasks

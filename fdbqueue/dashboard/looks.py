@@ -93,7 +93,7 @@ def see_queue(
     tr: Transaction, database: Database, root: Any, now: float, name: str, state: str, after: str | None
 ) -> QueueLook:
     """Raises: QueueNotFound, InvalidArgument, UnknownKind, DefinitionUnreadable."""
-    figures = next(iter(Overview(name, root=root).figures(tr).queues), None)
+    figures = next(iter(Overview(name, queues_only=True, root=root).figures(tr).queues), None)
     if figures is None:
         raise QueueNotFound(name=name)
     registry = Registry(root)

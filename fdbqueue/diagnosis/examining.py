@@ -6,7 +6,18 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.arguments import is_number
 from fdbqueue.database import Database, as_database, run
-from fdbqueue.diagnosis import clocks, cluster, directory, latency, open_files, queues, schedules, versions
+from fdbqueue.diagnosis import (
+    clocks,
+    cluster,
+    directory,
+    groups,
+    latency,
+    open_files,
+    queues,
+    schedules,
+    versions,
+)
+from fdbqueue.diagnosis import limits as limits_of_tasks
 from fdbqueue.diagnosis.check import Check, Diagnosis, failure
 from fdbqueue.diagnosis.clocks import Look
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
@@ -60,6 +71,8 @@ class Examination:
         self._database = database
         self._keys = keys
         self._overview = overview
+        self._last: Figures | None = None
+        """The figures of the second look."""
 
     def checks(self, watch_s: float) -> Iterator[Check]:
         """Raises: DatabaseClosed."""
@@ -67,7 +80,9 @@ class Examination:
         yield from self._of_engine()
         yield from _told(latency.CHECK, lambda: latency.check_latency(self._latency()))
         yield from _told(queues.CHECK, lambda: self._watched(watch_s))
+        yield from _told(limits_of_tasks.CHECK, self._of_limits)
         yield from _told(schedules.CHECK, self._of_schedules)
+        yield from _told(groups.CHECK, self._of_groups)
 
     def _of_engine(self) -> Iterator[Check]:
         engine = self._database.engine
@@ -94,6 +109,7 @@ class Examination:
         beats, figures = self._look(), self._figures()
         self._database.runtime.sleep(watch_s)
         later, figures_later = self._look(), self._figures()
+        self._last = figures_later
         return [
             *clocks.check_clocks(beats, later),
             *clocks.check_sessions(later),
@@ -101,9 +117,21 @@ class Examination:
             *queues.check_queues(figures, figures_later),
         ]
 
+    def _of_limits(self) -> list[Check]:
+        figures = self._last
+        if figures is None:  # the check of queues tells the reason
+            return []
+        holders = limits_of_tasks.see_holders(self._database, self._keys, figures)
+        return limits_of_tasks.check_limits(figures, holders)
+
     def _of_schedules(self) -> list[Check]:
-        found = schedules.see_schedules(self._database, self._keys)
-        return schedules.check_schedules(found, self._database.runtime.now())
+        found, last = schedules.see_schedules(self._database, self._keys), self._last
+        are_all = last is not None and len(last.queues) < limits.QUEUES_LISTED_MAX
+        there = set(last.by_name) if last is not None and are_all else None
+        return schedules.check_schedules(found, self._database.runtime.now(), there)
+
+    def _of_groups(self) -> list[Check]:
+        return [] if self._last is None else groups.check_groups(self._last.groups)
 
     def _look(self) -> Look:
         return clocks.look_at_beats(self._database, self._keys)

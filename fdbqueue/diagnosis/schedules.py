@@ -1,6 +1,6 @@
 """Schedules: those that cannot be fired, and those that no process passes, as checks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
@@ -24,19 +24,44 @@ def see_schedules(database: Database, keys: RootKeys) -> list[ScheduleStatus]:
     return found
 
 
-def check_schedules(found: Sequence[ScheduleStatus], now: float) -> list[Check]:
-    """The results for all schedules; one that counts them if all are fine, and none without any."""
-    told = [result for one in found for result in _of_schedule(one, now)]
+def check_schedules(
+    found: Sequence[ScheduleStatus], now: float, queues: Collection[str] | None = None
+) -> list[Check]:
+    """The results for all schedules; one that counts them if all are fine, and none without any.
+
+    `queues`: all that exist; None if that is not known.
+    """
+    told = [
+        result
+        for one in found
+        for result in (
+            _of_schedule(one, now) if queues is None or one.queue in queues else _without_queue(one)
+        )
+    ]
     count = f"{len(found):,} schedule{'' if len(found) == 1 else 's'}"
     return told or ([fine(CHECK, count, schedules=len(found))] if found else [])
+
+
+def _without_queue(found: ScheduleStatus) -> Iterator[Check]:
+    name = found.name
+    if not found.queue:  # it cannot be read
+        yield warning(CHECK, f"the schedule {name} is not fired: {found.error}", _show(name), schedule=name)
+        return
+    text = f"the queue {found.queue} of the schedule {name} does not exist"
+    cure = f"Create that queue, or {command('schedule', 'delete', name)}"
+    yield warning(CHECK, text, cure, schedule=name, queue=found.queue)
+
+
+def _show(name: str) -> str:
+    return command("schedule", "show", name)
 
 
 def _of_schedule(found: ScheduleStatus, now: float) -> Iterator[Check]:
     name = found.name
     if found.error is not None:
         text = f"the schedule {name} is not fired: {found.error}"
-        yield warning(CHECK, text, command("schedule", "show", name), schedule=name, tries=found.tries)
-    elif found.next_try is not None and now - found.next_try > limits.SCHEDULE_MISSED_AFTER_S:
+        yield warning(CHECK, text, _show(name), schedule=name, tries=found.tries)
+    elif found.next_try is not None and now - found.next_try > limits.SWEEP_LAG_WARNING_S:
         late_s = now - found.next_try
         text = f"the schedule {name} is due since {late_s:.0f} s, and no process passes"
         cure = "Start a worker: each process with one fires schedules. Its log names a package that it lacks."

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fdbqueue.groups.progress import GroupProgress
+
 
 @dataclass(frozen=True, slots=True)
 class KeyFigures:
@@ -52,6 +54,8 @@ class TaskFigures:
     """The number of open partitions before the repartition that is under way; 0 if none is."""
     fullest_ready: int | None = None
     """Ready tasks of the partition that has the most; None without partitions."""
+    limits: tuple[str, ...] = ()
+    """The names of the limits under which its tasks are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,65 @@ class QueueFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitFigures:
+    """A limit, and the queues of the look that name it."""
+
+    name: str
+    free: int | None
+    """Number of tasks that may start now: free slots, or tokens. None for a limit that does not exist: the
+    queues that name it are without it.
+    """
+    slots: int | None = None
+    used: int = 0
+    """Number of slots that tasks hold."""
+    rate: int | None = None
+    per_s: float | None = None
+    burst: int | None = None
+    next: float | None = None
+    """The time of the next token, if there is none; in seconds since the epoch."""
+    queues: tuple[str, ...] = ()
+    waiting: int = 0
+    """Ready tasks of these queues, while no task may start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFigures:
+    """A schedule, as the last pass has left it."""
+
+    name: str
+    queue: str = ""
+    due: float | None = None
+    """Its next due time, in seconds since the epoch; None while it is paused."""
+    late_s: float = 0.0
+    """Time since that due time, if it has come."""
+    paused: bool = False
+    error: str | None = None
+    """The reason why its last try has failed, or why it cannot be read."""
+    fired: int = 0
+    """Number of tasks that it has put."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsFigures:
+    """The groups that have not ended, among the first ones."""
+
+    unfinished: int = 0
+    held: int = 0
+    """Groups among them that buried members hold: they do not end before a kick, or a delete of these."""
+    first_held: tuple[GroupProgress, ...] = ()
+    """The oldest of the held groups, at most limits.HELD_GROUPS_TOLD."""
+    is_whole: bool = True
+    """False if there are more rows of groups than limits.FIGURES_GROUP_ROWS: then the numbers are at least
+    these.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of queues, from one snapshot for each limits.FIGURES_QUEUES of them."""
+    """The figures of queues, from one snapshot for each limits.FIGURES_QUEUES of them.
+
+    Limits and schedules are those of these queues, if the overview has names.
+    """
 
     now: float
     """Time of the first snapshot, in seconds since the epoch."""
@@ -85,7 +146,10 @@ class Figures:
     workers: int
     """Live workers under the root, among the first limits.WORKERS_LISTED_MAX."""
     is_whole: bool = True
-    """False if there may be queues behind the last one."""
+    """False if there may be queues behind the last one, or more limits or schedules."""
+    limits: tuple[LimitFigures, ...] = ()
+    schedules: tuple[ScheduleFigures, ...] = ()
+    groups: GroupsFigures = GroupsFigures()
 
     @property
     def by_name(self) -> dict[str, QueueFigures]:

@@ -77,6 +77,7 @@ class TaskLook:
             partitions=1 if plan is None else plan.count,
             partitions_before=0 if plan is None else plan.before,
             fullest_ready=None if plan is None else max(part.tasks["ready"] for part in parts),
+            limits=self._shape.settings.limits,
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -208,18 +208,37 @@ def delete(tr: Transaction, keys: RootKeys, name: str) -> None:
     tr.clear(keys.schedule_state(name))
 
 
+class Row(NamedTuple):
+    """A schedule as it is stored; `state` is None for one that was lost."""
+
+    name: str
+    record: bytes
+    state: bytes | None
+
+
 def page(tr: ReadTransaction, keys: RootKeys, limit: int, after: str) -> Page[ScheduleStatus]:
     """At most `limit` schedules behind that name, in order. Reads: by snapshot."""
-    under, most = keys.schedules_after(after), min(limit, limits.SCHEDULES_LISTED_MAX)
-    rows = tr.get_range(under.start, under.stop, limit=2 * most, streaming_mode=EXACT).to_list()
-    is_full = len(rows) == 2 * most
-    parsed = [(keys.schedule_in(bytes(row.key)), bytes(row.value)) for row in rows]
-    named = [(*place, value) for place, value in parsed if place is not None]
-    if is_full and len(named) > 1 and not named[-1][1]:
-        named.pop()  # its state is on the next page
-    states = {name: value for name, is_state, value in named if is_state}
-    found = [_listed(name, value, states.get(name)) for name, is_state, value in named if not is_state]
-    return Page(found, named[-1][0] if is_full and named else None)
+    rows = ask_rows(tr, keys, min(limit, limits.SCHEDULES_LISTED_MAX), after)()
+    return Page([_listed(*row) for row in rows], rows.next)
+
+
+def ask_rows(tr: ReadTransaction, keys: RootKeys, most: int, after: str) -> Callable[[], Page[Row]]:
+    """Ask for at most `most` schedules behind that name, in order."""
+    under = keys.schedules_after(after)
+    asked = tr.get_range(under.start, under.stop, limit=2 * most, streaming_mode=EXACT)
+
+    def reply() -> Page[Row]:
+        rows = asked.to_list()
+        is_full = len(rows) == 2 * most
+        parsed = [(keys.schedule_in(bytes(row.key)), bytes(row.value)) for row in rows]
+        named = [(*place, value) for place, value in parsed if place is not None]
+        if is_full and len(named) > 1 and not named[-1][1]:
+            named.pop()  # its state is on the next page
+        states = {name: value for name, is_state, value in named if is_state}
+        found = [Row(name, value, states.get(name)) for name, is_state, value in named if not is_state]
+        return Page(found, named[-1][0] if is_full and named else None)
+
+    return reply
 
 
 def _listed(name: str, record: bytes, state: bytes | None) -> ScheduleStatus:

@@ -29,11 +29,22 @@ def test_an_error_of_a_schedule_is_told() -> None:
 
 
 def test_a_schedule_that_no_process_passes_is_told() -> None:
-    late = replace(SOUND, next_try=NOW - limits.SCHEDULE_MISSED_AFTER_S - 5)
+    late = replace(SOUND, next_try=NOW - limits.SWEEP_LAG_WARNING_S - 1)
     [(severity, text, _)] = told(late)
-    assert (severity, "is due since 65 s" in text) == (Severity.WARNING, True)
+    assert (severity, "is due since 6 s" in text) == (Severity.WARNING, True)
     assert told(replace(SOUND, next_try=NOW - 5))[0][0] == Severity.FINE
     assert told(replace(SOUND, due=None, next_try=None, paused=True))[0][0] == Severity.FINE
+
+
+def test_a_schedule_without_its_queue_is_told() -> None:
+    assert check_schedules([SOUND], NOW, {"reports"})[0].severity == Severity.FINE
+    for one in (SOUND, replace(SOUND, error="QueueNotFound")):
+        [found] = check_schedules([one], NOW, {"mails"})
+        assert found.severity == Severity.WARNING
+        assert found.text == "the queue reports of the schedule nightly does not exist"
+        assert "fdbqueue schedule delete nightly" in found.cure
+    [unreadable] = check_schedules([ScheduleStatus("odd", error="damaged")], NOW, {"mails"})
+    assert unreadable.text == "the schedule odd is not fired: damaged"
 
 
 def test_a_clock_that_is_ahead_is_told() -> None:

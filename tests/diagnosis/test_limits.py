@@ -1,0 +1,74 @@
+"""The checks of limits and groups: missing limits, slots of dead sessions, groups that burials hold."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Check, Database, Group, Limit, Session, Severity, TaskQueue, diagnose
+from tests.tasks.support import StillClock
+
+
+@pytest.fixture
+def clock() -> StillClock:
+    return StillClock()
+
+
+@pytest.fixture
+def still(clock: StillClock) -> Iterator[Database]:
+    with fdbqueue.open("memory:", runtime=clock) as database:
+        yield database
+
+
+def told(db: Database, name: str) -> list[Check]:
+    return [one for one in diagnose(db, watch_s=0).checks if one.name == name]
+
+
+def test_sound_limits_are_counted(still: Database) -> None:
+    assert told(still, "limits") == []
+    Limit.set(still, "api", slots=1)
+    queue = TaskQueue.create(still, "q", ttr=600, kind="fifottl", limits=["api"])
+    queue.put_many(still, "ab")
+    queue.take(still, 0)  # full, with a holder that lives
+    assert [(one.severity, one.text) for one in told(still, "limits")] == [(Severity.FINE, "1 limit")]
+
+
+def test_a_missing_limit_that_queues_name_is_told(still: Database) -> None:
+    Limit.set(still, "api", slots=1)
+    for name in ("orders", "refunds"):
+        TaskQueue.create(still, name, limits=["api"])
+    Limit.delete(still, "api")
+    [found] = told(still, "limits")
+    assert found.severity == Severity.WARNING
+    assert found.text == "the limit api does not exist, so tasks of orders and 1 more queues run without it"
+    assert found.cure == "fdbqueue limit set api --slots N"
+
+
+def test_slots_of_dead_sessions_are_told(still: Database, clock: StillClock) -> None:
+    Limit.set(still, "api", slots=1)
+    queue = TaskQueue.create(still, "orders", "fifottl", ttr=600, limits=["api"])
+    queue.put_many(still, "abc")
+    assert queue.take(still, 0, session=Session(still, ttr=5)) is not None
+    clock.advance(60)
+    [found] = told(still, "limits")
+    assert found.severity == Severity.WARNING
+    assert "no free slot, and 1 of its first 1 holders are tasks of dead sessions" in found.text
+    assert (found.data["dead"], found.data["waiting"]) == (1, 2)
+
+
+def test_a_group_that_burials_hold_is_told(still: Database) -> None:
+    assert told(still, "groups") == []
+    queue, group = TaskQueue.create(still, "q"), Group.create(still)
+    group.put_many(still, queue, "ab")
+    assert [(one.severity, one.text) for one in told(still, "groups")] == [
+        (Severity.FINE, "1 unfinished group")
+    ]
+    task = queue.take(still, 0)
+    assert task is not None
+    queue.bury(still, task)
+    [found] = told(still, "groups")
+    assert found.severity == Severity.WARNING
+    assert (
+        found.text == f"1 group is held by buried members, such as {group.id} by 1 of them: it does not end"
+    )
+    assert found.cure == f"fdbqueue group show {group.id}"
