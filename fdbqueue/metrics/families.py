@@ -1,15 +1,24 @@
 """Families: figures as metric families of Prometheus. docs/metrics.md lists them."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from fdbqueue.overview.figures import Figures, QueueFigures, TaskFigures
+from fdbqueue.overview.figures import (
+    Figures,
+    GroupsFigures,
+    LimitFigures,
+    QueueFigures,
+    ScheduleFigures,
+    TaskFigures,
+)
 from fdbqueue.tasks.kinds import IN_ORDER_OF_ARRIVAL
 from fdbqueue.version import __version__
 from fdbqueue.visible import shortened, told, visible
+
+T = TypeVar("T")
 
 _STATES = ("ready", "taken", "buried", "delayed")
 KEY_LABEL_LENGTH_MAX = 100
@@ -28,6 +37,14 @@ class _Family(NamedTuple):
     samples: Samples
 
 
+class _Numbers(NamedTuple, Generic[T]):
+    """A family with at most one sample for each limit, or each schedule."""
+
+    name: str
+    text: str
+    number: Callable[[T], float | None]
+
+
 def families(found: Figures, look_s: float) -> Iterator[Metric]:
     """The families of one look, which took `look_s` seconds."""
     yield from (up(True), _build(), *_of_the_look(found, look_s))
@@ -40,6 +57,32 @@ def families(found: Figures, look_s: float) -> Iterator[Metric]:
             for labels, number in family.samples(queue):
                 filled.add_metric((name, *labels), float(number))
         yield filled
+    yield from _of_rows(_LIMITS, ("limit",), {visible(one.name): one for one in found.limits})
+    yield from _of_rows(_SCHEDULES, ("schedule",), {visible(one.name): one for one in found.schedules})
+    yield from _of_groups(found.groups)
+
+
+def _of_rows(
+    wanted: Iterable["_Numbers[T]"], labels: Sequence[str], rows: Mapping[str, T]
+) -> Iterator[Metric]:
+    """Families with one sample for each row that has a number."""
+    for one in wanted:
+        made = CounterMetricFamily if one.name.endswith("_total") else GaugeMetricFamily
+        filled = made(one.name, one.text, labels=labels)
+        for label, row in rows.items():
+            number = one.number(row)
+            if number is not None:
+                filled.add_metric((label,), float(number))
+        yield filled
+
+
+def _of_groups(found: GroupsFigures) -> Iterator[Metric]:
+    for name, text, number in (
+        ("unfinished_groups", "Groups that have not ended, among those that a look reads.", found.unfinished),
+        ("held_groups", "Groups among them that buried members hold.", found.held),
+        ("groups_left_out", "1 if there are more groups than a look reads, else 0.", not found.is_whole),
+    ):
+        yield GaugeMetricFamily(f"fdbqueue_{name}", text, value=float(number))
 
 
 def up(answered: bool) -> Metric:
@@ -60,7 +103,11 @@ def _of_the_look(found: Figures, look_s: float) -> Iterator[Metric]:
     for name, text, number in (
         ("look_duration_seconds", "Time that the last look at the database took.", look_s),
         ("live_workers", "Live workers of all queues.", found.workers),
-        ("left_out", "1 if there are more queues than a look tells, else 0.", not found.is_whole),
+        (
+            "left_out",
+            "1 if there are more queues, limits or schedules than a look tells, else 0.",
+            not found.is_whole,
+        ),
     ):
         yield GaugeMetricFamily(f"fdbqueue_{name}", text, value=float(number))
 
@@ -210,4 +257,58 @@ _FAMILIES = (
         ("key",),
         _of_tasks(_busiest),
     ),
+)
+
+_LIMITS: Sequence[_Numbers[LimitFigures]] = (
+    _Numbers("fdbqueue_limit_slots", "Slots of a limit.", lambda limit: limit.slots),
+    _Numbers(
+        "fdbqueue_limit_used_slots",
+        "Slots of a limit that tasks hold.",
+        lambda limit: None if limit.slots is None else limit.used,
+    ),
+    _Numbers(
+        "fdbqueue_limit_starts_per_second",
+        "The rate of a limit of starts.",
+        lambda limit: None if limit.rate is None or not limit.per_s else limit.rate / limit.per_s,
+    ),
+    _Numbers("fdbqueue_limit_burst_tokens", "Tokens for which a limit has room.", lambda limit: limit.burst),
+    _Numbers(
+        "fdbqueue_limit_tokens",
+        "Tokens that a limit has now.",
+        lambda limit: None if limit.rate is None else limit.free,
+    ),
+    _Numbers(
+        "fdbqueue_limit_reached",
+        "1 if no task may start now, else 0.",
+        lambda limit: None if limit.free is None else limit.free == 0,
+    ),
+    _Numbers(
+        "fdbqueue_limit_waiting_tasks",
+        "Ready tasks of the queues that name a limit, while no task may start.",
+        lambda limit: None if limit.free is None else limit.waiting,
+    ),
+    _Numbers(
+        "fdbqueue_limit_missing",
+        "1 if a queue names a limit that does not exist, else 0.",
+        lambda limit: limit.free is None,
+    ),
+)
+_SCHEDULES: Sequence[_Numbers[ScheduleFigures]] = (
+    _Numbers(
+        "fdbqueue_schedule_next_due_timestamp_seconds",
+        "The next due time of a schedule; missing while it is paused.",
+        lambda schedule: schedule.due,
+    ),
+    _Numbers(
+        "fdbqueue_schedule_late_seconds",
+        "Time since a due time of a schedule that has not been fired; 0 without one.",
+        lambda schedule: schedule.late_s,
+    ),
+    _Numbers("fdbqueue_schedule_paused", "1 if a schedule is paused, else 0.", lambda one: one.paused),
+    _Numbers(
+        "fdbqueue_schedule_failing",
+        "1 if the last try to fire a schedule has failed, else 0.",
+        lambda one: one.error is not None,
+    ),
+    _Numbers("fdbqueue_schedule_tasks_total", "Tasks that a schedule has put.", lambda one: one.fired),
 )

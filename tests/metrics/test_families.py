@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import fdbqueue
-from fdbqueue import Database, Queue, TaskQueue
+from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue
 from fdbqueue.metrics import QueueCollector, measure
 from fdbqueue.metrics.families import KEY_LABEL_LENGTH_MAX, families
 from fdbqueue.overview.figures import Figures, KeyFigures, QueueFigures
@@ -251,3 +251,62 @@ def test_a_bound_of_a_key_is_told_as_its_number() -> None:
     found = families(replace(figures, queues=(replace(queue, tasks=busy),)), 0.0)
     [family] = [one for one in found if one.name == "fdbqueue_key_ready_tasks"]
     assert [(sample.labels["key"], sample.value) for sample in family.samples] == [("a", 64)]
+
+
+def test_limits_are_told_by_name(memory: tuple[Database, StillClock]) -> None:
+    db, _ = memory
+    Limit.set(db, "api", slots=2)
+    Limit.set(db, "mails", rate=120, per=60, burst=4)
+    Limit.set(db, "gone", slots=1)
+    queue = TaskQueue.create(db, "q", limits=["api", "mails", "gone"])
+    Limit.delete(db, "gone")
+    queue.put_many(db, range(5))
+    queue.take_many(db, 2)
+    scraped = Scraped(db)
+    numbers = {
+        name: [scraped.value(f"limit_{name}", limit=limit) for limit in ("api", "mails", "gone")]
+        for name in ("slots", "used_slots", "tokens", "burst_tokens", "starts_per_second", "reached")
+    }
+    assert numbers == {
+        "slots": [2, None, None],
+        "used_slots": [2, None, None],
+        "tokens": [None, 2, None],
+        "burst_tokens": [None, 4, None],
+        "starts_per_second": [None, 2, None],
+        "reached": [1, 0, None],
+    }
+    waiting = [scraped.value("limit_waiting_tasks", limit=limit) for limit in ("api", "mails", "gone")]
+    missing = [scraped.value("limit_missing", limit=limit) for limit in ("api", "mails", "gone")]
+    assert (waiting, missing) == ([3, 0, None], [0, 0, 1])
+
+
+def test_schedules_are_told_by_name(memory: tuple[Database, StillClock]) -> None:
+    db, clock = memory
+    TaskQueue.create(db, "q")
+    began = clock.now()
+    for name in ("tick", "still"):
+        Schedule.create(db, name, every=10, queue="q", paused=name == "still")
+    clock.advance(12)
+    scraped = Scraped(db)
+    due, late, paused, failing, tasks = (
+        [scraped.value(f"schedule_{number}", schedule=name) for name in ("tick", "still")]
+        for number in ("next_due_timestamp_seconds", "late_seconds", "paused", "failing", "tasks_total")
+    )
+    assert (due, late, paused) == ([began + 10, None], [2, 0], [0, 1])
+    assert (failing, tasks) == ([0, 0], [0, 0])
+
+
+def test_groups_are_counted(memory: tuple[Database, StillClock]) -> None:
+    db, _ = memory
+    queue, group = TaskQueue.create(db, "q"), Group.create(db)
+    Group.create(db)
+    group.put(db, queue, 1)
+    task = queue.take(db, 0)
+    assert task is not None
+    queue.bury(db, task)
+    scraped = Scraped(db)
+    assert [scraped.value(name) for name in ("unfinished_groups", "held_groups", "groups_left_out")] == [
+        2,
+        1,
+        0,
+    ]
