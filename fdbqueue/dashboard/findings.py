@@ -1,7 +1,7 @@
 """Findings: the things that are wrong with queues, the worst first, each with its cure. Pure functions."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -45,11 +45,13 @@ class Finding:
     """The time for which it has lasted at least."""
     is_dead: bool = False
     """True if the page of dead letters tells more."""
+    of: str = "queue"
+    """The kind of the thing that `queue` names: a queue, a limit, a schedule or a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The state of all queues."""
+    """The state of all queues, and of what lies beside them."""
 
     level: Level
     text: str
@@ -64,14 +66,16 @@ def verdict_of(queues: int, findings: Sequence[Finding]) -> Verdict:
     ordered = sorted(findings, key=lambda found: (-found.level, -found.since_s, found.queue))
     if not ordered:
         return Verdict(Level.OK, "No queues yet" if not queues else "All is well")
-    wrong = len({found.queue for found in ordered if found.level > Level.HOLD})
+    wrong = {(found.of, found.queue) for found in ordered if found.level > Level.HOLD}
     held = len({found.queue for found in ordered if found.level == Level.HOLD})
     text = f"{_counted(wrong)} attention" if wrong else f"All is well; {held} paused"
     return Verdict(ordered[0].level, text, tuple(ordered[:SHOWN_MAX]), len(ordered[SHOWN_MAX:]))
 
 
-def _counted(queues: int) -> str:
-    return "1 queue needs" if queues == 1 else f"{queues} queues need"
+def _counted(wrong: Collection[tuple[str, str]]) -> str:
+    kinds = {kind for kind, _ in wrong}
+    noun = kinds.pop() if len(kinds) == 1 else "thing"
+    return f"1 {noun} needs" if len(wrong) == 1 else f"{len(wrong)} {noun}s need"
 
 
 def findings_of(queue: QueueFigures, trend: Trend) -> tuple[Finding, ...]:

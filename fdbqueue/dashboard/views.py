@@ -8,6 +8,7 @@ list of queues and the page of a queue.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from fdbqueue.dashboard.beside_views import BesideView, beside_view
 from fdbqueue.dashboard.findings import Finding, Level, Verdict, command, findings_of, verdict_of
 from fdbqueue.dashboard.history import Trend
 from fdbqueue.dashboard.looks import ENDED, STATES, QueueLook
@@ -67,6 +68,7 @@ class QueuesView:
     done_per_s: float | None
     longest_s: float | None
     """The age of the oldest next task of a queue that is not paused; None if no task can be taken."""
+    beside: BesideView
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,18 +190,20 @@ def queues_view(figures: Figures, trend: Callable[[str], Trend]) -> QueuesView:
     counted = [row.tasks for row in rows if row.tasks is not None]
     totals = {state: sum(getattr(tasks, state) for tasks in counted) for state in STATES}
     rates = [row.trend.rates for row in rows if row.trend.rates is not None]
+    beside = beside_view(figures)
     return QueuesView(
         figures.now,
         rows,
         figures.workers,
         figures.is_whole,
         totals,
-        verdict_of(len(rows), [found for row in rows for found in row.findings]),
+        verdict_of(len(rows), [*(found for row in rows for found in row.findings), *beside.findings]),
         sum(rate.put for rate in rates) if rates else None,
         sum(rate.done for rate in rates) if rates else None,
         max(
             (one.next_age_s for one in counted if one.next_age_s is not None and not one.paused), default=None
         ),
+        beside,
     )
 
 
