@@ -9,6 +9,14 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from fdbqueue.cli.beside import (
+    GROUP_COLUMNS,
+    LIMIT_COLUMNS,
+    SCHEDULE_COLUMNS,
+    groups_row,
+    rows_of_queue,
+    schedule_rows,
+)
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names, stdout_of
 from fdbqueue.cli.held import HELD_COLUMNS, held_rows, shown_held
 from fdbqueue.cli.parameters import SecondsRange
@@ -19,7 +27,7 @@ from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, QueueNotFound
 from fdbqueue.fleet.presence import Presence, workers
-from fdbqueue.overview.figures import TaskFigures
+from fdbqueue.overview.figures import Figures, TaskFigures
 from fdbqueue.overview.overview import Overview
 from fdbqueue.signals import Signals
 from fdbqueue.tasks.key_statistics import KeyStatistics
@@ -30,6 +38,8 @@ RATES = ("put", "take", "done")
 WORKERS_SHOWN = 30
 KEYS_SHOWN = 20
 HELD_SHOWN = 20
+BESIDE_SHOWN = 20
+"""Limits, and schedules: those that are late first."""
 
 
 @cli.command()
@@ -49,8 +59,9 @@ def top(
     partitions. `waits` is the time since the put of the next task; of several partitions, the longest. `due`
     counts delayed tasks that should be ready, up to 1,000. `acked`, `expired` and `deleted` count tasks by
     their end. `unreadable` counts the values that were set aside (`fdbqueue aside`). A terminal also shows
-    each worker, and the first taken tasks with their holders. A pipe gets one line per queue in each
-    interval; keys and taken tasks (`held`) only with --json.
+    each worker, the first taken tasks with their holders, and limits, schedules and groups that have not
+    ended. A pipe gets one line per queue in each interval; keys, taken tasks (`held`), `limits` and
+    `schedules` only with --json. Without QUEUE, that has one line more if there are groups: `groups`.
     """
     with place.database() as database:
         for name in queue:
@@ -64,6 +75,9 @@ def top(
         for rows in samples.every(interval, times):
             for row in rows:
                 out.print(line_of(row) if as_json else plain_line(row, {**TOP_COLUMNS, **END_COLUMNS}))
+            if as_json and samples.figures.groups.unfinished:
+                told = groups_row(samples.figures.groups)
+                out.print(line_of({"time": samples.figures.now, "groups": told}))
 
 
 class Samples:
@@ -76,6 +90,9 @@ class Samples:
         self._names = names
         self._with_held = with_held
         self._last: dict[str, tuple[float, Mapping[str, int]]] = {}
+        self._overview = Overview(*names, keys=0, root=place.root)
+        self.figures = Figures(0.0, (), 0)
+        """Those of the last read."""
 
     def every(self, interval_s: float, times: int | None) -> Iterator[list[Row]]:
         taken = 0
@@ -90,7 +107,7 @@ class Samples:
         wanted = [
             queue for queue in found if is_kind(queue.kind) and queue.name in (self._names or [queue.name])
         ]
-        rows = []
+        rows, self.figures = [], self._overview.figures(self._database)
         for definition in wanted:
             try:
                 rows.append(self._row(TaskQueue(self._database, self._place.registry, definition)))
@@ -119,6 +136,7 @@ class Samples:
         row["repartition_from"] = tasks.partitions_before or None
         if self._names and kind_named(queue.kind).supports("key"):
             row["keys"] = [_key_row(found) for found in queue.key_statistics(self._database, KEYS_SHOWN)]
+        row |= rows_of_queue(self.figures, queue.name)
         if self._with_held:
             row["held"] = held_rows(self._database, queue, HELD_SHOWN) if row["taken"] else []
         row["workers"] = len(workers(self._database, queue.name, root=self._place.root))
@@ -126,8 +144,7 @@ class Samples:
 
     def _figures(self, name: str) -> TaskFigures:
         """Raises: QueueNotFound if the queue was dropped meanwhile."""
-        overview = Overview(name, keys=0, queues_only=True, root=self._place.root)
-        found = overview.figures(self._database).by_name.get(name)
+        found = self.figures.by_name.get(name)
         if found is None or found.tasks is None:
             raise QueueNotFound(name=name)
         return found.tasks
@@ -147,12 +164,18 @@ class Samples:
 def _live(samples: Samples, interval_s: float, times: int | None) -> None:
     with Live(console=Console(), screen=times is None, auto_refresh=False) as live:
         for rows in samples.every(interval_s, times):
-            live.update(_screen(rows, samples.workers()), refresh=True)
+            live.update(_screen(rows, samples.workers(), samples.figures), refresh=True)
 
 
-def _screen(queues: list[Row], found: list[Row]) -> RenderableType:
+def _screen(queues: list[Row], found: list[Row], figures: Figures) -> RenderableType:
     tables = [table_of(queues, TOP_COLUMNS), table_of(queues, {"queue": field("queue"), **END_COLUMNS})]
     tables += [table_of(queue["keys"], KEY_COLUMNS) for queue in queues if queue.get("keys")]
+    limits = list(map(asdict, figures.limits[:BESIDE_SHOWN]))
+    tables += [table_of(limits, LIMIT_COLUMNS)] if limits else []
+    schedules = schedule_rows(figures)[:BESIDE_SHOWN]
+    tables += [table_of(schedules, SCHEDULE_COLUMNS)] if schedules else []
+    groups = [groups_row(figures.groups)] if figures.groups.unfinished else []
+    tables += [table_of(groups, GROUP_COLUMNS)] if groups else []
     tables += [table_of(found[:WORKERS_SHOWN], WORKER_COLUMNS)] if found else []
     held = shown_held(queues, HELD_SHOWN)
     tables += [table_of(held, HELD_COLUMNS)] if held else []
