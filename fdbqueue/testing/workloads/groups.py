@@ -75,15 +75,19 @@ def groups(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def survive(client: Client) -> None:
         q = opened(client)
         close_all(client)
+        outlive_all(client, q)
         until = client.runtime.monotonic() + PROMPT_S
         while client.runtime.monotonic() < until:
-            for queue in (q, second(client)):
-                outlive(client, queue, end)
+            outlive_all(client, q)
             while run_then(client):
                 pass
             client.runtime.sleep(1.0)
         look(client)
         client.call(NAME, "left", None, lambda: run(client.db, left))
+
+    def outlive_all(client: Client, q: TaskQueue) -> None:
+        for queue in (q, second(client)):
+            outlive(client, queue, end)
 
     simulation.client(operate, "operator")
     simulation.client(watch, "watcher")
