@@ -31,6 +31,11 @@ from fdbqueue.testing.workloads.tasks import outlive
 KINDS = ("fifo", "fifottl", "utube", "bag")
 
 
+def outlive_all(client: Client, q: TaskQueue) -> None:
+    for queue in (q, second(client)):
+        outlive(client, queue, end)
+
+
 @workload(clients=2, steps=4)
 def groups(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
@@ -84,10 +89,6 @@ def groups(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.runtime.sleep(1.0)
         look(client)
         client.call(NAME, "left", None, lambda: run(client.db, left))
-
-    def outlive_all(client: Client, q: TaskQueue) -> None:
-        for queue in (q, second(client)):
-            outlive(client, queue, end)
 
     simulation.client(operate, "operator")
     simulation.client(watch, "watcher")
