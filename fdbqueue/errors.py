@@ -241,6 +241,8 @@ class QueueNotFound(FdbQueueError, LookupError):
 class LimitNotFound(FdbQueueError, LookupError):
     """There is no limit named {name!r}: set it first, with Limit.set() or `fdbqueue limit set`."""
 
+    name: str
+
 
 class LimitInUse(FdbQueueError):
     """{used} task(s) hold a slot of the limit {name!r}: wait for their ends, or give it more slots in place of deleting it. Nothing was changed."""
@@ -331,6 +333,8 @@ class TooManySteps(FdbQueueError):
 
 class ScheduleNotFound(FdbQueueError, LookupError):
     """There is no schedule named {name!r}."""
+
+    name: str
 
 
 class ScheduleExists(FdbQueueError):

@@ -1,7 +1,7 @@
 """Place: the database and the root that --url and --root name, and the queues there."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -13,13 +13,22 @@ from fdbqueue.cli.nearest import nearest
 from fdbqueue.database import Database, engine_errors, require_answer
 from fdbqueue.elements.queue import KIND as PIECES
 from fdbqueue.elements.simple import KIND as SIMPLE
-from fdbqueue.errors import ClusterMismatch, DatabaseNotFound, FdbQueueError, QueueNotFound
+from fdbqueue.errors import (
+    ClusterMismatch,
+    DatabaseNotFound,
+    FdbQueueError,
+    LimitNotFound,
+    QueueNotFound,
+    ScheduleNotFound,
+)
+from fdbqueue.limiting.limit import Limit
 from fdbqueue.open import PRIVATE_URL, shared_url, url_from_environment
 from fdbqueue.open import open as open_database
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.schedules.schedule import list_schedules
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.trouble import text_of
@@ -31,6 +40,8 @@ COMPLETION_TIMEOUT_S = 1.0
 NAMES_COMPARED_MAX = 5_000
 _COMPLETED = re.compile(r"[\w@%+./][\w@%+=:,./-]*")
 CREATE_TASKS = "`fdbqueue create {name}` makes one"
+SET_LIMIT = "`fdbqueue limit set {name}` makes one"
+CREATE_SCHEDULE = "`fdbqueue schedule create {name} QUEUE` makes one"
 CREATE_PLAIN = "`fdbqueue create {name} --kind queue` makes one"
 
 
@@ -68,7 +79,15 @@ class Place:
         with self._opened(create) as database:
             if timeout_s is not None and self.url.startswith("fdb:"):
                 self._require_answer(database, timeout_s)
-            yield database
+            try:
+                yield database
+            except LimitNotFound as error:
+                names = (found.name for found in Limit.list(database, root=self.root))
+                raise self._unknown("limit", error.name, names, SET_LIMIT) from None
+            except ScheduleNotFound as error:
+                raise self._unknown(
+                    "schedule", error.name, self._schedules(database), CREATE_SCHEDULE
+                ) from None
 
     @contextmanager
     def queue(self, name: str) -> Iterator[tuple[Database, Queue]]:
@@ -137,12 +156,21 @@ class Place:
 
     def missing(self, database: Database, name: str, cure: str) -> CommandError:
         """Return an error that lists the names nearest to `name`, and the `cure`."""
-        names = (found.name for found in islice(self.definitions(database), NAMES_COMPARED_MAX))
-        like = ", ".join(map(repr, nearest(name, names)))
+        return self._unknown("queue", name, (found.name for found in self.definitions(database)), cure)
+
+    def _unknown(self, kind: str, name: str, names: Iterable[str], cure: str) -> CommandError:
+        like = ", ".join(map(repr, nearest(name, islice(names, NAMES_COMPARED_MAX))))
         meant = f" (did you mean {like}?)" if like else ""
         return CommandError(
-            f"there is no queue named {name!r} in {self.url}{meant}; {cure.format(name=name)}"
+            f"there is no {kind} named {name!r} in {self.url}{meant}; {cure.format(name=name)}"
         )
+
+    def _schedules(self, database: Database) -> Iterator[str]:
+        after: str | None = ""
+        while after is not None:
+            found = list_schedules(database, after=after, root=self.root)
+            yield from (one.name for one in found)
+            after = found.next
 
     def _opened(self, create: bool) -> Database:
         try:

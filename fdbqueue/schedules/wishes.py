@@ -14,6 +14,17 @@ from fdbqueue.tasks.kinds import checked_pri, checked_units, key_bytes
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.unique import UNIQUE_OPTIONS
 
+NICKNAMES: Mapping[str, str] = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+"""Those of crontab(5), which the library does not know. A schedule stores the fields."""
+
 
 def rule_for(expression: Any, every: Any, timezone: Any, missed: Any, now_us: int) -> Rule:
     """Raises: InvalidArgument; ModuleNotFoundError for an expression, without the extra."""
@@ -27,7 +38,7 @@ def rule_for(expression: Any, every: Any, timezone: Any, missed: Any, now_us: in
         anchor_us = now_us // SECOND_US * SECOND_US
         return Rule(None, _checked_every_us(every), anchor_us, zone, missed)
     text = checked_text("expression", expression, limits.SCHEDULE_EXPRESSION_BYTES_MAX)
-    rule = Rule(text, 0, 0, zone, missed)
+    rule = Rule(NICKNAMES.get(text, text), 0, 0, zone, missed)
     if rule.times().after(now_us) is None:
         wanted = "an expression with a time within the next fifty years"
         raise InvalidArgument(name="expression", wanted=wanted, got=expression)

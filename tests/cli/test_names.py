@@ -11,7 +11,7 @@ import pytest
 from fdb import tuple as layer
 
 import fdbqueue
-from fdbqueue import TaskQueue
+from fdbqueue import Limit, Schedule, TaskQueue, list_schedules
 from fdbqueue.cli.group import cli
 from fdbqueue.cli.nearest import nearest
 from tests.cli.shell import Shell, Within
@@ -70,19 +70,29 @@ COMMANDS: dict[str, list[str]] = {
     "work": ["Q", "m:f"],
 }
 CREATING = {"create": ["Q"], "put": ["Q", "x", "--create"], "elements add": ["Q", "x", "--create"]}
-ON_NO_QUEUE = {
-    *(f"group {verb}" for verb in ("cancel", "close", "create", "list", "show", "wait")),
-    *(f"limit {verb}" for verb in ("delete", "list", "set", "show")),
-    *(
-        f"schedule {verb}"
-        for verb in ("change", "create", "delete", "fire", "list", "next", "pause", "resume")
-    ),
-    *(f"schedule {verb}" for verb in ("run", "show")),
+SETTING = {"limit set": ["Q", "--slots", "1"]}
+"""It makes a database, and no queue."""
+# Commands that name a limit, or a schedule, in place of a queue.
+NAMED: dict[str, list[str]] = {
+    "limit delete": ["Q"],
+    "limit show": ["Q"],
+    **{f"schedule {verb}": ["Q"] for verb in ("delete", "next", "pause", "resume", "run", "show")},
+    "schedule change": ["Q", "--every", "60"],
 }
-"""They name groups, limits and schedules: tests/cli/test_groups.py, test_limits.py, test_schedules.py."""
+GROUP = "0" * 32
+# Commands that name no queue, or one that is there already, and make no database.
+ON_NO_QUEUE: dict[str, list[str]] = {
+    **{f"group {verb}": [GROUP] for verb in ("cancel", "close", "show", "wait")},
+    **{name: [] for name in ("group create", "group list", "limit list", "schedule fire", "schedule list")},
+    "schedule create": ["tick", "Q", "--every", "60"],
+}
 WITHOUT_A_PLACE = {"completion", "dashboard", "demo", "doctor"}
 """`doctor` tells of a place without a database: tests/cli/test_doctor.py. `dashboard` needs an extra first:
 tests/cli/test_dashboard.py."""
+
+
+ALL = {**COMMANDS, **NAMED, **ON_NO_QUEUE}
+"""All that need a database."""
 
 
 def typed(command: str, arguments: list[str], name: str = "emials") -> list[str]:
@@ -109,7 +119,7 @@ def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
 def test_the_list_of_commands_is_complete() -> None:
     groups = {name: group for name, group in cli.commands.items() if isinstance(group, click.Group)}
     inner = {f"{name} {command}" for name, group in groups.items() for command in group.commands}
-    assert {*cli.commands, *inner} - {*groups} == {*COMMANDS, *CREATING} | ON_NO_QUEUE | WITHOUT_A_PLACE
+    assert {*cli.commands, *inner} - {*groups} == {*ALL, *CREATING, *SETTING} | WITHOUT_A_PLACE
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"queues"}))
@@ -125,6 +135,49 @@ def test_an_unknown_name_fails_and_lists_the_nearest(program: Within, command: s
     assert "--create makes" in err or "`fdbqueue create" in err or "--create DATA` makes" in err
     with fdbqueue.open(program.url) as db:
         assert fdbqueue.list_queues(db) == ["emails", "other"]
+
+
+@pytest.mark.parametrize("command", sorted(NAMED))
+def test_an_unknown_limit_or_schedule_lists_the_nearest(program: Within, command: str) -> None:
+    kind, _ = command.split()
+    with fdbqueue.open(program.url) as db:
+        TaskQueue.create(db, "emails")
+        for name in ("emails", "other"):
+            Limit.set(db, name, slots=1)
+            Schedule.create(db, name, every=60, queue="emails")
+    status, out, err = program.run(*typed(command, NAMED[command]))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"no {kind} named 'emials'" in err
+    assert "did you mean 'emails'?" in err
+    assert f"`fdbqueue {kind} {'set' if kind == 'limit' else 'create'} emials" in err
+    with fdbqueue.open(program.url) as db:
+        names = [[one.name for one in found] for found in (Limit.list(db), list_schedules(db))]
+        assert names == [["emails", "other"]] * 2
+
+
+def test_a_queue_under_an_unknown_limit_is_not_made(program: Within) -> None:
+    with fdbqueue.open(program.url) as db:
+        Limit.set(db, "emails", slots=1)
+    status, _, err = program.run("create", "q", "--limit", "emials")
+    assert (status, "did you mean 'emails'?" in err) == (2, True)
+    with fdbqueue.open(program.url) as db:
+        assert fdbqueue.list_queues(db) == []
+
+
+@pytest.mark.parametrize("verb", ["cancel", "close", "show", "wait"])
+def test_an_unknown_group_is_told(program: Within, verb: str) -> None:
+    with fdbqueue.open(program.url) as db:
+        TaskQueue.create(db, "emails")
+    status, out, err = program.run("group", verb, GROUP)
+    assert (status, out, f"There is no group {GROUP}" in err) == (1, "", True)
+    assert program.run("group", verb, "emials")[0] == 2  # no id
+
+
+def test_a_schedule_of_an_unknown_queue_lists_the_nearest(program: Within) -> None:
+    with fdbqueue.open(program.url) as db:
+        TaskQueue.create(db, "emails")
+    status, _, err = program.run("schedule", "create", "tick", "emials", "--every", "60")
+    assert (status, "no queue named 'emials'" in err, "did you mean 'emails'?" in err) == (2, True, True)
 
 
 def test_into_an_unknown_queue_fails_before_a_command_runs(program: Within) -> None:
@@ -151,19 +204,19 @@ def test_create_makes_the_database_and_the_queue(program: Within, command: str) 
     assert program.run("queues")[1].startswith("emails\t")
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize("command", sorted(ALL))
 def test_a_place_without_a_database_is_not_changed(program: Within, tmp_path: Path, command: str) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "passwd").write_text("root")
     for place in ("etc", "etc/passwd", "nowhere"):
         program.where = ["--url", f"embedded:{tmp_path}/{place}"]
-        status, out, err = program.run(*typed(command, COMMANDS[command]))
+        status, out, err = program.run(*typed(command, ALL[command]))
         assert (status, out, err.count("\n")) == (2, "", 1)
         assert err.startswith(f"fdbqueue: there is no database at embedded:{tmp_path}/{place}; ")
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["passwd"]
 
 
-@pytest.mark.parametrize(("command", "arguments"), sorted({**COMMANDS, **CREATING}.items()))
+@pytest.mark.parametrize(("command", "arguments"), sorted({**ALL, **CREATING, **SETTING}.items()))
 def test_a_private_database_is_refused(
     program: Within, monkeypatch: pytest.MonkeyPatch, command: str, arguments: list[str]
 ) -> None:

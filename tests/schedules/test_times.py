@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fdbqueue import InvalidArgument
 from fdbqueue.schedules.cron import times_from
 from fdbqueue.schedules.times import SECOND_US, CronTimes, EveryTimes, next_times, shown, zone_named
+from fdbqueue.schedules.wishes import rule_for
 
 ROME = ZoneInfo("Europe/Rome")
 ZONES = ["UTC", "Europe/Rome", "America/New_York", "America/Havana", "Asia/Kolkata", "Australia/Lord_Howe"]
@@ -213,3 +214,30 @@ def test_an_expression_without_a_time_in_fifty_years_has_none() -> None:
 @pytest.mark.parametrize("year", [9999, 20_000])
 def test_there_is_no_time_beyond_the_last_year(year: int) -> None:
     assert CronTimes("0 0 1 1 *", ROME).after((year - 1970) * 31_557_600 * SECOND_US) is None
+
+
+@pytest.mark.parametrize(
+    ("nickname", "fields", "following"),
+    [
+        ("@yearly", "0 0 1 1 *", "2027-01-01T00:00"),
+        ("@annually", "0 0 1 1 *", "2027-01-01T00:00"),
+        ("@monthly", "0 0 1 * *", "2026-04-01T00:00"),
+        ("@weekly", "0 0 * * 0", "2026-03-22T00:00"),
+        ("@daily", "0 0 * * *", "2026-03-18T00:00"),
+        ("@midnight", "0 0 * * *", "2026-03-18T00:00"),
+        ("@hourly", "0 * * * *", "2026-03-17T13:00"),
+    ],
+)
+def test_a_nickname_stands_for_five_fields(nickname: str, fields: str, following: str) -> None:
+    now_us = us("2026-03-17T12:34+01:00")
+    rule = rule_for(nickname, None, "Europe/Rome", "once", now_us)
+    assert rule.expression == fields
+    found = rule.times().after(now_us)
+    assert found is not None
+    assert shown(found, ROME).isoformat()[:16] == following
+
+
+@pytest.mark.parametrize("nickname", ["@reboot", "@every 5m", "@DAILY", "@"])
+def test_other_nicknames_are_refused(nickname: str) -> None:
+    with pytest.raises(InvalidArgument):
+        rule_for(nickname, None, "UTC", "once", 0)
