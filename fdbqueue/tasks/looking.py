@@ -9,25 +9,47 @@ from contextlib import suppress
 from fdbqueue import limits
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.errors import FdbQueueError
+from fdbqueue.records.groups import members_of
 from fdbqueue.records.keys import id_in
 from fdbqueue.records.statistics import Statistics, statistics_of, summed
 from fdbqueue.seam import Range
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.members import epoch_of
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.shape import Shape
 
 
 def statistics_in(changes: Sequence[Change]) -> Statistics:
     """The counters of all partitions, and how many delayed tasks are due, among limits.DUE_COUNTED_MAX timers
-    of each.
+    of each; the tasks of groups that were cancelled, and that sweeps have not gone through yet.
 
-    Reads: by snapshot, the counters and the timers that have run out; then the tasks of those timers.
+    Reads: by snapshot, the counters and the timers that have run out; then the tasks of those timers, and the
+    counts of the first limits.GROUPS_SWEPT_MAX groups that were cancelled.
     Conflicts: none.
-    Round trips: 1; 2 while a delayed task may be due.
+    Round trips: 1; 2 while a delayed task may be due; 3 while sweeps go through a cancelled group.
     """
-    asked = [_ask_statistics(change) for change in changes]
-    return summed([reply() for reply in asked])
+    asked, cancelled = [_ask_statistics(change) for change in changes], _ask_cancelled(changes[0])
+    found = summed([reply() for reply in asked])
+    found["tasks"]["cancelled"] = cancelled()
+    return found
+
+
+def _ask_cancelled(change: Change) -> Callable[[], int]:
+    """Ask for the number of tasks in the queue whose groups were cancelled, and that may wait for a sweep."""
+    tr, root, shared = change.tr.snapshot, change.shape.root, change.shape.shared
+    under = root.cancellings
+    asked = tr.get_range(under.start, under.stop, limit=limits.GROUPS_SWEPT_MAX)
+
+    def reply() -> int:
+        groups = [group for row in asked if (group := root.group_in(row.key)) is not None]
+        if not groups:
+            return 0
+        epoch = epoch_of(tr.get(shared.epoch).value)
+        counts = [tr.get(shared.members_of(epoch, group)) for group in groups]
+        return sum(members_of(count.value)["members"] for count in counts)
+
+    return reply
 
 
 def _ask_statistics(change: Change) -> Callable[[], Statistics]:

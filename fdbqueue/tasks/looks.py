@@ -203,8 +203,9 @@ class Looks(TaskHandle):
         ended.
 
         Tasks are counted in their stored state. A task that is due and not swept yet counts as `delayed`, and
-        also as `due`, among the first limits.DUE_COUNTED_MAX timers that have run out. Given a database, the
-        call also sweeps one batch.
+        also as `due`, among the first limits.DUE_COUNTED_MAX timers that have run out. A task of a cancelled
+        group counts in its state, and also as `cancelled`, until sweeps have gone through that group. Given a
+        database, the call also sweeps one batch.
         Reads: by snapshot.
         Conflicts: none.
         """

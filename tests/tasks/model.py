@@ -146,6 +146,7 @@ class Model:
             "tasks": {
                 **tasks,
                 "due": 0,
+                "cancelled": 0,
                 "unreadable": 0,
                 "done": self.calls["done"],
                 "total": len(self.tasks),

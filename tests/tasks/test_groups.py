@@ -330,6 +330,33 @@ def test_a_cancel_ends_members_in_every_state(b: PartitionsBench, monkeypatch: p
     assert of.wait(b.db, 0).failed == 8
 
 
+def test_statistics_name_cancelled_tasks_until_a_sweep(
+    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    of, other = made(b), made(b)
+    other.put_many(b.db, b.queue, "xy")
+    of.put_many(b.db, b.queue, range(5))
+    b.queue.put(b.db, "alone")
+
+    def told() -> tuple[int, int]:
+        tasks = b.queue.statistics(b.db)["tasks"]
+        return tasks["total"], tasks["cancelled"]
+
+    assert told() == (8, 0)
+    of.cancel(b.db)
+    assert told() == (8, 5)
+    settling = Settling(b.db, RootKeys(b.root))
+    seen = {told()}
+    while transactional(settling.tidy)(b.db):
+        seen.add(told())
+    assert seen >= {(8, 5), (6, 3), (4, 1), (3, 0)}
+    other.cancel(b.db)
+    assert told() == (3, 2)
+    b.queue.truncate(b.db)
+    assert told() == (0, 0)
+
+
 def test_a_cancel_of_an_ended_group_changes_nothing(b: PartitionsBench, then: TaskQueue) -> None:
     of = made(b, then)
     of.close(b.db)

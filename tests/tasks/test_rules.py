@@ -515,6 +515,7 @@ def test_statistics_of_the_worked_example(bench: MakeBench) -> None:
             "buried": 1,
             "delayed": 1,
             "due": 0,
+            "cancelled": 0,
             "unreadable": 0,
             "done": 2,
             "total": 4,
