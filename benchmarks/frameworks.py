@@ -1,11 +1,11 @@
-"""A framework on fdbqueue, and on Redis: python -m benchmarks.frameworks [celery|dramatiq] [--url URL]
+"""A framework on fdbqueue, and on Redis: python -m benchmarks.frameworks [celery|dramatiq|taskiq] [--url URL]
 
 The work: a program sends small tasks, one after the other. Then a worker with two processes runs them, acks
 each when it has run, and stores its result. A round measures each broker in turn; a figure is the median of
 the rounds. The time of the worker is that from its first to its last result. The table is Markdown.
 
-Needs the extra of the framework, the package `redis` and Debian's redis-server. `--url`: one more database,
-such as fdb:/etc/foundationdb/fdb.cluster. `--tasks 500`, `--rounds 3`: the length of a run.
+Needs the extras of the framework and `bench`, and Debian's redis-server. `--url`: one more database, such as
+fdb:/etc/foundationdb/fdb.cluster. `--tasks 500`, `--rounds 3`: the length of a run.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.peer_queues import free_port
 
-FRAMEWORKS = ("celery", "dramatiq")
+FRAMEWORKS = ("celery", "dramatiq", "taskiq")
 
 
 class Framework(Protocol):

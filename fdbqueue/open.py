@@ -102,19 +102,27 @@ def shared_url(url: str) -> str:
 
 def open_url(url: str, create: bool, runtime: Runtime, session_ttr_s: float, engines: Engines) -> Database:
     """The database that `url` names, opened by `engines`. Raises as `open`."""
-    scheme, colon, rest = url.partition(":")
-    if colon and scheme == "fdb":
+    require_known(url)
+    scheme, _, rest = url.partition(":")
+    if scheme == "fdb":
         return engines.over(engines.cluster(rest or None), runtime, session_ttr_s=session_ttr_s)
-    if scheme in DIRECTORY_SCHEMES and rest:
+    if scheme in DIRECTORY_SCHEMES:
         path, flush = place_of(url)
         if not create and not is_database(path):
             raise DatabaseNotFound(url=url)
         engine = engines.directory(path, runtime, shared=scheme == _SHARED_SCHEME, flush=flush)
         return engines.over(engine, runtime, engine.close, session_ttr_s)
-    if url == PRIVATE_URL:
-        engine = engines.private(runtime)
-        return engines.over(engine, runtime, engine.close, session_ttr_s)
-    raise UnknownUrl(url=url)
+    engine = engines.private(runtime)
+    return engines.over(engine, runtime, engine.close, session_ttr_s)
+
+
+def require_known(url: str) -> None:
+    """Raises: UnknownUrl for a URL that names no engine and place."""
+    scheme, colon, _ = url.partition(":")
+    if scheme in DIRECTORY_SCHEMES:
+        place_of(url)
+    elif url != PRIVATE_URL and not (colon and scheme == "fdb"):
+        raise UnknownUrl(url=url)
 
 
 def place_of(url: str) -> tuple[str, Flush]:

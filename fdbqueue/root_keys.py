@@ -31,6 +31,7 @@ R is the root, by default `Subspace(("fdbqueue",))`; values are tuples unless th
     R[16, ...], R[17, ...]               limits: see limiting/keys.py
     R["celery", ...]      celery         see celery/keys.py            brokers and chords of Celery
     R["results", ...]     stored results see frameworks/keys.py        result backends of frameworks
+    R["taskiq", ...]      schedules      see taskiq/keys.py            schedule sources of Taskiq
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor. A
 `run` is the id of a supervisor's session. `time` is that of the next look at a schedule, in microseconds. A
@@ -50,7 +51,7 @@ DEFAULT_ROOT = Subspace(("fdbqueue",))
 
 DEFINITION, LAST_ID, CONTENTS, RECEIPT, SESSION, SESSION_NAME, HEARTBEAT, BEAT_DUE, PRESENCE = range(9)
 RUN, MEMBERSHIP, PROGRESS, SCHEDULE, SCHEDULE_DUE = 9, 10, 11, 12, 13
-CELERY, RESULTS = "celery", "results"
+CELERY, RESULTS, TASKIQ = "celery", "results", "taskiq"
 GROUP, GROUP_SWEEP = 14, 15
 COUNTS, CANCELLED, SPREAD = range(3)
 """Rows of a group, behind its id."""
@@ -98,6 +99,7 @@ _ALL_SHAPES: dict[Any, list[list[type]]] = {
         [int, int, str],
     ],
     RESULTS: [[int, str, bytes], [int, str, bytes, int], [int, str, int, bytes]],
+    TASKIQ: [[int, str]],
 }
 """The parts behind the column, in all keys under the root but contents and progress."""
 
@@ -144,10 +146,10 @@ class RootKeys:
 
     def is_before_the_first_queue(self, key: bytes) -> bool:
         """True if `key` may lie under a root in which no queue has been created yet: receipts, sessions,
-        limits, and results of frameworks.
+        limits, results of frameworks and schedules of Taskiq.
         """
         column, *shape = self._shape_of(key)
-        if column in (GROUP, GROUP_SWEEP, CELERY, RESULTS):
+        if column in (GROUP, GROUP_SWEEP, CELERY, RESULTS, TASKIQ):
             return shape in _ALL_SHAPES[column]
         return _SHAPES.get(column) == shape or shape in _LIMIT_SHAPES.get(column, ())
 

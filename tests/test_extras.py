@@ -30,6 +30,8 @@ def last_line_without(module: str, part: str) -> str:
     [
         ("aio", "greenlet", "aio"),
         ("testing", "greenlet", "testing"),
+        ("taskiq", "taskiq", "taskiq"),
+        ("taskiq", "greenlet", "taskiq"),
         ("metrics", "prometheus_client", "metrics"),
         ("tracing", "opentelemetry", "otel"),
         ("dashboard", "starlette", "dashboard"),

@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager
 
+from fdbqueue.arguments import writable
 from fdbqueue.frameworks.within import Within
 from fdbqueue.seam import AnyTransaction, Transaction
 
@@ -15,9 +16,10 @@ def transaction(tr: AnyTransaction) -> AbstractContextManager[None]:
     whole body of `tr`: then the tasks of the earlier run are gone, and the new ones have new ids. A task must
     not be waited for inside: it is not there before the commit.
     """
-    return _within.block(tr)
+    return _within.block(writable(tr))
 
 
 def current() -> Transaction | None:
     """The transaction of the block around the caller; None outside."""
-    return _within.current()
+    found: Transaction | None = _within.current()
+    return found

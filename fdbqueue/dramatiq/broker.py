@@ -6,6 +6,7 @@ from typing import Any
 import dramatiq
 from dramatiq.errors import QueueJoinTimeout, QueueNotFound
 
+from fdbqueue.arguments import writable
 from fdbqueue.dramatiq.consumer import FdbQueueConsumer
 from fdbqueue.dramatiq.errors import as_dramatiq
 from fdbqueue.dramatiq.queues import TaskQueues
@@ -66,7 +67,7 @@ class FdbQueueBroker(dramatiq.Broker):
 
         The block may run again with the body of `tr`; then the messages of the earlier run are gone.
         """
-        return self._within.block(tr)
+        return self._within.block(writable(tr))
 
     def declare_queue(self, queue_name: str) -> None:
         if queue_name in self.queues:

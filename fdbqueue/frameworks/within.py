@@ -5,9 +5,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from fdbqueue.arguments import writable
-from fdbqueue.seam import AnyTransaction, Transaction
-
 
 class Within:
     """The blocks of one broker, in each thread and each task of asyncio."""
@@ -16,19 +13,18 @@ class Within:
         self._current: ContextVar[Any] = ContextVar("fdbqueue_transaction", default=None)
 
     @contextmanager
-    def block(self, tr: AnyTransaction) -> Iterator[None]:
+    def block(self, tr: Any) -> Iterator[None]:
         """Put the messages that this block sends within `tr`: they are there if and only if `tr` commits.
 
         `tr` is a transaction of the database of the broker. The block may run again, with the whole body of
         `tr`: then the messages of the earlier run are gone, and the new ones have new ids.
         """
-        token = self._current.set(writable(tr))
+        token = self._current.set(tr)
         try:
             yield
         finally:
             self._current.reset(token)
 
-    def current(self) -> Transaction | None:
+    def current(self) -> Any:
         """The transaction of the block around the caller; None outside."""
-        found: Transaction | None = self._current.get()
-        return found
+        return self._current.get()
