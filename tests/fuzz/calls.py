@@ -60,9 +60,12 @@ LEFT_OUT = {
             "Renewed",
             "Repartition",
             "GroupProgress",
+            "GroupsFigures",
+            "LimitFigures",
             "LimitHolder",
             "Members",
             "ReachedLimit",
+            "ScheduleFigures",
             "ScheduleStatus",
             "WaitedFor",
             "SetAside",
@@ -74,7 +77,6 @@ LEFT_OUT = {
         ),
         "a value that calls return",
     ),
-    "Limit": "a value that calls return; tests/tasks/test_limits.py has wrong arguments of its verbs",
     "LockToken": "a type of texts",
     "LogFields": "a filter, which logging calls",
     "PartitionState": "an enum",
@@ -122,6 +124,8 @@ RECEIVERS: Mapping[str, list[Make]] = {
     "QueueSet": [lambda world: fdbqueue.QueueSet(world.simple, world.pieces)],
     "PersistentQueue": [lambda world: world.persistent],
     "Proxy": [lambda world: world.proxy],
+    "Group": [lambda world: world.group],
+    "Limit": [],
     "Schedule": [lambda world: world.schedule],
     "Session": [lambda world: world.spare],
     "Database": [lambda world: world.closed_db],
@@ -170,6 +174,11 @@ GOOD: Mapping[str, Make] = {
     "QueueSet.queues": lambda world: world.simple,
     "QueueSet.remove.queue": lambda world: world.simple,
     **dict.fromkeys(("Group.id", "Group.open.id"), lambda world: world.group.id),
+    **dict.fromkeys(("Group.put.queue", "Group.put_many.queue"), lambda world: world.tasks["fifo"]),
+    "Group.put_many.data": lambda _: [1, 2],
+    "Limit.delete.name": lambda _: "spare limit",
+    "Limit.open.name": lambda _: "api",
+    **dict.fromkeys(("Limit.set.slots", "Limit.set.rate", "Limit.set.per"), lambda _: 5),
     "TaskQueue.ended_tasks_of.key": lambda _: "k",
     "TaskQueue.definition": lambda world: Registry().find(world.db, "fifo"),
     "TaskQueue.open.name": lambda _: "fifo",
@@ -187,13 +196,23 @@ GOOD: Mapping[str, Make] = {
 
 OPTIONS = {
     "TaskQueue.put_many": ("ttl", "ttr", "pri", "delay", "key", "cost", "headers", "result_ttl", "unique"),
+    **dict.fromkeys(
+        ("Group.put", "Group.put_many"), ("ttl", "delay", "headers", "result_ttl", "unique", "after")
+    ),
     **dict.fromkeys(("Worker", "Fleet"), tuple(WorkerKeywords.__annotations__)),
     **dict.fromkeys(("Schedule.create", "Schedule.change"), PutOptions.__struct_fields__),
 }
 """Accepted further keywords."""
 
-MADE_BY_OTHERS = {"Proxy": "PersistentQueue.connect", **dict.fromkeys(GRANTS, "producer, consumer")}
+MADE_BY_OTHERS = {
+    "Proxy": "PersistentQueue.connect",
+    "Limit": "Limit.set",
+    **dict.fromkeys(GRANTS, "producer, consumer"),
+}
 """Classes, and the methods that make their objects."""
+
+OF_STARTS = {"rate", "per", "burst"}
+"""Parameters of a limit that has no slots."""
 
 FREE = ("dequeue", "get_element", "lock", "acquire")
 """Calls on an element that has no lock."""
@@ -220,7 +239,7 @@ class Call:
         positional: list[Any] = []
         named = {name: value for name, value in given.items() if name not in self.signature.parameters}
         for parameter in self.signature.parameters.values():
-            if parameter.name not in given and not self._is_needed(parameter):
+            if parameter.name not in given and not self._is_needed(parameter, given):
                 continue
             if parameter.name == "every" and "expression" in given:  # of a schedule: one of both
                 continue
@@ -234,7 +253,9 @@ class Call:
             named.setdefault("key", "k")
         return positional, named
 
-    def _is_needed(self, parameter: inspect.Parameter) -> bool:
+    def _is_needed(self, parameter: inspect.Parameter, given: Mapping[str, Any]) -> bool:
+        if self.name == "Limit.set" and parameter.name in ("slots", "rate", "per"):  # of a limit: one of both
+            return (parameter.name == "slots") != bool(OF_STARTS & set(given))
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             return f"{self.name}.{parameter.name}" in GOOD
         # A call without a timeout may wait for ever.

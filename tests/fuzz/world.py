@@ -35,6 +35,8 @@ class World:
         self.other_session = fdbqueue.Session(self.other_db)
         self.ended_session = fdbqueue.Session(db)
         self.ended_session.end()
+        for limit in ("api", "spare limit"):
+            fdbqueue.Limit.set(db, limit, slots=5)
         self.tasks = {kind: self._tasks(kind) for kind in ("fair", "utubettl", "limfifottl", "bag", "fifo")}
         self.held = {kind: queue.take(db, 0) for kind, queue in self.tasks.items()}
         self.letters = fdbqueue.DeadLetters.open(db, "fair")
@@ -65,6 +67,8 @@ class World:
 
     def _tasks(self, kind: str) -> fdbqueue.TaskQueue:
         options: dict[str, Any] = {"capacity": 1000} if kind == "limfifottl" else {}
+        if kind == "bag":
+            options["limits"] = ["api"]
         queue = fdbqueue.TaskQueue.create(self.db, kind, kind, retain_s=1_000, **options)
         for number in range(4):
             queue.put(self.db, number, key=number if kind in KEYED else None)
