@@ -5,12 +5,12 @@ BIN    := $(VENV)/bin
 MINUTES ?= 1
 
 # Tests of other projects that ours run: their source distributions, as the registry has them.
-UPSTREAM := dramatiq-2.2.1 kombu-5.7.0
+UPSTREAM := django-6.0.10 dramatiq-2.2.1 kombu-5.7.0
 
 # The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo upstream test slow check docs pictures simulate soak fuzz mutants power faults snapshots matrix bench load dist clean
+.PHONY: demo upstream django test slow check docs pictures simulate soak fuzz mutants power faults snapshots matrix bench load dist clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -23,8 +23,11 @@ demo: $(VENV)/.ready   ## the main job, end to end: a fleet, kills, stalls, a pr
 upstream: $(UPSTREAM:%=.upstream/%)   ## the tests of frameworks, in .upstream/: `make test` skips them without
 
 .upstream/%: | $(VENV)/.ready
-	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest .upstream $(subst -,==,$*)
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --ignore-requires-python --dest .upstream $(subst -,==,$*)
 	tar --extract --gzip --directory .upstream --file $@.tar.gz
+
+django: $(VENV)/.ready ## the tests of Django's tasks with Django 6.0 and the newest, on a Python 3.12 or later if there is one
+	$(BIN)/python -m tests.django.newest
 
 test: $(VENV)/.ready   ## the tests, slow ones in their short version
 	$(BIN)/pytest --numprocesses auto --dist worksteal
@@ -100,4 +103,4 @@ dist: $(VENV)/.ready   ## a wheel and a source distribution in dist/, with check
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis load-report build dist site .upstream *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis load-report build dist site .upstream .venv-django *.egg-info

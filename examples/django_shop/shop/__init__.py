@@ -1,0 +1,1 @@
+"""A shop whose orders, and the tasks about them, are in one database."""
