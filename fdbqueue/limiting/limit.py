@@ -168,7 +168,8 @@ def _poured(tr: Transaction, state: State, rule: Rule, now_us: int) -> State:
 
 
 def _open(tr: Transaction, keys: LimitKeys) -> Limit:
-    asked, holders = ask_by_snapshot(tr.snapshot, keys), ask_holders(tr.snapshot, keys)
+    snapshot = writable(tr).snapshot
+    asked, holders = ask_by_snapshot(snapshot, keys), ask_holders(snapshot, keys)
     state = asked()
     if state.rule is None:
         raise LimitNotFound(name=keys.name)

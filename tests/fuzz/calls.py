@@ -125,6 +125,7 @@ RECEIVERS: Mapping[str, list[Make]] = {
     "PersistentQueue": [lambda world: world.persistent],
     "Proxy": [lambda world: world.proxy],
     "Group": [lambda world: world.group],
+    "Group.wait": [lambda world: world.ended_group],  # with a hostile timeout, it may wait for ever
     "Limit": [],
     "Schedule": [lambda world: world.schedule],
     "Session": [lambda world: world.spare],
@@ -136,7 +137,7 @@ RECEIVERS: Mapping[str, list[Make]] = {
     "Holder": [lambda world: world.plain.holder(world.db)],
     "Overview": [lambda _: fdbqueue.Overview()],
 }
-"""The objects on which methods are called."""
+"""The objects on which methods are called, all of a class or one."""
 
 GOOD: Mapping[str, Make] = {
     **dict.fromkeys(("db", "tr", "target"), lambda world: world.db),
@@ -309,7 +310,7 @@ def _methods_of(name: str, of: type) -> Iterator[Call]:
         if isinstance(thing, classmethod):
             yield Call(full, inspect.signature(getattr(of, method)), _getter(lambda _: of, method))
         elif inspect.isfunction(thing):
-            for receiver in RECEIVERS.get(name, ()):
+            for receiver in RECEIVERS.get(full, RECEIVERS.get(name, ())):
                 kind = _kind_of(name, receiver)
                 yield Call(full, _without_self(thing), _getter(receiver, method), kind)
         elif isinstance(thing, property) and thing.fset is not None:

@@ -16,7 +16,6 @@ LABELS_EACH = 8
 ALWAYS_REFUSED = {
     "Database.create_transaction": "it is closed",
     "DeadLetters.begin_redrive": "another one is under way",
-    "Group.wait": "the group has not ended",
     "Session.end_within": "a busy machine takes longer than the timeout",
     "SimpleElementQueue.get_path": "there is no file",
     "TaskQueue.drop": "tasks are taken",

@@ -504,6 +504,19 @@ def test_numbers_that_make_no_limit_are_refused(still_db: Database, given: dict[
         Limit.open(still_db, API)
 
 
+def test_a_snapshot_is_no_transaction_of_a_limit(slots: Callable[..., Bench]) -> None:
+    snapshot: Any = slots(1).db.create_transaction().snapshot
+    calls: list[Callable[[], Any]] = [
+        lambda: Limit.open(snapshot, API),
+        lambda: Limit.list(snapshot),
+        lambda: Limit.set(snapshot, API, slots=2),
+        lambda: Limit.delete(snapshot, API),
+    ]
+    for call in calls:
+        with pytest.raises(fdbqueue.FdbQueueError):
+            call()
+
+
 def test_slots_do_not_become_a_rate(slots: Callable[..., Bench]) -> None:
     b = slots(1)
     Limit.set(b.db, CALLS, rate=1, per=1)
