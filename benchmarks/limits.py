@@ -62,8 +62,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer tasks and rounds")
     parser.add_argument("--url", help="a database [embedded, in a temporary directory]")
+    parser.add_argument("--rounds", type=int, help="short ones in turn: noise falls on all rows alike [7]")
     options = parser.parse_args()
     tasks, rounds = (2_000, 3) if options.quick else (10_000, 7)
+    rounds = options.rounds or rounds
     with tempfile.TemporaryDirectory() as directory:
         url = options.url or f"embedded:{directory}/data"
         with leaving_nothing(url):

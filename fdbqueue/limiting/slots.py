@@ -11,13 +11,17 @@ takes that see such a cell conflict over one gate. A cell that is over its part 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import gt
 
 from fdbqueue.limiting.keys import CELLS_MAX
 
 
-def part_of(total: int, cell: int, cells: int = CELLS_MAX) -> int:
-    """The part of `total` that a cell has."""
-    return total // cells + (cell < total % cells)
+@lru_cache(maxsize=256)
+def parts_of(total: int, cells: int = CELLS_MAX) -> tuple[int, ...]:
+    """The parts of `total` that the cells have."""
+    part, more = divmod(total, cells)
+    return (part + 1,) * more + (part,) * (cells - more)
 
 
 def free_slots(slots: int, used: Sequence[int]) -> int:
@@ -37,9 +41,10 @@ def places(slots: int, used: Sequence[int], count: int, first: int) -> Places | 
     if count > free_slots(slots, used):
         return None
     chosen: list[int] = []
+    parts = parts_of(slots)
     for step in range(CELLS_MAX):
         cell = (first + step) % CELLS_MAX
-        free = part_of(slots, cell) - used[cell]
-        chosen += [cell] * min(max(0, free), count - len(chosen))
-    is_over = any(number > part_of(slots, cell) for cell, number in enumerate(used))
-    return Places(chosen, is_over)
+        free = parts[cell] - used[cell]
+        if free > 0:
+            chosen += [cell] * min(free, count - len(chosen))
+    return Places(chosen, is_over=any(map(gt, used, parts)))
