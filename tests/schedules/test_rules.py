@@ -1,11 +1,14 @@
 """The rules of schedules, on each engine: firing, pauses, changes, runs by hand, errors of one of them."""
 
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fdbqueue
+import fdbqueue.embedded
 from fdbqueue import (
     InvalidArgument,
     PayloadTooLarge,
@@ -15,6 +18,7 @@ from fdbqueue import (
     ScheduleExists,
     ScheduleNotFound,
     Task,
+    TaskQueue,
     UnsupportedOption,
     fire_due,
     limits,
@@ -390,7 +394,7 @@ def test_a_rolled_back_transaction_leaves_no_schedule(bench: ScheduleBench) -> N
 
 
 def test_all_verbs_work_in_one_transaction(bench: ScheduleBench) -> None:
-    # By the database: a handle made by a transaction of the binding would start a thread of its own.
+    # By the database: `run` in a transaction of the binding would start a thread of its own.
     schedule = bench.create("0 0 * * *", data=1)
 
     def body(tr: Transaction) -> None:
@@ -567,3 +571,23 @@ def test_the_thread_of_a_process_fires_what_is_due(url: str) -> None:
         schedule.delete(db)
         assert task is not None
         assert task.headers["schedule"] == "tick"
+
+
+def test_a_schedule_in_a_transaction_starts_no_thread(bench: ScheduleBench, tmp_path: Path) -> None:
+    """Only its `run`, as a put of a queue."""
+    with fdbqueue.open(f"embedded:{tmp_path}/raw") as made:
+        TaskQueue.create(made, "reports", root=bench.root)
+    raw, before = fdbqueue.embedded.open(str(tmp_path / "raw")), set(threading.enumerate())
+    tr = raw.create_transaction()
+    schedule = Schedule.create(tr, "tick", every=60, queue="reports", root=bench.root)
+    for call in (schedule.pause, schedule.resume, schedule.status, schedule.next_times):
+        call(tr)
+    assert _keepers(before) == []
+    assert schedule.run(tr).headers == {"schedule": "tick"}
+    assert len(_keepers(before)) == 1
+    tr.commit().wait()
+    fdbqueue.open(raw).close()  # which ends that thread
+
+
+def _keepers(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [one for one in set(threading.enumerate()) - before if one.name == "fdbqueue-keeper"]
