@@ -178,12 +178,12 @@ class Change:
         if self._partitioning is not None:
             self._partitioning.note((), records)
 
-    def move(self, olds: Sequence[Record], news: Sequence[Record], is_done: bool = False) -> None:
+    def move(self, olds: Sequence[Record], news: Sequence[Record], is_done: bool = False) -> Sequence[Record]:
         """Turn each of `olds` into its counterpart in `news`; without counterparts, they are gone: acked if
-        `is_done`.
+        `is_done`. Return `news` as they are stored: a task may have lost its unique key to another one.
         """
         if not olds:
-            return
+            return news
         for record in (*olds, *news):
             if record.extra is not None and (record.extra.unique is not None or record.extra.groups):
                 news = self._followed(olds, news, is_done)
@@ -197,6 +197,7 @@ class Change:
         else:
             self._partitioning.shift(olds, news)
         self._file = None  # an answer from before the change is stale
+        return news
 
     def _followed(
         self, olds: Sequence[Record], news: Sequence[Record], is_done: bool = False
@@ -211,24 +212,23 @@ class Change:
         shape = self.shape
         return Roll(self.tr, shape.root, shape.shared, shape.definition.id, shape.name)
 
-    def join(self, olds: Sequence[Record], news: Sequence[Record]) -> None:
+    def join(self, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
         """`move` for tasks that were delayed or buried, and become ready: each joins the partition that its
         task key has now, and keeps its id.
         """
         if self._partitioning is None:
-            self.move(olds, news)
-            return
+            return self.move(olds, news)
         ways = [
             (old, new, self._partitioning.place_of(new, self.now_us))
             for old, new in zip(olds, news, strict=True)
         ]
         here = self.shape.keys.partition
         # First: a task that stays only to expire would hold its task key in the other partition.
-        for old, new, place in ways:
-            if place != here:
-                self._send(old, new, place)
+        gone = [self._send(old, new, place) for old, new, place in ways if place != here]
         stay = [(old, new) for old, new, place in ways if place == here]
-        self.move([old for old, _ in stay], [new for _, new in stay])
+        stored = [*gone, *self.move([old for old, _ in stay], [new for _, new in stay])]
+        by_id = {record.id: record for record in stored}
+        return [by_id[new.id] for new in news]
 
     def joinable(self, records: Sequence[Record], besides: int = 0) -> Sequence[Record]:
         """The first of these tasks that may `join` in one transaction. A join of another partition writes
@@ -246,8 +246,8 @@ class Change:
                     return records[: at if besides else max(at, 1)]
         return records
 
-    def _send(self, old: Record, new: Record, place: int) -> None:
-        """Move a task, with its payload, steps and failures, to another partition."""
+    def _send(self, old: Record, new: Record, place: int) -> Record:
+        """Move a task, with its payload, steps and failures, to another partition. Return it as stored."""
         self.moved_bytes += moved_bytes(old)
         payload, steps, entries = (
             ask_stored(self.tr, self.shape.keys, old),
@@ -267,6 +267,7 @@ class Change:
             self.tr.clear(moved)
         else:
             self.tr.set(moved, bytes((place,)))
+        return new
 
     def ring(self) -> None:
         """Wake the takes that wait for all partitions."""

@@ -67,8 +67,7 @@ def take(change: Change, records: Sequence[Record], lease: Lease) -> list[Record
     taken = [_taken(change, record, lease) for record in records]
     if change.shape.limits is not None:
         taken = limited.started(change.tr, change.shape, change.shape.limits, taken, change.now_us)
-    change.move(records, taken)
-    return _counted(change, taken, "take")
+    return _counted(change, change.move(records, taken), "take")
 
 
 def ack(change: Change, records: Sequence[Record], result: results.Encode | None = None) -> list[Record]:
@@ -97,8 +96,7 @@ def ask_cancel(change: Change, records: Sequence[Record]) -> list[Record]:
     marked = [
         record if record.cancelled_us else replace(record, cancelled_us=change.now_us) for record in records
     ]
-    change.move(records, marked)
-    return marked
+    return [*change.move(records, marked)]
 
 
 def _without_cancelled(change: Change, records: Sequence[Record]) -> tuple[list[Record], Sequence[Record]]:
@@ -130,16 +128,14 @@ def release(
         free = [replace(freed(record), orphaned=0) for record in noted]
     if delay_us:
         free = _delayed(change, free, delay_us)
-    change.move(records, free)
-    return gone + _counted(change, free, "release")
+    return gone + _counted(change, change.move(records, free), "release")
 
 
 def forsake(change: Change, records: Sequence[Record]) -> list[Record]:
     """Release tasks of a session that has died."""
     gone, records = _without_cancelled(change, records)
     free = _orphaned(change, records, failures.HOLDER_DIED)
-    change.move(records, free)
-    return gone + _counted(change, free, "release")
+    return gone + _counted(change, change.move(records, free), "release")
 
 
 def _delayed(change: Change, records: Sequence[Record], delay_us: int) -> list[Record]:
@@ -158,8 +154,7 @@ def lease_over(change: Change, records: Sequence[Record]) -> list[Record]:
     """Return the tasks that are ready again."""
     _, records = _without_cancelled(change, records)
     free = _orphaned(change, records, failures.LEASE_OVER)
-    change.move(records, free)
-    return _counted(change, free, "ttr")
+    return _counted(change, change.move(records, free), "ttr")
 
 
 def _orphaned(change: Change, records: Sequence[Record], failure: Failure) -> list[Record]:
@@ -182,8 +177,8 @@ def _counted_for_runs(change: Change, records: Sequence[Record]) -> list[Record]
 def due(change: Change, records: Sequence[Record], stays: bool = False) -> list[Record]:
     """`stays`: another edge follows in this transaction, so the tasks stay in their partition."""
     ready = [freed(record) for record in records]
-    (change.move if stays else change.join)(records, ready)
-    return _counted(change, ready, "delay")
+    stored = (change.move if stays else change.join)(records, ready)
+    return _counted(change, stored, "delay")
 
 
 def kick(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -192,8 +187,7 @@ def kick(change: Change, records: Sequence[Record]) -> list[Record]:
         replace(waiting(freed(record)), forgiven=record.failures, orphaned=0, excused=0, error=None)
         for record in records
     ]
-    change.join(records, kicked)
-    return _counted(change, kicked, "kick")
+    return _counted(change, change.join(records, kicked), "kick")
 
 
 def start(change: Change, record: Record) -> None:
@@ -253,9 +247,9 @@ def give_back(change: Change, records: Sequence[Record]) -> list[Record]:
     if not records:  # no task has become available: no process has to wake
         return []
     ready = [replace(freed(record), attempts=record.attempts - 1) for record in records]
-    change.move(records, ready)
+    stored = change.move(records, ready)
     change.count("other")
-    return ready
+    return [*stored]
 
 
 def excuse(change: Change, record: Record, excused: Record) -> None:
@@ -279,8 +273,7 @@ def put_aside(change: Change, records: Sequence[Record], failure: Failure | None
     """`bury`, counted for no run: the caller counts it for a run of its own choice."""
     noted = records if failure is None else change.note(records, failure, failures.BURIED)
     buried = [replace(freed(record), state=TaskState.BURIED, error=record.error or "") for record in noted]
-    change.move(records, buried)
-    return _counted(change, buried, "bury")
+    return _counted(change, change.move(records, buried), "bury")
 
 
 def touch(change: Change, records: Sequence[Record], span_us: int) -> list[Record]:
@@ -403,7 +396,7 @@ def _gone(
     return gone
 
 
-def _counted(change: Change, records: list[Record], call: str) -> list[Record]:
+def _counted(change: Change, records: Sequence[Record], call: str) -> list[Record]:
     change.count(call, len(records))
     change.tell(records, call)
-    return records
+    return [*records]

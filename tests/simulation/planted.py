@@ -2379,8 +2379,8 @@ PLANTS = (
     Plant(
         "a release that rings no doorbell",
         edges.release,
-        'return gone + _counted(change, free, "release")',
-        "return gone + free",
+        'return gone + _counted(change, change.move(records, free), "release")',
+        "return gone + [*change.move(records, free)]",
         "emptied",
         400,
         near=131,

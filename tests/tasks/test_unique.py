@@ -263,6 +263,23 @@ def test_a_queued_task_that_comes_back_too_late_has_no_key(b: PartitionsBench, w
     assert b.queue.peek(b.db, first).unique is None
 
 
+def test_a_release_tells_that_its_key_is_gone(b: PartitionsBench) -> None:
+    put(b, scope="queued")
+    task = b.take()
+    put(b, scope="queued")
+    assert b.queue.release(b.db, task).unique is None
+
+
+def test_a_lost_key_stays_lost(b: PartitionsBench) -> None:
+    """The burial sweeps the lease that is over, and then changes the task again."""
+    first = put(b, scope="queued", ttl=None)
+    b.take()
+    put(b, scope="queued", ttl=None)
+    b.clock.advance(61)
+    assert b.queue.bury(b.db, first.id).unique is None
+    assert b.queue.peek(b.db, first).unique is None
+
+
 @pytest.mark.parametrize("way", ["release", "delayed", "kicked", "given back"])
 def test_a_task_that_comes_back_finds_a_window_over(b: PartitionsBench, way: str) -> None:
     """No task has the key any more, though no sweep has removed its entry yet."""
