@@ -29,7 +29,7 @@ def then_starts_once(trace: Trace, _: Database) -> Iterator[str]:
 def no_group_is_stuck(trace: Trace, _: Database) -> Iterator[str]:
     """Check that each group has ended, and its task has run, if nothing has cancelled it."""
     acked = {op.argument for op in trace.of(THEN, "ack")}
-    cancelled = {op.argument for op in trace.of(NAME, "cancel group")}
+    cancelled = {op.argument for op in trace.of(NAME, "cancel group") if op.result or not op.done}
     for look in trace.of(NAME, "left"):
         yield from look.result or ()
     for op in trace.of(NAME, "make"):
@@ -40,7 +40,7 @@ def no_group_is_stuck(trace: Trace, _: Database) -> Iterator[str]:
 
 def no_cancelled_member_is_taken(trace: Trace, _: Database) -> Iterator[str]:
     """Check that no take that began after the cancel of a group gave one of its members."""
-    cancels = [op for op in trace.of(NAME, "cancel group") if op.done]
+    cancels = [op for op in trace.of(NAME, "cancel group") if op.done and op.result]
     for queue in (NAME, SECOND):
         for take in trace.of(queue, TAKE):
             groups = () if not take.done or take.result is None else take.result.groups

@@ -7,6 +7,7 @@ from functools import partial
 from fdbqueue.database import run
 from fdbqueue.errors import (
     GroupClosed,
+    GroupNotFound,
     InvalidArgument,
     NotTaken,
     QueueBusy,
@@ -117,7 +118,15 @@ def disturb(client: Client, q: TaskQueue) -> None:
         found_groups = [one.id for one in list_groups(client.db) if one.parent is None]
         if found_groups:
             id_ = client.random.choice(found_groups)
-            client.call(NAME, "cancel group", id_, partial(Group(id_).cancel, client.db))
+            client.call(NAME, "cancel group", id_, partial(_cancel, client, Group(id_)))
+
+
+def _cancel(client: Client, group: Group) -> bool:
+    """True unless the group has ended before: then it stays as it is, and its buried members may go on."""
+    group.cancel(client.db)
+    with suppress(GroupNotFound):
+        return group.progress(client.db).cancelled
+    return False
 
 
 def run_then(client: Client, session: Session | None = None) -> bool:
