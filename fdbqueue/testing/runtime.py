@@ -135,12 +135,19 @@ class SimulatedRuntime:
         self.random_bytes = random.randbytes
         self.random = random.random
         self._process_id = process_id
+        self._held_us: int | None = None
 
     def now(self) -> float:
-        return EPOCH_S + self.scheduler.now + self.skew_s
+        return (
+            EPOCH_S + self.scheduler.now + self.skew_s if self._held_us is None else self.now_us() / 1_000_000
+        )
 
     def now_us(self) -> int:
-        return round(self.now() * 1_000_000)
+        return round(self.now() * 1_000_000) if self._held_us is None else self._held_us
+
+    def hold(self, now_us: int) -> None:
+        """Let the clock stand still at that time, in microseconds since the epoch. Other times go on."""
+        self._held_us = now_us
 
     def monotonic(self) -> float:
         # One clock for all machines, since the engine compares the ages of snapshots by it.

@@ -52,6 +52,7 @@ _MODULES = (
     "crowd",
     "elements",
     "emptied",
+    "exact",
     "explained",
     "fairness",
     "fleet",
