@@ -120,6 +120,14 @@ HELD_GROUPS_TOLD = 5
 SLOTS_MAX = 10_000
 LIMITS_PER_QUEUE_MAX = 8
 LIMIT_HOLDERS_SHOWN = 10
+# The names of all limits that tasks of a queue may name. A task has those that it names in two keys.
+TASK_LIMITS_BYTES_MAX = 1_000
+TASK_LIMITS_COPIES = 2
+# Lanes of tasks that name limits: a take reads so many together, at least so many tasks of each. If more than
+# LANES_KEPT are open, takes close empty ones.
+LANES_READ_MAX = 16
+LANE_TASKS_FIRST = 4
+LANES_KEPT = 8
 LIMITS_READ_TOGETHER = 50
 RATE_SPAN_MAX_S = 31_536_000.0
 STARTS_PER_S_MAX = 1_000_000

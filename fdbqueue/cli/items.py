@@ -56,6 +56,7 @@ _NOTHING = object()
 @click.option(
     "--debounce-max", type=SPAN, metavar="S", help="of debounce: ready S seconds after the first put"
 )
+@click.option("--limit", "limits", multiple=True, metavar="NAME", help="of tasks: a limit; repeatable")
 @click.option("--group", metavar="GROUP", help="of tasks: members of an open group, by its id")
 @click.option("--after", metavar="ID", help="of tasks: delayed until the task ID of QUEUE has ended")
 @click.option("--timeout", type=WAIT, metavar="S", help="of tasks: wait S seconds for room in a full queue")
@@ -196,6 +197,7 @@ def _sink(
 _FLAGS = {
     "pri": "priority",
     "headers": "header",
+    "limits": "limit",
     "result_ttl": "result-ttl",
     "on_conflict": "on-conflict",
     "debounce_max": "debounce-max",

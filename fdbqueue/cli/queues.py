@@ -49,6 +49,9 @@ def queues(signals: Signals, place: Place, as_json: bool) -> None:
 @click.option("--partitions", type=NUMBER, default=1, metavar="N", help="share its load among N parts [1]")
 @click.option("--retain", "retain_s", type=RETAIN, metavar="S", help="keep ended tasks for S seconds [none]")
 @click.option("--limit", "limits", multiple=True, metavar="NAME", help="a limit of its tasks; repeatable")
+@click.option(
+    "--task-limit", "task_limits", multiple=True, metavar="NAME", help="a limit that tasks may name"
+)
 @click.option("--codec", default="json", metavar="CODEC", help="json, msgpack or bytes [json]")
 @click.option("--if-not-exists", is_flag=True, help="succeed if QUEUE exists, of any kind")
 @json_option
@@ -177,7 +180,7 @@ def _drop_tasks(signals: Signals, database: Database, queue: TaskQueue, there: i
 
 
 def _refuse_options_of_tasks(options: dict[str, Any]) -> None:
-    usual = {"pri": 0, "key_concurrency": 1, "limits": ()}
+    usual = {"pri": 0, "key_concurrency": 1, "limits": (), "task_limits": ()}
     for name, value in options.items():
         if name not in ("codec", "partitions") and value != usual.get(name):
             raise click.UsageError(f"a plain queue has no {name}")

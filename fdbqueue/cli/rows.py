@@ -44,6 +44,7 @@ def task_row(task: Task) -> dict[str, Any]:
         "session": task.session,
         "trace": task.trace,
         "headers": dict(task.headers),
+        "limits": dict(task.limits),
         "result_ttl": task.result_ttl,
         "unique": task.unique,
         "groups": list(task.groups),

@@ -103,8 +103,9 @@ class Elsewhere:
             options["cost"] = record.cost
         draft = self._shape.draft(None, payload, options)
         extra = without_unique(record).extra
-        if extra is not None:  # it begins anew there, and waits for no group
-            extra = msgspec.structs.replace(extra.with_steps(0, 0), waits=b"")
+        if extra is not None:  # it begins anew there, waits for no group, and names limits of that queue
+            known = tuple(name for name in extra.limits if name in self._shape.settings.task_limits)
+            extra = msgspec.structs.replace(extra.with_steps(0, 0), waits=b"", limits=known)
         return replace(draft, trace=record.trace, extra=extra, failures=record.failures, arrives=True)
 
 

@@ -128,6 +128,23 @@ def checked_limit_names(argument: str, names: Iterable[str] | None) -> tuple[str
     return checked
 
 
+def checked_limits(
+    of_all: Iterable[str] | None, named: Iterable[str] | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The limits of all tasks of a queue, and those that its tasks may name. Raises InvalidArgument."""
+    limits_of_all, task_limits = (
+        checked_limit_names("limits", of_all),
+        checked_limit_names("task_limits", named),
+    )
+    if not set(limits_of_all).isdisjoint(task_limits):
+        wanted = "other names than those in `limits`, which hold for all tasks"
+        raise InvalidArgument(name="task_limits", wanted=wanted, got=named)
+    if sum(len(name.encode()) for name in task_limits) > limits.TASK_LIMITS_BYTES_MAX:
+        wanted = f"names of at most {limits.TASK_LIMITS_BYTES_MAX} bytes together"
+        raise InvalidArgument(name="task_limits", wanted=wanted, got=named)
+    return limits_of_all, task_limits
+
+
 def require_limits(target: DatabaseOrTransaction, root: Any, names: Sequence[str]) -> None:
     """Reads: the limits, serialisably. Raises: LimitNotFound for a name that has none."""
     if names:

@@ -90,8 +90,8 @@ class Untimed:
     limit_bells: Sequence[bytes] = ()
     """Doorbells of the limits of the queue: it has none."""
 
-    def ask_free(self, tr: Transaction, now_us: int) -> Callable[[], int | None] | None:  # noqa: ARG002  # as for tasks
-        return None
+    def ask_gate(self, tr: Transaction, now_us: int) -> None:
+        """None: it has no limits."""
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:  # noqa: ARG002  # the line's interface
         return _nothing_due

@@ -135,7 +135,8 @@ def _calls(tasks: TaskFigures) -> Iterator[Sample]:
 def _oldest(queue: QueueFigures) -> Iterator[Sample]:
     # The bound of a kind, not of this look: a label that changed from scrape to scrape would end its series.
     if queue.tasks is not None:
-        bound = "exact" if queue.kind == IN_ORDER_OF_ARRIVAL else "at_most"
+        is_in_order = queue.kind == IN_ORDER_OF_ARRIVAL and not queue.tasks.task_limits
+        bound = "exact" if is_in_order else "at_most"
         yield (bound,), queue.tasks.oldest_age_s or 0.0
 
 

@@ -34,7 +34,7 @@ class TaskFigures:
     capacity: int | None
     next_age_s: float | None
     """Time since the put of the next task to be taken, its delays, attempts and burials included; in a bag,
-    of one of the ready tasks. None if no task can be taken.
+    or with lanes, of one of the ready tasks. None if no task can be taken.
     """
     oldest_age_s: float | None
     """Time since the put of the oldest ready task, or a bound of it; None if no task is ready."""
@@ -56,6 +56,10 @@ class TaskFigures:
     """Ready tasks of the partition that has the most; None without partitions."""
     limits: tuple[str, ...] = ()
     """The names of the limits under which its tasks are taken."""
+    task_limits: tuple[str, ...] = ()
+    """The names of the limits that its tasks may name. With some, the next task of a take need not be the
+    oldest.
+    """
 
 
 @dataclass(frozen=True, slots=True)

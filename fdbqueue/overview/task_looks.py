@@ -78,6 +78,7 @@ class TaskLook:
             partitions_before=0 if plan is None else plan.before,
             fullest_ready=None if plan is None else max(part.tasks["ready"] for part in parts),
             limits=self._shape.settings.limits,
+            task_limits=self._shape.settings.task_limits,
         )
 
 

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from fdbqueue import limits
+from fdbqueue.limiting.gate import Gate
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Ask, Delivery, Source, Swept
@@ -36,8 +37,13 @@ class Part(Source, Protocol):
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
         """Hand out offers to the caller of a take."""
 
-    def ask_free(self, tr: Transaction, now_us: int) -> Callable[[], int | None] | None:
-        """Ask for the number of items that the limits of the queue allow; None without limits."""
+    def ask_gate(self, tr: Transaction, now_us: int) -> Gate | None:
+        """Ask for the items that the limits of the queue allow; None without limits."""
+
+    def available(
+        self, tr: Transaction, limit: int, now_us: int, gate: Gate | None = None
+    ) -> Iterable[Offer]:
+        """As Source.available; only items that `gate` lets through."""
 
 
 P = TypeVar("P", bound=Part)
@@ -117,8 +123,8 @@ class Wide(ABC, Generic[P]):
 
     def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:
         flags = tr.snapshot.get_range(self.ready.start, self.ready.stop)
-        free = self._zero.ask_free(tr, now_us)  # all partitions share the limits of their queue
-        return self._first_of(self._offers(tr, flags, limit, now_us), limit, free)
+        gate = self._zero.ask_gate(tr, now_us)  # all partitions share the limits of their queue
+        return islice(self._offers(tr, flags, limit, now_us, gate), limit)
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         for number, few in grouped(offers, partition_of).items():
@@ -153,16 +159,12 @@ class Wide(ABC, Generic[P]):
 
     # Implementation:
 
-    def _first_of(
-        self, offers: Iterator[Offer], limit: int, free: Callable[[], int | None] | None
+    def _offers(
+        self, tr: Transaction, flags: Range, limit: int, now_us: int, gate: Gate | None
     ) -> Iterator[Offer]:
-        allowed = None if free is None else free()
-        yield from islice(offers, limit if allowed is None else min(limit, allowed))
-
-    def _offers(self, tr: Transaction, flags: Range, limit: int, now_us: int) -> Iterator[Offer]:
         turn = self._turn()
         asked = [
-            (source, source.available(tr, limit, now_us), _ask_first(tr, source))
+            (source, source.available(tr, limit, now_us, gate), _ask_first(tr, source))
             for source in self._flagged(flags, turn)
         ]
         firsts = [(source, first) for source, _, first in asked]

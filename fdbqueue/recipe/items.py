@@ -17,6 +17,7 @@ from fdbqueue import limits
 from fdbqueue.aside import Aside
 from fdbqueue.codec import PayloadCodec
 from fdbqueue.errors import FdbQueueError, PayloadUnknown, PayloadUnreadable
+from fdbqueue.limiting.gate import Gate
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Delivery, Untimed
@@ -228,7 +229,13 @@ class Recipe(Untimed):
     def doorbells(self) -> Sequence[bytes]:
         return (self.doorbell,)
 
-    def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:  # noqa: ARG002  # the line's interface
+    def available(
+        self,
+        tr: Transaction,
+        limit: int,
+        now_us: int,  # noqa: ARG002  # the line's interface
+        gate: Gate | None = None,  # noqa: ARG002  # as for tasks
+    ) -> Iterable[Offer]:
         items, passed, suffix_of = self.keys.items, self.passed, self.keys.suffix_of
         rows = tr.snapshot.get_range(items.start, items.stop, limit=limit + len(passed))
         offers = (Offer(suffix_of(row.key), row.value, payload_bytes(row.value)) for row in rows)

@@ -51,6 +51,8 @@ class Extra(msgspec.Struct, frozen=True, array_like=True):
     """The group for which it waits, as a delayed task without a due time; empty for none."""
     slots: dict[str, int] = {}
     """The limits of which a taken task holds a slot, and the cell of each slot; empty in other states."""
+    limits: tuple[str, ...] = ()
+    """The limits that the task names."""
 
     def with_steps(self, steps: int, steps_bytes: int) -> "Extra":
         return msgspec.structs.replace(self, steps=steps, steps_bytes=steps_bytes)

@@ -7,12 +7,13 @@ epoch, 8 bytes.
     S[1] id              task      record                      every verb; put, the last one by snapshot
     S[2] id, number      payload   bytes, if too many for      take, peek; verbs given an id
                                    the record: a piece of them
-    S[3] place           ready     record                      takers, by snapshot; keyed: a pointer per key
+    S[3] place           ready     record                      takers, by snapshot; keyed: a pointer per key;
+                                                               with lanes: see disciplines/lanes.py
     S[4] session, id     taken     the task key                end of a session, release_all, drop
     S[5] id              delayed   the task key                tasks()
     S[6] place           buried    the task key                kick
     S[7] time, id        timer     empty                       sweeps and takes: tasks that are due
-    S[8] ...             beside    see disciplines/keyed.py    keyed disciplines
+    S[8] ...             beside    see disciplines/keyed.py    keyed disciplines; lanes: disciplines/lanes.py
     S[9]                 live      tasks in each state         statistics; put into a bounded queue
     S[10]                calls     counts of the verbs         statistics; the doorbell of the line
     S[11, ...]           line      see line/keys.py

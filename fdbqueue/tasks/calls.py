@@ -191,6 +191,8 @@ class TaskCalls:
                 return list(self._put_once(drafts, turn))
             keys_bytes = limits.TASK_KEY_COPIES * sum(map(len, map(_key, drafts)))
             size_bytes = sum(map(len, map(_payload, drafts))) + keys_bytes
+            if extra is not None and extra.limits:  # all drafts of a call have the same options
+                size_bytes += limits.TASK_LIMITS_COPIES * len(drafts) * sum(map(len, extra.limits))
             wish = drafts[0].unique
             if wish is not None:
                 return self._put_unique(items, size_bytes + limits.UNIQUE_KEY_COPIES * len(wish.unique.key))

@@ -87,7 +87,8 @@ def opened_or_created(
 
 def _give_back_slots(tr: Transaction, registry: Registry, found: Definition) -> None:
     """The end of its session may have left tasks that hold slots of limits."""
-    limits = limits_of(registry.keys.prefix, found.id, stored_settings(found).limits)
+    settings = stored_settings(found)
+    limits = limits_of(registry.keys.prefix, found.id, settings.limits, settings.task_limits)
     if limits is not None:
         limits.give_back_all(tr)
 

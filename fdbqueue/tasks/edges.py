@@ -212,7 +212,9 @@ def edit(change: Change, record: Record, payload: bytes) -> Record:
 
 
 def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Record:
-    """Give a waiting task the payload, headers, ttr and ttl of a later put; let it wait until `due_us`."""
+    """Give a waiting task the payload, headers, limits, ttr and ttl of a later put; let it wait until
+    `due_us`.
+    """
     waits = due_us > change.now_us
     state = TaskState.DELAYED if waits else record.state
     later_one = replace(
@@ -235,9 +237,16 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
 
 
 def _overwritten(old: Extra, later_one: Extra) -> Extra:
-    """The extra parts with the headers of a later put, and with its wish for a result, if it has one."""
+    """The extra parts with the headers and the limits of a later put, and with its wish for a result, if it
+    has one.
+    """
     result_ttl_us = later_one.result_ttl_us or old.result_ttl_us
-    return replace(old.with_steps(0, 0), headers=later_one.headers, result_ttl_us=result_ttl_us)
+    return replace(
+        old.with_steps(0, 0),
+        headers=later_one.headers,
+        result_ttl_us=result_ttl_us,
+        limits=later_one.limits,
+    )
 
 
 def give_back(change: Change, records: Sequence[Record]) -> list[Record]:

@@ -1,8 +1,8 @@
 """Why a task is not running: a look at everything that may keep it. reasons.py decides.
 
     round trip 1   the task, its failures, the flag of a pause, the counters, the line, the workers
-    round trip 2   its payload and its holder; the tasks before it; its task key; the tasks that are taken;
-                   the heartbeats of the workers
+    round trip 2   its payload, its holder and its limits; the tasks before it; its task key; the tasks that
+                   are taken; the heartbeats of the workers
     round trip 3   the task keys with an earlier turn; the holders of its own
 
 All reads are by snapshot, at one version: a look never makes another call conflict.
@@ -16,6 +16,7 @@ from fdbqueue import limits
 from fdbqueue.disciplines.bag import Bag
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.disciplines.lanes import Lanes, limits_named
 from fdbqueue.disciplines.places import ask_place
 from fdbqueue.errors import RecordUnreadable, TaskNotFound
 from fdbqueue.explanation import Explanation, KeyHolder, TaskPlace, WaitedFor
@@ -51,10 +52,11 @@ def explain(change: Change, id_: bytes) -> Explanation:
     snapshot, keys = tr.snapshot, shape.keys
     stored, live, paused = snapshot.get(keys.task(id_)), snapshot.get(keys.live), snapshot.get(keys.paused)
     failures = ask_failures(tr, keys, id_)
-    waiting, reached = _ask_waiting(change), _ask_reached(change)
+    waiting = _ask_waiting(change)
     workers = ask_workers(snapshot, shape.root, shape.name, now_us)
     was, record = _records(change, stored.value, id_)
     payload, holder = ask_payload(tr, keys, record), _ask_holder(change, record)
+    reached = _ask_reached(change, record)
     is_held, waited_for = ask_held(change, was), _ask_waited_for(change, record)
     place, key_holders, alive = _ask_place(change, was), _ask_key_holders(change, was), workers()
     placed, held = place(), key_holders()
@@ -97,9 +99,11 @@ def _ask_waited_for(change: Change, record: Record) -> Callable[[], WaitedFor | 
     return reply
 
 
-def _ask_reached(change: Change) -> Callable[[], tuple[ReachedLimit, ...]]:
+def _ask_reached(change: Change, record: Record) -> Callable[[], tuple[ReachedLimit, ...]]:
     found = change.shape.limits
-    return tuple if found is None else found.ask_reached(change.tr.snapshot, change.now_us)
+    if found is None:
+        return tuple
+    return found.ask_reached(change.tr.snapshot, change.now_us, limits_named(record))
 
 
 def _ask_waiting(change: Change) -> Callable[[], int]:
@@ -168,6 +172,8 @@ def _before(change: Change, was: Record) -> slice | None:
     discipline, keys = change.shape.discipline, change.shape.keys
     if was.state == TaskState.BURIED:
         return slice(keys.buried.start, keys.buried_at(discipline.place(was)))
+    if was.state == TaskState.READY and isinstance(discipline, Lanes):
+        return slice(discipline.tasks_of(discipline.lane(was)).start, discipline.filed(was))
     if was.state == TaskState.READY and isinstance(discipline, Fifo):
         return slice(keys.ready.start, discipline.filed(was))
     return None

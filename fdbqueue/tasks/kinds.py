@@ -4,7 +4,7 @@ A kind is data, registered once per process under its name. The definition of a 
 was created with, so every process uses the same ones.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.micro import Micro
 from fdbqueue.disciplines.priority import Priority
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, KindExists, UnknownKind, UnsupportedOption
+from fdbqueue.limiting.limit import checked_limit_names
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.groups import checked_group
 from fdbqueue.records.keys import NEVER_US, Extra, Member, TaskKeys
@@ -41,11 +42,12 @@ from fdbqueue.tasks.unique import OnConflict, Wish, wish_of
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
 
 TIMED = frozenset({"ttl", "ttr", "pri", "delay"})
+NAMING = frozenset({"task_limits"})
 BAG = frozenset({"ttl", "ttr", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
 FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
-OPTIONS = TIMED | KEYED | FAIR
-OF_EVERY_KIND = frozenset({"headers", "result_ttl", "unique", "group", "after", "waits"})
+OPTIONS = TIMED | KEYED | FAIR | NAMING
+OF_EVERY_KIND = frozenset({"headers", "result_ttl", "unique", "group", "after", "waits", "limits"})
 """Options that tasks of every kind of queue may have."""
 
 
@@ -92,16 +94,19 @@ class Settings:
     partitions: Plan | None = None
     limits: tuple[str, ...] = ()
     """The names of the limits under which all of its tasks are taken."""
+    task_limits: tuple[str, ...] = ()
+    """The names of the limits that its tasks may name."""
 
     def to_options(self) -> dict[str, Any]:
         """The stored form. Without `retain_s`, partitions and limits, an earlier release can open the
         queue.
         """
         options = asdict(self)
-        if self.limits:
-            options["limits"] = list(self.limits)
-        else:
-            del options["limits"]
+        for name in ("limits", "task_limits"):
+            if options[name]:
+                options[name] = list(options[name])
+            else:
+                del options[name]
         if self.retain_s is None:
             del options["retain_s"]
         if self.partitions is None:
@@ -121,8 +126,8 @@ def register_kind(
 
     `discipline(keys, options)` makes the object that decides which task is next
     (fdbqueue/disciplines/discipline.py). `options` names the options of its queues and tasks: "ttl", "ttr",
-    "pri", "delay", "capacity", "key", "key_concurrency", "weights", "cost". With `ttl_ends_lease`, a lease
-    ends with its task's ttl at the latest.
+    "pri", "delay", "capacity", "key", "key_concurrency", "weights", "cost", "task_limits" (for a discipline
+    that is a `Fifo`). With `ttl_ends_lease`, a lease ends with its task's ttl at the latest.
     Raises: KindExists; InvalidArgument for an unknown option, for a name that is not a text of 1 to
     limits.QUEUE_NAME_BYTES_MAX bytes, or for a discipline that cannot be called.
     """
@@ -154,9 +159,9 @@ def kind_names() -> list[str]:
 
 IN_ORDER_OF_ARRIVAL = "fifo"
 """The one kind whose next task is its oldest ready task."""
-register_kind(IN_ORDER_OF_ARRIVAL, Fifo, ())
-register_kind("fifottl", Priority, TIMED)
-register_kind("limfifottl", Priority, {*TIMED, "capacity"})
+register_kind(IN_ORDER_OF_ARRIVAL, Fifo, NAMING)
+register_kind("fifottl", Priority, TIMED | NAMING)
+register_kind("limfifottl", Priority, {*TIMED, *NAMING, "capacity"})
 register_kind("utube", Micro, KEYED)
 register_kind("utubettl", Micro, TIMED | KEYED, ttl_ends_lease=False)
 register_kind("fair", Fair, FAIR)
@@ -166,7 +171,7 @@ register_kind("bag", Bag, BAG)
 def settings_for(kind: Kind, given: Settings) -> Settings:
     """`given`, checked, in stored form. Raises: UnsupportedOption, InvalidArgument, UnknownCodec."""
     default = Settings()
-    for option in ("ttl", "ttr", "pri", "capacity", "key_concurrency", "weights"):
+    for option in ("ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "task_limits"):
         if getattr(given, option) != getattr(default, option):
             kind.require(option)
     ttl, ttr = _stored_span("ttl", given.ttl), _stored_span("ttr", given.ttr)
@@ -268,7 +273,7 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         ttl_us=span_us("ttl", settings.ttl if ttl is None else ttl),
         ttr_us=span_us("ttr", default_ttr if ttr is None else ttr),
         delay_us=wait_us,
-        extra=_extra(options),
+        extra=_extra(options, settings.task_limits),
         unique=options.get("unique"),
         after=options.get("after", b""),
     )
@@ -282,11 +287,11 @@ def wish_for(kind: Kind, unique: Any, scope: Any, on_conflict: Any, debounce_max
     return wish
 
 
-def _extra(options: Mapping[str, Any]) -> Extra | None:
+def _extra(options: Mapping[str, Any], task_limits: Sequence[str]) -> Extra | None:
     """The parts of a record that few tasks have; None without any. Raises InvalidArgument."""
     headers, result_ttl, group = options.get("headers"), options.get("result_ttl"), options.get("group")
-    waits = options.get("waits", b"")
-    if headers is None and result_ttl is None and group is None and not waits:
+    waits, named = options.get("waits", b""), options.get("limits")
+    if headers is None and result_ttl is None and group is None and not waits and named is None:
         return None
     return Extra(
         headers={} if headers is None else checked_headers(headers),
@@ -295,7 +300,18 @@ def _extra(options: Mapping[str, Any]) -> Extra | None:
         else _microseconds(checked_positive("result_ttl", result_ttl, "seconds")),
         groups=() if group is None else (Member(checked_group(group)),),
         waits=waits,
+        limits=() if named is None else _checked_limits(named, task_limits),
     )
+
+
+def _checked_limits(named: Any, task_limits: Sequence[str]) -> tuple[str, ...]:
+    """Raises InvalidArgument for a limit that tasks of the queue may not name."""
+    names = checked_limit_names("limits", named)
+    if not set(names) <= set(task_limits):
+        may = ", ".join(map(repr, task_limits)) or "none"
+        wanted = f"some of the names in the `task_limits` of the queue: {may}"
+        raise InvalidArgument(name="limits", wanted=wanted, got=named)
+    return names
 
 
 def span_us(name: str, seconds: float | None) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from fdbqueue.disciplines.lanes import limits_named
 from fdbqueue.limiting.under import Limits
 from fdbqueue.records.keys import Extra, Record
 from fdbqueue.seam import Transaction
@@ -24,7 +25,8 @@ def started(
     if not records:
         return []
     holder = (shape.name, shape.keys.partition, records[0].session)
-    held = limits.start(tr, [record.id for record in records], holder, records[0].token, now_us)
+    starting = [(record.id, limits_named(record)) for record in records]
+    held = limits.start(tr, starting, holder, records[0].token, now_us)
     return [
         replace(record, extra=replace(record.extra or Extra(), slots=dict(slots))) if slots else record
         for record, slots in zip(records, held, strict=True)

@@ -54,26 +54,26 @@ class Putting(TaskHandle):
         on_conflict: str = OnConflict.SKIP,
         debounce_max: float | None = None,
         group: AnyGroup | str | None = None,
+        limits: Iterable[str] | None = None,
         after: Task | str | None = None,
         timeout: float = 0,
         stop: Stop | None = None,
     ) -> Task:
         """Add a task. It lives `ttl` seconds after its `delay`, and each of its leases lasts `ttr` seconds.
 
-        In a fair queue it counts as `cost` tasks of its task key. `headers` are texts by name that stay
-        beside the data, at most limits.HEADERS_BYTES_MAX bytes together. `result_ttl`: seconds for which the
-        result of its ack is kept, for `result`; None keeps none. `group`: an open group, or its id, that
-        counts the task. `after`: a task of this queue; this one waits for its end (docs/groups.md).
+        In a fair queue it counts as `cost` tasks of its task key. `headers`: texts by name beside the data,
+        at most limits.HEADERS_BYTES_MAX bytes together. `result_ttl`: seconds for which the result of its ack
+        is kept, for `result`; None keeps none. `group`: an open group, or its id, that counts the task.
+        `limits`: names out of the `task_limits` of the queue. `after`: a task of this queue; this one waits
+        for its end (docs/groups.md).
 
         If another task has the value `unique`, none is made. With `on_conflict` "skip" the call returns that
-        task. "replace" gives it this data, headers, ttr and ttl, at its place. "debounce" does so, too, and
-        makes it due after `delay`, but never later than `debounce_max` seconds after its put. A task has its
+        task. "replace" gives it this data, headers, limits, ttr and ttl, at its place. "debounce" also makes
+        it due after `delay`, but never later than `debounce_max` seconds after its put. A task has its
         unique key in its `scope`: "queued", as long as it waits; "unfinished", until it is gone; or for that
         number of seconds (docs/unique.md). `Task.existed` tells if the task was there before.
-
         Given a database, the call waits up to `timeout` seconds for room, and ends overdue sessions before it
-        raises QueueFull. Given a transaction, the stored state decides. When `stop`, an event, is set, the
-        call raises WaitStopped and has put nothing.
+        raises QueueFull. Given a transaction, the stored state decides. A set `stop` raises WaitStopped.
         Reads: the last task and the counters by snapshot; in a keyed queue, how the task key stands; the
         entry of the unique key, and its task by snapshot, or serialisably to change it; the group, `after`.
         Writes: the task, its payload, index, timer, and counters; entries of the unique key and the member.
@@ -85,8 +85,8 @@ class Putting(TaskHandle):
         task has the unique key and `on_conflict` is not "skip"; TypeError for data that the codec cannot
         carry; UnknownSession in a temporary queue of an ended session; WaitStopped.
         """
-        options: dict[str, Any] = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "key": key}
-        options |= {"cost": cost, "headers": headers, "result_ttl": result_ttl, "group": group}
+        options: dict[str, Any] = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "limits": limits}
+        options |= {"key": key, "cost": cost, "headers": headers, "result_ttl": result_ttl, "group": group}
         if unique is not None:
             options["unique"] = self._wish(unique, scope, on_conflict, debounce_max, delay)
         elif (scope, on_conflict, debounce_max) != (UNFINISHED, OnConflict.SKIP, None):

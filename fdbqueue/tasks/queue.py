@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fdbqueue.aside import KeepsAside
-from fdbqueue.limiting.limit import checked_limit_names, require_limits
+from fdbqueue.limiting.limit import checked_limits, require_limits
 from fdbqueue.partitions.plan import checked_partitions, first_plan
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.registry.registry import Definition, Registry, checked_name
@@ -64,6 +64,7 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         retain_s: float | None = None,
         partitions: int = 1,
         limits: Iterable[str] | None = None,
+        task_limits: Iterable[str] | None = None,
         root: Any = DEFAULT_ROOT,
     ) -> "TaskQueue":
         """Register a queue.
@@ -76,10 +77,10 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
 
         `retain_s`: time for which ended tasks are kept, without their data, for `ended_task` and
         `ended_tasks`; of each partition at most limits.RETAINED_MAX, the latest. None keeps none.
-
         `partitions`: number of partitions, at most limits.PARTITIONS_MAX, that share the load of the queue
         (docs/partitions.md). Tasks of one task key are in one of them; the order of others holds within one.
-        `limits`: the names of limits under which all tasks are taken (docs/limits.md).
+        `limits`: names of limits under which all tasks are taken; `task_limits`: of others, which tasks may
+        name (docs/limits.md).
 
         `temporary`: the tasks belong to this process's session and go with it. With `if_not_exists`, a queue
         of this name is opened, whatever its kind and options. But a temporary queue of a session that has
@@ -91,15 +92,15 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         """
         registry = Registry(root)
         packed, plan = packed_weights(weights), first_plan(checked_partitions(partitions))
-        named, spans = checked_limit_names("limits", limits), (ttl, ttr, pri, capacity, key_concurrency)
-        given = Settings(*spans, packed, codec, retain_s=retain_s, partitions=plan, limits=named)
+        named, spans = checked_limits(limits, task_limits), (ttl, ttr, pri, capacity, key_concurrency)
+        given = Settings(*spans, packed, codec, None, retain_s, plan, *named)
         known = kind_named(kind)
         settings = settings_for(known, given)
         # All that a handle refuses: afterwards the queue would be there.
         shape_of(registry, Definition(checked_name(name), 0, known.name, settings.to_options()), type)
         if if_not_exists and (there := usable(db, registry, name)) is not None:
             return cls(db, registry, there, type)
-        require_limits(db, root, named)
+        require_limits(db, root, [*named[0], *named[1]])
         if temporary:
             settings = owned(db, registry, settings)
         create = opened_or_created if if_not_exists else created

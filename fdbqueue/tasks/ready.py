@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from fdbqueue.disciplines.lanes import Lanes, limits_named
+from fdbqueue.limiting.gate import Gate
 from fdbqueue.line.shares import Offer
 from fdbqueue.passing import Passed
 from fdbqueue.records.keys import Record, record_of, record_to_bytes
@@ -19,31 +21,50 @@ class Ready:
         self._mender = shape.mender
         self._passed = passed
 
-    def ask(self, tr: Transaction, limit: int, now_us: int, paused: Value | None = None) -> Iterator[Offer]:
+    def ask(
+        self,
+        tr: Transaction,
+        limit: int,
+        now_us: int,
+        paused: Value | None = None,
+        gate: Gate | None = None,
+    ) -> Iterator[Offer]:
         """Ask, by snapshot, for the first ready tasks; at most `limit`, and none if `paused` is present.
 
-        It skips expired tasks. If too few are left, a sweep finds more.
+        It skips expired tasks, and those that `gate` does not let through; None for a queue without limits.
+        If too few are left, a sweep finds more.
         """
-        return islice(self._offers(tr, self._first(tr, limit), limit, now_us, paused), limit)
+        return islice(self._offers(tr, self._first(tr, limit, gate), limit, now_us, paused, gate), limit)
 
-    def _first(self, tr: Transaction, limit: int) -> Iterable[Record]:
-        return self._discipline.first(tr, limit + len(self._passed))
+    def _first(self, tr: Transaction, limit: int, gate: Gate | None = None) -> Iterable[Record]:
+        discipline, limit = self._discipline, limit + len(self._passed)
+        if gate is not None and isinstance(discipline, Lanes):
+            return discipline.startable(tr, limit, gate)
+        return discipline.first(tr, limit)
 
     def _offers(
-        self, tr: Transaction, found: Iterable[Record], limit: int, now_us: int, paused: Value | None
+        self,
+        tr: Transaction,
+        found: Iterable[Record],
+        limit: int,
+        now_us: int,
+        paused: Value | None,
+        gate: Gate | None,
     ) -> Iterator[Offer]:
-        if paused is not None and paused.present():
+        if (paused is not None and paused.present()) or (gate is not None and gate.is_shut):
             return
         passed, seen = self._passed, set()
         while True:
             removed = self._mender.removed
             for record in found:
-                if record.expires_us > now_us and record.id not in passed and record.id not in seen:
+                if record.expires_us <= now_us or record.id in passed or record.id in seen:
+                    continue
+                if gate is None or gate.passes(limits_named(record)):
                     seen.add(record.id)
                     yield Offer(record.id, record_to_bytes(record), record.size_bytes, record.key)
             if self._mender.removed == removed:
                 return
-            found = self._first(tr, limit)  # mending set entries aside: read the ones behind them
+            found = self._first(tr, limit, gate)  # mending set entries aside: read the ones behind them
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         """Conflicts: every change of the offered tasks."""

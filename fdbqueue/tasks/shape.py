@@ -1,6 +1,6 @@
 """Shape: the facts and helpers of one task queue that belong to no single transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ from fdbqueue.disciplines.bag import Bag
 from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.disciplines.lanes import Lanes
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
 from fdbqueue.limiting.under import Limits, limits_of
 from fdbqueue.partitions.current import Current
@@ -66,7 +67,9 @@ class Shape:
         """As `guard`, for calls that do not go by the plan."""
         # All partitions set values aside in one place, which outlives each of them.
         self.aside: Aside = Aside(keys.prefix, keys.line) if family is None else family[0].aside
-        self.limits: Limits | None = limits_of(self.root.prefix, definition.id, self.settings.limits)
+        self.limits: Limits | None = limits_of(
+            self.root.prefix, definition.id, self.settings.limits, self.settings.task_limits
+        )
         """None for a queue without limits."""
         self.mender = Mender(
             self.keys, self.shared, self.discipline, self.aside, self.limits, self.tell_of_room
@@ -76,8 +79,10 @@ class Shape:
         self.owner = owner_of(definition)
 
     def _made_discipline(self) -> Discipline:
+        named = self.settings.task_limits
         try:
-            return self.kind.made(self.keys, self.settings.to_options())
+            made = self.kind.made(self.keys, self.settings.to_options())
+            return in_lanes(self.kind.name, self.keys, made, named) if named else made
         except InvalidArgument:
             raise
         except (ValueError, TypeError, LookupError) as reason:
@@ -125,6 +130,14 @@ class Shape:
         """Raises: UnsupportedOption for a kind that has no ttr, so that its leases do not end by time."""
         if not self.kind.supports("ttr"):
             raise UnsupportedOption(kind=self.kind.name, option="touch")
+
+
+def in_lanes(kind: str, keys: TaskKeys, made: Discipline, names: Sequence[str]) -> Lanes:
+    """Raises: InvalidArgument for a discipline that is not one ordered index."""
+    if not isinstance(made, Fifo) or isinstance(made, Bag):
+        wanted = f"none: the kind {kind!r} has no order in which its tasks can wait apart"
+        raise InvalidArgument(name="task_limits", wanted=wanted, got=names)
+    return Lanes(keys, made, names)
 
 
 def shape_of(registry: Registry, definition: Definition, type: Any = None) -> Shape:

@@ -6,10 +6,10 @@ it, the take can be undone.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, TypeVar
 
 from fdbqueue.database import conflict_in
+from fdbqueue.limiting.gate import Gate
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Ask, Delivery, Swept
@@ -198,17 +198,20 @@ class TaskSource:
             return lambda: min(_known((_first_time(keys, first), token())), default=None)
         return lambda: _first_time(keys, first)
 
-    def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:
+    def available(
+        self, tr: Transaction, limit: int, now_us: int, gate: Gate | None = None
+    ) -> Iterable[Offer]:
         # Serialisably: a take that does not see a pause must not commit after it.
         paused = tr.get(self.shape.keys.paused)
         if self.shape.limits is None:
             return self._ready.ask(tr, limit, now_us, paused)
-        free = self.shape.limits.ask_free(tr, now_us)
-        return _first_of(self._ready.ask(tr, limit, now_us, paused), free)
+        if gate is None:
+            gate = self.shape.limits.ask_gate(tr, now_us)
+        return self._ready.ask(tr, limit, now_us, paused, gate)
 
-    def ask_free(self, tr: Transaction, now_us: int) -> Callable[[], int | None] | None:
-        """Ask for the number of tasks that may start; None in place of a reply for a queue without limits."""
-        return None if self.shape.limits is None else self.shape.limits.ask_free(tr, now_us)
+    def ask_gate(self, tr: Transaction, now_us: int) -> Gate | None:
+        """Ask for the tasks that may start; None for a queue without limits."""
+        return None if self.shape.limits is None else self.shape.limits.ask_gate(tr, now_us)
 
     def require_none_passed(self, tr: Transaction) -> None:
         if self.shape.limits is not None:  # a task may lie there that is over a limit
@@ -289,11 +292,6 @@ def _first_time(keys: TaskKeys, timers: Range) -> int | None:
 
 def _known(times: Iterable[int | None]) -> Iterator[int]:
     return (time_us for time_us in times if time_us is not None)
-
-
-def _first_of(offers: Iterator[Offer], ask_free: Callable[[], int | None]) -> Iterator[Offer]:
-    """The first offers, as many as may start."""
-    yield from islice(offers, ask_free())
 
 
 def _is_held(record: Record, delivery: Delivery) -> bool:

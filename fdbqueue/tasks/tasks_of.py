@@ -47,6 +47,7 @@ def task_of(record: Record, data: Any) -> Task:
         fraction=record.fraction,
         fraction_told=record.told_us / 1_000_000 if record.told_us else None,
         headers=record.extra.headers if record.extra else {},
+        limits=dict.fromkeys(record.extra.limits) if record.extra else {},
         steps=record.extra.steps if record.extra else 0,
         result_ttl=_result_ttl(record.extra.result_ttl_us) if record.extra else None,
         unique=key_in(record.extra.unique.key) if record.extra and record.extra.unique else None,

@@ -12,9 +12,10 @@ from fdbqueue import limits
 from fdbqueue.dead.redrive import is_readable
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.disciplines.lanes import Lanes
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.partitions.keys import PARTITION, RESULT, RESULT_AT
-from fdbqueue.persistent.owners import OWNERS, claim_of
+from fdbqueue.persistent.owners import OWNERS
 from fdbqueue.records import keys as columns
 from fdbqueue.records.keys import (
     ID_BYTES,
@@ -38,10 +39,12 @@ from fdbqueue.verifying.beside import BesideChecks
 from fdbqueue.verifying.cures import FOREIGN, Cures, command
 from fdbqueue.verifying.ended import COLUMNS as ENDED_COLUMNS
 from fdbqueue.verifying.ended import EndedChecks
+from fdbqueue.verifying.lanes import LaneChecks
 from fdbqueue.verifying.limits import SlotChecks
 from fdbqueue.verifying.line import LineChecks, unless_in_line
 from fdbqueue.verifying.members import COLUMNS as MEMBER_COLUMNS
 from fdbqueue.verifying.members import MemberChecks
+from fdbqueue.verifying.owners import OwnerChecks
 from fdbqueue.verifying.partitions import COLUMNS as SHARED_COLUMNS
 from fdbqueue.verifying.partitions import PartitionChecks, TaskSharedChecks, expect_ready
 from fdbqueue.verifying.results import COLUMNS as RESULT_COLUMNS
@@ -67,6 +70,7 @@ class TaskChecks:
         self._steps = StepChecks(shape, self._mending)
         self.members = MemberChecks(shape, self._mending)
         self._slots = SlotChecks(shape, self._mending)
+        self._owners = OwnerChecks(self.keys.prefix, self._mending)
         self._shared = None if self.keys.partition else TaskSharedChecks(shape, cures)
         self._partition = None if shape.plan is None else PartitionChecks(shape, self._mending)
         discipline = shape.discipline
@@ -74,6 +78,8 @@ class TaskChecks:
         self._beside = (
             BesideChecks(shape, discipline, self._mending) if isinstance(discipline, Keyed) else None
         )
+        lanes = LaneChecks(shape, discipline, self._mending) if isinstance(discipline, Lanes) else None
+        self._lanes = lanes
         self.found: Counter[tuple[bytes, str]] = Counter()
         """The number of tasks by task key and state, in the slices so far."""
         self.classes: set[str] = set()
@@ -99,6 +105,8 @@ class TaskChecks:
             columns.REDRIVE: (_nothing, self._judge_redrive),
             columns.PAUSED: (self._ask_paused, self._judge_paused),
         }
+        if lanes is not None:
+            self._parts[columns.BESIDE] = (lanes.ask_open, lanes.judge_open)
 
     def weight(self, row: Row) -> int:
         column, rest = self.keys.parts_of(row.key)
@@ -118,7 +126,7 @@ class TaskChecks:
         if column == columns.BESIDE and self._beside is not None:
             return self._beside.asks(row)
         if column == OWNERS:
-            return self._claim_of(row)
+            return self._owners.asks(row)
         if column in MEMBER_COLUMNS:
             return self.members.asks(column, rest)
         if column in SHARED_COLUMNS:
@@ -135,7 +143,7 @@ class TaskChecks:
         if column == columns.BESIDE and self._beside is not None:
             return self._beside.judge(row, seen)
         if column == OWNERS:
-            return self._judge_owner(row, seen)
+            return self._owners.judge(row, seen)
         if column in MEMBER_COLUMNS:
             return self.members.judge(column, row, rest, seen)
         if column in SHARED_COLUMNS and self._shared is not None:
@@ -164,7 +172,7 @@ class TaskChecks:
 
     def _has_shape(self, row: Row, column: int) -> bool:
         if column == columns.BESIDE:
-            return self._beside is not None
+            return self._beside is not None or self._lanes is not None
         if column in (*SHARED_COLUMNS, *RESULT_COLUMNS, *MEMBER_COLUMNS, PARTITION) and self.keys.partition:
             return False
         return column == OWNERS or self.keys.has_shape(row.key)
@@ -255,6 +263,8 @@ class TaskChecks:
                 return
             if self._beside is not None:
                 self._beside.rebuild(tr, record.key)
+            elif self._lanes is not None:
+                self._lanes.open_for(tr, record)
             else:
                 expect_ready(tr, self.shape)
 
@@ -283,6 +293,8 @@ class TaskChecks:
             yield from self._beside.ask_pointer(row)
         elif self._knows_index:
             yield from self._ask_entry(row, rest)
+        if self._lanes is not None:
+            yield from self._lanes.ask_ready(rest)
         if self._partition is not None:
             yield from self._partition.ask_ready()
 
@@ -291,6 +303,8 @@ class TaskChecks:
             yield from self._beside.judge_pointer(row, rest, seen)
         elif self._knows_index:
             yield from self._judge_entry(TaskState.READY, row, rest, seen)
+        if self._lanes is not None:
+            yield from self._lanes.judge_ready(row, rest, seen)
         if self._partition is not None:
             yield from self._partition.judge_ready(row, seen)
 
@@ -405,19 +419,6 @@ class TaskChecks:
 
     def _judge_paused(self, row: Row, _: bytes, seen: Seen) -> Iterable[Suspect]:
         return () if self._partition is None else self._partition.judge_paused(row, seen)
-
-    def _claim_of(self, row: Row) -> Iterator[Ask]:
-        claim = claim_of(self.keys.prefix, row.key)
-        if claim is not None:
-            yield claim
-
-    def _judge_owner(self, row: Row, seen: Seen) -> Iterator[Suspect]:
-        claim = claim_of(self.keys.prefix, row.key)
-        if claim is None:
-            yield from self._unknown(row)
-        elif seen.value(claim) is None:
-            text = "A session is enrolled for an owner that has claimed nothing."
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key))
 
 
 _NUMBER_BYTES = 8

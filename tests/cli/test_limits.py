@@ -61,3 +61,20 @@ def test_wrong_limits_are_refused(shell: Shell) -> None:
     assert shell.run("limit", "delete", "api")[0] == 2
     assert shell.run("create", "q", "--limit", "api")[0] == 2
     assert shell.run("create", "p", "--kind", "queue", "--limit", "api")[0] == 2
+
+
+def test_a_task_names_limits(shell: Shell) -> None:
+    shell.run("limit", "set", "api", "--slots", "1")
+    assert shell.run("create", "q", "--task-limit", "api")[0] == 0
+    assert shell.run("put", "q", "--limit", "api", "a", "b")[0] == 0
+    put = json.loads(shell.run("put", "q", "--json", "free")[1])
+    assert put["limits"] == {}
+    with taken(shell) as task:
+        assert (task.data, dict(task.limits)) == ("a", {"api": None})
+        with taken(shell) as other:
+            assert other.data == "free"
+        ready = map(json.loads, shell.run("tasks", "q", "--state", "ready", "--json")[1].splitlines())
+        [waits] = [row for row in ready if row["limits"] == {"api": None}]
+        assert shell.run("explain", "q", waits["id"])[1].startswith("limit reached\tThe limit 'api'")
+    status, _, err = shell.run("put", "q", "--limit", "none", "x")
+    assert (status, err.count("\n")) == (2, 1)

@@ -17,7 +17,7 @@ from fdbqueue.aio import runtime as aio_runtime
 from fdbqueue.aio import verbs as aio_verbs
 from fdbqueue.calls import combine, once, writes
 from fdbqueue.dead import elsewhere, pacing, redrive
-from fdbqueue.disciplines import bag, fair, key_counts, keyed, micro, places, shifts
+from fdbqueue.disciplines import bag, fair, key_counts, keyed, lanes, micro, places, shifts
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import (
     batch,
@@ -38,8 +38,10 @@ from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, stride, tel
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.groups import settling
+from fdbqueue.limiting import gate as limit_gate
 from fdbqueue.limiting import slots as limit_slots
 from fdbqueue.limiting import state as limit_state
+from fdbqueue.limiting import under
 from fdbqueue.line import decision, results, shares, staging, take, taking, waiting
 from fdbqueue.partitions import flags, wide
 from fdbqueue.persistent import owners, proxy, unacked, work
@@ -1820,6 +1822,39 @@ PLANTS = (
         "sum(used)",
         "sum(used) - 1",
         "limited",
+        50,
+    ),
+    Plant(
+        "a put that does not open the lane of its task",
+        lanes.Lanes.shift,
+        'tr.set(self.open_key(lane), b"")',
+        "pass",
+        "laned",
+        50,
+    ),
+    Plant(
+        "a take that closes a lane without a conflict with puts",
+        lanes.Lanes._close_empty,
+        "tr.add_read_conflict_range(under.start, under.stop)",
+        "pass",
+        "laned",
+        400,
+        near=76,
+    ),
+    Plant(
+        "a start that does not use the limits that its task names",
+        under.Limits._users,
+        "if few:",
+        "if False:",
+        "laned",
+        50,
+    ),
+    Plant(
+        "a limit that one task names, and that holds up all tasks",
+        limit_gate.Gate.room,
+        "for name in names if name in self._rooms)",
+        "for name in self._rooms)",
+        "laned",
         50,
     ),
     Plant(

@@ -144,6 +144,47 @@ def test_blocked_tasks_cost_a_take_nothing(trips: tuple[Database, Trips], blocke
     assert read(lambda tr: queue.take(tr, session=session)) == (1, 9, False)
 
 
+@pytest.mark.parametrize(
+    "blocked",
+    [10, 100_000, pytest.param(1_000_000, marks=(pytest.mark.slow, pytest.mark.timeout(3_000)))],
+)
+def test_blocked_tasks_in_front_cost_a_take_nothing(trips: tuple[Database, Trips], blocked: int) -> None:
+    """Takes of tasks in a queue with many tasks before them that name an exhausted limit."""
+    db, engine = trips
+    for name in ("api", "mails"):
+        Limit.set(db, name, slots=1)
+    queue, session = (
+        TaskQueue.create(db, "trips", task_limits=["api", "mails"]),
+        fdbqueue.Session(db, ttr=1e9),
+    )
+    for start in range(0, blocked, 1_000):
+        queue.put_many(db, [None] * min(1_000, blocked - start), limits=["api"])
+    for names in (None, ["mails"]):
+        queue.put(db, "free", limits=names)
+
+    def read() -> tuple[int, int, tuple[str, ...] | None]:
+        before = engine.reads
+        waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
+        return waits, engine.reads - before, None if task is None else tuple(task.limits)
+
+    assert read() == (2, 15, ("api",))
+    assert read() == (2, 12, ())
+    assert read() == (2, 14, ("mails",))
+    assert read() == (1, 12, None)
+
+
+def test_a_put_that_names_limits_reads_nothing_more(trips: tuple[Database, Trips]) -> None:
+    db, engine = trips
+    Limit.set(db, "api", slots=1)
+    queue = TaskQueue.create(db, "trips", task_limits=["api"])
+
+    def reads(**options: Any) -> tuple[int, int]:
+        before = engine.reads
+        return trips_of(engine, db, lambda tr: queue.put(tr, "x", **options))[0], engine.reads - before
+
+    assert reads(limits=["api"]) == reads()
+
+
 def test_a_cancel_and_a_progress_take_one_round_trip(trips: tuple[Database, Trips]) -> None:
     db, engine = trips
     queue = TaskQueue.create(db, "trips", "fifottl", ttr=60)

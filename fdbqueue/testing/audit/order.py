@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fdbqueue.disciplines.bag import Bag
 from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue.disciplines.lanes import limits_named
 from fdbqueue.records.keys import Record, id_text
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.shape import Shape
@@ -17,6 +18,7 @@ from fdbqueue.testing.audit.line import LineStep, Requests
 from fdbqueue.testing.audit.model import TaskStep
 
 Place = tuple[int, bytes]
+_FIRST: Place = (-1, b"")
 
 
 @dataclass
@@ -99,11 +101,14 @@ class Order:
             return []  # the order of its task keys is that of their rounds
         if isinstance(self.shape.discipline, Bag):
             return []  # any task may be next
-        last = max(map(self.place, taken))
         waiting = [record for record in self._waiting(step) if self._ready_since[record.id] <= seen]
         if self._is_keyed:
             waiting = [record for record in waiting if self._is_open_head(step, record, seen)]
-        return [self.place(record) for record in waiting if self.place(record) < last]
+        return [
+            self.place(record)
+            for record in waiting
+            if self.place(record) < max(map(self.place, _beside(record, taken)), default=_FIRST)
+        ]
 
     def _is_open_head(self, step: TaskStep, record: Record, seen: int) -> bool:
         """True if the task was the first of a task key that was open, at `seen` and ever since.
@@ -131,3 +136,12 @@ class Order:
             for record in (before, after):
                 if record is not None:
                     self._key_since[record.key] = step.commit.version
+
+
+def _beside(record: Record, taken: Sequence[Record]) -> Sequence[Record]:
+    """The taken tasks that `record` comes before, if its place is better.
+
+    A task that names limits may be over one of them: then only tasks that name the same ones wait for it.
+    """
+    named = limits_named(record)
+    return [one for one in taken if limits_named(one) == named] if named else taken

@@ -64,6 +64,7 @@ _MODULES = (
     "interrupts",
     "item_partitions",
     "joined",
+    "laned",
     "late",
     "limited",
     "named",

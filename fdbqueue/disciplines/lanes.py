@@ -1,0 +1,146 @@
+"""Lanes: ready tasks that name limits wait apart, in one lane for each set of names.
+
+A take reads only lanes with limits that let a task start. So a task over its limit holds up no other one, and
+any number of them costs a take nothing. Within a lane tasks are in the order of the queue's kind. A take
+merges the first tasks of the lanes in that order, too.
+
+A lane is one byte: its bit n stands for the n-th name that tasks of the queue may have. `place` is that of
+the kind.
+
+    S[3] lane, place   ready   record   takes; lane 0 has the tasks without a limit
+    S[8] 1, lane       open    empty    takes: this lane may have tasks
+
+A put sets the open key blindly, so puts conflict with nothing. A take that finds a lane empty clears its
+key, and has read serialisably that no task is there; so a put that it did not see aborts it. It does so only
+among many lanes: a lane of which tasks come and go would cost a conflict each time.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import count
+
+from fdbqueue import limits
+from fdbqueue.disciplines.discipline import read_index
+from fdbqueue.disciplines.fifo import Fifo
+from fdbqueue.limiting.gate import Gate
+from fdbqueue.records.keys import Record, TaskKeys
+from fdbqueue.seam import Range, Transaction
+from fdbqueue.task import TaskState
+
+OPEN = b"\x01"
+UNNAMED = b"\x00"
+"""The lane of tasks that name no limit."""
+_LANE_MAX = 255
+
+
+class Lanes(Fifo):
+    """The tasks of `kind`, in lanes."""
+
+    def __init__(self, keys: TaskKeys, kind: Fifo, names: Sequence[str]) -> None:
+        super().__init__(keys, {})
+        self._kind = kind
+        self._names = names
+        self.open = slice(keys.beside + OPEN, keys.beside + OPEN + b"\xff\xff")
+        self._turns = count()
+
+    def place(self, record: Record) -> bytes:
+        return self._kind.place(record)
+
+    def lane(self, record: Record) -> bytes:
+        named = limits_named(record)
+        return bytes((sum(1 << at for at, name in enumerate(self._names) if name in named),))
+
+    def filed(self, record: Record) -> bytes:
+        return self._keys.ready_at(self.lane(record) + self.place(record))
+
+    def open_key(self, lane: bytes) -> bytes:
+        return self.open.start + lane
+
+    def tasks_of(self, lane: bytes) -> slice:
+        following = bytes((lane[0] + 1,)) if lane[0] < _LANE_MAX else b""
+        stop = self._keys.ready_at(following) if following else self.index.stop
+        return slice(self._keys.ready_at(lane), stop)
+
+    def is_lane(self, lane: bytes) -> bool:
+        """True for the lane of some names; lane 0 is always read, and has no open key."""
+        return len(lane) == 1 and 0 < lane[0] < 1 << len(self._names)
+
+    def names_of(self, lane: bytes) -> list[str]:
+        return [name for at, name in enumerate(self._names) if lane[0] >> at & 1]
+
+    def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
+        Fifo.shift(self, tr, olds, news)
+        for lane in {self.lane(record) for record in news if record.state == TaskState.READY} - {UNNAMED}:
+            tr.set(self.open_key(lane), b"")
+
+    def startable(self, tr: Transaction, limit: int, gate: Gate) -> Iterable[Record]:
+        """Ask, by snapshot, for tasks that `gate` has room for; it judges each of them once more.
+
+        Reads: the open lanes; the first tasks of lane 0, and of the lanes with room.
+        Round trips: 2; 1 without open lanes.
+        """
+        unnamed = self._ask(tr, UNNAMED, limit)
+        lanes = tr.snapshot.get_range(self.open.start, self.open.stop)
+        return self._startable(tr, limit, gate, unnamed, lanes)
+
+    def _startable(
+        self, tr: Transaction, limit: int, gate: Gate, unnamed: Range, rows: Range
+    ) -> Iterator[Record]:
+        first, known = unnamed.to_list(), [row.key[len(self.open.start) :] for row in rows.to_list()]
+        found: list[Iterable[Record]] = [read_index(tr, first, self.mend)]
+        for few in self._windows([lane for lane in known if gate.room(self.names_of(lane)) != 0]):
+            asked = [(lane, self._ask_first(tr, lane, few, limit, gate)) for lane in few]
+            found += [self._following(tr, lane, page, limit, gate) for lane, page in asked]
+            if len(known) > limits.LANES_KEPT:
+                self._close_empty(tr, asked)
+            yield from merge(*found, key=self.place)
+            found = []
+        yield from merge(*found, key=self.place)
+
+    def _windows(self, lanes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+        """The lanes, limits.LANES_READ_MAX at a time. Other ones are first at each take, so none starves."""
+        most = limits.LANES_READ_MAX
+        at = next(self._turns) * most % max(len(lanes), 1) if len(lanes) > most else 0
+        turned = [*lanes[at:], *lanes[:at]]
+        return (turned[start : start + most] for start in range(0, len(turned), most))
+
+    def _ask_first(
+        self, tr: Transaction, lane: bytes, few: Sequence[bytes], limit: int, gate: Gate
+    ) -> tuple[Range, int]:
+        """Ask for the first tasks of a lane: fewer of each, if `few` lanes are read together."""
+        room = gate.room(self.names_of(lane))
+        share = max(limit // len(few), limits.LANE_TASKS_FIRST)
+        most = min(limit, share if room is None else max(room, limits.LANE_TASKS_FIRST))
+        return self._ask(tr, lane, most), most
+
+    def _following(
+        self, tr: Transaction, lane: bytes, page: tuple[Range, int], limit: int, gate: Gate
+    ) -> Iterator[Record]:
+        """The tasks of a lane, as long as it has room; it reads on behind the first ones."""
+        names, rows, asked = self.names_of(lane), page[0].to_list(), page[1]
+        while rows:
+            for record in read_index(tr, rows, self.mend):
+                if gate.room(names) == 0:  # the tasks before this one have used it up
+                    return
+                yield record
+            if len(rows) < asked:
+                return
+            behind = slice(rows[-1].key + b"\x00", self.tasks_of(lane).stop)
+            asked, rows = limit, self._rows(tr, behind, limit).to_list()
+
+    def _close_empty(self, tr: Transaction, asked: Iterable[tuple[bytes, tuple[Range, int]]]) -> None:
+        for lane, (rows, _) in asked:
+            if not rows.to_list():
+                under = self.tasks_of(lane)
+                tr.add_read_conflict_range(under.start, under.stop)
+                tr.clear(self.open_key(lane))
+
+    def _ask(self, tr: Transaction, lane: bytes, limit: int) -> Range:
+        return self._rows(tr, self.tasks_of(lane), limit)
+
+    def _rows(self, tr: Transaction, under: slice, limit: int) -> Range:
+        return tr.snapshot.get_range(under.start, under.stop, limit=limit)
+
+
+def limits_named(record: Record) -> Sequence[str]:
+    return () if record.extra is None else record.extra.limits

@@ -1,0 +1,407 @@
+"""Tasks that name limits wait in lanes of their own: a task over its limit holds up no other one."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Database, DeadLetters, Limit, Session, TaskQueue, Why, limits, verify
+from fdbqueue.errors import InvalidArgument, LimitNotFound, UnsupportedOption
+from fdbqueue.tasks.kinds import kind_names
+from tests.support import wait_until
+from tests.tasks.partitions import MakeBench
+from tests.tasks.support import LONG_S, Bench, StillClock, keeper
+from tests.tasks.test_limits import ENDS
+
+API, MAILS, CALLS = "api.example.com", "mails", "calls"
+ORDERED = ["fifo", "fifottl", "limfifottl"]
+
+
+@pytest.fixture
+def named(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+    """A bench of a queue with tasks that may name limits of these slots: `named("fifottl", api=2)`."""
+
+    def make(kind: str = "fifo", slots: dict[str, int] | None = None, **options: Any) -> Bench:
+        for name, count in (slots or {API: 1, MAILS: 1}).items():
+            Limit.set(still_db, name, slots=count)
+        return Bench(still_db, clock, kind, task_limits=[*(slots or (API, MAILS))], **options)
+
+    return make
+
+
+def used(db: Any, name: str = API) -> int:
+    return Limit.open(db, name).used
+
+
+def sound(db: Database, root: Any = None) -> bool:
+    return not verify(db, **({} if root is None else {"root": root})).findings
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_a_task_over_its_limit_holds_up_no_other(named: Callable[..., Bench], kind: str) -> None:
+    b = named(kind)
+    for data, names in (("a1", [API]), ("a2", [API]), ("a3", [API]), ("m", [MAILS]), ("free", None)):
+        b.put(data, limits=names)
+
+    taken = b.queue.take_many(b.db, 9, session=b.session)
+
+    assert [task.data for task in taken] == ["a1", "m", "free"]
+    assert [dict(task.limits) for task in taken] == [{API: None}, {MAILS: None}, {}]
+    assert b.take() is None
+    assert sound(b.db)
+    b.queue.ack(b.db, taken[0])
+    assert b.taken_data() == ["a2"]
+
+
+def test_takes_of_one_task_pass_the_same_ones(named: Callable[..., Bench]) -> None:
+    b = named()
+    for data, names in (("a1", [API]), ("a2", [API]), ("free", None), ("a3", [API]), ("late", None)):
+        b.put(data, limits=names)
+
+    assert [b.take().data for _ in range(3)] == ["a1", "free", "late"]
+    assert b.take() is None
+
+
+def test_all_limits_that_a_task_names_hold(named: Callable[..., Bench]) -> None:
+    b = named(slots={API: 3, MAILS: 1})
+    b.put("both", limits=[API, MAILS])
+    b.put("mail", limits=[MAILS])
+    b.put("again", limits=[MAILS, API])
+    b.put("call", limits=[API])
+
+    assert b.taken_data() == ["both", "call"]
+    assert (used(b.db), used(b.db, MAILS)) == (2, 1)
+
+
+def test_the_limits_of_the_queue_hold_as_well(still_db: Database, clock: StillClock) -> None:
+    for name, slots in ((API, 3), (MAILS, 1)):
+        Limit.set(still_db, name, slots=slots)
+    b = Bench(still_db, clock, "fifo", limits=[API], task_limits=[MAILS])
+    for data, names in ((1, [MAILS]), (2, [MAILS]), (3, None), (4, None), (5, None)):
+        b.put(data, limits=names)
+
+    assert b.taken_data() == [1, 3, 4]
+    assert (used(still_db), used(still_db, MAILS)) == (3, 1)
+    assert sound(still_db)
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_tasks_of_all_lanes_come_in_one_order(named: Callable[..., Bench], kind: str) -> None:
+    b = named(kind, {API: 20, MAILS: 20})
+    kinds_of_task = (None, [API], [MAILS], [API, MAILS])
+    for number in range(12):
+        b.put(number, limits=kinds_of_task[number * 7 % 4])
+
+    assert b.taken_data() == [*range(12)]
+
+
+def test_a_better_priority_comes_first_whatever_its_lane(named: Callable[..., Bench]) -> None:
+    b = named("fifottl", {API: 9})
+    b.put("last", pri=9)
+    b.put("second", pri=5, limits=[API])
+    b.put("first", pri=1)
+
+    assert b.taken_data() == ["first", "second", "last"]
+
+
+def test_a_released_task_comes_back_to_its_place(named: Callable[..., Bench]) -> None:
+    b = named(slots={API: 1})
+    for number in range(3):
+        b.put(number, limits=[API])
+    b.queue.release(b.db, b.take())
+
+    assert b.take().data == 0
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_each_end_of_a_lease_gives_its_slots_back(
+    named: Callable[..., Bench], end: Callable[[Bench, Any], Any]
+) -> None:
+    b = named("fifottl", ttr=3)
+    b.put("x", limits=[API, MAILS])
+    task = b.take()
+    assert (used(b.db), used(b.db, MAILS)) == (1, 1)
+
+    end(b, task)
+
+    assert (used(b.db), used(b.db, MAILS)) == (0, 0)
+    assert sound(b.db)
+
+
+def test_the_death_of_a_session_gives_its_slots_back(named: Callable[..., Bench]) -> None:
+    b = named()
+    b.put("x", limits=[API])
+    session = Session(b.db, ttr=3)
+    b.queue.take(b.db, 0, session=session)
+    keeper(b.db).forget(session)
+
+    b.clock.advance(4)
+    b.sweep()
+
+    assert used(b.db) == 0
+    assert b.taken_data() == ["x"]
+
+
+def test_delays_kicks_and_ttls_keep_the_lane_of_a_task(named: Callable[..., Bench]) -> None:
+    b = named("fifottl")
+    b.put("late", delay=5, limits=[API])
+    b.put("dies", ttl=3, limits=[API])
+    buried = b.put("buried", limits=[API])
+    b.queue.bury(b.db, buried)
+    b.clock.advance(6)
+    b.queue.kick(b.db)
+
+    assert b.take().data == "late"
+    assert b.take() is None
+    assert sound(b.db)
+
+
+def test_a_replaced_task_has_the_limits_of_the_later_put(named: Callable[..., Bench]) -> None:
+    b = named()
+    b.put("old", unique=1, limits=[API])
+    b.put("new", unique=1, on_conflict="replace", limits=[MAILS])
+
+    assert dict(b.take().limits) == {MAILS: None}
+    assert (used(b.db), used(b.db, MAILS)) == (0, 1)
+    assert sound(b.db)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_redrive_keeps_the_limits_that_the_other_queue_knows(
+    named: Callable[..., Bench], known: bool
+) -> None:
+    b = named()
+    other = TaskQueue.create(b.db, "other", task_limits=[API] if known else None)
+    b.queue.bury(b.db, b.put("x", limits=[API, MAILS]))
+    letters = DeadLetters.open(b.db, "bench")
+    letters.begin_redrive(b.db, into="other")
+    letters.run_redrive(b.db)
+
+    assert [dict(task.limits) for task in other.take_many(b.db, 9)] == [{API: None} if known else {}]
+    assert sound(b.db)
+
+
+def test_tasks_of_a_closed_group_name_limits(named: Callable[..., Bench]) -> None:
+    b = named()
+    parent = b.put("parent", limits=[API])
+    b.put("child", limits=[API], after=parent)
+    b.queue.ack(b.db, b.take())
+    b.sweep()
+
+    assert b.take().data == "child"
+    assert used(b.db) == 1
+
+
+def test_a_truncate_and_a_drop_leave_nothing(named: Callable[..., Bench]) -> None:
+    b = named()
+    b.put("x", limits=[API])
+    b.put("y", limits=[API])
+    b.take()
+    b.queue.truncate(b.db)
+    assert b.contents() == []
+    assert (used(b.db), sound(b.db)) == (0, True)
+
+    b.queue.drop(b.db)
+    assert sound(b.db)
+
+
+def test_a_listing_has_the_tasks_of_all_lanes(named: Callable[..., Bench]) -> None:
+    b = named("fifottl")
+    put = {b.put(number, limits=names) for number, names in enumerate((None, [API], [MAILS], [API]))}
+
+    assert {task.id for task in b.queue.tasks(b.db, "r", 9)} == put
+    pages, after = list[Any](), None
+    while not pages or after is not None:
+        page = b.queue.tasks(b.db, "r", 1, after=after)
+        pages, after = [*pages, *page], page.next
+    assert {task.id for task in pages} == put
+
+
+# Many lanes.
+
+
+def test_each_of_many_lanes_has_its_turn(named: Callable[..., Bench], monkeypatch: Any) -> None:
+    """A take reads few lanes together, and looks at all before it finds nothing."""
+    monkeypatch.setattr(limits, "LANES_READ_MAX", 2)
+    monkeypatch.setattr(limits, "LANES_KEPT", 3)
+    names = [f"limit {number}" for number in range(5)]
+    b = named(slots=dict.fromkeys(names, 99))
+    for bits in range(32):
+        b.put(bits, limits=[name for at, name in enumerate(names) if bits >> at & 1])
+
+    taken = [b.take() for _ in range(32)]
+
+    assert sorted(task.data for task in taken) == [*range(32)]
+    assert b.take() is None
+    assert sound(b.db)
+
+
+def test_takes_close_empty_lanes_among_many(named: Callable[..., Bench], monkeypatch: Any) -> None:
+    monkeypatch.setattr(limits, "LANES_KEPT", 0)
+    b = named(slots={API: 9, MAILS: 9})
+    lanes = b.queue._shape.discipline
+    for names in ([API], [MAILS], [API, MAILS]):
+        b.put("x", limits=names)
+    for _ in range(3):
+        b.take()
+    b.put("free")
+    b.put("free")
+    assert b.taken_data() == ["free", "free"]
+
+    assert list(b.db.get_range(lanes.open.start, lanes.open.stop)) == []
+    b.put("again", limits=[API])
+    assert b.taken_data() == ["again"]
+
+
+def test_a_put_conflicts_with_a_take_that_closes_its_lane(
+    named: Callable[..., Bench], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(limits, "LANES_KEPT", 0)
+    b = named(slots={API: 9})
+    b.put("first", limits=[API])
+    b.take()
+    b.put("free")
+    tr = b.db.create_transaction()
+    assert b.queue.take(tr, session=b.session).data == "free"
+
+    b.put("x", limits=[API])
+
+    with pytest.raises(fdbqueue.embedded.FDBError):
+        tr.commit().wait()
+    assert b.taken_data() == ["free", "x"]
+
+
+# Waits.
+
+
+@pytest.mark.parametrize("wake", ["an ack elsewhere", "more slots", "a free task"])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_waiting_take_wakes(monkeypatch: pytest.MonkeyPatch, wake: str, partitions: int) -> None:
+    monkeypatch.setattr(limits, "LOOK_EVERY_S", LONG_S)  # nothing but a signal ends the wait
+    with fdbqueue.open("memory:") as db:
+        Limit.set(db, API, slots=1)
+        queue = TaskQueue.create(db, "q", task_limits=[API], partitions=partitions)
+        other = TaskQueue.create(db, "other", limits=[API])
+        other.put(db, "first")
+        first = other.take(db, 0)
+        id_ = queue.put(db, "x", limits=[API]).id
+        found: list[Any] = []
+        waiting = threading.Thread(target=lambda: found.append(queue.take(db, 60)))
+        waiting.start()
+        wait_until(lambda: queue.explain(db, id_).waiting)
+        began = db.runtime.monotonic()
+        assert first is not None
+        if wake == "more slots":
+            Limit.set(db, API, slots=2)
+        elif wake == "a free task":
+            queue.put(db, "x")
+        else:
+            other.ack(db, first)
+        waiting.join(60)
+        assert found[0].data == "x"
+        assert db.runtime.monotonic() - began < 30
+
+
+def test_a_take_waits_for_the_token_of_a_named_limit(named: Callable[..., Bench]) -> None:
+    b = named(slots={API: 1})
+    Limit.set(b.db, CALLS, rate=1, per=10, burst=1)
+    q = TaskQueue.create(b.db, "calls", task_limits=[API, CALLS])
+    q.put_many(b.db, [1, 2], limits=[CALLS])
+    assert q.take(b.db, 0, session=b.session) is not None
+    began = b.clock.now()
+
+    assert q.take(b.db, 60, session=b.session) is not None
+
+    assert 9.9 < b.clock.now() - began < 10.5
+
+
+# Partitions.
+
+
+def test_partitions_share_the_limits_that_tasks_name(parted: MakeBench) -> None:
+    b = parted("fifo")
+    Limit.set(b.db, API, slots=4, root=b.root)
+    queue = TaskQueue.create(b.db, "named", task_limits=[API], partitions=3, root=b.root)
+    for number in range(9):
+        queue.put_many(b.db, [number] * 5, limits=[API])
+    for _ in range(9):
+        queue.put(b.db, "free")
+
+    taken = [task for _ in range(9) for task in queue.take_many(b.db, 50, session=b.session)]
+
+    assert len(taken) == 13
+    assert Limit.open(b.db, API, root=b.root).used == 4
+    assert sound(b.db, b.root)
+
+
+def test_tasks_keep_their_lanes_when_partitions_change(parted: MakeBench) -> None:
+    b = parted("fifo")
+    Limit.set(b.db, API, slots=9, root=b.root)
+    b.queue = TaskQueue.create(b.db, "named", "fifottl", task_limits=[API], partitions=3, root=b.root)
+    for number in range(9):
+        b.put(number, limits=[API])
+
+    b.repartition(1)
+    b.settle()
+
+    assert sorted(b.taken_data()) == [*range(9)]
+    assert sound(b.db, b.root)
+
+
+# Looks, and refusals.
+
+
+def test_an_explanation_names_the_limit_and_its_holders(named: Callable[..., Bench]) -> None:
+    b = named()
+    b.put("x", limits=[API])
+    holder, waits, free = b.take(), b.put("y", limits=[API, MAILS]), b.put("z")
+
+    found = b.queue.explain(b.db, waits)
+
+    assert [(one.name, one.slots, one.used) for one in found.reached] == [(API, 1, 1)]
+    assert [one.task for one in found.reached[0].holders] == [holder.id]
+    assert found.reasons[0].why == Why.LIMIT_REACHED
+    assert b.queue.explain(b.db, free).reached == ()
+
+
+@pytest.mark.parametrize("kind", sorted({*kind_names()} - {*ORDERED}))
+def test_kinds_without_one_order_of_tasks_have_no_lanes(still_db: Database, kind: str) -> None:
+    Limit.set(still_db, API, slots=1)
+    with pytest.raises(UnsupportedOption, match="task_limits"):
+        TaskQueue.create(still_db, "q", kind, task_limits=[API])
+
+
+@pytest.mark.parametrize("names", [API, [MAILS], ["none"], [""], [1], [*map(str, range(9))], 5], ids=repr)
+def test_a_task_names_limits_of_its_queue_only(named: Callable[..., Bench], names: Any) -> None:
+    b = named(slots={API: 1})
+    with pytest.raises(InvalidArgument, match="limit"):
+        b.queue.put(b.db, "x", limits=names)
+    with pytest.raises(InvalidArgument, match="limit"):
+        b.queue.put_many(b.db, ["x"], limits=names)
+    assert b.contents() == []
+
+
+@pytest.mark.parametrize(
+    ("of_all", "names"), [([API], [API]), ([], ["none"]), ([], API), ([], ["x" * 400, "y" * 400, "z" * 400])]
+)
+def test_a_queue_needs_other_limits_for_its_tasks(still_db: Database, of_all: Any, names: Any) -> None:
+    for name in (API, "x" * 400, "y" * 400, "z" * 400):
+        Limit.set(still_db, name, slots=1)
+    with pytest.raises((InvalidArgument, LimitNotFound)):
+        TaskQueue.create(still_db, "q", limits=of_all, task_limits=names)
+    assert [*fdbqueue.list_queues(still_db)] == []
+
+
+def test_a_queue_tells_the_limits_of_its_tasks(named: Callable[..., Bench]) -> None:
+    assert named().queue.options["task_limits"] == sorted([API, MAILS])
+
+
+def test_a_deleted_limit_limits_nothing(named: Callable[..., Bench]) -> None:
+    b = named(slots={API: 1})
+    b.queue.put_many(b.db, [1, 2, 3], limits=[API])
+    Limit.delete(b.db, API)
+
+    assert b.taken_data() == [1, 2, 3]
+    assert sound(b.db)
