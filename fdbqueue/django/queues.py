@@ -57,7 +57,8 @@ class TaskQueues:
 
     def _create(self, name: str, tr: Transaction | None) -> TaskQueue:
         target = tr or self.database
-        return _usable(TaskQueue.create(target, self._full(name), KIND, codec=CODEC, if_not_exists=True))
+        queue = TaskQueue.create(target, self._full(name), KIND, codec=CODEC, if_not_exists=True)
+        return _usable(queue._on(self.database))  # its threads are those of our database, and end with it
 
     def _remember(self, name: str, queue: TaskQueue) -> TaskQueue:
         self._known[self._key(name)] = _usable(queue)

@@ -1,5 +1,6 @@
 """`manage.py fdbqueue_worker`, as processes of a Django project."""
 
+import logging
 import signal
 from pathlib import Path
 from types import ModuleType
@@ -7,8 +8,11 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test.utils import override_settings
 
 import fdbqueue
+from fdbqueue import client_knobs
+from fdbqueue.django.management.commands import fdbqueue_worker
 from tests.conftest import DURABLE, SLOW
 from tests.django.conftest import tasks_setting
 from tests.django.projects import Project, killed
@@ -126,9 +130,28 @@ def test_no_task_is_lost_by_kills(
     [
         ({"backend": "other"}, "The connection 'other' doesn't exist"),
         ({"queues": ["default", "letters"]}, "has no queue 'letters'; it has default, mails"),
+        ({"threads": 0}, "threads must be a whole number from 1 to 1000, not 0."),
+        ({"grace": -1.0}, "grace_s must be 0 or more seconds"),
     ],
 )
 @pytest.mark.usefixtures("backend")
 def test_a_wrong_argument_is_one_sentence(options: dict[str, Any], said: str) -> None:
     with pytest.raises(CommandError, match=said):
         call_command("fdbqueue_worker", **options)
+
+
+@pytest.fixture
+def _own_process(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what the command sets for its process."""
+    for name in fdbqueue_worker.LOGGERS:
+        caplog.set_level(logging.INFO, name)
+    monkeypatch.setattr(client_knobs, "_asked", False)
+
+
+@pytest.mark.usefixtures("_own_process")
+def test_a_worker_of_any_queue_is_told_its_queues(options: dict[str, Any]) -> None:
+    """An empty QUEUES allows each name."""
+    with override_settings(TASKS=tasks_setting(options, QUEUES=[])):
+        with pytest.raises(CommandError, match="name the queues with --queue"):
+            call_command("fdbqueue_worker")
+        call_command("fdbqueue_worker", queues=["letters"], until_empty=True, verbosity=0)

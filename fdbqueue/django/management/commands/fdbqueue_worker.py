@@ -69,6 +69,7 @@ class Command(BaseCommand):
         try:
             backend = backend_of(options["backend"])
             names = checked_names(backend, options["queues"])
+            WorkerOptions.checked(threads=options["threads"], grace_s=options["grace"])
             client_knobs.for_this_program()
             worker = worker_of(backend, names, options["threads"], options["grace"])
             self._log_to_stderr(options["verbosity"])
