@@ -11,6 +11,7 @@ fdb:/etc/foundationdb/fdb.cluster. `--tasks 500`, `--rounds 3`: the length of a 
 import argparse
 import importlib
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -78,13 +79,18 @@ def redis(folder: Path, fsync: str) -> Broker:
 
 @contextmanager
 def running(command: Sequence[str], **environment: str) -> Iterator[None]:
+    """A process with its children. They are killed at the end: some workers wait for ever after SIGTERM."""
     process = subprocess.Popen(
-        command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         yield
     finally:
-        process.terminate()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

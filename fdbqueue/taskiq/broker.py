@@ -19,7 +19,7 @@ from fdbqueue.errors import InvalidArgument, QueueNotFound, UnknownSession
 from fdbqueue.frameworks.within import Within
 from fdbqueue.logger import logger
 from fdbqueue.taskiq.connection import Connection, Place
-from fdbqueue.taskiq.delivery import Delivery
+from fdbqueue.taskiq.delivery import AWAY_S, Delivery
 from fdbqueue.taskiq.firing import FiringNow
 from fdbqueue.taskiq.intake import Intake, Leased
 from fdbqueue.taskiq.labels import put_options, queue_name_of
@@ -29,8 +29,6 @@ from fdbqueue.taskiq.waiting import WatchingTask
 NAMESPACE, QUEUE_NAME = "taskiq", "default"
 BATCH = 10
 ORPHANED_MAX = 10
-_AWAY_S = 1.0
-"""Seconds until a listener looks again for a database that was away."""
 
 _log = logger("fdbqueue.taskiq")
 
@@ -150,10 +148,13 @@ class FdbQueueBroker(AsyncBroker):
         try:
             while True:
                 leased = await self._next(database, intake)
-                if await self._delivery.is_readable(database, leased):
-                    yield AckableMessage(
-                        data=leased.task.data, ack=partial(self._delivery.ack, database, leased)
-                    )
+                if not await self._delivery.begins(database, leased):
+                    continue
+                if leased.task.orphaned:  # it may end this process, with all that the process holds
+                    await intake.give_back()
+                yield AckableMessage(data=leased.task.data, ack=partial(self._delivery.ack, database, leased))
+                if leased.task.orphaned:
+                    await self._delivery.until_no_suspect_begins()
         finally:
             await intake.give_back()
 
@@ -173,7 +174,7 @@ class FdbQueueBroker(AsyncBroker):
                 if database.closed or not is_away(error):
                     raise
                 _log.warning("the database is away: %s", error)
-                await asyncio.sleep(_AWAY_S)
+                await asyncio.sleep(AWAY_S)
 
     def _names(self) -> list[str]:
         if self._listens_to is not None:
@@ -182,9 +183,14 @@ class FdbQueueBroker(AsyncBroker):
         return sorted({self._queue_name, *(queue_name_of(each, self._queue_name) for each in labels)})
 
     async def _open_session(self, database: Database) -> Session:
+        """The session of this worker. Two listeners that ask at once get the same one."""
         if self._session is None:
-            self._session = await Session(database, ttr=self._session_ttr_s)
-        return self._session
+            self._session = Session(database, ttr=self._session_ttr_s)
+        try:
+            return await self._session
+        except BaseException:  # it is not open: there is nothing to end
+            self._session = None
+            raise
 
 
 def _checked_names(queues: Iterable[str]) -> list[str]:

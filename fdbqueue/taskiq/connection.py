@@ -42,10 +42,9 @@ class Connection:
             opening = self._opened[loop] = loop.create_task(_open(self._place))
         try:
             return await asyncio.shield(opening)  # it may be that of other callers, too
-        except BaseException:
-            if opening.done():
+        finally:
+            if opening.done() and (opening.cancelled() or opening.exception()):
                 self._opened.pop(loop, None)
-            raise
 
     async def close(self) -> None:
         """Close the database that was opened on this loop. The next use opens it again."""

@@ -1,43 +1,76 @@
-"""The delivery of a leased message: it is read before a worker gets it, and acked when its task has ended.
+"""The delivery of a leased message: it is judged before a worker gets it, and acked when its task has ended.
 
 Taskiq itself drops a message that it cannot read, and one of a task that it does not know. Here, these are
 buried: `fdbqueue dead` shows them, and a kick sends them again.
+
+The last worker of a *suspect* has died, and the message may have killed it. All messages of that worker come
+back as suspects, and a worker runs one of them at a time, with no message in its hands that does not run yet.
+So a message that kills its workers is soon alone with its deaths, and the others do not share its end.
 """
 
 import asyncio
+from contextlib import suppress
 
 from taskiq import AsyncBroker
 
+from fdbqueue import limits
 from fdbqueue.aio.database import Database
 from fdbqueue.database import is_away
-from fdbqueue.errors import NotTaken, QueueNotFound, TaskNotFound, UnknownSession
 from fdbqueue.logger import logger
 from fdbqueue.task import Failure
-from fdbqueue.taskiq.intake import Leased
+from fdbqueue.taskiq.intake import LEASE_OVER, Leased
 from fdbqueue.trouble import text_of, traceback_of
 
+ALONE_S = 5.0
+"""Longest time for which a worker asks for no message after a suspect has begun."""
+
+AWAY_S = 1.0
+"""Seconds until a call is tried again after an outage of the database."""
+
+SUSPECT_S = 60.0
+"""Time for which no other suspect begins. A longer task should not keep them waiting."""
+
 _log = logger("fdbqueue.taskiq")
-_LOST = (NotTaken, QueueNotFound, TaskNotFound, UnknownSession)
-_AWAY_S = 1.0
-"""Seconds until an ack is tried again after an outage of the database."""
 
 
 class Delivery:
     def __init__(self, broker: AsyncBroker, orphaned_max: int) -> None:
         self._broker = broker
         self._orphaned_max = orphaned_max
+        self._suspect: tuple[str, float, asyncio.Event] | None = None
 
-    async def is_readable(self, database: Database, leased: Leased) -> bool:
-        """True if a worker can run the message; otherwise it is buried."""
+    async def begins(self, database: Database, leased: Leased) -> bool:
+        """True if a worker runs the message now. Otherwise it is put off for a moment, or buried."""
         failure = self._failure_of(leased)
-        if failure is None:
-            return True
-        _log.warning("message %s is buried: %s", _id_of(leased), failure.message)
+        if failure is not None:
+            _log.warning("message %s is buried: %s", _id_of(leased), failure.message)
         try:
-            await leased.queue.bury(database, leased.task, failure=failure)
-        except _LOST:
-            _log.warning("the lease of message %s was over before its end", _id_of(leased))
+            if failure is not None:
+                await leased.queue.bury(database, leased.task, failure=failure)
+            elif leased.task.orphaned and not self._may_begin(database, leased):
+                runtime = database.blocking.runtime
+                await leased.queue.give_back(
+                    database, leased.task, delay=limits.SUSPECT_DELAY_S * (0.5 + runtime.random())
+                )
+            else:
+                return True
+        except LEASE_OVER:
+            self._say_over(leased)
         return False
+
+    def _may_begin(self, database: Database, leased: Leased) -> bool:
+        """True if no other suspect runs. Then this one does."""
+        now = database.blocking.runtime.monotonic()
+        if self._suspect is not None and now - self._suspect[1] < SUSPECT_S:
+            return False
+        self._suspect = leased.task.id, now, asyncio.Event()
+        return True
+
+    async def until_no_suspect_begins(self) -> None:
+        """Wait for the ack of the suspect that has begun, if there is one, for at most ALONE_S."""
+        if self._suspect is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._suspect[2].wait(), ALONE_S)
 
     def _failure_of(self, leased: Leased) -> Failure | None:
         orphaned = leased.task.orphaned
@@ -60,14 +93,20 @@ class Delivery:
         while True:
             try:
                 await leased.queue.ack(database, leased.task)
-                return
-            except _LOST:
-                _log.warning("the lease of message %s was over before its end", _id_of(leased))
-                return
+                break
+            except LEASE_OVER:
+                self._say_over(leased)
+                break
             except Exception as error:
                 if database.closed or not is_away(error):
                     raise
-                await asyncio.sleep(_AWAY_S)
+                await asyncio.sleep(AWAY_S)
+        if self._suspect is not None and self._suspect[0] == leased.task.id:
+            self._suspect[2].set()
+            self._suspect = None
+
+    def _say_over(self, leased: Leased) -> None:
+        _log.warning("the lease of message %s was over before its end", _id_of(leased))
 
 
 def _id_of(leased: Leased) -> str:

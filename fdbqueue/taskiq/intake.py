@@ -3,12 +3,17 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.queues import TaskQueue
 from fdbqueue.aio.sessions import Session
+from fdbqueue.errors import NotTaken, QueueNotFound, TaskNotFound, UnknownSession
 from fdbqueue.task import Task
+
+LEASE_OVER = (NotTaken, QueueNotFound, TaskNotFound, UnknownSession)
+"""Errors of a verb whose lease has ended, or whose queue was dropped."""
 
 
 class Leased(NamedTuple):
@@ -35,7 +40,8 @@ class Intake:
         """Put back the messages that nothing has asked for: it counts no attempt."""
         while self._held:
             leased = self._held.popleft()
-            await leased.queue.give_back(self._database, leased.task)
+            with suppress(*LEASE_OVER):  # at the end of the session, all have come back
+                await leased.queue.give_back(self._database, leased.task)
 
     def forget(self) -> None:
         """Drop the messages of a session that has ended: their leases are over."""

@@ -16,7 +16,7 @@ from fdbqueue import aio
 from fdbqueue.errors import InvalidArgument, UnknownUrl, WrongFace
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.taskiq import FdbQueueBroker
-from fdbqueue.taskiq.intake import Leased
+from fdbqueue.taskiq.intake import Intake, Leased
 from fdbqueue.taskiq.labels import put_options
 from tests.support import PATIENCE_S
 from tests.taskiq.support import counts, run, started, working
@@ -223,10 +223,65 @@ def test_a_message_whose_workers_die_is_buried_in_the_end() -> None:
             queue, db = await broker.task_queue(), await broker.database()
             task = await queue.take(db, 0)
             assert task is not None
-            assert await broker._delivery.is_readable(db, Leased(queue, replace(task, orphaned=2)))
-            assert not await broker._delivery.is_readable(db, Leased(queue, replace(task, orphaned=3)))
+            assert await broker._delivery.begins(db, Leased(queue, replace(task, orphaned=2)))
+            assert not await broker._delivery.begins(db, Leased(queue, replace(task, orphaned=3)))
             assert (await counts(broker))["buried"] == 1
 
+    run(test())
+
+
+def test_one_suspect_runs_at_a_time() -> None:
+    """Of the messages of a worker that has died, one may have killed it: the others do not share its end."""
+
+    async def test() -> None:
+        async with started("memory:") as broker:
+
+            @broker.task
+            async def note() -> None: ...
+
+            for _ in range(3):
+                await note.kiq()
+            queue, db = await broker.task_queue(), await broker.database()
+            taken = await queue.take_many(db, 3)
+            first, second, other = [Leased(queue, replace(task, orphaned=1)) for task in taken]
+            fresh = Leased(queue, taken[2])
+            begins = broker._delivery.begins
+            assert [await begins(db, each) for each in (first, second, fresh)] == [True, False, True]
+            assert (await counts(broker))["delayed"] == 1
+            await broker._delivery.ack(db, first)
+            assert await begins(db, other)
+
+    run(test())
+
+
+def test_a_worker_holds_no_other_message_as_a_suspect_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it kills the worker, the others would have lost their worker, too."""
+    take = Intake._take
+
+    async def take_suspects(self: Intake, *given: Any) -> None:
+        await take(self, *given)
+        for _ in range(len(self._held)):
+            leased = self._held.popleft()
+            self._held.append(Leased(leased.queue, replace(leased.task, orphaned=1)))
+
+    async def test() -> None:
+        async with started("memory:") as broker:
+
+            @broker.task
+            async def note() -> None: ...
+
+            for _ in range(3):
+                await note.kiq()
+            messages = broker.listen()
+            first: Any = await anext(messages)
+            assert await counts(broker) == await counts(broker) | {"taken": 1, "ready": 2}
+            second = asyncio.ensure_future(anext(messages))
+            assert await asyncio.wait({second}, timeout=0.05) == (set(), {second})
+            await first.ack()
+            await second
+            await messages.aclose()
+
+    monkeypatch.setattr(Intake, "_take", take_suspects)
     run(test())
 
 
@@ -249,6 +304,44 @@ def test_a_listener_gives_back_unasked_messages() -> None:
                 assert await counts(broker) == await counts(broker) | {"taken": 1, "ready": 4}
                 queue = await broker.task_queue()
             assert (await queue.statistics(db))["tasks"]["ready"] == 5
+
+    run(test())
+
+
+def test_an_ended_session_is_no_error_of_a_listener_at_its_end() -> None:
+    async def test() -> None:
+        async with started("memory:") as broker:
+
+            @broker.task
+            async def note() -> None: ...
+
+            for _ in range(2):
+                await note.kiq()
+            messages = broker.listen()
+            await anext(messages)
+            assert broker._session is not None
+            await broker._session.end()
+            await messages.aclose()
+            assert (await counts(broker))["ready"] == 2
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_a_task_may_run_for_longer_than_the_ttr_of_its_session() -> None:
+    async def test() -> None:
+        async with started("memory:", session_ttr_s=2) as broker:
+            runs = 0
+
+            @broker.task
+            async def slow() -> int:
+                nonlocal runs
+                runs += 1
+                await asyncio.sleep(7)
+                return runs
+
+            async with working(broker):
+                assert (await (await slow.kiq()).wait_result(timeout=PATIENCE_S)).return_value == 1
 
     run(test())
 
