@@ -8,8 +8,6 @@ sum. The times of a cell never go back: a clock that is behind gets no token twi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 from fdbqueue import limits
 from fdbqueue.limiting.keys import CELLS_MAX
@@ -19,49 +17,31 @@ from fdbqueue.limiting.slots import parts_of
 _SKEW_NS = round(limits.CLOCK_SKEW_S * 1_000_000_000)
 
 
-@dataclass(frozen=True)
 class Bucket:
     """The tokens of one rule, at one time. A take asks for all cells: their numbers are computed at once."""
 
-    rule: Rule
-    full_ns: Sequence[int]
-    """The times at which the cells are full."""
-    now_ns: int
-
-    @cached_property
-    def cells(self) -> int:
-        """Cells in use: a small burst is in few, because each of them is lost separately when it is full."""
-        return max(1, min(CELLS_MAX, self.rule.burst // limits.CELL_TOKENS_MIN))
-
-    @cached_property
-    def token_ns(self) -> int:
+    def __init__(self, rule: Rule, full_ns: Sequence[int], now_ns: int) -> None:
+        """`full_ns`: the times at which the cells are full."""
+        self.now_ns = now_ns
+        # A small burst is in few cells, because each of them is lost separately when it is full.
+        self.cells = max(1, min(CELLS_MAX, rule.burst // limits.CELL_TOKENS_MIN))
+        self.token_ns = -(-rule.per_us * 1_000 * self.cells // rule.rate)
         """The time in which a cell gets one token, rounded up."""
-        return -(-self.rule.per_us * 1_000 * self.cells // self.rule.rate)
-
-    @cached_property
-    def rooms(self) -> Sequence[int]:
+        self.rooms = parts_of(rule.burst, self.cells)
         """The tokens for which each cell has room."""
-        return parts_of(self.rule.burst, self.cells)
-
-    @cached_property
-    def until_full(self) -> Sequence[int]:
+        self.until_full: list[int] = []
         """Nanoseconds until each cell is full. A time that no clock within the bounds has written counts as
         none: it comes from a wrong clock, and would stop the limit until then.
         """
-        now_ns, token_ns = self.now_ns, self.token_ns
-        return [
-            ahead if 0 <= (ahead := full_ns - now_ns) <= room * token_ns + _SKEW_NS else 0
-            for full_ns, room in zip(self.full_ns, self.rooms, strict=False)
-        ]
-
-    @cached_property
-    def tokens(self) -> Sequence[int]:
+        self.tokens: list[int] = []
         """Those of each cell."""
-        token_ns = self.token_ns
-        return [
-            max(0, room - -(-missing // token_ns))
-            for room, missing in zip(self.rooms, self.until_full, strict=True)
-        ]
+        for cell, room in enumerate(self.rooms):
+            missing = full_ns[cell] - now_ns
+            if missing < 0 or missing > room * self.token_ns + _SKEW_NS:
+                missing = 0
+            tokens = room - -(-missing // self.token_ns)
+            self.until_full.append(missing)
+            self.tokens.append(tokens if tokens > 0 else 0)
 
     def all_tokens(self) -> int:
         return sum(self.tokens)

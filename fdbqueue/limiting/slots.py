@@ -47,4 +47,6 @@ def places(slots: int, used: Sequence[int], count: int, first: int) -> Places | 
         free = parts[cell] - used[cell]
         if free > 0:
             chosen += [cell] * min(free, count - len(chosen))
+            if len(chosen) == count:
+                break
     return Places(chosen, is_over=any(map(gt, used, parts)))
