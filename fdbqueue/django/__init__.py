@@ -7,6 +7,7 @@ With `fdbqueue.django` in INSTALLED_APPS, `manage.py fdbqueue_worker` runs the t
 from fdbqueue import extras
 
 with extras.needs("django", "django"):
+    from fdbqueue.django.attempts import held_task as held_task
     from fdbqueue.django.backend import FdbQueueBackend as FdbQueueBackend
     from fdbqueue.django.backend import database as database
     from fdbqueue.django.backend import wait as wait

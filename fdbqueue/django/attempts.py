@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -24,7 +25,18 @@ from fdbqueue.trouble import text_of, traceback_of
 _log = logging.getLogger(LOGGER)
 
 OF_THE_WORKER = (Retry, Snooze, Bury, NotTaken, LeaseLost, TaskCancelled, KeyboardInterrupt)
-"""Errors whose outcome the worker decides, as it does for each handler (docs/workers.md)."""
+"""Errors that mean to the worker what they mean from each handler (docs/workers.md)."""
+
+
+_held: ContextVar[HeldTask | None] = ContextVar("fdbqueue_django_task", default=None)
+
+
+def held_task() -> HeldTask | None:
+    """The task of fdbqueue behind the task that runs, with `step`, `progress`, `check` and `database`.
+
+    None outside of a worker, such as in a test that calls the function itself.
+    """
+    return _held.get()
 
 
 class Returned(NamedTuple):
@@ -46,8 +58,9 @@ class Attempts:
 
     def __call__(self, task: HeldTask) -> None:
         name, queue = self._queues[task.queue]
-        with _fresh_connections():
-            Attempt(self._backend, name, queue, task, self._worker).run()
+        attempt = Attempt(self._backend, name, queue, task, self._worker)
+        with _fresh_connections(), _holding(task):
+            attempt.run()
 
 
 class Attempt:
@@ -141,6 +154,15 @@ def _beyond_us(frames: TracebackType | None) -> TracebackType | None:
     while frames is not None and frames.tb_frame.f_globals.get("__name__") == __name__:
         frames = frames.tb_next
     return frames
+
+
+@contextmanager
+def _holding(task: HeldTask) -> Iterator[None]:
+    token = _held.set(task)
+    try:
+        yield
+    finally:
+        _held.reset(token)
 
 
 @contextmanager

@@ -62,5 +62,5 @@ def moment(seconds: float | None) -> datetime | None:
 
 
 def pri_of(priority: int) -> int:
-    """Our priority, of which the lowest comes first, for one of -100 to 100, of which the highest does."""
+    """Our priority for one of Django: here the lowest comes first, and there the highest."""
     return PRIORITY_MAX - priority

@@ -77,6 +77,23 @@ def try_again(context: Any) -> int:
 
 
 @task
+def charge(key: str) -> int:
+    """A step, and then a failure at the first attempt."""
+    held = fdbqueue.django.held_task()
+    assert held is not None
+    done: int = held.step("charge", lambda: _counted(held.database, bytes.fromhex(key)))
+    if held.attempts == 1:
+        raise fdbqueue.Retry(0, "after the step")
+    return done
+
+
+@task
+async def tell_held_task() -> str | None:
+    held = fdbqueue.django.held_task()
+    return None if held is None else held.id
+
+
+@task
 def count_once(key: str) -> None:
     raise fdbqueue.Done(lambda tr: tr.add(bytes.fromhex(key), b"\1"), "counted")
 
@@ -106,3 +123,8 @@ def wait_for_key(key: str) -> None:
 def count_run(key: str) -> None:
     """Count the runs of this task, which is more than one if its worker dies."""
     fdbqueue.django.database().add(bytes.fromhex(key), b"\1\0\0\0")
+
+
+def _counted(database: Any, key: bytes) -> int:
+    database.add(key, b"\1")
+    return int(database[key][0])

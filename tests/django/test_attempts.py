@@ -146,6 +146,23 @@ def test_a_task_may_ask_for_another_attempt(jobs: ModuleType, work: Work) -> Non
     assert result.started_at < result.last_attempted_at
 
 
+def test_a_step_that_is_done_is_not_run_again(jobs: ModuleType, work: Work, k: Keys) -> None:
+    result = jobs.charge.enqueue(k("charged").hex())
+    work()
+    result.refresh()
+
+    assert (result.attempts, result.return_value) == (2, 1)
+
+
+def test_a_coroutine_function_is_told_its_held_task(jobs: ModuleType, work: Work) -> None:
+    result = jobs.tell_held_task.enqueue()
+    work()
+    result.refresh()
+
+    assert result.id.endswith(f":{result.return_value}")
+    assert fdbqueue.django.held_task() is None
+
+
 def test_an_effect_is_in_the_transaction_of_the_ack(
     jobs: ModuleType, work: Work, db: fdbqueue.Database, k: Keys
 ) -> None:
