@@ -1,14 +1,17 @@
 """A fleet under limits that do not bind: python -m benchmarks.limits [--quick] [--url URL]
 
 Measures the tasks per second of a fleet of two processes with no-op handlers, for a queue without limits,
-with one of slots, and with one of starts. Both are far above the needs of the fleet. A limit must leave it at
-least 0.9 of its throughput. Without --url: the embedded engine, with fsync, in a temporary directory.
+with one of slots, with one of starts, and with tasks that name the one of slots. Both are far above the needs
+of the fleet. A limit must leave it at least 0.9 of its throughput. Without --url: the embedded engine, with
+fsync, in a temporary directory.
 """
 
 import argparse
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import fdbqueue
 from benchmarks.fresh import fresh_queue, leaving_nothing
@@ -21,12 +24,13 @@ SLOTS, STARTS = "benchmark slots", "benchmark starts"
 WITHOUT = "no limit"
 
 
-def fleet(url: str, tasks: int, limits: list[str]) -> float:
+def fleet(url: str, tasks: int, limits: list[str], named: bool = False) -> float:
     """Tasks a second while the fleet works: from its first done task to its last."""
     with fdbqueue.open(url) as db:
-        queue = fresh_queue(db, ttr=60, limits=limits)
+        options: dict[str, Any] = {"task_limits" if named else "limits": limits}
+        queue = fresh_queue(db, ttr=60, **options)
         for start in range(0, tasks, 500):
-            queue.put_many(db, [None] * min(500, tasks - start))
+            queue.put_many(db, [None] * min(500, tasks - start), limits=limits if named else None)
         seen: list[tuple[float, int]] = []
 
         def look(_: FleetStatus) -> None:
@@ -46,9 +50,11 @@ def measured(url: str, tasks: int, rounds: int) -> list[Row]:
         Limit.set(db, SLOTS, slots=1_000)
         Limit.set(db, STARTS, rate=1_000_000, per=1, burst=100_000)
     named = {WITHOUT: [], f"{1_000} slots": [SLOTS], "1,000,000 starts a second": [STARTS]}
-    rows = compare(
-        {name: partial(fleet, url, tasks, names) for name, names in named.items()}, WITHOUT, rounds
-    )
+    cases: dict[str, Callable[[], float]] = {
+        name: partial(fleet, url, tasks, names) for name, names in named.items()
+    }
+    cases["1,000 slots, named by each task"] = partial(fleet, url, tasks, [SLOTS], named=True)
+    rows = compare(cases, WITHOUT, rounds)
     return [Row(row.name, row.per_second, row.ratio, WANTED) for row in rows.values()]
 
 

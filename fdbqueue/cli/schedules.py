@@ -40,6 +40,7 @@ _PUT_OPTIONS = (
     click.option("--cost", type=int, metavar="N", help="each counts as N tasks of its key"),
     click.option("--header", "headers", multiple=True, metavar="NAME=TEXT", help="a header; repeatable"),
     click.option("--result-ttl", type=SPAN, metavar="S", help="results are kept for S seconds"),
+    click.option("--limit", "limits", multiple=True, metavar="NAME", help="a limit; repeatable"),
     click.option("--unique", metavar="KEY", help="put none if a task has KEY, as JSON or text"),
     click.option("--scope", type=Scope(), metavar="SCOPE", help="of KEY: queued, unfinished or seconds"),
     click.option("--on-conflict", type=click.Choice([one.value for one in OnConflict]), help="[skip]"),

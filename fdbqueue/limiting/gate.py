@@ -1,7 +1,6 @@
 """Gate: the number of tasks that the limits of a queue still let through, in one look at its ready tasks."""
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Ask = Callable[[], int | None]
 """The reply to a question for the tasks that may start; None for any number."""
@@ -14,33 +13,38 @@ class Gate:
         """`of_all`: the limits of all tasks; `named`: those that tasks name; `most`: number of tasks that may
         start in one transaction.
         """
-        self._of_all = of_all
-        self._named = named
+        self._asked: tuple[Iterable[Ask], Mapping[str, Ask]] | None = (of_all, named)
         self._most = most
-
-    @cached_property
-    def _left(self) -> int | None:
-        known = [free for ask in self._of_all if (free := ask()) is not None]
-        return min([*known, self._most]) if known or self._rooms else None
-
-    @cached_property
-    def _rooms(self) -> dict[str, int]:
+        self._left: int | None = None
+        self._rooms: dict[str, int] = {}
         """The limits that let a number of tasks start, and no more."""
-        return {name: free for name, ask in self._named.items() if (free := ask()) is not None}
+
+    def _see(self) -> None:
+        """Wait for the replies, once."""
+        if self._asked is None:
+            return
+        (of_all, named), self._asked = self._asked, None
+        self._rooms = {name: free for name, ask in named.items() if (free := ask()) is not None}
+        known = [free for ask in of_all if (free := ask()) is not None]
+        if known or self._rooms:
+            self._left = min([*known, self._most])
 
     @property
     def is_shut(self) -> bool:
         """True if no task may start, whatever it names."""
+        self._see()
         return self._left == 0
 
     def room(self, names: Iterable[str]) -> int | None:
         """Number of tasks with these names that may start; None for any number."""
-        rooms = (self._rooms[name] for name in names if name in self._rooms)
-        return min((free for free in (self._left, *rooms) if free is not None), default=None)
+        self._see()
+        rooms = [self._rooms[name] for name in names if name in self._rooms]
+        if self._left is not None:
+            rooms.append(self._left)
+        return min(rooms) if rooms else None
 
-    def passes(self, names: Iterable[str]) -> bool:
+    def passes(self, names: Sequence[str]) -> bool:
         """Let a task with these names through, and count it. False if a limit is reached."""
-        names = [*names]
         if self.room(names) == 0:
             return False
         if self._left is not None:

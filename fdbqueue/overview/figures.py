@@ -84,7 +84,7 @@ class QueueFigures:
 
 @dataclass(frozen=True, slots=True)
 class LimitFigures:
-    """A limit, and the queues of the look that name it."""
+    """A limit, and the queues of the look that name it, for all of their tasks or for some."""
 
     name: str
     free: int | None
@@ -101,7 +101,9 @@ class LimitFigures:
     """The time of the next token, if there is none; in seconds since the epoch."""
     queues: tuple[str, ...] = ()
     waiting: int = 0
-    """Ready tasks of these queues, while no task may start."""
+    """Ready tasks of these queues, while no task may start; none of a queue whose tasks may name the limit,
+    as others of it go on.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,8 @@ def limits_of(found: Sequence[LimitFigures], queues: Sequence[QueueFigures]) -> 
     """Limits with the queues that name them; also those that do not exist, and are named all the same."""
     naming: dict[str, list[QueueFigures]] = {}
     for queue in queues:
-        for name in () if queue.tasks is None else queue.tasks.limits:
+        tasks = queue.tasks
+        for name in () if tasks is None else (*tasks.limits, *tasks.task_limits):
             naming.setdefault(name, []).append(queue)
     known = {limit.name for limit in found}
     missing = [LimitFigures(name, None) for name in sorted(naming) if name not in known]
@@ -142,6 +143,7 @@ def limits_of(found: Sequence[LimitFigures], queues: Sequence[QueueFigures]) -> 
 
 
 def _with_queues(limit: LimitFigures, queues: Sequence[QueueFigures]) -> LimitFigures:
-    ready = sum(0 if queue.tasks is None else queue.tasks.ready for queue in queues)
+    of_all = [queue.tasks for queue in queues if queue.tasks is not None and limit.name in queue.tasks.limits]
+    ready = sum(tasks.ready for tasks in of_all)
     waiting = ready if limit.free == 0 else 0
     return replace(limit, queues=tuple(queue.name for queue in queues), waiting=waiting)

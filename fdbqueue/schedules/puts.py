@@ -71,7 +71,8 @@ def draft_of(shape: Shape, record: Record, headers: Mapping[str, str]) -> Draft:
 def put_options(shape: Shape, options: PutOptions, headers: Mapping[str, str]) -> dict[str, Any]:
     """The options of a put as a queue of this kind takes them. Raises: UnsupportedOption, InvalidArgument."""
     given: dict[str, Any] = {
-        name: getattr(options, name) for name in ("ttl", "ttr", "pri", "delay", "cost", "result_ttl")
+        name: getattr(options, name)
+        for name in ("ttl", "ttr", "pri", "delay", "cost", "result_ttl", "limits")
     }
     given["headers"] = headers
     if options.key is not None:

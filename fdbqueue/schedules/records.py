@@ -58,6 +58,7 @@ class PutOptions(msgspec.Struct, frozen=True, array_like=True):
     scope: str | float = UNFINISHED
     on_conflict: str = OnConflict.SKIP.value
     debounce_max: float | None = None
+    limits: tuple[str, ...] | None = None
 
     def given(self) -> dict[str, Any]:
         """The options that differ from their default, as a caller gives them."""

@@ -6,6 +6,7 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.arguments import checked_delay, checked_positive, checked_span, checked_text, is_number
 from fdbqueue.errors import InvalidArgument, PayloadTooLarge, UnsupportedOption
+from fdbqueue.limiting.limit import checked_limit_names
 from fdbqueue.schedules.puts import NAME_HEADER, TIME_HEADER
 from fdbqueue.schedules.records import MISSED, PutOptions, Rule
 from fdbqueue.schedules.times import SECOND_US
@@ -76,6 +77,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "cost": lambda value: checked_units("cost", value),
     "headers": lambda value: _checked_headers(value),
     "result_ttl": lambda value: checked_positive("result_ttl", value, "seconds"),
+    "limits": lambda value: checked_limit_names("limits", value),
     "unique": lambda value: key_bytes(value, "unique"),
     "scope": lambda value: value if isinstance(value, str) else checked_positive("scope", value, "seconds"),
     "on_conflict": lambda value: checked_text("on_conflict", value, limits.SCHEDULE_EXPRESSION_BYTES_MAX),

@@ -196,7 +196,9 @@ GOOD: Mapping[str, Make] = {
 """Accepted arguments, by the name of the parameter, or of call and parameter."""
 
 OPTIONS = {
-    "TaskQueue.put_many": ("ttl", "ttr", "pri", "delay", "key", "cost", "headers", "result_ttl", "unique"),
+    "TaskQueue.put_many": (
+        *("ttl", "ttr", "pri", "delay", "key", "cost", "headers", "result_ttl", "unique", "limits"),
+    ),
     **dict.fromkeys(
         ("Group.put", "Group.put_many"), ("ttl", "delay", "headers", "result_ttl", "unique", "after")
     ),

@@ -42,6 +42,17 @@ def test_a_limit_of_slots_tells_its_use_and_the_tasks_that_wait(db: Database, sp
     assert (found.used, found.free, found.waiting) == (2, 0, 4)
 
 
+def test_tasks_that_may_name_a_limit_do_not_all_wait_for_it(db: Database, space: Subspace) -> None:
+    Limit.set(db, "api", slots=1, root=space)
+    queue = TaskQueue.create(db, "orders", task_limits=["api"], root=space)
+    queue.put_many(db, range(3))
+    queue.put_many(db, range(2), limits=["api"])
+    queue.take_many(db, 9)
+    found = limit_of(db, "api", root=space)
+    assert (found.used, found.free, found.waiting) == (1, 0, 0)
+    assert found.queues == ("orders",)
+
+
 def test_a_limit_of_starts_tells_its_tokens(still: Database, clock: StillClock) -> None:
     Limit.set(still, "mails", rate=60, per=60, burst=2)
     queue = TaskQueue.create(still, "q", limits=["mails"])

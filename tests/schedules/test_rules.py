@@ -11,6 +11,7 @@ import fdbqueue
 import fdbqueue.embedded
 from fdbqueue import (
     InvalidArgument,
+    Limit,
     PayloadTooLarge,
     QueueKindMismatch,
     QueueNotFound,
@@ -124,6 +125,18 @@ OPTIONS: list[tuple[str, dict[str, Any], Callable[[Task], Any], Any]] = [
     ("limfifottl", {"unique": 1, "scope": "queued"}, lambda task: task.unique, 1),
     ("utubettl", {"key": 5, "pri": 2, "ttr": 4}, lambda task: (task.key, task.pri), (5, 2)),
 ]
+
+
+def test_a_schedule_names_limits_of_its_queue(bench: ScheduleBench) -> None:
+    Limit.set(bench.db, "api", slots=1, root=bench.root)
+    queue = bench.queue_of("fifo", "other", task_limits=["api"])
+    with pytest.raises(InvalidArgument, match="task_limits"):
+        bench.create(queue="other", limits=["none"])
+    schedule = bench.create(queue="other", limits=["api"])
+
+    assert bench.pass_after(HOUR_S) == 1
+    assert [dict(task.limits) for task in bench.tasks("r", queue)] == [{"api": None}]
+    assert schedule.status(bench.db).options == {"limits": ("api",)}
 
 
 @pytest.mark.parametrize(("kind", "options", "seen", "wanted"), OPTIONS)
