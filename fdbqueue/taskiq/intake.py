@@ -32,7 +32,7 @@ class Intake:
 
     async def next(self, queues: Sequence[TaskQueue], session: Session) -> Leased:
         """The next message of one of the queues; they have turns. Waits for ever. Raises: as a take."""
-        if not self._held:
+        while not self._held:
             await self._fetch(queues, session)
         return self._held.popleft()
 
