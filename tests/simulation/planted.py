@@ -38,6 +38,7 @@ from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, stride, tel
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.groups import settling
+from fdbqueue.limiting import bucket as limit_bucket
 from fdbqueue.limiting import gate as limit_gate
 from fdbqueue.limiting import slots as limit_slots
 from fdbqueue.limiting import state as limit_state
@@ -3066,5 +3067,40 @@ PLANTS = (
         "exact",
         200,
         near=16,
+    ),
+    Plant(
+        "a task of `then` with a ttl from its put on",
+        edges.start,
+        "later(change.now_us, lives_us)",
+        "later(record.created_us, lives_us)",
+        "exact_groups",
+        50,
+        near=1,
+    ),
+    Plant(
+        "a group that is forgotten beside its buried members",
+        settling.Settling._forget,
+        "seen.counts.stored > 0",
+        "seen.counts.left > 0",
+        "exact_groups",
+        100,
+        near=10,
+    ),
+    Plant(
+        "lost members that count as failed twice",
+        settling.Settling._count_off,
+        'gone["members"] - gone["counted"]',
+        'gone["members"]',
+        "exact_groups",
+        50,
+        near=1,
+    ),
+    Plant(
+        "a next token that is told too late",
+        limit_bucket.Bucket.next_us,
+        "(room - 1)",
+        "room",
+        "exact_groups",
+        50,
     ),
 )

@@ -53,6 +53,7 @@ _MODULES = (
     "elements",
     "emptied",
     "exact",
+    "exact_groups",
     "explained",
     "fairness",
     "fleet",

@@ -1,0 +1,129 @@
+"""The calls of the workload `exact_groups`, each with the same change of the model."""
+
+from math import inf
+
+from fdbqueue.groups.group import Group
+from fdbqueue.limiting.limit import Limit
+from fdbqueue.sessions.session import Session
+from fdbqueue.task import Task
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.workloads.exact_calls import Caller, Verb, require_equal
+from fdbqueue.testing.workloads.exact_groups_model import SECOND, Books, Gathered, Member, Tokens
+from fdbqueue.testing.workloads.exact_times import added, micro
+
+NAME, THEN, SLOTS, STARTS = "exact_groups", "exact_groups_then", "slots", "starts"
+TTR_S, AGAIN_S = 4, 1.5
+
+
+class Deeds:
+    def __init__(self, caller: Caller) -> None:
+        self._caller, self.random, db = caller, caller.random, caller.client.db
+        tokens = Tokens(self.random.choice((1, 4)), 8 * SECOND, self.random.choice((2, 3, 7)))
+        self.books = Books(TTR_S * SECOND, tokens, 3, round(AGAIN_S * SECOND), caller.clock.now)
+        Limit.set(db, SLOTS, slots=self.books.slots)
+        Limit.set(db, STARTS, rate=tokens.rate, per=tokens.per / SECOND, burst=tokens.burst)
+        self.q = TaskQueue.create(db, NAME, "fifottl", ttr=TTR_S, if_not_exists=True, limits=(SLOTS, STARTS))
+        self.then = TaskQueue.create(db, THEN, "fifottl", if_not_exists=True)
+        self._session = Session(db, ttr=inf)
+        self._leases: dict[str, Task] = {}
+
+    def _done(self, verb: Verb) -> None:
+        found = self._caller.answer(verb)
+        assert not isinstance(found, Exception), f"refused: {found!r}"
+
+    def gather(self) -> None:
+        holds, ttl, retain = (
+            self.random.random() < 0.5,
+            self.random.choice((None, 3)),
+            self.random.choice((2, 60)),
+        )
+        then = (self.then, "then", {"ttl": ttl})
+        made = self._caller.answer(
+            lambda tr: Group.create(tr, then=then, wait_for_buried=holds, retain_s=retain)
+        )
+        told = made.progress(self._caller.client.db)
+        self.books.groups[made.id] = Gathered(made.id, holds, told.then, micro(ttl), retain * SECOND)
+
+    def _group(self) -> Gathered | None:
+        return self.random.choice([*self.books.groups.values(), None])
+
+    def put(self) -> None:
+        group, count = self._group(), self.random.choice((1, 1, 2))
+        delay, ttl = self.random.choice((0, 0, 0, 2)), self.random.choice((None, None, 3, 9))
+        known = None if group is None else group.id
+        found = self._caller.answer(
+            lambda tr: self.q.put_many(tr, range(count), delay=delay, ttl=ttl, group=known)
+        )
+        if group is not None and (group.cancelled or not group.is_open):
+            assert type(found).__name__ == "GroupClosed", f"a put into a closed group: {found}"
+            return
+        for task in found:
+            due = self.books.now + delay * SECOND
+            expires = added(due, micro(ttl))
+            self.books.members[task.id] = Member(task.id, group, due, expires, "~" if delay else "r")
+        if group is not None:
+            group.total += count
+
+    def close(self) -> None:
+        if (group := self._group()) is not None:
+            self._done(Group(group.id).close)
+            group.is_open = False
+
+    def cancel(self) -> None:
+        if (group := self._group()) is not None and self.random.random() < 0.5:
+            self._done(Group(group.id).cancel)
+            group.cancelled = group.cancelled or group.ended is None
+
+    def take(self) -> None:
+        count = self.random.choice((1, 2, 3))
+        found = self._caller.answer(lambda tr: self.q.take_many(tr, count, session=self._session))
+        wanted = self.books.ready()[: min(count, self.books.may_start())]
+        require_equal("taken", [task.id for task in found], [one.id for one in wanted])
+        for one in wanted:
+            self.books.lease(one)
+        self._leases |= {task.id: task for task in found}
+
+    def end(self) -> None:
+        if taken := self.books.taken():
+            one, verb = (
+                self.random.choice(taken),
+                self.random.choice(("ack", "ack", "release", "bury", "delete")),
+            )
+            task = self._leases[one.id]
+            delay = self.random.choice((0, 2)) if verb == "release" else 0
+            options = {"delay": delay} if delay else {}
+            self._done(lambda tr: getattr(self.q, verb)(tr, task, **options))
+            self._change(verb, one, delay * SECOND)
+
+    def _change(self, verb: str, one: Member, delay: int = 0) -> None:
+        if verb == "release":
+            self.books.back(one, delay)
+        elif verb == "bury":
+            self.books.bury(one)
+        else:
+            self.books.gone(one, verb == "ack")
+
+    def manage(self) -> None:
+        rest = [one for one in self.books.members.values() if one.state != "t"]
+        if rest:
+            one, verb = self.random.choice(rest), self.random.choice(("bury", "bury", "delete", "cancel"))
+            self._done(lambda tr: getattr(self.q, verb)(tr, one.id))
+            if one.state != "!" or verb != "bury":
+                self._change(verb, one)
+
+    def kick(self) -> None:
+        buried = [one for one in self.books.members.values() if one.state == "!"]
+        found = self._caller.answer(lambda tr: self.q.kick(tr, 50), always_alone=True)
+        require_equal("kicked", found, len(buried))
+        for one in buried:
+            one.state = "r"
+
+    def change(self) -> None:
+        if self.random.random() < 0.3:
+            self.books.slots = slots = self.random.choice((1, 2, 4, 9))
+            self._done(lambda tr: Limit.set(tr, SLOTS, slots=slots))
+
+    def truncate(self) -> None:
+        self._done(self.q.truncate)
+        for one in [*self.books.members.values()]:
+            self.books.gone(one)

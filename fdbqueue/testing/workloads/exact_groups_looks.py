@@ -1,0 +1,83 @@
+"""The looks of the workload `exact_groups`, after all sweeps."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fdbqueue.database import run
+from fdbqueue.errors import TaskNotFound
+from fdbqueue.groups.group import list_groups
+from fdbqueue.groups.progress import GroupProgress
+from fdbqueue.limiting.limit import Limit
+from fdbqueue.task import Task, TaskState
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.workloads.exact_calls import Caller, caught, require_equal
+from fdbqueue.testing.workloads.exact_groups_model import Books, Gathered
+from fdbqueue.testing.workloads.exact_times import added, is_over, seconds
+
+See = Callable[[Callable[[Any], Any]], Any]
+
+
+def require_all(caller: Caller, q: TaskQueue, then: TaskQueue, books: Books, names: tuple[str, str]) -> None:
+    """Compare all looks with the model. Raises: AssertionError."""
+    see: See = partial(run, caller.client.db)
+    _require_groups(see(list_groups), books)
+    for group in books.groups.values():
+        peek = partial(_peek, then, group.then)
+        _require_then(see(partial(caught, peek)), group, books.now)
+    _require_limits(see, books, names)
+    for state in "rt!~":
+        found = [task.id for task in see(partial(q.tasks, state=state, limit=100))]
+        wanted = [one.id for one in books.members.values() if one.state == state]
+        require_equal(f"tasks {state}", sorted(found), sorted(wanted))
+    if ready := books.ready():
+        explained = see(lambda tr: q.explain(tr, ready[-1].id))
+        _require_reached(explained.reached, books, names)
+
+
+def _peek(then: TaskQueue, id_: str, tr: Any) -> Task:
+    return then.peek(tr, id_)
+
+
+def _require_groups(found: list[GroupProgress], books: Books) -> None:
+    """The groups that are there, with all their counts."""
+    require_equal("groups", sorted(one.id for one in found), sorted(books.groups))
+    for one in found:
+        group = books.groups[one.id]
+        buried = sum(of.group is group and of.state == "!" for of in books.members.values())
+        counts = (one.total, one.done, one.failed, one.left, one.buried, one.open, one.cancelled, one.ended)
+        is_open = group.is_open and not group.cancelled
+        wanted = (group.total, group.done, group.failed, group.left, buried, is_open)
+        require_equal(f"the group {one.id}", counts, (*wanted, group.cancelled, seconds(group.ended)))
+
+
+def _require_then(found: Any, group: Gathered, now: int) -> None:
+    """The task of `then` waits, or is ready with a ttl from the end of the group on, or has gone."""
+    expires = added(group.ended, group.then_ttl)
+    if group.then_state == "-" or is_over(expires, now):
+        assert isinstance(found, TaskNotFound), f"the task of the group {group.id}: {found}"
+        return
+    assert isinstance(found, Task), f"the task of the group {group.id}: {found!r}"
+    told = (found.state, found.waits_for)
+    waits = group.id if group.then_state == "~" else None
+    require_equal("then", told, (TaskState(group.then_state), waits))
+    if group.then_state == "r":
+        require_equal("the ttl of then", found.expires, seconds(expires))
+
+
+def _require_limits(see: See, books: Books, names: tuple[str, str]) -> None:
+    slots, starts = (see(partial(Limit.open, name=name)) for name in names)
+    used, now = len(books.taken()), books.now
+    require_equal(
+        "slots", (slots.slots, slots.used, slots.free), (books.slots, used, max(0, books.slots - used))
+    )
+    holders = sorted(holder.task for holder in slots.holders)
+    require_equal("holders", holders, sorted(one.id for one in books.taken()))
+    tokens = (books.tokens.free(now), seconds(books.tokens.next(now)))
+    require_equal("tokens", (starts.free, starts.next), tokens)
+
+
+def _require_reached(found: Any, books: Books, names: tuple[str, str]) -> None:
+    free = (max(0, books.slots - len(books.taken())), books.tokens.free(books.now))
+    wanted = [name for name, few in zip(names, free, strict=True) if not few]
+    require_equal("limits that are reached", sorted(one.name for one in found), wanted)
