@@ -2012,7 +2012,7 @@ PLANTS = (
     Plant(
         "an expired task that is offered before a sweep",
         ready.Ready._offers,
-        "record.expires_us > now_us and ",
+        "record.expires_us <= now_us or ",
         "",
         "composed",
         100,
