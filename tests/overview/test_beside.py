@@ -74,6 +74,14 @@ def test_a_missing_limit_is_told_if_a_queue_names_it(db: Database, space: Subspa
     assert (found.name, found.free, found.queues, found.waiting) == ("api", None, ("orders",), 0)
 
 
+def test_a_missing_limit_of_tasks_is_told(db: Database, space: Subspace) -> None:
+    Limit.set(db, "gone", slots=1, root=space)
+    TaskQueue.create(db, "mixed", task_limits=["gone"], root=space)
+    Limit.delete(db, "gone", root=space)
+    found = limit_of(db, "gone", root=space)
+    assert (found.free, found.queues) == (None, ("mixed",))
+
+
 def test_schedules_tell_due_times_and_errors(still: Database, clock: StillClock) -> None:
     TaskQueue.create(still, "q")
     began = clock.now()
