@@ -13,6 +13,7 @@ from taskiq.serializers import PickleSerializer
 
 import fdbqueue
 from fdbqueue import aio
+from fdbqueue.aio import TaskQueue
 from fdbqueue.errors import InvalidArgument, UnknownUrl, WrongFace
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.taskiq import FdbQueueBroker
@@ -380,6 +381,37 @@ def test_a_worker_goes_on_after_the_end_of_its_session() -> None:
                 sent = await note.kiq()
                 assert (await sent.wait_result(timeout=PATIENCE_S)).return_value == "noted"
 
+    run(test())
+
+
+def test_an_outage_of_the_database_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its ack, the worker would hold the message until its end."""
+    fails = {"take_many": 1, "ack": 1}
+
+    def sometimes(name: str) -> Any:
+        async def call(self: TaskQueue, *args: Any, **kwargs: Any) -> Any:
+            if fails[name]:
+                fails[name] -= 1
+                raise fdbqueue.embedded.FDBError(1031)  # the database has not answered in time
+            return await getattr(super(TaskQueue, self), name)(*args, **kwargs)
+
+        return call
+
+    async def test() -> None:
+        async with started("memory:") as broker:
+
+            @broker.task
+            async def note() -> None: ...
+
+            async with working(broker):
+                await (await note.kiq()).wait_result(timeout=PATIENCE_S)
+            assert fails == {"take_many": 0, "ack": 0}
+            assert await counts(broker) == await counts(broker) | {"ready": 0, "taken": 0}
+
+    for name in fails:
+        monkeypatch.setattr(TaskQueue, name, sometimes(name), raising=False)
+    monkeypatch.setattr("fdbqueue.taskiq.delivery.AWAY_S", 0.01)
+    monkeypatch.setattr("fdbqueue.taskiq.broker.AWAY_S", 0.01)
     run(test())
 
 
