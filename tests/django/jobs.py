@@ -112,9 +112,10 @@ def die() -> None:
 
 
 @task
-def wait_for_key(key: str) -> None:
-    """Run until the key is set."""
+def wait_for_key(begun: str, key: str) -> None:
+    """Set a key, and run until another one is set."""
     database = fdbqueue.django.database()
+    database[bytes.fromhex(begun)] = b""
     while database[bytes.fromhex(key)] is None:
         time.sleep(0.01)
 

@@ -47,10 +47,10 @@ def test_a_worker_that_is_told_to_end_finishes_its_task(
     jobs: ModuleType, project: Project, db: fdbqueue.Database, k: Keys
 ) -> None:
     """The tasks that it has not begun stay ready."""
-    first = jobs.wait_for_key.enqueue(k("go").hex())
-    second = jobs.wait_for_key.enqueue(k("never").hex())
+    first = jobs.wait_for_key.enqueue(k("begun").hex(), k("go").hex())
+    second = jobs.wait_for_key.enqueue(k("begun").hex(), k("never").hex())
     with project.worker("--threads", "1", "--queue", "default") as process:
-        wait_until(lambda: status(first) == "RUNNING", 60)
+        wait_until(lambda: db[k("begun")] is not None, 60)
         process.send_signal(signal.SIGTERM)
         db[k("go")] = b""
         assert process.wait(60) == 0
@@ -58,10 +58,12 @@ def test_a_worker_that_is_told_to_end_finishes_its_task(
     assert [status(first), status(second)] == ["SUCCESSFUL", "READY"]
 
 
-def test_a_second_signal_gives_the_task_back(jobs: ModuleType, project: Project, k: Keys) -> None:
-    result = jobs.wait_for_key.enqueue(k("never").hex())
+def test_a_second_signal_gives_the_task_back(
+    jobs: ModuleType, project: Project, db: fdbqueue.Database, k: Keys
+) -> None:
+    result = jobs.wait_for_key.enqueue(k("begun").hex(), k("never").hex())
     with project.worker("--threads", "1") as process:
-        wait_until(lambda: status(result) == "RUNNING", 60)
+        wait_until(lambda: db[k("begun")] is not None, 60)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: status(result) == "READY", 60)
