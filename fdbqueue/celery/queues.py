@@ -39,6 +39,7 @@ class Queues:
         found = self._known.get(name)
         if found is None:
             found = TaskQueue.create(current() or self.database, name, KIND, if_not_exists=True)
+            found = found._on(self.database)  # its threads are those of our database, and end with it
             if found.kind not in _KINDS:
                 raise QueueKindMismatch(name=name, found=found.kind, wanted=" or ".join(_KINDS))
             if current() is None:

@@ -15,6 +15,7 @@ from fdbqueue import TaskQueue
 from fdbqueue.celery.trouble import BrokerLost
 from fdbqueue.errors import QueueKindMismatch, UnknownBrokerUrl
 from fdbqueue.registry.registry import Registry
+from tests.conftest import CLUSTER_FILE
 from tests.support import PATIENCE_S, wait_until
 
 
@@ -68,6 +69,15 @@ def test_a_message_of_a_transaction_is_there_after_its_commit(
             tr.commit().wait()
     assert received(broker, "letters").payload == 1
     assert received(broker, "letters") is None
+
+
+@pytest.mark.skipif(CLUSTER_FILE is None, reason="FDB_CLUSTER_FILE names no cluster")
+def test_a_new_queue_of_a_transaction_leaves_no_thread() -> None:
+    """The fixture of all tests fails a test that leaves the keeper of a database behind."""
+    address = f"fdbqueue+fdb://{CLUSTER_FILE}"
+    tr = fdbqueue.celery.database(address).create_transaction()
+    with kombu.Connection(address) as broker, fdbqueue.celery.transaction(tr):
+        send(broker, f"letters-{os.urandom(4).hex()}", 1)
 
 
 def test_a_fanout_in_a_transaction_is_there_after_its_commit(
