@@ -3012,7 +3012,7 @@ PLANTS = (
         "change.now_us",
         "exact",
         300,
-        near=58,
+        near=16,
     ),
     Plant(
         "an explanation with the first failure in place of the last",
@@ -3021,7 +3021,7 @@ PLANTS = (
         "next(iter(failures()), None)",
         "exact",
         200,
-        near=23,
+        near=17,
     ),
     Plant(
         "a result that is over a microsecond too late",
@@ -3031,6 +3031,15 @@ PLANTS = (
         "exact",
         300,
         near=77,
+    ),
+    Plant(
+        "an overdue session that the next opener ends as if it were alive",
+        ending.end_session,
+        "{session: now_us}, died)",
+        "{session: now_us}, False)",
+        "exact",
+        200,
+        near=31,
     ),
     Plant(
         "a forgotten result that leaves its time",
@@ -3048,7 +3057,7 @@ PLANTS = (
         "number % (limits.FAILURES_KEPT + 1)",
         "exact",
         200,
-        near=26,
+        near=36,
     ),
     Plant(
         "a first task of its key that is as old as its lease",
@@ -3066,7 +3075,7 @@ PLANTS = (
         'b"",',
         "exact",
         200,
-        near=16,
+        near=12,
     ),
     Plant(
         "a task of `then` with a ttl from its put on",

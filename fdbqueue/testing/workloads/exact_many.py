@@ -54,8 +54,12 @@ class Many(Verbs):
         self.sessions[name] = Session(self.caller.client.db, ttr=inf)
 
     def let_a_session_die(self) -> None:
-        """Take a task for a session that has no heartbeat any more, until the session is dead."""
-        session = Session(self.caller.client.db, ttr=DIES_AFTER_S)
+        """Take a task for a session that has no heartbeat any more, until the session is dead.
+
+        A sweep ends it; or the next opener of its name, before its own session begins.
+        """
+        db, name = self.caller.client.db, self.random.choice((None, "named"))
+        session = Session(db, name, DIES_AFTER_S)
         self.sessions["dying"] = session
         session._keeper.forget(session)
         self.take()
@@ -66,6 +70,8 @@ class Many(Verbs):
         self.model.sweep()
         for life in self._held_by(session):
             self.model.lose(life, HOLDER_DIED, "release")
+        if name is not None:
+            Session(db, name).end()
         self.caller.tick()
 
     def _held_by(self, session: Session) -> list[Any]:
