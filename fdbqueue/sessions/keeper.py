@@ -391,7 +391,8 @@ class Keeper:
                 if self._is_gone():
                     self._lose_all()
                     return
-                self._database.troubles.met(_log, "sweeping fails, and will go on trying", error)
+                if not self._database.closed:  # or closing: that ends this thread, and the sessions
+                    self._database.troubles.met(_log, "sweeping fails, and will go on trying", error)
                 if is_away(error):
                     continue
             self.silence.answered(self)

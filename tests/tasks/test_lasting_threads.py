@@ -10,7 +10,7 @@ from greenlet import GreenletExit
 
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue
-from fdbqueue.errors import StorageFull, WaitStopped
+from fdbqueue.errors import DatabaseClosed, StorageFull, WaitStopped
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions import keeper as keeping
 from fdbqueue.sessions.keeper import Keeper, keeper_of
@@ -343,3 +343,18 @@ def test_a_stop_that_is_broken_ends_its_own_wait_and_no_other(memory: Database) 
     with pytest.raises(WaitStopped):
         queue.take(memory, PATIENCE_S, stop=stop)
     timer.join()
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_a_sweep_of_a_closing_database_tells_no_trouble(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, closing: bool
+) -> None:
+    """While a database closes, its engine still answers, and its services do not."""
+    with fdbqueue.open("memory:") as db:
+        keeper, ends = keeper_of(db, RootKeys(DEFAULT_ROOT)), iter([False, True])
+        with monkeypatch.context() as patch:
+            patch.setattr(keeper, "tick", fail_with(DatabaseClosed()))
+            patch.setattr(keeper._stop, "wait", lambda _: next(ends))
+            patch.setattr(db, "_closer", 1 if closing else None)
+            keeper._tick_until_stopped()
+    assert ("sweeping fails" in caplog.text) == (not closing)
