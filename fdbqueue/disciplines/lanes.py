@@ -15,7 +15,7 @@ key, and has read serialisably that no task is there; so a put that it did not s
 among many lanes: a lane of which tasks come and go would cost a conflict each time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import count
 
@@ -42,6 +42,8 @@ class Lanes(Fifo):
         self._names = names
         self.open = slice(keys.beside + OPEN, keys.beside + OPEN + b"\xff\xff")
         self._turns = count()
+        self._likely: Sequence[bytes] = ()
+        """Lanes in which the last look found tasks. It is advice: the next look asks for them at once."""
 
     def place(self, record: Record) -> bytes:
         return self._kind.place(record)
@@ -77,20 +79,32 @@ class Lanes(Fifo):
         """Ask, by snapshot, for tasks that `gate` has room for; it judges each of them once more.
 
         Reads: the open lanes; the first tasks of lane 0, and of the lanes with room.
-        Round trips: 2; 1 without open lanes.
+        Round trips: 2; 1 if the last look of this process has found tasks in the same lanes, or in none.
         """
-        unnamed = self._ask(tr, UNNAMED, limit)
+        unnamed, likely = self._ask(tr, UNNAMED, limit), self._likely[: limits.LANES_READ_MAX]
         lanes = tr.snapshot.get_range(self.open.start, self.open.stop)
-        return self._startable(tr, limit, gate, unnamed, lanes)
+        early = {lane: self._ask_first(tr, lane, len(likely), limit) for lane in likely}
+        return self._startable(tr, limit, gate, unnamed, lanes, early)
 
     def _startable(
-        self, tr: Transaction, limit: int, gate: Gate, unnamed: Range, rows: Range
+        self,
+        tr: Transaction,
+        limit: int,
+        gate: Gate,
+        unnamed: Range,
+        rows: Range,
+        early: Mapping[bytes, tuple[Range, int]],
     ) -> Iterator[Record]:
         first, known = unnamed.to_list(), [row.key[len(self.open.start) :] for row in rows.to_list()]
         found: list[Iterable[Record]] = [read_index(tr, first, self.mend)]
+        likely = list[bytes]()
+        self._likely = likely
         for few in self._windows([lane for lane in known if gate.room(self.names_of(lane)) != 0]):
-            asked = [(lane, self._ask_first(tr, lane, few, limit, gate)) for lane in few]
+            asked = [
+                (lane, early.get(lane) or self._ask_first(tr, lane, len(few), limit, gate)) for lane in few
+            ]
             found += [self._following(tr, lane, page, limit, gate) for lane, page in asked]
+            likely += [lane for lane, (page, _) in asked if page.to_list()]
             if len(known) > limits.LANES_KEPT:
                 self._close_empty(tr, asked)
             yield from merge(*found, key=self.place)
@@ -105,12 +119,12 @@ class Lanes(Fifo):
         return (turned[start : start + most] for start in range(0, len(turned), most))
 
     def _ask_first(
-        self, tr: Transaction, lane: bytes, few: Sequence[bytes], limit: int, gate: Gate
+        self, tr: Transaction, lane: bytes, together: int, limit: int, gate: Gate | None = None
     ) -> tuple[Range, int]:
-        """Ask for the first tasks of a lane: fewer of each, if `few` lanes are read together."""
-        room = gate.room(self.names_of(lane))
-        share = max(limit // len(few), limits.LANE_TASKS_FIRST)
-        most = min(limit, share if room is None else max(room, limits.LANE_TASKS_FIRST))
+        """Ask for the first tasks of a lane: fewer of each, if several lanes are read together."""
+        room = None if gate is None else gate.room(self.names_of(lane))
+        share = min(limit, max(limit // together, limits.LANE_TASKS_FIRST))
+        most = share if room is None else min(share, max(room, limits.LANE_TASKS_FIRST))
         return self._ask(tr, lane, most), most
 
     def _following(

@@ -1840,7 +1840,7 @@ PLANTS = (
         "pass",
         "laned",
         400,
-        near=76,
+        near=137,
     ),
     Plant(
         "a start that does not use the limits that its task names",
@@ -2831,7 +2831,7 @@ PLANTS = (
         "pass",
         "item_partitions",
         100,
-        near=76,
+        near=137,
     ),
     Plant(
         "items of dead processes that lie ready for ever",
