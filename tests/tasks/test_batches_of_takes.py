@@ -36,8 +36,8 @@ def b(request: pytest.FixtureRequest, bench: MakeBench, monkeypatch: pytest.Monk
 
 def test_an_expired_task_does_not_end_a_batch(b: Bench) -> None:
     found = taken(b, 2)
-    assert len(found.values) < 2
-    assert found.cut_short or found.is_open
+    assert len(found.values) < 2 or b.queue.kind == "bag"  # which may begin with the other two
+    assert len(found.values) == 2 or found.cut_short or found.is_open
 
 
 def test_an_unreadable_task_does_not_end_a_batch(bench: MakeBench) -> None:
