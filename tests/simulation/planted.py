@@ -2831,7 +2831,7 @@ PLANTS = (
         "pass",
         "item_partitions",
         100,
-        near=137,
+        near=76,
     ),
     Plant(
         "items of dead processes that lie ready for ever",
