@@ -38,9 +38,7 @@ RARE = ("release_all", "truncate", "pause", "end_session", "let_a_session_die", 
 LOOKED, SWEPT = 0.35, 0.75
 
 
-@workload(
-    clients=1, steps=60, never=("die", "stall", "slow_reply", "clock_skew_s"), more=("version_changed",)
-)
+@workload(clients=1, steps=60, never=("die", "stall", "slow_reply", "clock_skew_s"))
 def exact(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     random = Random(f"{simulation.seed} exact")
