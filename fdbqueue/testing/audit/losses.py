@@ -10,7 +10,7 @@ from fdb import tuple as layer
 from msgspec.structs import replace
 
 from fdbqueue import root_keys
-from fdbqueue.partitions.keys import UNIQUE
+from fdbqueue.partitions.keys import UNIQUE, WINDOW
 from fdbqueue.records import keys as columns
 from fdbqueue.records.keys import Record, TaskKeys, id_text
 from fdbqueue.root_keys import RootKeys
@@ -26,6 +26,7 @@ _COLUMNS = frozenset(
         *(columns.TASK, columns.READY, columns.TAKEN, columns.DELAYED, columns.TIMER),
         *(columns.BESIDE, columns.LIVE, columns.CALLS, columns.LINE, columns.FAILURE),
         UNIQUE,  # a put that finds the key of a taken task free makes that take durable
+        WINDOW,  # a task that waits again takes its unique key over from a window that has ended
     }
 )
 _CALLS = frozenset({"take", "ttr", "release", "other"})

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from fdbqueue.task import EndedTask, Task
 from fdbqueue.testing.workloads.exact_life import WAITS, Life
+from fdbqueue.testing.workloads.exact_times import is_over
 
 
 class Stored(NamedTuple):
@@ -50,7 +51,8 @@ class Tasks:
     def come_back(self, life: Life, state: str = "r") -> None:
         """Let a task wait again; it takes its unique key again, unless another task has it."""
         if life.unique is not None and life.scope == "queued" and life.state not in WAITS:
-            if life.unique in self.windows:
+            window = self.windows.get(life.unique)
+            if window is not None and not is_over(window.until, self.now):
                 life.unique = None
             else:
                 self.windows[life.unique] = Window(life.id, None)
