@@ -618,8 +618,8 @@ PLANTS = (
         "(first + number) % seats",
         "first % seats",
         "bounded",
-        100,
-        near=31,
+        200,
+        near=153,
     ),
     Plant(
         "a put that does not conflict with a move of its key's pointer",
@@ -1963,8 +1963,8 @@ PLANTS = (
         "self._waiting.popleft().set()",
         "self._waiting.popleft()",
         "awaited_tasks",
-        200,
-        near=66,
+        700,
+        near=652,
     ),
     Plant(
         "a loop over tasks that acks one whose body was left",
@@ -2471,8 +2471,8 @@ PLANTS = (
         "is_dense = not tidied and len(values) == len(portion.offers)",
         "is_dense = True",
         "emptied",
-        900,
-        near=404,
+        8_300,
+        near=8_264,
     ),
     Plant(
         "a take that was cut short tells the other callers that there is nothing",

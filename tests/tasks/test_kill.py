@@ -31,7 +31,8 @@ def test_killed_workers_lose_nothing_and_double_nothing(
     assert effects == {1: tasks}
     found = queue.statistics(db)
     calls = found["calls"]
-    nothing = dict.fromkeys(("ready", "taken", "buried", "delayed", "due", "unreadable", "total"), 0)
+    states = ("ready", "taken", "buried", "delayed", "due", "unreadable", "cancelled", "total")
+    nothing = dict.fromkeys(states, 0)
     assert found["tasks"] == {**nothing, "done": tasks}
     assert (calls["put"], calls["ack"]) == (tasks, tasks)
     # Whatever was taken and not acked, came back in one of these ways. So did tasks on their way to a killed
