@@ -1,143 +1,39 @@
 """Limited: two queues under shared limits, workers that die with slots, and an operator that changes them."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
-from random import Random
+from collections.abc import Sequence
 from typing import Any
 
-from fdbqueue.database import run
-from fdbqueue.errors import NotTaken, RepartitionUnderWay, TaskNotFound, UnknownSession
-from fdbqueue.limiting.limit import Limit
-from fdbqueue.sessions.session import Session
-from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import QUIET_S, cramped
+from fdbqueue.testing.workloads.common import cramped
 from fdbqueue.testing.workloads.limited_checks import (
-    BURST,
-    LAST_TAKE,
     NAMES,
-    PER_S,
-    RATE,
+    PROMISES,
     SLOTS,
     STARTS,
-    TAKE,
-    WAIT_S,
-    agreeing,
-    none_is_stuck,
-    slots_are_back,
     starts_in_bounds,
 )
-from fdbqueue.testing.workloads.tasks import ENOUGH_S, counted_and_found, total
+from fdbqueue.testing.workloads.limited_clients import Opened, start
 
-
-class Opened:
-    """Opens the queues of one run, each of a kind and with limits of its own."""
-
-    def __init__(self, random: Random) -> None:
-        self._kinds = [random.choice(("fifottl", "bag", "utubettl", "fair")) for _ in NAMES]
-        self._partitions = [random.choice((1, 1, 3)) for _ in NAMES]
-        self.limits = [random.choice(([SLOTS], [SLOTS], [STARTS], [SLOTS, STARTS])) for _ in NAMES]
-
-    def __call__(self, client: Client, at: int) -> TaskQueue:
-        Limit.set(client.db, STARTS, rate=RATE, per=PER_S, burst=BURST)
-        if not any(found.name == SLOTS for found in Limit.list(client.db)):
-            Limit.set(client.db, SLOTS, slots=2)
-        options: Any = {"partitions": self._partitions[at], "limits": self.limits[at]}
-        return TaskQueue.create(client.db, NAMES[at], self._kinds[at], ttr=2, if_not_exists=True, **options)
+KINDS = ("fifottl", "bag", "utubettl", "fair")
+SETS = ([SLOTS], [SLOTS], [STARTS], [SLOTS, STARTS])
 
 
 @workload(clients=2, steps=4)
 def limited(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     random = simulation.random
-    opened = Opened(random)
+    opened = Opened(random, KINDS, lambda: {"limits": random.choice(SETS)})
+    under = {name for name, options in zip(NAMES, opened.options, strict=True) if STARTS in options["limits"]}
 
-    def produce(client: Client, at: int) -> None:
-        q = opened(client, at)
+    def produce(client: Client, q: TaskQueue) -> None:
         for number in range(size.clients * size.steps):
             key: Any = {"key": number % 3} if q.kind in ("utubettl", "fair") else {}
             q.put(client.db, "x", delay=client.random.choice((0, 0, 0.5)), **key)
             client.pause(0.2)
 
-    def work(client: Client, at: int) -> None:
-        q = opened(client, at)
-        for _ in range(2):
-            with suppress(UnknownSession), Session(client.db, ttr=3) as session:
-                for _ in range(size.steps):
-                    attempt(client, q, session)
-
-    def operate(client: Client) -> None:
-        queues = [opened(client, at) for at in range(len(NAMES))]
-        for _ in range(2 * size.steps):
-            client.pause(0.7)
-            Limit.set(client.db, SLOTS, slots=client.random.choice((1, 2, 3, 20)))
-            q = client.random.choice(queues)
-            if client.random.random() < 0.2:
-                q.truncate(client.db)
-            elif q.options.get("partitions", 1) > 1:
-                with suppress(RepartitionUnderWay):
-                    q.repartition(client.db, client.random.choice((2, 3)))
-
-    def survive(client: Client) -> None:
-        queues = [opened(client, at) for at in range(len(NAMES))]
-        client.runtime.sleep(QUIET_S)
-        until = client.runtime.monotonic() + ENOUGH_S
-        while any(total(q, client.db) for q in queues) and client.runtime.monotonic() < until:
-            for q in queues:
-                finish_one(client, q)
-        client.call(NAMES[0], "slots", None, lambda: Limit.open(client.db, SLOTS).used)
-        for q in queues:
-            if q.options.get("partitions", 1) == 1:
-                client.call(q.name, "audit", None, partial(run, client.db, partial(counted_and_found, q)))
-
-    for at in range(len(NAMES)):
-        simulation.client(partial(produce, at=at), f"producer-{at}")
-        for number in range(size.clients):
-            simulation.client(partial(work, at=at), f"worker-{at}-{number}")
-    simulation.client(operate, "operator")
-    simulation.afterwards(survive, "survivor")
-    checkers: list[Checker] = [*map(exact_statistics, NAMES), none_is_stuck, slots_are_back, agreeing]
-    return [*checkers, starts_in_bounds(opened.limits), no_watch_left_behind]
-
-
-def attempt(client: Client, q: TaskQueue, session: Session) -> None:
-    """Take tasks, if there are some, and end the leases of each, or leave them to the clock."""
-    count, wait_s = client.random.choice((1, 1, 3)), client.random.choice((0, 1, 3))
-    take = partial(q.take_many, client.db, count, wait_s, session=session)
-    for task in client.call(q.name, TAKE, None, take, timeout_s=wait_s):
-        client.pause(0.5)
-        with suppress(NotTaken, TaskNotFound):
-            client.random.choice(_ends(client, q, task))()
-
-
-def _ends(client: Client, q: TaskQueue, task: Task) -> list[Callable[[], object]]:
-    db = client.db
-    return [
-        partial(q.ack, db, task),
-        partial(q.ack, db, task),
-        partial(q.release, db, task),
-        partial(q.release, db, task, delay=0.5),
-        partial(q.bury, db, task),
-        partial(q.delete, db, task),
-        partial(q.cancel, db, task.id),
-        partial(q.touch, db, task, 1),
-        partial(q.renew, db, [task]),
-        partial(client.runtime.sleep, 3.0),
-        partial(q.release_all, db),
-    ]
-
-
-def finish_one(client: Client, q: TaskQueue) -> None:
-    q.kick(client.db, 9)
-    if not q.statistics(client.db)["tasks"]["ready"]:
-        client.runtime.sleep(1.0)
-        return
-    take = partial(q.take, client.db, WAIT_S)
-    task = client.call(q.name, LAST_TAKE, None, take)
-    if task is not None:
-        with suppress(NotTaken):
-            q.ack(client.db, task)
+    start(simulation, size, opened, produce)
+    in_bounds = starts_in_bounds(lambda name, _: name in under)
+    return [*map(exact_statistics, NAMES), *PROMISES, in_bounds, no_watch_left_behind]

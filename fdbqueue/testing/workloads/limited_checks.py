@@ -1,6 +1,6 @@
 """The checkers of tasks under limits, and the names that their workload uses."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import product
 
 from fdbqueue import limits
@@ -40,15 +40,22 @@ def agreeing(_: Trace, database: Database) -> Iterator[str]:
         yield f"verify: {finding.text}"
 
 
-def starts_in_bounds(named: Sequence[Sequence[str]]) -> Checker:
+PROMISES: tuple[Checker, ...] = (none_is_stuck, slots_are_back, agreeing)
+
+
+def starts_in_bounds(counts: Callable[[str, Task], bool]) -> Checker:
     """Check that no more tasks started in any window than the burst and the rate allow. The slack of the
     clocks, and of the time between the look of a take at its clock and its commit, is added to each window.
+
+    `counts(queue, task)`: true for a task under the limit of starts.
     """
-    queues = [name for name, names in zip(NAMES, named, strict=True) if STARTS in names]
+
+    def counted(name: str, result: Task | list[Task]) -> int:
+        return sum(counts(name, task) for task in (result if isinstance(result, list) else [result]))
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
-        takes = [op for name in queues for op in trace.of(name, TAKE, LAST_TAKE) if op.done and op.result]
-        spans = [(op.began_s, op.ended_s or op.began_s, _count_in(op.result)) for op in takes]
+        takes = [op for name in NAMES for op in trace.of(name, TAKE, LAST_TAKE) if op.done and op.result]
+        spans = [(op.began_s, op.ended_s or op.began_s, counted(op.subject, op.result)) for op in takes]
         for began_s, ended_s in product((one[0] for one in spans), (one[1] for one in spans)):
             started = sum(count for first, last, count in spans if began_s <= first and last <= ended_s)
             allowed = BURST + RATE * (max(0.0, ended_s - began_s) + SLACK_S) / PER_S
@@ -57,7 +64,3 @@ def starts_in_bounds(named: Sequence[Sequence[str]]) -> Checker:
                 return
 
     return check
-
-
-def _count_in(result: Task | list[Task]) -> int:
-    return len(result) if isinstance(result, list) else 1
