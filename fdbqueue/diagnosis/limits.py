@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
@@ -34,7 +35,7 @@ def see_holders(database: Database, keys: RootKeys, figures: Figures) -> dict[st
     """
     full = [limit.name for limit in figures.limits if limit.slots is not None and limit.free == 0]
     now = database.runtime.now()
-    return {name: run(database, lambda tr: _holders(tr, keys, name, now)) for name in full}  # noqa: B023
+    return {name: run(database, partial(_holders, keys=keys, name=name, now=now)) for name in full}
 
 
 def _holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> SeenHolders:
