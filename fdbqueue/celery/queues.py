@@ -1,4 +1,4 @@
-"""The task queues of a broker, by the names of Celery's queues: `fdbqueue show celery` shows them."""
+"""The task queues of a broker, by the names of Celery's queues: `fdbqueue tasks celery` shows one."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
