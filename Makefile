@@ -90,6 +90,7 @@ bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.frameworks celery
 	$(BIN)/python -m benchmarks.frameworks dramatiq
 	$(BIN)/python -m benchmarks.frameworks taskiq
+	$(BIN)/python -m benchmarks.frameworks django
 
 load: $(VENV)/.ready   ## a minute of mixed load up a ramp of users; a report and plots in load-report/
 	rm -rf load-report && mkdir load-report

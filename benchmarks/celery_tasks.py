@@ -7,7 +7,9 @@ from celery import Celery
 
 import fdbqueue.celery  # noqa: F401  # registers the broker
 
-WORKER = ("celery", "--app", "benchmarks.celery_tasks", "worker", "--concurrency", "2", "--loglevel", "ERROR")
+WORKERS = (
+    ("celery", "--app", "benchmarks.celery_tasks", "worker", "--concurrency", "2", "--loglevel", "ERROR"),
+)
 PATIENCE_S = 120.0
 
 
@@ -34,7 +36,3 @@ def ended(sent: Any) -> float:
     sent.get(timeout=PATIENCE_S)
     at: float = sent.date_done.timestamp()
     return at
-
-
-def close() -> None:
-    app.close()

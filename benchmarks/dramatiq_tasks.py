@@ -12,7 +12,7 @@ from dramatiq.results.backends import RedisBackend
 
 from fdbqueue.dramatiq import FdbQueueBroker, FdbQueueResults
 
-WORKER = ("dramatiq", "benchmarks.dramatiq_tasks", "--processes", "2", "--threads", "1")
+WORKERS = (("dramatiq", "benchmarks.dramatiq_tasks", "--processes", "2", "--threads", "1"),)
 PATIENCE_S = 120.0
 URL = os.environ["BENCHMARK_BROKER"]
 
@@ -45,7 +45,3 @@ def send(given: int) -> Any:
 def ended(sent: Any) -> float:
     at: float = sent.get_result(block=True, timeout=round(PATIENCE_S * 1_000))
     return at
-
-
-def close() -> None:
-    broker.close()

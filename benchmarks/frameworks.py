@@ -1,15 +1,17 @@
-"""A framework on fdbqueue, and on Redis: python -m benchmarks.frameworks [celery|dramatiq|taskiq] [--url URL]
+"""A framework on fdbqueue, and on Redis: python -m benchmarks.frameworks taskiq [--url URL]
 
 The work: a program sends small tasks, one after the other. Then a worker with two processes runs them, acks
 each when it has run, and stores its result. A round measures each broker in turn; a figure is the median of
 the rounds. The time of the worker is that from its first to its last result. The table is Markdown.
 
-Needs the extras of the framework and `bench`, and Debian's redis-server. `--url`: one more database, such as
-fdb:/etc/foundationdb/fdb.cluster. `--tasks 500`, `--rounds 3`: the length of a run.
+The framework is celery, dramatiq, taskiq or django. Needs its extra, `bench`, and Debian's redis-server.
+`--url`: one more database, such as fdb:/etc/foundationdb/fdb.cluster. `--tasks 500`, `--rounds 3`: the
+length of a run.
 """
 
 import argparse
 import importlib
+import multiprocessing
 import os
 import signal
 import socket
@@ -19,29 +21,28 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from benchmarks.peer_queues import free_port
 
-FRAMEWORKS = ("celery", "dramatiq", "taskiq")
+FRAMEWORKS = ("celery", "dramatiq", "taskiq", "django")
 
 
 class Framework(Protocol):
     """A module benchmarks/NAME_tasks.py: an application on the broker that $BENCHMARK_BROKER names."""
 
-    WORKER: Sequence[str]
-    """The options of `python -m` that start two processes of a worker."""
+    WORKERS: Sequence[Sequence[str]]
+    """The commands of `python -m` that run tasks in two processes, one in each at a time."""
 
     def send(self, given: int) -> Any:
         """Send one task, and return its handle."""
 
     def ended(self, sent: Any) -> float:
         """Wait for the result of a task. Return the time of its end, in seconds since the epoch."""
-
-    def close(self) -> None: ...
 
 
 class Rates(NamedTuple):
@@ -78,11 +79,10 @@ def redis(folder: Path, fsync: str) -> Broker:
 
 
 @contextmanager
-def running(command: Sequence[str], **environment: str) -> Iterator[None]:
+def running(command: Sequence[str]) -> Iterator[None]:
     """A process with its children. They are killed at the end: some workers wait for ever after SIGTERM."""
     process = subprocess.Popen(
         command,
-        env={**os.environ, **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -107,18 +107,23 @@ def serving(broker: Broker) -> Iterator[None]:
         yield
 
 
+def measured(framework: str, url: str, tasks: int) -> Rates:
+    """Measure in a fresh process: a framework has one broker, or one set of settings, in each."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        return process.submit(measure, framework, url, tasks).result()
+
+
 def measure(framework: str, url: str, tasks: int) -> Rates:
     os.environ["BENCHMARK_BROKER"] = url
-    name = f"benchmarks.{framework}_tasks"
-    sys.modules.pop(name, None)
-    module: Framework = importlib.import_module(name)
+    module: Framework = importlib.import_module(f"benchmarks.{framework}_tasks")
     module.send(0)  # connects
     began = time.monotonic()
     sent = [module.send(given) for given in range(tasks)]
     sent_s = time.monotonic() - began
-    with running((sys.executable, "-m", *module.WORKER), BENCHMARK_BROKER=url):
+    with ExitStack() as workers:
+        for worker in module.WORKERS:
+            workers.enter_context(running((sys.executable, "-m", *worker)))
         done = sorted(module.ended(one) for one in sent)
-    module.close()
     return Rates(tasks / sent_s, (tasks - 1) / (done[-1] - done[0]))
 
 
@@ -143,7 +148,7 @@ def main() -> None:
             for broker in brokers(Path(folder), arguments.url):
                 with serving(broker):
                     found.setdefault(broker.name, []).append(
-                        measure(arguments.framework, broker.url, arguments.tasks)
+                        measured(arguments.framework, broker.url, arguments.tasks)
                     )
     print("\n".join(rows(found)))
 

@@ -11,7 +11,7 @@ from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
 
 from fdbqueue.taskiq import FdbQueueBroker, FdbQueueResults
 
-WORKER = ("taskiq", "worker", "benchmarks.taskiq_tasks:broker", "--workers", "2")
+WORKERS = (("taskiq", "worker", "benchmarks.taskiq_tasks:broker", "--workers", "2"),)
 PATIENCE_S = 120.0
 URL = os.environ["BENCHMARK_BROKER"]
 _loop = asyncio.new_event_loop()
@@ -46,7 +46,3 @@ def ended(sent: Any) -> float:
     result = _loop.run_until_complete(sent.wait_result(check_interval=0.01, timeout=PATIENCE_S))
     at: float = result.return_value
     return at
-
-
-def close() -> None:
-    _loop.run_until_complete(broker.shutdown())
