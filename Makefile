@@ -10,7 +10,7 @@ UPSTREAM := django-6.0.10 dramatiq-2.2.1 kombu-5.7.0
 # The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo upstream django test slow check docs pictures simulate soak fuzz mutants power faults snapshots matrix bench load dist clean
+.PHONY: demo upstream django test slow check docs pictures simulate soak fuzz mutants power faults snapshots containers matrix bench load dist clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -67,6 +67,10 @@ faults: $(VENV)/.ready   ## EIO and ENOSPC at each change of a disk in turn; MIN
 
 snapshots: $(VENV)/.ready   ## file-system snapshots under load, opened; MINUTES=1; needs root and btrfs
 	$(BIN)/python -m tests.power.snapshots --minutes $(MINUTES)
+
+COMPOSE := docker compose
+containers: $(VENV)/.ready ## docker/compose.yaml in real containers, whose images are built; COMPOSE="docker compose"
+	FDBQUEUE_TEST_SLOW=1 FDBQUEUE_TEST_COMPOSE="$(COMPOSE)" $(BIN)/pytest tests/docker/test_containers.py
 
 matrix: $(VENV)/.ready   ## bindings 7.1 to 8.0 on each Python found, as a table; with FDB_CLUSTER_FILE on its cluster, too
 	$(BIN)/python -m tests.matrix

@@ -16,8 +16,11 @@ def compose():
 
 
 def kubernetes():
-    """Every object of the example."""
-    files = yaml.safe_load((DOCKER / "kubernetes" / "kustomization.yaml").read_text())["resources"]
+    """Every object that the kustomization makes."""
+    return objects(*yaml.safe_load((DOCKER / "kubernetes" / "kustomization.yaml").read_text())["resources"])
+
+
+def objects(*files):
     return [
         found for name in files for found in yaml.safe_load_all((DOCKER / "kubernetes" / name).read_text())
     ]

@@ -1,10 +1,18 @@
 """The example for the operator: its objects fit each other. (No cluster is asked.)"""
 
+import pytest
+
 from tests.docker.files import compose, is_pinned, kubernetes
 
-OBJECTS = {found["kind"]: found for found in kubernetes()}
-POD = OBJECTS["Deployment"]["spec"]["template"]["spec"]
-CONTAINERS = [*POD["initContainers"], *POD["containers"]]
+OBJECTS = {found["kind"]: found for found in kubernetes() if found["kind"] not in ("Deployment", "Service")}
+DEPLOYMENTS = {
+    found["metadata"]["name"]: found["spec"] for found in kubernetes() if found["kind"] == "Deployment"
+}
+PODS = {name: spec["template"]["spec"] for name, spec in DEPLOYMENTS.items()}
+
+
+def containers(pod):
+    return [*pod.get("initContainers", []), *pod["containers"]]
 
 
 def test_every_object_has_a_name():
@@ -12,22 +20,24 @@ def test_every_object_has_a_name():
     assert all(found["apiVersion"] and found["metadata"]["name"] for found in kubernetes())
 
 
-def test_workers_read_the_cluster_file_that_the_operator_keeps():
+@pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
+def test_pods_read_the_cluster_file_that_the_operator_keeps(pod):
     """In a ConfigMap named after the cluster; they keep a copy of their own where they may write."""
     cluster = OBJECTS["FoundationDBCluster"]["metadata"]["name"]
-    for container in CONTAINERS:
+    for container in containers(pod):
         environment = {variable["name"]: variable for variable in container["env"]}
         reference = environment["FDB_CLUSTER_FILE_CONTENTS"]["valueFrom"]["configMapKeyRef"]
         assert reference == {"name": f"{cluster}-config", "key": "cluster-file"}
         (mount,) = container["volumeMounts"]
         assert environment["FDB_CLUSTER_FILE"]["value"].startswith(mount["mountPath"])
-        assert mount["name"] in {volume["name"] for volume in POD["volumes"]}
+        assert mount["name"] in {volume["name"] for volume in pod["volumes"]}
 
 
-def test_containers_are_locked_down():
+@pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
+def test_containers_are_locked_down(pod):
     """No root, no gained privileges, writes to mounted volumes only."""
-    assert POD["securityContext"]["runAsNonRoot"]
-    for container in CONTAINERS:
+    assert pod["securityContext"]["runAsNonRoot"]
+    for container in containers(pod):
         assert is_pinned(container["image"])
         context = container["securityContext"]
         assert not context["allowPrivilegeEscalation"]
@@ -36,10 +46,13 @@ def test_containers_are_locked_down():
         assert container["resources"]["limits"]["memory"]
 
 
-def test_the_fleet_selects_its_own_pods():
-    """The pods of the database have their service account."""
-    fleet = OBJECTS["Deployment"]["spec"]
-    assert fleet["selector"]["matchLabels"].items() <= fleet["template"]["metadata"]["labels"].items()
+@pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=DEPLOYMENTS)
+def test_a_deployment_selects_its_own_pods(deployment):
+    labels = deployment["template"]["metadata"]["labels"]
+    assert deployment["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_the_pods_of_the_database_have_their_service_account():
     pods = OBJECTS["FoundationDBCluster"]["spec"]["processes"]["general"]["podTemplate"]["spec"]
     assert pods["serviceAccountName"] == OBJECTS["ServiceAccount"]["metadata"]["name"]
     assert OBJECTS["RoleBinding"]["roleRef"]["name"] == OBJECTS["Role"]["metadata"]["name"]
@@ -48,5 +61,5 @@ def test_the_fleet_selects_its_own_pods():
 def test_pods_run_the_commands_of_the_compose_services():
     """Scripts with commands that are tried."""
     services = compose()["services"]
-    commands = {container["name"]: container["args"] for container in CONTAINERS}
+    commands = {container["name"]: container["args"] for container in containers(PODS["fdbqueue-worker"])}
     assert commands == {name: services[name]["command"] for name in ("queues", "worker")}
