@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import inf
 
+from fdbqueue import limits
 from fdbqueue.database import Database
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.runtime import EPOCH_S
@@ -52,8 +53,9 @@ def none_waits_beside_a_task(trace: Trace, _: Database) -> Iterator[str]:
         for ready in _spans_of(trace, put):
             for wait in trace.of(NAME, "take"):
                 for span in open_:
-                    beside_s = _common_s(ready, (wait.began_s, wait.ended_s or wait.began_s), span)
-                    if beside_s > PROMPT_S:
+                    both = _common(ready, (wait.began_s, wait.ended_s or wait.began_s), span)
+                    beside_s = both[1] - both[0]
+                    if beside_s > PROMPT_S and beside_s > PROMPT_S + _pauses_s(trace, both):
                         yield f"{wait.client} waited for {beside_s:.1f} s beside the ready {put.argument!r}"
 
 
@@ -82,5 +84,19 @@ def _spans_without_pause(trace: Trace) -> Sequence[Span]:
     return [*spans, (began, inf)]
 
 
-def _common_s(*spans: Span) -> float:
-    return min(end for _, end in spans) - max(begin for begin, _ in spans)
+def _common(*spans: Span) -> Span:
+    return max(begin for begin, _ in spans), min(end for _, end in spans)
+
+
+def _pauses_s(trace: Trace, span: Span) -> float:
+    """The longest pauses that the refused attempts of takes in `span` may have had."""
+    refused, pauses_s = Counter[tuple[str, int]](), 0.0
+    for attempt in trace.transactions:
+        if attempt.outcome == "committed" or attempt.operation is None or attempt.operation.name != "take":
+            continue
+        transaction = attempt.who, attempt.number
+        if span[0] <= attempt.at_s <= span[1]:
+            longest_s = limits.RETRY_DELAY_FIRST_S * limits.RETRY_DELAY_GROWTH ** refused[transaction]
+            pauses_s += min(longest_s, limits.RETRY_DELAY_MAX_S)
+        refused[transaction] += 1
+    return pauses_s
