@@ -88,15 +88,22 @@ def _is_renewed(before: Record, after: Record) -> bool:
 
 
 def _for_named_sessions(shape: Shape, step: TaskStep, line: LineStep, mirror: Mirror) -> Iterator[str]:
-    """A call of a named session that has returned a task: another process may go on with that."""
+    """A call of a named session that has taken a task: another process may go on with that. A renewal that is
+    undone leaves an earlier deadline.
+    """
     delivered = {item.id for handed in line.laid for item in handed.items}
     collected = {item.id for handed in line.collected for item in handed.items}
-    returned = {id_ for id_, (_, after) in step.moves.items() if is_taken(after)} - delivered | collected
+    taken = {id_ for id_, (before, after) in step.moves.items() if _is_leased_anew(before, after)}
+    returned = taken - delivered | collected
     for id_ in returned:
         record = step.after.get(id_)
         session = None if record is None else mirror.value(shape.root.session(record.session))
         if is_taken(record) and _is_named(session):
             yield f"{_UNDONE} a named session takes the task {id_text(id_)}"
+
+
+def _is_leased_anew(before: Record | None, after: Record | None) -> bool:
+    return after is not None and is_taken(after) and (before is None or before.token != after.token)
 
 
 def _is_named(session: bytes | None) -> bool:
