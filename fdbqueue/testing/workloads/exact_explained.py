@@ -77,5 +77,6 @@ def reasons(model: Model, life: Life, found: Explanation) -> Iterator[Why]:
         yield from (Why.BEHIND,) if place.ahead or far else ()
         yield Why.NO_WORKER
     else:
-        taken = Why.TAKEN if life.cancelled is None else Why.CANCELLED
+        held = Why.HOLDER_ENDED if life.session in model.overdue else Why.TAKEN
+        taken = held if life.cancelled is None else Why.CANCELLED
         yield {"!": Why.BURIED, "~": Why.DELAYED, "t": taken}[life.state]

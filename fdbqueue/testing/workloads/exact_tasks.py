@@ -1,7 +1,7 @@
 """The tasks of the model of the workload `exact`: their states, their unique keys, and their ends."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from fdbqueue.task import EndedTask, Task
@@ -34,6 +34,8 @@ class Tasks:
         self.kept: list[EndedTask] = []
         self.windows: dict[Any, Window] = {}
         self.paused = False
+        self.overdue: Collection[str] = ()
+        """Sessions that are dead, and that no process has ended yet."""
 
     def end(self, life: Life, call: str, outcome: str, value: Any = None) -> Task:
         """Remove the task. Return it as the call does."""

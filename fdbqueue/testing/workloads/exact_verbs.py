@@ -92,6 +92,9 @@ class Verbs:
         count, name = self.random.choice((1, 1, 2, 4)), self.random.choice([*self.sessions])
         session = self.sessions[name]
         found = self.caller.answer(lambda tr: self.q.take_many(tr, count, session=session))
+        self._require_taken(found, count, session)
+
+    def _require_taken(self, found: list[Task], count: int, session: Session) -> None:
         ready = self.model.takeable()
         most = min(count, len(ready))
         # Calls that conflict with the sweeps take their place in the line, which gives fewer.
