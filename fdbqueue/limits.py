@@ -276,8 +276,10 @@ CLASSES_READ_MAX = 500
 # A redrive moves the tasks of this time in one step; its process looks for a pause after REDRIVE_LOOK_S.
 REDRIVE_STEP_S = 0.2
 REDRIVE_LOOK_S = 1.0
-# Payloads and failures that one transaction moves into another queue or partition.
+# Bytes that one transaction moves into another queue or partition: payloads, failures, and sixteen times the
+# records. A dozen keys contain the task key or the unique key, and each is a conflict, too.
 MOVED_BYTES_MAX = 4_000_000
+MOVED_RECORD_COPIES = 16
 
 # Workers. A transaction with an ack leaves a fifth of FoundationDB's time, and a tenth of its bytes, unused.
 EFFECT_MAX_S = 4.0

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
-from fdbqueue.records.keys import Record, TaskKeys
+from fdbqueue.records.keys import Record, TaskKeys, record_to_bytes
 from fdbqueue.runs import run_of
 from fdbqueue.seam import KeyValue, Transaction, Value
 from fdbqueue.task import Failure
@@ -119,9 +119,10 @@ def bytes_max(record: Record) -> int:
 
 
 def moved_bytes(record: Record) -> int:
-    """The most bytes that a move of the task writes into another queue or partition."""
+    """The most bytes that a move of the task into another queue or partition adds to its transaction."""
     steps_bytes = 0 if record.extra is None else record.extra.steps_bytes
-    return record.size_bytes + bytes_max(record) + steps_bytes
+    record_bytes = limits.MOVED_RECORD_COPIES * len(record_to_bytes(record))
+    return record.size_bytes + bytes_max(record) + steps_bytes + record_bytes
 
 
 def _key_of(keys: TaskKeys, id_: bytes, number: int) -> bytes:

@@ -258,7 +258,7 @@ def test_a_task_with_a_lost_payload_stays(grave: Grave) -> None:
 
 
 def test_payloads_and_failures_of_one_step_are_bounded(grave: Grave, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 25_000)  # a failure counts as 12,000
+    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 34_000)  # a failure counts as 12,000, a record as 2,000
     into = other(grave)
     for n in range(5):
         grave.bury("A", data=f"{n}" * 400)
@@ -266,6 +266,19 @@ def test_payloads_and_failures_of_one_step_are_bounded(grave: Grave, monkeypatch
     assert grave.letters.step_redrive(grave.db).moved == 2
     assert grave.letters.run_redrive(grave.db).moved == 5
     assert into.statistics(grave.db)["tasks"]["ready"] == 5
+
+
+def test_one_step_with_long_keys_fits_a_transaction(db: Database, space) -> None:
+    """Each move writes the task key and the unique key a dozen times, and each again as a conflict."""
+    grave = Grave(db, space, "utubettl", ttr=60, partitions=2)
+    other(grave, "utubettl", ttr=60, partitions=2)
+    for n in range(limits.VERB_BATCH):
+        long = f"{n:0980}"
+        grave.bury(
+            None, data="x" * 19_900, key=long, unique=long, headers={"h": "v" * 900}, result_ttl=3600
+        )
+    grave.letters.begin_redrive(db, into="other", rate_per_s=FAST)
+    assert grave.letters.run_redrive(db).moved == limits.VERB_BATCH
 
 
 def test_a_step_in_a_transaction_happens_with_it(grave: Grave) -> None:

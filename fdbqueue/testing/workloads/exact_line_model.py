@@ -68,7 +68,7 @@ class Items:
         return self.items[:count]
 
     def return_overdue(self) -> bool:
-        """Let a batch of items come back whose requests have not collected them."""
+        """Return a batch of items that their requests have not collected in time."""
         overdue = sorted((one.until, rid) for rid, one in self.ready.items() if one.until < self.now)
         for _, rid in overdue[: limits.RESULTS_RETURNED_MAX]:
             self.collect(rid, 0)
@@ -108,7 +108,7 @@ class Model(Items):
         return self.remove(mine)
 
     def _serve(self, all_of_them: bool) -> None:
-        """Let the items lie ready for the requests in whose shares they are."""
+        """Lay each item ready for the request that its share belongs to."""
         rest = self.items
         for request in [*self.requests]:
             share, rest = rest[: request.count], rest[request.count :]
