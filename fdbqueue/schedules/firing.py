@@ -7,18 +7,19 @@ result: a firing needs no receipt.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 
 from fdbqueue import limits
 from fdbqueue.database import Database
-from fdbqueue.errors import InvalidArgument, ScheduleUnreadable, UnknownKind
+from fdbqueue.errors import InvalidArgument, QueueFull, ScheduleUnreadable, UnknownKind
 from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.schedules.puts import put_for
 from fdbqueue.schedules.records import Record, State, record_of, state_of, to_bytes
 from fdbqueue.schedules.times import Times
-from fdbqueue.schedules.turns import retry_us, turn_of
+from fdbqueue.schedules.turns import Turn, retry_us, turn_of
 from fdbqueue.seam import EXACT, Transaction
 from fdbqueue.task import Task
 from fdbqueue.visible import shortened
@@ -85,9 +86,9 @@ def fire(tr: Transaction, database: Database, registry: Registry, due: Due) -> l
         return []
     if due.at_us > now_us:
         return []
-    times = times_here(found)
-    turn = turn_of(times, found.rule.missed, state.due_us, now_us)
-    tasks = put_for(tr, database, registry, due.name, found, turn.times_us) if turn.times_us else []
+    turn, tasks = _put_turn(
+        found, state.due_us, now_us, partial(put_for, tr, database, registry, due.name, found)
+    )
     after = replace(state, due_us=turn.next_us, error=None, tries=0)
     if tasks:
         after = replace(
@@ -99,6 +100,18 @@ def fire(tr: Transaction, database: Database, registry: Registry, due: Due) -> l
         )
     write_state(tr, keys, due.name, state, after, turn.next_us)
     return tasks
+
+
+def _put_turn(
+    record: Record, due_us: int, now_us: int, put: Callable[[Sequence[int]], list[Task]]
+) -> tuple[Turn, list[Task]]:
+    times, missed = times_here(record), record.rule.missed
+    turn = turn_of(times, missed, due_us, now_us)
+    try:
+        return turn, put(turn.times_us) if turn.times_us else []
+    except QueueFull:  # a small queue may never have room for all of them at once
+        turn = turn_of(times, missed, due_us, now_us, most=1)
+        return turn, put(turn.times_us)
 
 
 def fail(tr: Transaction, database: Database, keys: RootKeys, due: Due, error: str) -> None:

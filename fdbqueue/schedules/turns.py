@@ -20,11 +20,11 @@ class Turn:
     next_us: int | None
 
 
-def turn_of(times: Times, missed: str, due_us: int, now_us: int) -> Turn:
+def turn_of(times: Times, missed: str, due_us: int, now_us: int, most: int | None = None) -> Turn:
     """The turn of a schedule that is due.
 
-    At most limits.SCHEDULE_FIRED_MAX due times get a task; the next turn goes on behind them. A due time is
-    missed if it is over for more than limits.SCHEDULE_MISSED_AFTER_S.
+    At most `most` due times get a task, by default limits.SCHEDULE_FIRED_MAX; the next turn goes on behind
+    them. A due time is missed if it is over for more than limits.SCHEDULE_MISSED_AFTER_S.
     """
     late_us = now_us - round(limits.SCHEDULE_MISSED_AFTER_S * SECOND_US)
     first_us: int | None = due_us
@@ -34,7 +34,8 @@ def turn_of(times: Times, missed: str, due_us: int, now_us: int) -> Turn:
     if due_us < late_us and missed == SKIP:
         first_us = times.after(late_us - 1)
     chosen: list[int] = []
-    while first_us is not None and first_us <= now_us and len(chosen) < limits.SCHEDULE_FIRED_MAX:
+    most = limits.SCHEDULE_FIRED_MAX if most is None else most
+    while first_us is not None and first_us <= now_us and len(chosen) < most:
         chosen.append(first_us)
         first_us = times.after(first_us)
     return Turn(chosen, first_us)

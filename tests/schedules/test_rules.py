@@ -465,6 +465,17 @@ def test_a_failed_schedule_is_tried_again_until_it_succeeds(bench: ScheduleBench
     assert (found.error, found.tries, found.fired) == (None, 0, 1)
 
 
+def test_more_due_times_than_a_queue_has_room_for_get_their_tasks_one_by_one(bench: ScheduleBench) -> None:
+    queue = bench.queue_of("limfifottl", "small", capacity=3)
+    schedule = bench.create(queue="small", missed="all")
+    assert [bench.pass_after(5 * HOUR_S), *(bench.pass_after(0) for _ in range(3))] == [1, 1, 1, 0]
+    assert "QueueFull" in str(schedule.status(bench.db).error)
+    queue.truncate(bench.db)
+    assert bench.pass_after(1) == 2
+    found = schedule.status(bench.db)
+    assert (found.error, found.fired) == (None, 5)
+
+
 def test_a_failed_schedule_is_not_tried_before_its_time(bench: ScheduleBench) -> None:
     bench.queue_of("limfifottl", "full", capacity=1).put(bench.db, "in the way")
     schedule = bench.create(queue="full")

@@ -2438,7 +2438,7 @@ PLANTS = (
         "return True",
         "emptied",
         200,
-        near=136,
+        near=55,
     ),
     Plant(
         "an answer with more bytes than one transaction may have",
@@ -3182,7 +3182,7 @@ PLANTS = (
         "due_us <= late_us and missed == ONCE",
         "exact_schedules",
         50,
-        near=1,
+        near=2,
     ),
     Plant(
         "a first pause after a failed firing of two seconds",
@@ -3191,7 +3191,7 @@ PLANTS = (
         "min(tries, 30)",
         "exact_schedules",
         50,
-        near=0,
+        near=1,
     ),
     Plant(
         "a page of schedules that loses its last one",
@@ -3209,7 +3209,7 @@ PLANTS = (
         "now_us",
         "exact_schedules",
         300,
-        near=131,
+        near=64,
     ),
     Plant(
         "a pass that ends after a full batch of due times",
@@ -3218,6 +3218,6 @@ PLANTS = (
         "pass",
         "exact_schedules",
         50,
-        near=1,
+        near=13,
     ),
 )

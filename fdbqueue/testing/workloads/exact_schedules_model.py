@@ -54,8 +54,12 @@ class Model:
     def _fire(self, plan: Plan) -> int:
         """One firing of a schedule that is due."""
         before = plan.due
-        times = plan.turn(self.now)
+        times = plan.turn(self.now, limits.SCHEDULE_FIRED_MAX)
         plan.error = self.refusal(plan.queue, len(times)) if times else None
+        if plan.error == "QueueFull":
+            plan.due = before
+            times = plan.turn(self.now, 1)
+            plan.error = self.refusal(plan.queue, 1)
         if plan.error is not None:
             plan.due, plan.tries = before, plan.tries + 1
             waits = min(limits.SCHEDULE_RETRY_FIRST_S * 2 ** (plan.tries - 1), limits.SCHEDULE_RETRY_MAX_S)

@@ -53,8 +53,8 @@ class Plan:
     def go_on(self) -> None:
         self.tries_at, self.tries, self.error = self.due, 0, None
 
-    def turn(self, now: int) -> list[int]:
-        """The due times that get a task. The next due time is behind them."""
+    def turn(self, now: int, most: float) -> list[int]:
+        """The due times that get a task, at most `most`. The next due time is behind them."""
         due, late = self.due or 0, now - (micro(limits.SCHEDULE_MISSED_AFTER_S) or 0)
         passed = [due]
         while passed[-1] <= now:
@@ -63,7 +63,7 @@ class Plan:
             passed = passed[-2:]
         elif due < late and self.missed == "skip":
             passed = [at for at in passed if at >= late]
-        chosen = passed[:-1][: limits.SCHEDULE_FIRED_MAX]
+        chosen = passed[:-1][: round(most)]
         self.due = passed[len(chosen)]
         return chosen
 
