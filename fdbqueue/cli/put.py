@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from fdbqueue import limits
 from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.values import LineReader, line_of
+from fdbqueue.errors import TooMuchForOneTransaction
 from fdbqueue.signals import Signals
 
 REPORT_EVERY = 10_000
@@ -27,12 +28,24 @@ class Report(Protocol):
 
 
 def put_values(sink: Sink, values: Sequence[Any], batch_max: int) -> None:
-    """Put `values`, in order, in as few transactions as possible."""
+    """Put `values`, in order, in few transactions."""
     for batch in batches_of(values, batch_max):
         try:
-            sink(batch)
+            _put_in_parts(sink, batch)
         except TypeError as reason:
             raise Refused(str(reason)) from None
+
+
+def _put_in_parts(sink: Sink, batch: Sequence[Any]) -> None:
+    """Put a batch, in halves if it does not fit: long keys and headers count beside the values."""
+    try:
+        sink(batch)
+    except TooMuchForOneTransaction:
+        if len(batch) == 1:
+            raise
+        half = len(batch) // 2
+        _put_in_parts(sink, batch[:half])
+        _put_in_parts(sink, batch[half:])
 
 
 def put_lines(sink: Sink, lines: LineReader, batch_max: int, report: Report, signals: Signals) -> None:

@@ -39,6 +39,15 @@ def test_options_of_a_put_are_those_of_the_tasks(program: Within) -> None:
     assert (later["data"], later["key"], later["expires"]) == ("later", 7, None)
 
 
+def test_tasks_with_a_long_key_are_put_in_parts(program: Within) -> None:
+    program.run("create", "q", "--kind", "utube")
+    words = [str(n) for n in range(900)]
+    ids = put(program, "q", *words, "--key", "k" * 980, "--header", "h=" + "v" * 980)
+    assert len(set(ids)) == 900
+    _, out, _ = program.run("tasks", "q", "-n", "900", "--json")
+    assert [json.loads(line)["data"] for line in out.splitlines()] == list(range(900))
+
+
 def test_lines_become_tasks(shell: Shell, program: Within) -> None:
     program.run("create", "q", "--kind", "limfifottl", "--capacity", "3")
     lines = "1\ntwo\n\n[3]\n"

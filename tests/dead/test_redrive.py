@@ -274,9 +274,7 @@ def test_one_step_with_long_keys_fits_a_transaction(db: Database, space) -> None
     other(grave, "utubettl", ttr=60, partitions=2)
     for n in range(limits.VERB_BATCH):
         long = f"{n:0980}"
-        grave.bury(
-            None, data="x" * 19_900, key=long, unique=long, headers={"h": "v" * 900}, result_ttl=3600
-        )
+        grave.bury(None, data="x" * 19_900, key=long, unique=long, headers={"h": "v" * 900}, result_ttl=3600)
     grave.letters.begin_redrive(db, into="other", rate_per_s=FAST)
     assert grave.letters.run_redrive(db).moved == limits.VERB_BATCH
 
