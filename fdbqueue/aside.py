@@ -16,17 +16,14 @@ from base64 import b32hexencode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 import msgspec
 from fdb import tuple as layer
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_id, checked_items, writable
-from fdbqueue.database import run, runtime_of
-from fdbqueue.errors import InvalidArgument
-from fdbqueue.page import Page, checked_limit, no_place, place_bytes, place_text
-from fdbqueue.seam import DatabaseOrTransaction, Transaction
+from fdbqueue.database import runtime_of
+from fdbqueue.page import Page, place_text
+from fdbqueue.seam import Transaction
 
 ENTRY, PART, COUNT = 5, 6, 7
 ID_BYTES = 16
@@ -162,49 +159,6 @@ class Aside:
         return now_us.to_bytes(ID_BYTES - _HASH_BYTES, "big") + sha256(key).digest()[:_HASH_BYTES]
 
 
-class KeepsAside:
-    """The calls of a queue for its values that were set aside."""
-
-    _aside: Aside
-    _ask_exists: Callable[[Transaction], Callable[[], None]]
-
-    def aside(self, tr: DatabaseOrTransaction, limit: int, *, after: str | None = None) -> Page[SetAside]:
-        """A page of the values that were set aside, the oldest first: up to `limit`,
-        limits.BATCH_ITEMS_MAX and limits.BATCH_BYTES_MAX bytes, or one that is larger. Its `next` is the
-        `after` of the page that follows, None at the end.
-
-        Reads: by snapshot. Conflicts: none. Raises: InvalidArgument.
-        """
-        most, place = checked_limit(limit), place_bytes(after) or b""
-        if place and len(place) != ID_BYTES:
-            raise no_place(after)
-        return run(tr, lambda tr: self._there(writable(tr)).page(tr, most, place))
-
-    def remove_aside(self, tr: DatabaseOrTransaction, ids: Iterable[str]) -> int:
-        """Remove the entries of at most limits.VERB_BATCH ids, and return their number. An id that is gone
-        is no error.
-
-        Reads, writes: their entries. Conflicts: their removal. Raises: InvalidArgument.
-        """
-        known = [_id_of(id_) for id_ in checked_items("ids", ids)]
-        if len(known) > limits.VERB_BATCH:
-            wanted = f"at most {limits.VERB_BATCH} ids"
-            raise InvalidArgument(name="ids", wanted=wanted, got=len(known))
-        return run(tr, lambda tr: self._there(writable(tr)).remove(tr, known))
-
-    def unreadable(self, tr: DatabaseOrTransaction) -> int:
-        """The number of stored values that are set aside because they could not be read.
-
-        Reads: one key by snapshot. Conflicts: none.
-        """
-        return run(tr, lambda tr: self._there(writable(tr)).ask_count(tr)())
-
-    def _there(self, tr: Transaction) -> Aside:
-        """Raises QueueDropped, SubspaceInUse."""
-        self._ask_exists(tr)()
-        return self._aside
-
-
 def entry_in(value: bytes) -> Entry | None:
     """The entry in `value`; None for damaged bytes."""
     try:
@@ -225,10 +179,6 @@ def count_in(value: bytes | None) -> int:
 def aside_text(id_: bytes) -> str:
     """The id of a value as `aside` lists it."""
     return b32hexencode(id_).decode()
-
-
-def _id_of(text: Any) -> bytes:
-    return checked_id("ids", text, ID_BYTES, "ids of what aside() lists")
 
 
 def _values_in(tr: Transaction, under: slice | None) -> list[bytes]:

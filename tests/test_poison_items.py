@@ -1,6 +1,7 @@
 """Poison costs itself and nothing else: items of plain and fair queues, and elements, that cannot be read."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from fdbqueue.errors import DamagedElement, PayloadMismatch, PayloadUnreadable, 
 from fdbqueue.recipe.keys import SPLIT, QueueKeys, split_sizes
 from fdbqueue.records.keys import TaskKeys, record_of, record_to_bytes
 from fdbqueue.unreadable import Unreadable
+from tests.queue_support import FATES, faulty
 from tests.support import begin, commit_code
 
 LARGE = "x" * 200_000
@@ -94,6 +96,20 @@ def test_a_damaged_item_is_set_aside_and_the_next_one_taken(
     under = keys_of(plain).pieces
     assert list(db.get_range(under.start, under.stop)) == []
     assert plain.remove_aside(db, [found.id]) == 1
+    assert plain.unreadable(db) == 0
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_a_removal_tells_its_number_after_any_result_of_commits(
+    db: Database, plain: Queue, fdb_module: ModuleType, fate: str
+) -> None:
+    plain.enqueue(db, "bad")
+    overwrite(b"\xff")(db, plain)
+    assert plain.dequeue(db) is None
+    [found] = plain.aside(db, 9)
+    unsure, engine = faulty(db, fdb_module.FDBError)
+    engine.fate = FATES[fate]
+    assert [plain.remove_aside(unsure, [found.id]) for _ in range(2)] == [1, 0]
     assert plain.unreadable(db) == 0
 
 

@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 from fdbqueue.aio.verbs import Face, awaited
-from fdbqueue.aside import KeepsAside
+from fdbqueue.calls.asides import KeepsAside
 
 B = TypeVar("B")
 

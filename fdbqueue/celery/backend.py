@@ -161,7 +161,7 @@ class Backend(KeyValueStoreBackend):
         try:
             values = self._joined(chord, parts)
         except Exception as error:
-            if run(self.database, lambda tr: chords.claim(tr, chord)):
+            if chords.ended(self.database, chord):
                 _log.exception("chord %r: %r", chord, error)
                 self.chord_error_from_stack(callback, error)
             return
@@ -179,7 +179,7 @@ class Backend(KeyValueStoreBackend):
                         callback.delay(values)
 
             run(self.database, body)
-        elif run(self.database, lambda tr: chords.claim(tr, chord)):
+        elif chords.ended(self.database, chord):
             self.app.amqp._retry_publish(callback.delay, values)
 
     def _has_broker(self) -> bool:

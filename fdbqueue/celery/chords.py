@@ -4,8 +4,10 @@ A part that returns does not conflict with the others: it adds to the counter, a
 last one finds the chord complete, and claims it in the transaction that puts the task of its body.
 """
 
+from fdbqueue.calls.once import run_once
 from fdbqueue.celery import keys
 from fdbqueue.database import Database, run
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import Transaction
 
 SWEPT = 4
@@ -66,6 +68,11 @@ def parts(database: Database, chord: str) -> list[str]:
     under = keys.parts(chord)
     rows = run(database, lambda tr: tr.get_range(under.start, under.stop).to_list())
     return [keys.part_of(row.key) for row in rows]
+
+
+def ended(database: Database, chord: str) -> bool:
+    """True if this call ends the chord, whatever becomes of the result of its commit."""
+    return run_once(database, RootKeys(DEFAULT_ROOT), lambda tr: claim(tr, chord), wrote=bool)
 
 
 def claim(tr: Transaction, chord: str) -> bool:

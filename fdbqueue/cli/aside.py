@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from fdbqueue import limits
-from fdbqueue.aside import KeepsAside, SetAside
+from fdbqueue.aside import SetAside
+from fdbqueue.calls.asides import KeepsAside
 from fdbqueue.cli.exits import say
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_argument
 from fdbqueue.cli.parameters import UsablePath

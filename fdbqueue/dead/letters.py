@@ -5,7 +5,7 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_count, checked_payload, checked_positive, checked_stop
-from fdbqueue.aside import KeepsAside
+from fdbqueue.calls.asides import KeepsAside
 from fdbqueue.database import as_database, is_transaction
 from fdbqueue.dead import listing, redrive
 from fdbqueue.dead.matching import Matching

@@ -12,7 +12,7 @@ from typing import Any, NewType, Self, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_int, checked_prefix, checked_seconds, too_much, writable
-from fdbqueue.aside import KeepsAside
+from fdbqueue.calls.asides import KeepsAside
 from fdbqueue.calls.once import LostConflict, run_once
 from fdbqueue.database import as_database, is_transaction, run, runtime_of
 from fdbqueue.deferred import checked_function
@@ -68,6 +68,7 @@ class ElementBase(KeepsAside):
         self.root = RootKeys(root)
         self.store = Elements(ElementKeys(subspace), guard, self.root.prefix)
         self._aside, self._ask_exists = self.store.aside, self.store.guard
+        self._receipts = self.root
         self._cursor = Cursor(batch_max)
 
     def copy(self) -> Self:

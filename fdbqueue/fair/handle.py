@@ -45,7 +45,7 @@ class FairHandle:
         self._codec = codec_named(codec, type)
         prefix = checked_prefix("subspace", subspace)
         registry = Registry(root)
-        self._root = registry.keys
+        self._root = self._receipts = registry.keys
         self._items = FairItems(registry, TaskKeys(subspace), self._codec, packed)
         self._aside, self._ask_exists = self._items.aside, self._items.guard
         # Calls combine only with calls that would do exactly the same.

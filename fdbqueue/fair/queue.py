@@ -7,7 +7,7 @@ shares transactions with calls of other threads (calls/combine.py).
 
 from fdbqueue import limits
 from fdbqueue.arguments import writable
-from fdbqueue.aside import KeepsAside
+from fdbqueue.calls.asides import KeepsAside
 from fdbqueue.database import as_database, is_transaction, run, runtime_of
 from fdbqueue.fair.grants import FairConsumer, FairProducer
 from fdbqueue.fair.looking import FairSnapshot, snapshot

@@ -6,7 +6,7 @@ from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_span, checked_text
-from fdbqueue.aside import KeepsAside
+from fdbqueue.calls.asides import KeepsAside
 from fdbqueue.codec import checked_codec
 from fdbqueue.database import as_database
 from fdbqueue.persistent.owners import Owner
@@ -66,7 +66,7 @@ class PersistentQueue(KeepsAside, Proxy):
         keeper_of(database, shape.root).start()
         if codec not in (None, shape.settings.codec):
             raise exists_already(name, found.kind, found.options, KIND, asked.to_options())
-        self._aside, self._ask_exists = shape.aside, shape.exists
+        self._aside, self._ask_exists, self._receipts = shape.aside, shape.exists, shape.root
         claimed = None if owner is None else Owner(database, shape, owner)
         super().__init__(
             Client(Stored(database, shape, maxsize), claimed, ttr_s, root), 0, for_this_thread=False

@@ -67,7 +67,7 @@ class QueueHandle:
             checked_instance("current", current, Current)
         # The definition of a named queue may name a codec that this process has not registered.
         self._codec = codec_named(codec, type) if guard is None else stored_codec(codec, type)
-        self._root = RootKeys(root)
+        self._root = self._receipts = RootKeys(root)
         self._name = name
         self._shared = SharedKeys(subspace)
         self._subspace, self._keys = subspace, QueueKeys(subspace)

@@ -19,7 +19,7 @@ import msgspec
 from fdbqueue.arguments import (
     writable,
 )
-from fdbqueue.aside import KeepsAside
+from fdbqueue.calls.asides import KeepsAside
 from fdbqueue.codec import checked_codec
 from fdbqueue.database import run
 from fdbqueue.errors import UnsupportedOption

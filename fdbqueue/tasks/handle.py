@@ -45,6 +45,7 @@ class TaskHandle:
         checked_instance("registry", registry, Registry)
         self._shape = shape_of(registry, checked_instance("definition", definition, Definition), type)
         self._aside, self._ask_exists = self._shape.aside, self._shape.exists
+        self._receipts = self._shape.root
         # Sessions and callbacks belong to a database, and a transaction carries none.
         self._database = as_database(target.db if is_transaction(target) else target)
         # No thread for a caller's transaction: its database may be closed without a sign to this process.

@@ -9,7 +9,7 @@ share transactions (calls/combine.py, acks.py).
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fdbqueue.aside import KeepsAside
+from fdbqueue.calls.asides import KeepsAside
 from fdbqueue.limiting.limit import checked_limits, require_limits
 from fdbqueue.partitions.plan import checked_partitions, first_plan
 from fdbqueue.records.keys import id_bytes

@@ -12,7 +12,9 @@ from celery.exceptions import TimeoutError as CeleryTimeout
 import fdbqueue
 import fdbqueue.celery
 from fdbqueue.celery import chords, keys
+from fdbqueue.fdberror import FDBError
 from fdbqueue.root_keys import DEFAULT_ROOT
+from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S, ManualClock
 
 CHORD = "chord"
@@ -111,3 +113,15 @@ def test_a_result_that_was_forgotten_is_gone(app: Any) -> None:
 
 def test_the_address_of_a_backend_is_shown_whole(app: Any, tmp_path: Path) -> None:
     assert app.backend.as_uri() == f"fdbqueue+embedded://{tmp_path}/data"
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_the_end_of_a_chord_is_known_after_any_result(fate: str) -> None:
+    """A call that did not learn it would never send the body."""
+    with fdbqueue.open("memory:") as db:
+        chords.begin(db, CHORD, 1, None)
+        chords.returned(db, CHORD, 0, "a", None)
+        unsure, engine = faulty(db, FDBError)
+        engine.fate = FATES[fate]
+        assert chords.ended(unsure, CHORD)
+        assert not chords.ended(unsure, CHORD)
