@@ -11,7 +11,8 @@ from typing import TypeVar
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
-from fdbqueue.database import Database, is_away, run
+from fdbqueue.calls.once import run_once
+from fdbqueue.database import Database, is_away
 from fdbqueue.logger import logger
 from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import RootKeys
@@ -136,11 +137,13 @@ class _Alone:
     sharers = 1
     is_stopping = False
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keys: RootKeys) -> None:
         self._database = database
+        self._keys = keys
 
     def ask(self, body: Callable[[Transaction], T]) -> T:
-        return run(self._database, body)
+        """A firing has a receipt: the pass counts its tasks, and would end before the missed due times do."""
+        return run_once(self._database, self._keys, body, wrote=lambda answer: isinstance(answer, list))
 
     def beat(self) -> None:
         """Does nothing: the keeper does."""
@@ -148,4 +151,4 @@ class _Alone:
 
 def fire_due(database: Database, keys: RootKeys) -> int:
     """Fire the schedules that are due. Return the number of tasks that were put."""
-    return Pass(database, keys).fire_all(_Alone(database))
+    return Pass(database, keys).fire_all(_Alone(database, keys))

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from fdbqueue.schedules import firing
 from fdbqueue.schedules.records import VERSION, state_of
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.keeper import keeper_of
+from tests.queue_support import FATES, faulty
 from tests.schedules.support import ScheduleBench
 from tests.support import NOT_COMMITTED, commit_code
 
@@ -102,6 +104,19 @@ def test_many_missed_due_times_need_several_transactions(bench: ScheduleBench) -
     bench.create(every=1, missed="all")
     assert bench.pass_after(250) == 250
     assert len({task.headers["scheduled-for"] for task in bench.queue.tasks(bench.db, "r", 1_000)}) == 250
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_a_pass_counts_its_tasks_after_any_result_of_commits(
+    bench: ScheduleBench, fdb_module: ModuleType, fate: str
+) -> None:
+    """It goes on until the missed due times end."""
+    bench.create(every=1, missed="all")
+    bench.clock.advance(250)
+    unsure, engine = faulty(bench.db, fdb_module.FDBError, bench.clock)
+    engine.fate = FATES[fate]
+    assert fdbqueue.fire_due(unsure, root=bench.root) == 250
+    assert len(bench.queue.tasks(bench.db, "r", 1_000)) == 250
 
 
 def test_a_schedule_can_be_fired_beside_many_others(bench: ScheduleBench) -> None:
