@@ -50,8 +50,8 @@ def explain(change: Change, id_: bytes) -> Explanation:
     """Raises: TaskNotFound, RecordUnreadable. Round trips: 3."""
     tr, shape, now_us = change.tr, change.shape, change.now_us
     snapshot, keys = tr.snapshot, shape.keys
-    stored, live, paused = snapshot.get(keys.task(id_)), snapshot.get(keys.live), snapshot.get(keys.paused)
-    failures = ask_failures(tr, keys, id_)
+    stored, paused = snapshot.get(keys.task(id_)), snapshot.get(keys.paused)
+    tasks, failures = _ask_tasks(change), ask_failures(tr, keys, id_)
     waiting = _ask_waiting(change)
     workers = ask_workers(snapshot, shape.root, shape.name, now_us)
     was, record = _records(change, stored.value, id_)
@@ -71,7 +71,7 @@ def explain(change: Change, id_: bytes) -> Explanation:
         key_holders=held(),
         waiting=waiting(),
         workers=alive(),
-        tasks=count_of(live.value),
+        tasks=tasks(),
         capacity=shape.settings.capacity,
         last_failure=next(reversed(failures()), None),
         held=is_held(),
@@ -79,6 +79,14 @@ def explain(change: Change, id_: bytes) -> Explanation:
         reached=reached() if record.state == TaskState.READY else (),
     )
     return replace(found, reasons=reasons_of(found))
+
+
+def _ask_tasks(change: Change) -> Callable[[], int]:
+    """Ask for the number of tasks of the queue, in all partitions."""
+    plan, shape = change.plan, change.shape
+    parts = [shape] if plan is None else map(shape.partition, range(plan.high))
+    asked = [change.tr.snapshot.get(part.keys.live) for part in parts]
+    return lambda: sum(count_of(live.value) for live in asked)
 
 
 def _ask_waited_for(change: Change, record: Record) -> Callable[[], WaitedFor | None]:

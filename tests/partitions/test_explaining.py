@@ -33,3 +33,9 @@ def test_a_call_that_waits_for_all_partitions_counts(db: Database, space: Subspa
     queue.put(db, "now")
     taker.join(30)
     assert not taker.is_alive()
+
+
+def test_the_number_of_tasks_is_that_of_the_queue(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", root=space, partitions=4)
+    tasks = [queue.put(db, number) for number in range(8)]
+    assert queue.explain(db, tasks[0]).tasks == 8

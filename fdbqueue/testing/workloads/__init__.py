@@ -55,6 +55,7 @@ _MODULES = (
     "exact",
     "exact_groups",
     "exact_line",
+    "exact_partitions",
     "exact_schedules",
     "exact_sessions",
     "explained",

@@ -36,7 +36,8 @@ def require_explained(model: Model, life: Life, found: Explanation, swept: bool)
         require_equal(
             f"{what}, reasons", tuple(one.why for one in found.reasons), (*reasons(model, life, found),)
         )
-        _require_place(model, life, found, what)
+        if not model.is_parted:
+            _require_place(model, life, found, what)
 
 
 def _require_place(model: Model, life: Life, found: Explanation, what: str) -> None:

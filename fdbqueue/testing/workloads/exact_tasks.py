@@ -37,6 +37,11 @@ class Tasks:
         self.overdue: Collection[str] = ()
         """Sessions that are dead, and that no process has ended yet."""
 
+    @property
+    def is_parted(self) -> bool:
+        """True if its tasks lie in partitions, which say nothing about the order of their tasks."""
+        return "partitions" in self.options
+
     def end(self, life: Life, call: str, outcome: str, value: Any = None) -> Task:
         """Remove the task. Return it as the call does."""
         if life.result_ttl is not None:

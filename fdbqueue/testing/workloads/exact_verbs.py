@@ -17,6 +17,7 @@ from fdbqueue.testing.workloads.exact_puts import put, put_many
 
 SPANS = (None, None, 0.25, 0.5, 1, 3, 10)
 NAMES = ("a", "b", "c")
+KEYED = ("utube", "utubettl", "fair")
 FAILURES = (None, Failure("Odd", "it failed"), Failure("Rare"))
 
 
@@ -67,7 +68,7 @@ class Verbs:
             options = {"ttl": choice(SPANS), "ttr": choice(SPANS), "delay": choice((0, 0, 0, 0.5, 2))}
         if "ttl" in kind:
             options["pri"] = choice((0, 0, 1, 2))
-        if kind in ("utube", "utubettl", "fair"):
+        if kind in KEYED:
             options["key"] = choice(NAMES)
         if choice((True, False)):
             options["headers"] = {"number": str(self._number)}
@@ -97,22 +98,24 @@ class Verbs:
     def _require_taken(self, found: list[Task], count: int, session: Session) -> None:
         ready = self.model.takeable()
         most = min(count, len(ready))
-        # Calls that conflict with the sweeps take their place in the line, which gives fewer.
-        assert min(most, limits.SERVE_MAX) <= len(found) <= most, f"taken: {found}, of {ready}"
+        least = min(most, 1 if self.model.is_parted else limits.SERVE_MAX)  # the line gives fewer
+        assert least <= len(found) <= most, f"taken: {found}, of {ready}"
         for number, task in enumerate(found):
             self._require_next(task, ready, number)
-            assert task.token not in [None, *(old.token for old in self.leases)], f"an old token: {task}"
+            assert task.token not in [None, *(old.token for old in self.leases)], f"old token: {task}"
             life = self.model.lives[task.id]
             self.model.lease(life, task, session.id.hex())
             require_equal("take", task, life.shown())
         self.leases = [*self.leases, *found][-12:]
 
     def _require_next(self, task: Task, ready: list[Life], number: int) -> None:
-        """Fair queues have an order for each key, and bags have none."""
-        ids = [life.id for life in ready if self.q.kind != "fair" or life.key == task.key]
-        if self.q.kind == "fair":
-            ids = [id_ for id_ in ids if self.model.lives[id_].state == "r"][:1]
-        elif self.q.kind != "bag":
+        """Fair queues and partitions have an order for each key, and bags have none."""
+        kind, is_parted = self.q.kind, self.model.is_parted
+        ids = [life.id for life in ready]
+        if kind == "fair" or (is_parted and kind in KEYED):
+            of_key = [life for life in ready if life.key == task.key]
+            ids = [life.id for life in of_key if life.state == "r"][:1]
+        elif kind != "bag" and not is_parted:
             ids = ids[number : number + 1]
         assert task.id in ids, f"taken: {task}, and next is {ids} of {[life.id for life in ready]}"
 
