@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 MINUTES ?= 1
+PERCENT ?= 5
 
 # Tests of other projects that ours run: their source distributions, as the registry has them.
 UPSTREAM := django-6.0.10 dramatiq-2.2.1 kombu-5.7.0
@@ -10,7 +11,7 @@ UPSTREAM := django-6.0.10 dramatiq-2.2.1 kombu-5.7.0
 # The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo upstream django test slow check docs pictures simulate soak fuzz mutants power faults snapshots containers matrix bench load dist clean
+.PHONY: demo upstream django test slow buggify check docs pictures simulate soak fuzz mutants power faults snapshots containers matrix bench load dist clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -34,6 +35,12 @@ test: $(VENV)/.ready   ## the tests, slow ones in their short version
 
 slow: $(VENV)/.ready   ## the long versions: soak, kill, big simulation
 	FDBQUEUE_TEST_SLOW=1 $(BIN)/pytest --numprocesses auto --dist worksteal --timeout 3600
+
+buggify: $(VENV)/.ready   ## tests, demo and load on the cluster of FDB_CLUSTER_FILE, whose client injects faults; PERCENT=5
+	FDBQUEUE_TEST_BUGGIFY=$(PERCENT) $(BIN)/pytest --numprocesses auto --dist worksteal
+	$(BIN)/python -m tests.buggify --percent $(PERCENT) $(BIN)/fdbqueue --url fdb: demo
+	$(BIN)/python -m tests.buggify --percent $(PERCENT) $(BIN)/python -m loadtest --headless --only-summary \
+		--url fdb: --shape ramp --users 8 --run-time 60s
 
 check: $(VENV)/.ready  ## style and types
 	$(BIN)/ruff check .

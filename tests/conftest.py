@@ -20,6 +20,8 @@ from fdb.subspace_impl import Subspace
 from hypothesis import HealthCheck, settings
 
 import fdbqueue
+from tests import buggify
+from tests.by_hand import makes_transactions
 from tests.guard import TEST_ROOT, clear_default_root, take_cluster
 from tests.support import PATIENCE_S, Keys, wait_until
 
@@ -31,6 +33,7 @@ settings.load_profile("unhurried")
 
 CLUSTER_FILE = take_cluster()
 SLOW = os.environ.get("FDBQUEUE_TEST_SLOW") == "1"
+BUGGIFY = buggify.percent()
 ENGINES = ("memory", "embedded") if CLUSTER_FILE is None else ("memory", "embedded", "fdb")
 # Those that processes can share.
 DURABLE = tuple(name for name in ENGINES if name != "memory")
@@ -38,6 +41,12 @@ __all__ = ["TEST_ROOT"]
 
 
 def pytest_configure() -> None:
+    if BUGGIFY is not None:
+        if CLUSTER_FILE is None:
+            raise pytest.UsageError(
+                f"{buggify.VARIABLE} needs FDB_CLUSTER_FILE: only a cluster's client has its faults"
+            )
+        buggify.begin(BUGGIFY)
     # A database of the program must not be opened by a test that names none.
     os.environ.pop("FDBQUEUE_URL", None)
     # A shell starts its background commands with SIGINT ignored, and so would our children be: those
@@ -48,13 +57,34 @@ def pytest_configure() -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if CLUSTER_FILE is not None and not hasattr(config, "workerinput"):
         clear_default_root(f"fdb:{CLUSTER_FILE}")
+        if BUGGIFY is not None:
+            buggify.end()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if BUGGIFY is not None and not hasattr(config, "workerinput"):
+        terminalreporter.line(buggify.told(BUGGIFY, buggify.counted()))
+        terminalreporter.line("Tests that commit by hand, count attempts or use no cluster stayed out.")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if BUGGIFY is not None:
+        config.hook.pytest_deselected(items=[item for item in items if not meets_faults(item)])
+        items[:] = filter(meets_faults, items)
     skip = pytest.mark.skip(reason="a long test: FDBQUEUE_TEST_SLOW=1 runs it")
     for item in items:
         if not SLOW and item.get_closest_marker("slow"):
             item.add_marker(skip)
+
+
+def meets_faults(item: pytest.Item) -> bool:
+    """True for a test on a cluster that survives the faults of its client library."""
+    if not isinstance(item, pytest.Function) or item.get_closest_marker("commits_by_hand") is not None:
+        return False
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    on_cluster = any(isinstance(value, str) and value.split(":")[0] == "fdb" for value in given)
+    in_room = "cluster" in item.path.parts
+    return (on_cluster or in_room) and not makes_transactions(item.path, item.originalname)
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from fdbqueue.database import run
 from fdbqueue.errors import ClientLibraryMissing
 from fdbqueue.root_keys import DEFAULT_ROOT
 
@@ -27,7 +28,7 @@ _CLUSTER, _RUN = "FDBQUEUE_TEST_CLUSTER_FILE", "FDBQUEUE_TEST_RUN"
 _TREE = Path(__file__).parents[1]
 # Beyond it a cluster refuses every write, unless an option is set that no test sets.
 _USER_END = b"\xff"
-_CLEARED_MS = 10_000
+_CLEARED_S = 10.0
 _SET_VERSIONSTAMPED_KEY, _STAMP_BYTES = 14, 14
 
 
@@ -65,10 +66,7 @@ def enter() -> None:
 def clear_default_root(url: str) -> None:
     """Clear the default root of this run. Raises the error of the cluster, also if it does not answer."""
     with suppress(ClientLibraryMissing), fdbqueue.open(url) as db:
-        tr = db.create_transaction()
-        tr.options.set_timeout(_CLEARED_MS)
-        tr.clear_range_startswith(DEFAULT_ROOT.key())
-        tr.commit().wait()
+        run(db, lambda tr: tr.clear_range_startswith(DEFAULT_ROOT.key()), timeout_s=_CLEARED_S)
 
 
 def guard(transaction: Any) -> None:

@@ -68,6 +68,7 @@ def test_listings_and_statistics_go_on(db: Database, space: Subspace, newer: byt
     assert kinds[1] in (UNREADABLE, "sharded", "fifo", "queue", "elements")
 
 
+@pytest.mark.commits_by_hand
 def test_sessions_end_and_leases_go_on(
     db: Database, space: Subspace, newer: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

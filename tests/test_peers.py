@@ -10,6 +10,7 @@ from benchmarks.peer_queues import PEERS, Where, free_port
 
 
 @pytest.mark.parametrize("pop", ["pop_simple", "pop_contended"])
+@pytest.mark.commits_by_hand
 def test_the_old_layer_hands_out_each_item_once(db, space, pop, rounds):
     """Eight threads pop as many items as were pushed, and get each once. One more pop returns None."""
     queue = OldQueue(db, space)
@@ -21,6 +22,7 @@ def test_the_old_layer_hands_out_each_item_once(db, space, pop, rounds):
     assert getattr(queue, pop)() is None
 
 
+@pytest.mark.commits_by_hand
 def test_the_old_layer_is_first_in_first_out(db, space):
     """For one client."""
     queue = OldQueue(db, space)

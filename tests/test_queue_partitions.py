@@ -63,6 +63,7 @@ def emptied(queue: Queue, db: Database, keep: int) -> None:
 # The verbs.
 
 
+@pytest.mark.commits_by_hand
 def test_values_spread_over_the_partitions(db: Database, queue: Queue) -> None:
     spread(queue, db)
     assert sizes(queue, db) == [5, 5, 5, 5]
@@ -104,6 +105,7 @@ def test_the_values_of_one_enqueue_stay_in_order(db: Database, queue: Queue) -> 
     )
 
 
+@pytest.mark.commits_by_hand
 def test_looks_see_the_values_of_all_partitions(db: Database, queue: Queue) -> None:
     spread(queue, db)
     assert queue.size(db) == len(VALUES)
@@ -348,6 +350,7 @@ def test_looks_at_partitions_tell_their_flags_and_states(db: Database, queue: Qu
     assert states == [PartitionState.OPEN] + [PartitionState.CLOSED] * 3
 
 
+@pytest.mark.commits_by_hand
 def test_closed_partitions_get_nothing_and_go_when_empty(db: Database, queue: Queue) -> None:
     spread(queue, db)
     queue.repartition(db, 2)
@@ -470,6 +473,7 @@ def test_a_dequeue_whose_home_has_gone_looks_elsewhere(
     assert queue.dequeue(db) == 0
 
 
+@pytest.mark.commits_by_hand
 def test_a_second_handle_follows_a_repartition(db: Database, queue: Queue, space: Subspace) -> None:
     other = Queue.named(db, "q", root=space)
     spread(other, db)
@@ -483,6 +487,7 @@ def test_a_second_handle_follows_a_repartition(db: Database, queue: Queue, space
     assert sizes(queue, db)[0] == 1
 
 
+@pytest.mark.commits_by_hand
 def test_an_answer_of_nothing_is_true_of_partitions_that_are_new(db: Database, space: Subspace) -> None:
     """Another process has given the queue its partitions since the last call of this one."""
     queue = Queue.named(db, "q", root=space)
@@ -614,6 +619,7 @@ def test_a_queue_without_partitions_keeps_its_keys(db: Database, space: Subspace
 
 @pytest.mark.parametrize("given", ["database", "transaction"])
 @pytest.mark.parametrize("before", [4, 9])
+@pytest.mark.commits_by_hand
 def test_values_of_closed_partitions_do_not_starve(
     db: Database, space: Subspace, before: int, given: str
 ) -> None:

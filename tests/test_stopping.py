@@ -196,6 +196,7 @@ def test_a_call_with_a_set_event_does_nothing(make: Any, db: fdbqueue.Database, 
 
 @pytest.mark.parametrize("engine", DURABLE, indirect=True)
 @calls
+@pytest.mark.commits_by_hand
 def test_closing_ends_the_wait_before_it_returns(
     make: Any, db: fdbqueue.Database, other: fdbqueue.Database, space: Subspace, runtime: Watched
 ) -> None:
@@ -297,6 +298,7 @@ def test_a_task_taken_while_its_call_is_stopped_goes_back(
     assert q.statistics(db)["calls"]["take"] == 0
 
 
+@pytest.mark.commits_by_hand
 def test_cancelling_a_take_in_a_thread_leaves_the_task_to_others(
     db: fdbqueue.Database, space: Subspace, runtime: Watched
 ) -> None:

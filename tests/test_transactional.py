@@ -113,6 +113,7 @@ def test_methods_can_be_transactional(db, k):
     assert db[k("a")] == b"1"
 
 
+@pytest.mark.commits_by_hand
 def test_a_conflict_is_retried_until_it_commits(db, k):
     """Each attempt sees the database anew."""
     body = Contention(db, k("a"), losses=3)
@@ -139,6 +140,7 @@ def test_a_retry_limit_gives_up(db, fdb_module, k):
     assert body.attempts == 3
 
 
+@pytest.mark.commits_by_hand
 def test_a_timeout_gives_up(db, fdb_module, k):
     """In seconds, over all attempts."""
     body = Contention(db, k("a"), losses=1_000_000)

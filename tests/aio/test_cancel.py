@@ -118,6 +118,7 @@ async def test_cancels_at_any_moment_lose_no_item(
 
 
 @on_loop
+@pytest.mark.commits_by_hand
 async def test_cancels_at_any_moment_leave_no_item_unacked(url: str, root: Subspace) -> None:
     async with aio.open(url) as db, aio.PersistentQueue(db, "spool", root=root) as spool:
         await spool.put("x")

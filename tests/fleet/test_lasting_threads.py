@@ -76,6 +76,7 @@ def renew_all_but(bad, error, renew=TaskQueue.renew):
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("bad", range(6))
+@pytest.mark.commits_by_hand
 def test_a_lease_that_cannot_be_renewed_ends_no_other(db, space, monkeypatch, error, bad):
     beaten = Beaten(db, space)
     until = [hold._ends for hold in beaten.holds]

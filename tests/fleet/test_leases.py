@@ -149,6 +149,7 @@ def test_a_lease_without_an_end_is_renewed_too(db, space, gate):
     assert worker.join(20)
 
 
+@pytest.mark.commits_by_hand
 def test_a_slow_hook_renews_no_lease_of_an_acked_task(db, short, gate, renewals):
     """The ack has ended the lease."""
     worker = Worker(db, short, lambda _: None, hooks=Hooks(succeeded=gate))
@@ -270,6 +271,7 @@ def test_a_transaction_that_ends_at_its_timeout_writes_nothing(db, queue, told, 
     assert (told.names, db[space["effect"].key()]) == (["buried"], None)
 
 
+@pytest.mark.commits_by_hand
 def test_a_transaction_that_hangs_in_its_second_try_is_ended(db, queue, told, space):
     """After a conflict, as in its first try."""
     hang, key, tries = threading.Event(), space["contended"].key(), []
@@ -348,6 +350,7 @@ class Owing:
         return self.runtime.monotonic() + 20
 
 
+@pytest.mark.commits_by_hand
 def test_a_heartbeat_excuses_all_attempts_before_its_end(db, queue, space):
     """Whatever their number is."""
     owing = Owing(db, queue, space, 100)
@@ -406,6 +409,7 @@ def test_a_renewal_begins_with_its_question(db, queue, space, monkeypatch):
 
 
 @pytest.mark.parametrize(("code", "left"), [(1031, 1), (2101, 0)])
+@pytest.mark.commits_by_hand
 def test_an_excuse_that_fails_delays_no_other(db, queue, space, monkeypatch, code, left):
     """Nor the chores. If the database was away, the excuse is tried again."""
     owing = Owing(db, queue, space, 3)

@@ -240,6 +240,7 @@ def test_a_busy_process_hears_that_it_must_stop_at_once(fleet_of, db, queue):
     assert queue.statistics(db)["tasks"]["ready"] == 1
 
 
+@pytest.mark.commits_by_hand
 def test_workers_end_when_their_supervisor_is_killed(db, queue, supervise):
     """They finish their running tasks, and end."""
     queue.put_many(db, [["sleep", 0.5]] * 20)
@@ -305,6 +306,7 @@ def test_a_process_that_dies_is_logged_with_its_task(fleet_of, db, queue, caplog
     )
 
 
+@pytest.mark.commits_by_hand
 def test_the_processes_log_with_the_time(fleet_of, db, queue, capfd):
     queue.put(db, ["raise"])
     fleet_of(OBEY, processes=1, max_attempts=2, **FAST).run()
@@ -348,6 +350,7 @@ def test_a_process_is_recycled_after_its_number_of_tasks(fleet_of, db, queue, ef
     assert fleet.status().restarts == 0
 
 
+@pytest.mark.commits_by_hand
 def test_a_handler_that_hangs_costs_its_process_at_most(fleet_of, db, queue, effects):
     """The attempt fails after the timeout; the process finishes its other tasks, and is replaced."""
     hanging = queue.put(db, ["sleep", 3600]).id

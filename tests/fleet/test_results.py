@@ -1,6 +1,7 @@
 """The value that a handler returns is stored in the transaction of its ack, if the task was put for it."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 from fdbqueue import Database, Done, TaskQueue, Worker, aio
 from fdbqueue.errors import TaskFailed
 from tests.fleet.conftest import SOON
+from tests.guard import TEST_ROOT
 
 Work = Callable[..., list[tuple[str, Any]]]
+
+EFFECT = TEST_ROOT[os.urandom(8)].key()
 
 
 def plain(task: Any) -> Any:
@@ -18,7 +22,7 @@ def plain(task: Any) -> Any:
 
 
 def transactional(tr: Any, task: Any) -> Any:
-    tr[b"effect"] = b"\x01"
+    tr[EFFECT] = b"\x01"
     return {"sent": task.data}
 
 
@@ -28,7 +32,7 @@ async def coroutine(task: Any) -> Any:
 
 
 async def transactional_coroutine(tr: aio.Transaction, task: Any) -> Any:
-    await tr.get(b"effect")
+    await tr.get(EFFECT)
     return {"sent": task.data}
 
 
@@ -37,7 +41,7 @@ def done(task: Any) -> Any:
 
 
 def done_with_effect(task: Any) -> Any:
-    raise Done(lambda tr: tr.set(b"effect", b"\x01"), {"sent": task.data})
+    raise Done(lambda tr: tr.set(EFFECT, b"\x01"), {"sent": task.data})
 
 
 @pytest.mark.parametrize(

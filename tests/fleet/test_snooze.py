@@ -107,6 +107,7 @@ def test_the_delay_of_a_snooze_is_a_number_of_seconds():
 
 @pytest.mark.parametrize("how", ["database", "its own transaction", "transactional"])
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.commits_by_hand
 def test_a_lease_that_its_handler_ends_is_not_lost(db, queue, caplog, verb, how):
     """No event and no log line says so; the verb of the handler is the outcome."""
     names = Names()

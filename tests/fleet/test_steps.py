@@ -1,6 +1,7 @@
 """Steps of handlers: what an attempt has done, the next one does not do again."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from fdbqueue import Database, TaskQueue, Worker, aio, transactional
 from fdbqueue.errors import InvalidArgument
 from tests.fleet.conftest import SOON
+from tests.guard import TEST_ROOT
 
 Work = Callable[..., list[tuple[str, Any]]]
-EFFECT = b"effect"
+EFFECT = TEST_ROOT[os.urandom(8)].key()
 
 
 def fail_once(task: Any) -> None:

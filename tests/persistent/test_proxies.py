@@ -326,6 +326,7 @@ def test_a_late_ack_is_noticed_by_the_queue_itself(still: Still) -> None:
     assert proxy.get_nowait() == "b"
 
 
+@pytest.mark.commits_by_hand
 def test_heartbeats_keep_fetched_items(still: Still) -> None:
     q = filled(still.opened(ttr=10), "a")
     q.get_nowait()

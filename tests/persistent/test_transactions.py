@@ -165,6 +165,7 @@ def test_a_lost_item_that_was_only_fetched_undoes_the_block(still: Still) -> Non
     assert drained(still.opened()) == ["a"]
 
 
+@pytest.mark.commits_by_hand
 def test_a_transaction_may_take_its_time(still: Still) -> None:
     """Longer than any transaction of the database lives; heartbeats go on."""
     q = filled(still.opened(ttr=10), "a")

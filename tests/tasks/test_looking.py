@@ -90,6 +90,7 @@ def test_a_page_of_large_tasks_is_bounded_in_bytes(db: Database, tasks: TaskQueu
     assert [task.data for page in pages for task in page] == [payload(n) for n in range(COUNT)]
 
 
+@pytest.mark.commits_by_hand
 def test_a_transaction_lists_the_same_pages(db: Database, tasks: TaskQueue, reads: Reads) -> None:
     pages = pages_of(lambda after: run(db, lambda tr: tasks.tasks(tr, "r", 99, after=after)))
     assert [len(page) for page in pages] == PAGES

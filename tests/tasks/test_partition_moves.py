@@ -75,6 +75,7 @@ def test_a_partition_stays_while_a_task_of_it_lies_ready(parted: MakeBench) -> N
     assert is_sound(b)
 
 
+@pytest.mark.commits_by_hand
 def test_a_withdrawal_by_an_old_plan_sets_the_flag(parted: MakeBench) -> None:
     b = parted()
     other = b.other_process()
@@ -194,6 +195,7 @@ def test_a_damaged_state_of_a_held_key_holds_no_longer(parted: MakeBench) -> Non
     assert (b.take(), is_sound(b)) == (None, True)
 
 
+@pytest.mark.commits_by_hand
 def test_a_callback_hears_of_a_task_that_changes_its_partition(parted: MakeBench) -> None:
     b, told = parted("utubettl"), Told()
     b.put(LARGE, key=KEY, delay=5)

@@ -34,6 +34,7 @@ def test_a_bad_number_is_refused_and_changes_nothing(parted: MakeBench, count: A
         TaskQueue.open(b.db, "other", root=b.root)
 
 
+@pytest.mark.commits_by_hand
 def test_256_partitions_work(parted: MakeBench) -> None:
     b = parted(partitions=256)
     ids = b.put_each(range(300))
@@ -103,6 +104,7 @@ def test_a_transaction_puts_tasks_of_several_keys(parted: MakeBench, kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.commits_by_hand
 def test_a_take_finds_the_tasks_of_any_partition(parted: MakeBench, kind: str) -> None:
     b = parted(kind, partitions=8)
     b.put_each(range(40))
@@ -139,6 +141,7 @@ def test_nothing_is_proven_over_all_partitions(parted: MakeBench, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.commits_by_hand
 def test_no_ready_task_is_without_a_flag(parted: MakeBench, kind: str) -> None:
     b = parted(kind, partitions=4)
     for number in range(12):
@@ -165,6 +168,7 @@ def test_a_put_conflicts_with_the_clear_of_its_flag(parted: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.commits_by_hand
 def test_numbers_are_sums_over_all_partitions(parted: MakeBench, kind: str) -> None:
     b = parted(kind, partitions=4)
     b.put_each(range(20))

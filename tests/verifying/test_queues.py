@@ -140,6 +140,7 @@ def test_a_change_between_two_slices_is_not_told(db: Database, space: Subspace) 
 
 
 @pytest.mark.usefixtures("small_slices")
+@pytest.mark.commits_by_hand
 def test_a_still_counter_is_compared_over_transactions(db: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", "fifo", root=space)
     queue.put_many(db, range(9))
