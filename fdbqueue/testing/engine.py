@@ -8,7 +8,7 @@ test catches it, retries, or gives up.
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.database import Database
@@ -22,8 +22,8 @@ from fdbqueue.embedded.transaction import Transaction
 from fdbqueue.embedded.writes import Pending, WriteBuffer
 from fdbqueue.fdberror import FDBError
 from fdbqueue.runtime import Runtime
-from fdbqueue.testing.audit.auditor import Auditor
 from fdbqueue.testing.audit.commit import Commit
+from fdbqueue.testing.audit.handed import HandedLocks
 from fdbqueue.testing.faults import Dice, Faults, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime
 from fdbqueue.testing.trace import Footprint, Operation, Trace
@@ -45,6 +45,14 @@ _STALL_MIN_S = 1.0
 _NO_ANSWER_S = 1.0
 
 
+class Hearer(Protocol):
+    """Hears of each commit, in their order."""
+
+    @property
+    def handed(self) -> HandedLocks: ...
+    def committed(self, store: Store, request: CommitRequest, commit: Commit) -> None: ...
+
+
 class Machine:
     """The simulated machine behind a database: its clock, its faults and its trace."""
 
@@ -55,7 +63,7 @@ class Machine:
         faults: Faults,
         trace: Trace,
         outages: Sequence[Sequence[tuple[float, float]]] = (),
-        auditor: Auditor | None = None,
+        auditor: Hearer | None = None,
     ) -> None:
         """`outages`: lists of pairs (start, stop) of virtual seconds between which the database does not
         answer. The `auditor` judges each commit.

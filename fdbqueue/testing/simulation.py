@@ -29,6 +29,8 @@ from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.stores import private_store
 from fdbqueue.fleet.asynchronous import is_asynchronous
+from fdbqueue.testing.aftermath.aftermath import Aftermath
+from fdbqueue.testing.aftermath.moment import Moments
 from fdbqueue.testing.audit.auditor import Auditor
 from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
@@ -180,7 +182,9 @@ class Simulation:
         self._afterwards: list[tuple[Callable[[Client], object], str]] = []
         self._limits: dict[str, float] = {}  # the values before this run
         self._store = self._open_store()
-        self._auditor = Auditor(Liveness(self._is_calm, self._goes_on))
+        self._moments = Moments(Random(f"{seed} moment"), self.scheduler)
+        self._auditor = Auditor(Liveness(self._is_calm, self._goes_on), self._moments.committed)
+        self._aftermath: Aftermath | None = None
         self._directory: SharedDirectory | None = None
 
     def _open_store(self) -> Store:
@@ -345,8 +349,7 @@ class Simulation:
             stuck = self._run_clients()
             untrue = self._auditor.untrue_in(self.trace)
             violations = [*self._failures(), *stuck, *self._auditor.violations, *untrue]
-            if not violations:
-                violations = self._judge(checkers)
+            violations = violations or self._judge(checkers) or self._outlived()
             self.trace.virtual_s = self.scheduler.now
             return Result(self.seed, tuple(violations), self.trace, self.scheduler.points, self.faults)
         finally:
@@ -366,6 +369,7 @@ class Simulation:
     def _run_clients(self) -> list[str]:
         try:
             self.scheduler.run(self._all_ended)
+            self._moments.over(self._auditor.mirror)
             for function, name in self._afterwards:
                 self._start(function, name, NONE)
                 self.scheduler.run(self._all_ended)
@@ -386,9 +390,21 @@ class Simulation:
             found = [sentence for checker in checkers for sentence in checker(self.trace, database)]
             return found or unsound(database)
 
+    def _outlived(self) -> list[str]:
+        """Let fresh processes take what the run has left at one moment, and tell what is stuck."""
+        moment = self._moments.chosen
+        if moment is None:
+            return []
+        # Some workloads have no sweep or pass of their own accord.
+        self.limit(**{name: usual for name, usual in self._limits.items() if name.endswith("_EVERY_S")})
+        self._aftermath = Aftermath(self.seed, moment, self._store, self._auditor.spaces, self.trace)
+        return self._aftermath.run()
+
     def _close(self) -> None:
         self.limit(**self._limits)
         self.scheduler.unwind()
+        if self._aftermath is not None:
+            self._aftermath.scheduler.unwind()
         for machine in self._machines:
             for watch in machine.watches:
                 watch.cancel()

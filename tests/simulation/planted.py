@@ -38,6 +38,7 @@ from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, stride, tel
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.groups import settling
+from fdbqueue.groups import waiting as group_waits
 from fdbqueue.limiting import bucket as limit_bucket
 from fdbqueue.limiting import gate as limit_gate
 from fdbqueue.limiting import slots as limit_slots
@@ -80,6 +81,7 @@ from fdbqueue.tasks import (
     repartition,
     result_looks,
     retaining,
+    room,
     routing,
     source,
     stepping,
@@ -3246,5 +3248,59 @@ PLANTS = (
         "exact_partitions",
         50,
         near=1,
+    ),
+    # Only the aftermath finds the following ones.
+    Plant(
+        "an end of a session that a dead process has begun, and no other one finishes",
+        ending._end_together,
+        "for dead in found if dead.begun}",
+        "for dead in found if dead.begun and False}",
+        "tasks",
+        100,
+        near=1,
+    ),
+    Plant(
+        "a slot that comes back, and wakes no take of another queue",
+        limit_state.give_slots,
+        "ring(tr, keys)",
+        "pass",
+        "limited",
+        200,
+        near=3,
+    ),
+    Plant(
+        "a wait for a group that does not hear of its end",
+        group_waits._look,
+        "return found, [tr.watch(keys.group(group))]",
+        "return found, [tr.watch(keys.group_cancelled(group))]",
+        "groups",
+        50,
+    ),
+    Plant(
+        "a wait for a progress that does not hear of the end of its task",
+        progress._look,
+        "tr.watch(change.shape.keys.task(id_))",
+        "tr.watch(change.shape.keys.paused)",
+        "follows",
+        50,
+        near=1,
+    ),
+    Plant(
+        "a put that waits for room, and does not hear of the end of a task",
+        room.Room._watch_if_full,
+        "shape.keys.live if shape.plan is None",
+        "shape.keys.paused if shape.plan is None",
+        "bounded",
+        100,
+        near=3,
+    ),
+    Plant(
+        "a keeper that sweeps the first of its queues only",
+        keeper.Keeper._tidy_all,
+        "self._living()",
+        "self._living()[:1]",
+        "several",
+        200,
+        near=16,
     ),
 )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from fdbqueue.testing import all_workloads, checkers, soundness
+from fdbqueue.testing.aftermath import left, waiters, watching
 from fdbqueue.testing.audit import (
     answers,
     bounds,
@@ -53,6 +54,7 @@ AUDIT = (
     unseen,
 )
 """The rules of the auditor, which judge every workload."""
+AFTERMATH = (left, waiters, watching)
 _BUGS = {plant.what: plant for plant in PLANTS}
 
 
@@ -88,5 +90,5 @@ def _source_of(workload: str) -> str:
     build = all_workloads()[workload].build
     here = inspect.getsource(inspect.getmodule(build) or common)
     beside = [line.split()[1] for line in here.splitlines() if line.startswith("from fdbqueue.testing")]
-    modules = [checkers, soundness, common, by_key, *AUDIT, *map(import_module, beside)]
+    modules = [checkers, soundness, common, by_key, *AUDIT, *AFTERMATH, *map(import_module, beside)]
     return here + "".join(map(inspect.getsource, modules))

@@ -1,6 +1,6 @@
 """The auditor: hears of each commit, and tells the rules of each queue which of its keys have changed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 
@@ -44,10 +44,12 @@ Rules = QueueRules | Partitioned | PartitionedItems
 class Auditor:
     """Judges the commits of one simulation, in their order."""
 
-    def __init__(self, liveness: Liveness) -> None:
+    def __init__(self, liveness: Liveness, hear: Callable[[Commit, Mirror], None]) -> None:
+        """`hear` is called with each commit, and the rows after it."""
         self.violations: list[str] = []
+        self._hear = hear
         self.handed = HandedLocks()
-        self._mirror = Mirror()
+        self.mirror = Mirror()
         self._registry = Registry(DEFAULT_ROOT)
         root = self._registry.keys
         self._root = Agreement(RootChecks(self._registry), root.prefix, root.all_contents)
@@ -59,9 +61,12 @@ class Auditor:
         self._prefixes: dict[int, bytes] = {}
         """The prefixes of the queues that have definitions, by their ids."""
         self._spaces: list[QueueRules] = []
+        self.spaces: list[AnyQueue] = []
+        """The queues over subspaces."""
 
     def watch(self, queues: Sequence[AnyQueue]) -> None:
         """Judge these queues over subspaces, too. Those with names are found by their definitions."""
+        self.spaces += queues
         self._spaces += [
             QueueRules(subject_of(queue), self._liveness, registered=False, handed=self.handed)
             for queue in queues
@@ -78,7 +83,8 @@ class Auditor:
     def committed(self, store: Store, request: CommitRequest, commit: Commit) -> None:
         """Judge the last commit of the store."""
         with store.begin() as txn:
-            changes = self._mirror.follow(txn, request)
+            changes = self.mirror.follow(txn, request)
+        self._hear(commit, self.mirror)
         if len(self.violations) >= VIOLATIONS_MAX:
             return
         cleared = list(request.buffer.cleared)
@@ -91,11 +97,11 @@ class Auditor:
         root = {key: values for key, values in changes.items() if self._is_of_root(key)}
         if root:
             self._define(root)
-            step = Step(commit, root, cleared, [key for key in self._mirror.unseen if key in root])
+            step = Step(commit, root, cleared, [key for key in self.mirror.unseen if key in root])
             told = chain(
-                self._root.judge(step, self._mirror),
+                self._root.judge(step, self.mirror),
                 self._sessions.judge(step),
-                self._limits.judge(step, self._mirror),
+                self._limits.judge(step, self.mirror),
                 changed_unseen_in_root(self._registry.keys, step),
                 lost_in_root(self._registry.keys, step),
             )
@@ -106,9 +112,9 @@ class Auditor:
         for rules in (*self._named.values(), *self._spaces):
             part = {key: values for key, values in changes.items() if key.startswith(rules.prefix)}
             if part:
-                unseen = [key for key in self._mirror.unseen if key in part]
-                kept = [key for key in self._mirror.kept if key.startswith(rules.prefix)]
-                yield from rules.judge(Step(commit, part, cleared, unseen, kept), self._mirror)
+                unseen = [key for key in self.mirror.unseen if key in part]
+                kept = [key for key in self.mirror.kept if key.startswith(rules.prefix)]
+                yield from rules.judge(Step(commit, part, cleared, unseen, kept), self.mirror)
                 ended += rules.leases_ended
         if root:
             yield from ends_counted(self._registry.keys, Step(commit, root), ended)
@@ -138,7 +144,7 @@ class Auditor:
         member = layer.pack((session,))
         owners = (layer.pack((OWNERS,), prefix=prefix) for prefix in self._prefixes.values())
         return any(
-            key.endswith(member) for under in owners for key in self._mirror.keys_in(under, under + b"\xff")
+            key.endswith(member) for under in owners for key in self.mirror.keys_in(under, under + b"\xff")
         )
 
     def _define(self, changes: dict[bytes, Values]) -> None:

@@ -1,6 +1,6 @@
 """The rows of a database as of its last commit, kept beside the engine: each commit tells its writes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -37,6 +37,17 @@ class Mirror(Seen):
     def under(self, start: bytes, stop: bytes) -> Iterator[Row]:
         for key in self.keys_in(start, stop):
             yield Row(key, self._stored[key])
+
+    @classmethod
+    def holding(cls, rows: Mapping[bytes, bytes]) -> "Mirror":
+        """Of a database that has these rows."""
+        made = cls()
+        made._stored.update(rows)
+        return made
+
+    def copied(self) -> dict[bytes, bytes]:
+        """The rows as they are now."""
+        return dict(self._stored)
 
     def keys_in(self, start: bytes, stop: bytes) -> Iterator[bytes]:
         keys: Iterator[bytes] = self._stored.irange(start, stop, (True, False))

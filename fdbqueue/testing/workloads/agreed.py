@@ -7,6 +7,7 @@ from fdbqueue.database import Database, run
 from fdbqueue.fair.queue import FairQueue
 from fdbqueue.seam import Transaction
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.callers import once
@@ -65,7 +66,7 @@ def agreed(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(repeat(consume), f"consumer-{number}")
     simulation.client(repeat(audit), "auditor")
     simulation.afterwards(audit, "last look")
-    return [closed_means_empty, as_many_as_there_are, bounded()]
+    return [closed_means_empty, as_many_as_there_are, bounded(), sound(fair if is_fair else plain)]
 
 
 def closed_means_empty(trace: Trace, _: Database) -> Iterator[str]:

@@ -1,0 +1,178 @@
+"""The aftermath of a run: the time that it allows, and the sentences that it tells of stuck things."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fdbqueue import Queue, Schedule, Session, Subspace, TaskQueue, limits
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.sessions.keeper import Keeper
+from fdbqueue.testing import Case, Client, Simulation, all_workloads
+from fdbqueue.testing.aftermath.bounds import SETTLED_S, last_deadline_us, slack_s
+from fdbqueue.testing.aftermath.moment import Moments
+from fdbqueue.testing.audit.commit import Commit
+from fdbqueue.testing.audit.mirror import Mirror
+from fdbqueue.testing.faults import NONE
+from fdbqueue.testing.scheduler import Scheduler
+from fdbqueue.testing.simulation import Result
+from fdbqueue.testing.soundness import sound
+
+ROOT = RootKeys(DEFAULT_ROOT)
+NOW_US = 1_700_000_000_000_000
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+WITHOUT = {"bank", "processes", "rings", "unflushed"}
+"""The workloads of the engine alone."""
+ITEMS = Queue(Subspace(("items",)))
+
+
+def outlived(function: Callable[[Client], object], *spaces: Queue) -> Result:
+    """Run one client, which dies at the end of `function`, and the aftermath of that death."""
+    seed = next(seed for seed in range(100) if is_at_the_end(seed))
+    simulation = Simulation(seed, faults=NONE)
+
+    def live(client: Client) -> None:
+        function(client)
+        simulation.scheduler.die(client.runtime.host)
+
+    simulation.client(live, "mortal")
+    return simulation.run([sound(*spaces)])
+
+
+def is_at_the_end(seed: int) -> bool:
+    """True if the aftermath of a seed begins with the end of the clients."""
+    moments = Moments(Random(f"{seed} moment"), Scheduler(Random(0), 1))
+    moments.committed(commit(1), Mirror())
+    was_before = moments.chosen is not None
+    moments.over(Mirror())
+    return moments.chosen is not None and not was_before
+
+
+def commit(version: int) -> Commit:
+    return Commit(version, None, "client", "machine", version, "", NOW_US)
+
+
+def take_and_die(client: Client) -> None:
+    q = TaskQueue.create(client.db, "jobs")
+    q.put(client.db, 1)
+    assert q.take(client.db, 0) is not None
+
+
+def test_a_task_of_a_dead_holder_is_taken_again() -> None:
+    result = outlived(take_and_die)
+    assert result.violations == ()
+    assert "second" in {who for _, who, what, _ in result.trace.events if what == "begins"}
+
+
+def test_a_session_that_is_never_ended_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Keeper, "_end_the_dead", lambda _: None)
+    monkeypatch.setattr(Keeper, "ended_overdue", lambda *_: False)
+    told = "\n".join(outlived(take_and_die).violations)
+    assert "is taken, and its holder is gone" in told
+    assert "a heartbeat is left of a process that is gone" in told
+
+
+def test_a_session_with_a_later_deadline_is_left_alone() -> None:
+    def hold(client: Client) -> None:
+        q = TaskQueue.create(client.db, "jobs")
+        q.put(client.db, 1)
+        assert q.take(client.db, 0, session=Session(client.db, ttr=float("inf"))) is not None
+
+    assert outlived(hold).violations == ()
+
+
+def test_an_entry_beside_a_take_that_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the dead session makes its task ready, and here no watch wakes a take."""
+    monkeypatch.setattr("fdbqueue.line.waiting.Place._wait", slept)
+    monkeypatch.setattr(limits, "LOOK_EVERY_S", 8.0)
+    assert any("lay beside a take that waits" in text for text in outlived(take_and_die).violations)
+
+
+def slept(place: object, watches: Sequence[object], patience_s: float) -> None:
+    """A sleep in the line that no watch ends."""
+    for watch in watches:
+        watch.cancel()  # type: ignore[attr-defined]
+    place._runtime.sleep(patience_s)  # type: ignore[attr-defined]
+
+
+def test_an_item_that_no_take_finds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the take returns at once, so no entry lies beside it for long before the scan."""
+    monkeypatch.setattr(Queue, "dequeue", lambda *given: given[2])
+    monkeypatch.setattr("fdbqueue.testing.aftermath.watching.PROMPT_S", 1000.0)
+    told = outlived(lambda client: ITEMS.enqueue(client.db, 1), ITEMS).violations
+    assert any("are available, and no take finds them" in text for text in told)
+
+
+def test_a_schedule_that_no_process_fires_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(client: Client) -> None:
+        TaskQueue.create(client.db, "jobs")
+        Schedule.create(client.db, "hourly", every=1, queue="jobs")
+
+    assert outlived(create).violations == ()
+    monkeypatch.setattr("fdbqueue.schedules.passing.Pass.do", lambda *_: None)
+    assert any("has not fired its due time" in text for text in outlived(create).violations)
+
+
+def test_a_thread_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(keeper: Keeper) -> None:
+        """Wait for ever."""
+        keeper._runtime.event().wait(None)
+
+    monkeypatch.setattr(Keeper, "_run", wait)
+    told = outlived(take_and_die).violations
+    assert told == ("aftermath: all tasks wait for ever: fdbqueue-keeper did not end",)
+
+
+def test_the_aftermath_changes_nothing_in_its_run() -> None:
+    def live(client: Client) -> None:
+        take_and_die(client)
+
+    def events(is_over: bool) -> Iterator[object]:
+        simulation = Simulation(next(filter(is_at_the_end, range(100))), faults=NONE)
+        simulation._moments._is_over |= is_over
+        simulation.client(live, "mortal")
+        for event in simulation.run().trace.events:
+            if event[2] == "begins":
+                return
+            yield event
+
+    assert list(events(False)) == list(events(True))
+
+
+def test_a_moment_is_a_commit_the_end_or_none() -> None:
+    found: set[int | None] = set()
+    for seed in range(100):
+        moments = Moments(Random(seed), Scheduler(Random(0), 1))
+        for version in (1, 2, 3):
+            moments.committed(commit(version), Mirror.holding({b"version": bytes((version,))}))
+        moments.over(Mirror.holding({b"version": b"\x09"}))
+        moments.committed(commit(4), Mirror.holding({b"version": b"\x04"}))
+        found.add(None if moments.chosen is None else moments.chosen.rows[b"version"][0])
+    assert found == {None, 1, 2, 3, 9}
+
+
+def test_the_last_deadline_is_that_of_a_session() -> None:
+    rows = Mirror.holding({ROOT.beat_due(NOW_US + 7, b"a"): b"", ROOT.beat_due(NOW_US + 3, b"b"): b""})
+    assert last_deadline_us(rows, ROOT, [], NOW_US) == NOW_US + 7
+    far = Mirror.holding({ROOT.beat_due(NOW_US * 2, b"a"): b""})
+    assert last_deadline_us(far, ROOT, [], NOW_US) == NOW_US
+
+
+def test_the_slack_grows_with_the_processes_that_sweep() -> None:
+    each_s = limits.SESSIONS_SWEPT_EVERY_S + limits.SWEEP_EVERY_S
+    alive = Mirror.holding({ROOT.beat_due(NOW_US + 7, b"a"): b""})
+    assert slack_s(Mirror(), ROOT, NOW_US) == SETTLED_S + each_s
+    assert slack_s(alive, ROOT, NOW_US) == SETTLED_S + 2 * each_s
+
+
+@pytest.mark.parametrize("name", sorted(set(all_workloads()) - WITHOUT))
+def test_a_workload_has_an_aftermath_in_some_runs(name: str) -> None:
+    workload = all_workloads()[name]
+    traces = (Case.of(workload, seed).run().trace for seed in range(12))
+    assert any(what == "begins" for trace in traces for _, _, what, _ in trace.events)
+
+
+def test_the_page_gives_a_reason_for_each_workload_without() -> None:
+    page = PAGE.read_text().partition("## Liveness")[2].partition("\n## ")[0]
+    assert [name for name in sorted(WITHOUT) if f"`{name}`" not in page] == []
