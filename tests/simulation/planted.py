@@ -3184,7 +3184,7 @@ PLANTS = (
         "due_us <= late_us and missed == ONCE",
         "exact_schedules",
         50,
-        near=2,
+        near=15,
     ),
     Plant(
         "a first pause after a failed firing of two seconds",
@@ -3193,7 +3193,7 @@ PLANTS = (
         "min(tries, 30)",
         "exact_schedules",
         50,
-        near=1,
+        near=0,
     ),
     Plant(
         "a page of schedules that loses its last one",
@@ -3211,7 +3211,7 @@ PLANTS = (
         "now_us",
         "exact_schedules",
         300,
-        near=64,
+        near=131,
     ),
     Plant(
         "a pass that ends after a full batch of due times",
@@ -3220,7 +3220,7 @@ PLANTS = (
         "pass",
         "exact_schedules",
         50,
-        near=13,
+        near=2,
     ),
     Plant(
         "an explanation that counts the tasks of one partition",
@@ -3302,5 +3302,32 @@ PLANTS = (
         "several",
         200,
         near=16,
+    ),
+    Plant(
+        "a touch that forgets the token of its lock",
+        store.Elements.touch,
+        "Lock(now_us, Lock.from_bytes(held.value).token)",
+        "Lock(now_us, b'')",
+        "exact_elements",
+        50,
+        near=0,
+    ),
+    Plant(
+        "a remove that does not compare the token of its lock",
+        store.Elements.remove,
+        "(tr, name, token, ",
+        "(tr, name, None, ",
+        "exact_elements",
+        100,
+        near=5,
+    ),
+    Plant(
+        "a pass that ends with a full batch of names",
+        cursor.Cursor._read_ahead,
+        "len(found) < self._batch",
+        "len(found) <= self._batch",
+        "exact_elements",
+        100,
+        near=6,
     ),
 )

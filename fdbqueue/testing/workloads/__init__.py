@@ -53,6 +53,7 @@ _MODULES = (
     "elements",
     "emptied",
     "exact",
+    "exact_elements",
     "exact_groups",
     "exact_line",
     "exact_partitions",

@@ -9,6 +9,9 @@ from fdbqueue.testing.workloads.exact_schedules_plan import Plan
 from fdbqueue.testing.workloads.exact_schedules_times import local, zone_of
 from fdbqueue.testing.workloads.exact_times import is_over, micro
 
+LAST = (2**63, "")
+"""Behind all due schedules."""
+
 
 @dataclass
 class Put:
@@ -38,7 +41,7 @@ class Model:
             while page := [one for one in self._due() if one > after][: limits.SCHEDULES_DUE_READ]:
                 fired = [self._fire(self.plans[name]) for _, name in page]
                 tasks, has_more = tasks + sum(fired), has_more or limits.SCHEDULE_FIRED_MAX in fired
-                after = page[-1]
+                after = page[-1] if len(page) == limits.SCHEDULES_DUE_READ else LAST
             after = (0, "")
         return tasks
 
