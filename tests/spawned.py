@@ -49,6 +49,20 @@ class Crew:
                 time.sleep(0.005)
             self.kill_one()
 
+    def kill_after(self, is_time: Callable[[], bool], within_s: float = 300) -> None:
+        until = time.monotonic() + within_s
+        while not is_time():
+            assert time.monotonic() < until, "nothing goes on"
+            time.sleep(0.02)
+        self.kill_one()
+
+    def stall_one(self, seconds: float) -> None:
+        """SIGSTOP, and after that time SIGCONT."""
+        process, _ = self._random.choice(self._living)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGCONT)
+
     def finish(self, within_s: float = 300) -> list[int]:
         """How each of them ended."""
         return [process.wait(within_s) for process, _ in self._living]

@@ -11,6 +11,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import embedded, errors, testing
+from fdbqueue.testing import history
 from tests.page import page
 
 THE_BINDINGS_OWN = {"tuple", "Subspace", "LATEST_API_VERSION", "impl"}
@@ -24,6 +25,7 @@ def public_names() -> set[str]:
         *(f"fdbqueue.errors.{name}" for name in errors.__all__),
         *(f"fdbqueue.embedded.{name}" for name in set(embedded.__all__) - THE_BINDINGS_OWN),
         *(f"fdbqueue.testing.{name}" for name in names_imported_by(testing)),
+        *(f"fdbqueue.testing.history.{name}" for name in names_imported_by(history)),
     }
 
 

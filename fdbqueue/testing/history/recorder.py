@@ -1,0 +1,72 @@
+"""Writes the calls of one thread down while it makes them.
+
+Each line is written by one system call, so a process that is killed has written it or not:
+
+    {"process": "w1", "number": 0, "begin_us": 17, "name": "take", "argument": null}
+    {"process": "w1", "number": 0, "end_us": 42, "result": "v1"}
+
+A call whose second line is missing has an unknown result.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fdbqueue.runtime import RealRuntime, Runtime
+
+R = TypeVar("R")
+SUFFIX = ".history"
+REFUSED = "refused"
+"""The result of a call that has raised an error by which the queue says that nothing was changed."""
+
+
+class Recorder:
+    """The calls of one process of a history, in the file `process`.history of `directory`.
+
+    For each thread, use a recorder with a name of its own. The clock is the monotonic one, which all
+    processes of a machine share. It does not go on over a restart of the machine.
+    """
+
+    def __init__(self, directory: Path, process: str, runtime: Runtime | None = None) -> None:
+        self._process = process
+        self._runtime = runtime or RealRuntime()
+        path = directory / f"{process}{SUFFIX}"
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+        self._number = 0
+
+    def call(
+        self,
+        name: str,
+        argument: Any,
+        function: Callable[[], R],
+        *,
+        shown: Callable[[R], Any] = lambda result: result,
+        refusals: tuple[type[Exception], ...] = (),
+    ) -> R | None:
+        """Call `function`, record it, and return its result; None if it has raised one of `refusals`.
+
+        `argument`, and the value that `shown` makes of the result, must be values of JSON. A refusal is the
+        result "refused". After any other error the result of the call is unknown.
+        Raises: the errors of `function`, refusals aside.
+        """
+        number, self._number = self._number, self._number + 1
+        self._write({"number": number, "begin_us": self._now_us(), "name": name, "argument": argument})
+        try:
+            result = function()
+        except refusals:
+            self._write({"number": number, "end_us": self._now_us(), "result": REFUSED})
+            return None
+        self._write({"number": number, "end_us": self._now_us(), "result": shown(result)})
+        return result
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _now_us(self) -> int:
+        return round(self._runtime.monotonic() * 1_000_000)
+
+    def _write(self, event: dict[str, Any]) -> None:
+        line = json.dumps({"process": self._process, **event}) + "\n"
+        os.write(self._file, line.encode())
