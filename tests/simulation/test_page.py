@@ -14,7 +14,7 @@ PAGE = page("docs/testing.md")
 
 
 def example() -> str:
-    return "\n\n".join(examples_on(PAGE))
+    return "\n\n".join(text for text in examples_on(PAGE) if "@workload" in text)
 
 
 @pytest.fixture
