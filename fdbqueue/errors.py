@@ -388,6 +388,9 @@ class FleetRefused(FdbQueueError):
 class QueueFull(FdbQueueError):
     """The queue {name!r} is full: it holds {current_size} tasks, its capacity is {capacity}. Nothing was put."""
 
+    current_size: int
+    capacity: int
+
 
 class FairQueueFull(QueueFull):
     """Queue overflow: there are {current_size} items, and the capacity is {capacity}. Nothing was put."""

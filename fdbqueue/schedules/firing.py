@@ -109,8 +109,8 @@ def _put_turn(
     turn = turn_of(times, missed, due_us, now_us)
     try:
         return turn, put(turn.times_us) if turn.times_us else []
-    except QueueFull:  # a small queue may never have room for all of them at once
-        turn = turn_of(times, missed, due_us, now_us, most=1)
+    except QueueFull as full:  # a small queue may never have room for all of them at once
+        turn = turn_of(times, missed, due_us, now_us, most=max(1, full.capacity - full.current_size))
         return turn, put(turn.times_us)
 
 

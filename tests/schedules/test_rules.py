@@ -480,10 +480,10 @@ def test_a_failed_schedule_is_tried_again_until_it_succeeds(bench: ScheduleBench
     assert (found.error, found.tries, found.fired) == (None, 0, 1)
 
 
-def test_more_due_times_than_a_queue_has_room_for_get_their_tasks_one_by_one(bench: ScheduleBench) -> None:
+def test_missed_due_times_fill_a_small_queue(bench: ScheduleBench) -> None:
     queue = bench.queue_of("limfifottl", "small", capacity=3)
     schedule = bench.create(queue="small", missed="all")
-    assert [bench.pass_after(5 * HOUR_S), *(bench.pass_after(0) for _ in range(3))] == [1, 1, 1, 0]
+    assert [bench.pass_after(5 * HOUR_S), bench.pass_after(0)] == [3, 0]
     assert "QueueFull" in str(schedule.status(bench.db).error)
     queue.truncate(bench.db)
     assert bench.pass_after(1) == 2

@@ -61,8 +61,8 @@ class Model:
         plan.error = self.refusal(plan.queue, len(times)) if times else None
         if plan.error == "QueueFull":
             plan.due = before
-            times = plan.turn(self.now, 1)
-            plan.error = self.refusal(plan.queue, 1)
+            times = plan.turn(self.now, max(1, self.room - len(self.queues[plan.queue])))
+            plan.error = self.refusal(plan.queue, len(times))
         if plan.error is not None:
             plan.due, plan.tries = before, plan.tries + 1
             waits = min(limits.SCHEDULE_RETRY_FIRST_S * 2 ** (plan.tries - 1), limits.SCHEDULE_RETRY_MAX_S)
