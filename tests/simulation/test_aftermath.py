@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from fdbqueue import Queue, Schedule, Session, Subspace, TaskQueue, limits
+from fdbqueue import Group, GroupNotFound, Queue, Schedule, Session, Subspace, TaskQueue, limits
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.keeper import Keeper
 from fdbqueue.testing import Case, Client, Simulation, all_workloads
@@ -112,6 +112,31 @@ def test_a_schedule_that_no_process_fires_is_told(monkeypatch: pytest.MonkeyPatc
     assert outlived(create).violations == ()
     monkeypatch.setattr("fdbqueue.schedules.passing.Pass.do", lambda *_: None)
     assert any("has not fired its due time" in text for text in outlived(create).violations)
+
+
+def test_a_thread_that_raises_an_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(TaskQueue, "take", fail)
+    told = outlived(lambda client: TaskQueue.create(client.db, "jobs").put(client.db, 1)).violations
+    assert told[0] == "aftermath: waiter-0 raised ValueError('broken')"
+
+
+def test_a_wait_for_a_group_that_is_gone_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that is kept for a short time only may go before the wait looks again."""
+
+    def put(client: Client) -> None:
+        q = TaskQueue.create(client.db, "jobs")
+        members = Group.create(client.db)
+        members.put(client.db, q, 1)
+        members.close(client.db)
+
+    def gone(group: Group, *_: object) -> None:
+        raise GroupNotFound(id=group.id)
+
+    monkeypatch.setattr(Group, "wait", gone)
+    assert outlived(put).violations == ()
 
 
 def test_a_thread_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

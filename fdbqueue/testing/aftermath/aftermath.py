@@ -90,7 +90,8 @@ class Aftermath:
                 self.scheduler.now += tokens_s(rows, root, 0)  # as many as a burst
                 self._live("third", queues, self.scheduler.now + self._slack_s(), is_last=True)
         except Stuck as reason:
-            return [f"aftermath: {reason}: {', '.join(self._running())} did not end"]
+            stuck = [*self._failures(), f"{reason}: {', '.join(self._running())} did not end"]
+            return [f"aftermath: {text}" for text in stuck]
         stuck = [*self._failures(), *self._watching.violations, *self._late]
         stuck = stuck or [*self._left(queues), *self._unsound()]
         return [f"aftermath: {text}" for text in stuck]
@@ -135,7 +136,9 @@ class Aftermath:
         self._trace.note(self.scheduler.now, name, "begins")
         self._tasks = machine.host.tasks
         self.scheduler.spawn(machine.host, main, name)
-        self.scheduler.run(lambda: not self._running())
+        self.scheduler.run(lambda: bool(self.scheduler.failures) or not self._running())
+        if self.scheduler.failures:
+            raise Stuck("a thread has failed")
         late_s = self.scheduler.now - until_s
         if late_s > limits.CLOSE_TIMEOUT_S:
             self._late.append(f"the {name} process has ended {late_s:.1f} s too late")

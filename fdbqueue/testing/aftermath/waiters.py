@@ -1,12 +1,13 @@
 """Waiters: calls of an aftermath that wait for something else than an entry. Each is answered in time."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 from fdbqueue.database import Database
-from fdbqueue.errors import FdbQueueError, GroupTimeout, QueueFull, ResultTimeout
+from fdbqueue.errors import FdbQueueError, GroupNotFound, GroupTimeout, QueueFull, ResultTimeout
 from fdbqueue.groups.group import Group
 from fdbqueue.records.groups import readable_row
 from fdbqueue.records.keys import Record, TaskKeys, id_text, record_of
@@ -72,10 +73,11 @@ def _changed(key: bytes, watching: Watching) -> float | None:
 
 
 def _end_of_group(group: str, db: Database, timeout_s: float) -> bool:
-    try:
-        Group.open(db, group).wait(db, timeout_s)
-    except GroupTimeout:
-        return False
+    with suppress(GroupNotFound):  # it has ended, and is not kept
+        try:
+            Group.open(db, group).wait(db, timeout_s)
+        except GroupTimeout:
+            return False
     return True
 
 
