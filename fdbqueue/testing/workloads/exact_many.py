@@ -56,8 +56,11 @@ class Many(Verbs):
     def let_a_session_die(self) -> None:
         """Take a task for a session that has no heartbeat any more, until the session is dead.
 
-        A sweep ends it; or the next opener of its name, before its own session begins.
+        A sweep ends it; or the next opener of its name, before its own session begins. Its tasks come back
+        before or after those with a lapsed lease, so no two of them may want the same unique key.
         """
+        if any(life.scope == "queued" for life in self.model.lives.values()):
+            return
         db, name = self.caller.client.db, self.random.choice((None, "named"))
         session = Session(db, name, DIES_AFTER_S)
         self.sessions["dying"] = session
