@@ -27,6 +27,7 @@ from fdbqueue.fleet.worker import Worker
 from fdbqueue.groups.group import Group, Members, group, list_groups
 from fdbqueue.groups.progress import GroupProgress
 from fdbqueue.holder import Holder, HolderProcess
+from fdbqueue.limiting.key_looks import LimitKey
 from fdbqueue.limiting.limit import Limit
 from fdbqueue.log_fields import LogFields
 from fdbqueue.open import open as open
@@ -107,6 +108,7 @@ __all__ = [
     "Limit",
     "LimitFigures",
     "LimitHolder",
+    "LimitKey",
     "LockToken",
     "LogFields",
     "Members",

@@ -1,6 +1,7 @@
 """A limit that is reached, and the tasks that hold its slots: public frozen values (docs/limits.md)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,4 +27,9 @@ class ReachedLimit:
     next: float | None
     """The time of the next token of a limit of starts."""
     holders: tuple[LimitHolder, ...]
-    """Tasks that hold slots, at most limits.LIMIT_HOLDERS_SHOWN, in any queue."""
+    """Tasks that hold slots, at most limits.LIMIT_HOLDERS_SHOWN, in any queue; only those of the key, if the
+    limit counts each key apart.
+    """
+    per_key: bool = False
+    """True if the limit counts each key apart, and the task names it with `key`."""
+    key: Any = None

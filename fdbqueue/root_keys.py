@@ -78,7 +78,13 @@ _SHAPES: dict[Any, list[type]] = {
 
 _LIMIT_SHAPES: dict[Any, list[list[type]]] = {
     LIMIT: [[str]],
-    LIMITED: [[str, int], [str, int, int, bytes]],
+    LIMITED: [
+        [str, int],
+        [str, int, bytes],
+        [str, int, int, bytes],
+        [str, int, bytes, int, int, bytes],
+        [str, int, bytes, int, int, int, bytes],
+    ],
 }
 
 _ALL_SHAPES: dict[Any, list[list[type]]] = {

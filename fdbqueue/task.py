@@ -56,7 +56,7 @@ class Task:
     headers: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The headers of its put: texts beside the data, readable without its codec."""
     limits: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """The limits that it names, beside those of its queue; the values are None."""
+    """The limits that it names, beside those of its queue, each with the key that it names, or None."""
     result_ttl: float | None = None
     """Time for which the result of its ack is kept, in seconds; None if none was asked for."""
     steps: int = 0

@@ -43,6 +43,8 @@ class Limit:
     set = staticmethod(_awaited(BlockingLimit.set))
     open = staticmethod(_awaited(BlockingLimit.open))
     list = staticmethod(_awaited(BlockingLimit.list))
+    open_key = staticmethod(_awaited(BlockingLimit.open_key))
+    keys = staticmethod(_awaited(BlockingLimit.keys))
     delete = staticmethod(_awaited(BlockingLimit.delete))
 
 

@@ -28,9 +28,10 @@ def schedule_rows(figures: Figures) -> list[Row]:
 def _allows(row: Row) -> str:
     if row["free"] is None:
         return "missing"
+    of_key = " for each key" if row["per_key"] else ""
     if row["slots"] is not None:
-        return f"{row['slots']} at a time"
-    return f"{row['rate']} in {row['per_s']:g} s, burst {row['burst']}"
+        return f"{row['slots']} at a time{of_key}"
+    return f"{row['rate']} in {row['per_s']:g} s, burst {row['burst']}{of_key}"
 
 
 def _used(row: Row) -> str:

@@ -13,7 +13,7 @@ from fdbqueue.cli.get import get as get_lines
 from fdbqueue.cli.group import cli, create_option, in_a_place, json_option, queue_argument, stdout_of
 from fdbqueue.cli.parameters import SPAN, WAIT, Input, Scope, Seconds
 from fdbqueue.cli.put import Sink
-from fdbqueue.cli.put_values import header_of, values_of
+from fdbqueue.cli.put_values import header_of, values_of, with_limit_key
 from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.values import LineReader, line_of
@@ -57,6 +57,9 @@ _NOTHING = object()
     "--debounce-max", type=SPAN, metavar="S", help="of debounce: ready S seconds after the first put"
 )
 @click.option("--limit", "limits", multiple=True, metavar="NAME", help="of tasks: a limit; repeatable")
+@click.option(
+    "--limit-key", "limit_key", type=(str, str), metavar="NAME KEY", help="of tasks: a limit, for KEY"
+)
 @click.option("--group", metavar="GROUP", help="of tasks: members of an open group, by its id")
 @click.option("--after", metavar="ID", help="of tasks: delayed until the task ID of QUEUE has ended")
 @click.option("--timeout", type=WAIT, metavar="S", help="of tasks: wait S seconds for room in a full queue")
@@ -89,6 +92,7 @@ def put(
     given = {name: value for name, value in options.items() if value not in (None, ())}
     for name in {"key", "unique"} & set(given):
         given[name] = values_of((given[name],), text)[0]
+    with_limit_key(given, text)
     if "headers" in given:
         given["headers"] = dict(map(header_of, given["headers"]))
     with place.database(create=create) as database:
@@ -198,6 +202,7 @@ _FLAGS = {
     "pri": "priority",
     "headers": "header",
     "limits": "limit",
+    "limit_key": "limit-key",
     "result_ttl": "result-ttl",
     "on_conflict": "on-conflict",
     "debounce_max": "debounce-max",

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from fdbqueue.cli.group import cli, help_without_command, in_a_place, json_option, stdout_of
+from fdbqueue.cli.paging import paged
 from fdbqueue.cli.parameters import SPAN
+from fdbqueue.cli.put_values import values_of
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of
@@ -32,6 +35,7 @@ def limit(context: click.Context) -> None:
 @click.option("--rate", type=click.IntRange(min=1), metavar="N", help="N tasks start in --per seconds")
 @click.option("--per", type=SPAN, metavar="S", help="the seconds of --rate")
 @click.option("--burst", type=click.IntRange(min=1), metavar="N", help="N more at once [a tenth of --rate]")
+@click.option("--per-key", is_flag=True, help="for each key that tasks name")
 @json_option
 @in_a_place
 @click.pass_obj
@@ -43,14 +47,17 @@ def set_(
     rate: int | None,
     per: float | None,
     burst: int | None,
+    per_key: bool,
     as_json: bool,
 ) -> None:
     """Create the limit NAME, or change it: --slots N, or --rate N --per S.
 
-    Tasks that run go on. With fewer slots than tasks that run, no task starts until fewer run.
+    With --per-key, each key that tasks name has so many. Tasks that run go on. With fewer slots than tasks
+    that run, no task starts until fewer run.
     """
     with place.database(create=True) as database:
-        found = Limit.set(database, name, slots=slots, rate=rate, per=per, burst=burst, root=place.root)
+        numbers: dict[str, Any] = {"slots": slots, "rate": rate, "per": per, "burst": burst}
+        found = Limit.set(database, name, **numbers, per_key=per_key, root=place.root)
     tell(signals, f"the limit {name!r} allows {_told(found)}", asdict(found), as_json)
 
 
@@ -83,6 +90,43 @@ def show_(signals: Signals, place: Place, name: str, as_json: bool) -> None:
     show(signals, _holders(found), HOLDER_COLUMNS, as_json=False)
 
 
+@limit.command()
+@name_argument
+@click.option(
+    "--key", metavar="KEY", help="only KEY, as JSON or text, with the first tasks that hold its slots"
+)
+@click.option("--text", is_flag=True, help="take KEY as text, never as JSON")
+@click.option("-n", "count", type=click.IntRange(min=1), default=100, metavar="N", help="the first N [100]")
+@json_option
+@in_a_place
+@click.pass_obj
+def keys(
+    signals: Signals, place: Place, name: str, key: str | None, text: bool, count: int, as_json: bool
+) -> None:
+    """List the keys that tasks use, of the limit NAME, which counts each apart.
+
+    Columns: key, slots in use, tasks that may start now. With --key: id, queue, session of its tasks; with
+    --json, one object has the key and these tasks.
+    """
+    if key is not None:
+        with place.database() as database:
+            one = Limit.open_key(database, name, values_of((key,), text)[0], root=place.root)
+        if as_json:
+            stdout_of(signals).print(line_of(asdict(one)))
+            return
+        tell(signals, f"the key {one.key!r} uses {one.used}; {one.free} may start now", {}, as_json=False)
+        show(signals, (asdict(holder) for holder in one.holders), HOLDER_COLUMNS, as_json=False)
+        return
+    with place.database() as database:
+        found = paged(
+            lambda limit, after: Limit.keys(database, name, limit=limit, after=after, root=place.root),
+            count,
+            f"more keys follow the first {count}",
+        )
+        rows = [asdict(one) for one in found]
+    show(signals, rows, KEY_COLUMNS, as_json)
+
+
 @limit.command("delete")
 @name_argument
 @json_option
@@ -100,16 +144,19 @@ def _holders(found: Limit) -> Iterator[Row]:
 
 
 def _told(found: Limit) -> str:
+    of_key = " for each key" if found.per_key else ""
     if found.slots is not None:
-        return f"{found.slots} task(s) at a time"
-    return f"{found.rate} start(s) in {found.per:g} s, and {found.burst} more at once"
+        return f"{found.slots} task(s) at a time{of_key}"
+    return f"{found.rate} start(s) in {found.per:g} s, and {found.burst} more at once{of_key}"
 
 
 def _allows(row: Row) -> str:
+    of_key = " for each key" if row["per_key"] else ""
     if row["slots"] is not None:
-        return f"{row['slots']} at a time"
-    return f"{row['rate']} in {row['per']:g} s, burst {row['burst']}"
+        return f"{row['slots']} at a time{of_key}"
+    return f"{row['rate']} in {row['per']:g} s, burst {row['burst']}{of_key}"
 
 
 COLUMNS: Columns = {"name": field("name"), "allows": _allows, "used": field("used"), "free": field("free")}
+KEY_COLUMNS: Columns = {"key": field("key"), "used": field("used"), "free": field("free")}
 HOLDER_COLUMNS: Columns = {"id": field("task"), "queue": field("queue"), "session": field("session")}

@@ -23,3 +23,10 @@ def header_of(text: str) -> tuple[str, str]:
     if not (name and separator):
         raise click.BadParameter(f"{text!r} is no NAME=TEXT", param_hint="--header")
     return name, value
+
+
+def with_limit_key(given: dict[str, Any], as_text: bool) -> None:
+    """Give the `limits` of a put the limit that is named with a key, too."""
+    if "limit_key" in given:
+        name, key = given.pop("limit_key")
+        given["limits"] = {**dict.fromkeys(given.get("limits", ())), name: values_of((key,), as_text)[0]}

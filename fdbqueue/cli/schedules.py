@@ -12,7 +12,7 @@ from fdbqueue.cli.exits import CommandError
 from fdbqueue.cli.group import cli, help_without_command, in_a_place, json_option, queue_names
 from fdbqueue.cli.paging import paged
 from fdbqueue.cli.parameters import SPAN, Scope, Seconds, SecondsRange
-from fdbqueue.cli.put_values import header_of, values_of
+from fdbqueue.cli.put_values import header_of, values_of, with_limit_key
 from fdbqueue.cli.rows import schedule_row, task_row
 from fdbqueue.cli.session import CREATE_TASKS, Place
 from fdbqueue.cli.show import Columns, Row, field, show, span, tell
@@ -41,6 +41,7 @@ _PUT_OPTIONS = (
     click.option("--header", "headers", multiple=True, metavar="NAME=TEXT", help="a header; repeatable"),
     click.option("--result-ttl", type=SPAN, metavar="S", help="results are kept for S seconds"),
     click.option("--limit", "limits", multiple=True, metavar="NAME", help="a limit; repeatable"),
+    click.option("--limit-key", "limit_key", type=(str, str), metavar="NAME KEY", help="a limit, for KEY"),
     click.option("--unique", metavar="KEY", help="put none if a task has KEY, as JSON or text"),
     click.option("--scope", type=Scope(), metavar="SCOPE", help="of KEY: queued, unfinished or seconds"),
     click.option("--on-conflict", type=click.Choice([one.value for one in OnConflict]), help="[skip]"),
@@ -100,7 +101,7 @@ def create(
 @put_options
 @click.option(
     "--without",
-    type=click.Choice(sorted(PutOptions.__struct_fields__)),
+    type=click.Choice(sorted(PutOptions.named())),
     multiple=True,
     help="take back an option; repeatable",
 )
@@ -274,6 +275,7 @@ def _given(options: dict[str, Any], text: bool) -> dict[str, Any]:
         given[name] = values_of((given[name],), text)[0]
     if "headers" in given:
         given["headers"] = dict(map(header_of, given["headers"]))
+    with_limit_key(given, text)
     return given
 
 

@@ -104,14 +104,18 @@ def _limit_row(limit: LimitFigures, found: Finding | None) -> LimitRow:
 
 
 def _of_slots(limit: LimitFigures) -> tuple[str, str]:
-    return f"{number(limit.slots)} slots", f"{number(limit.used)} in use"
+    return f"{number(limit.slots)} slots{_of_key(limit)}", f"{number(limit.used)} in use"
 
 
 def _of_starts(limit: LimitFigures) -> tuple[str, str]:
     if limit.rate is None:
         return "", ""
     bound = f"{number(limit.rate)} starts in {span(limit.per_s)}, burst {number(limit.burst)}"
-    return bound, f"{number(limit.free)} tokens"
+    return (f"{bound}{_of_key(limit)}", "") if limit.per_key else (bound, f"{number(limit.free)} tokens")
+
+
+def _of_key(limit: LimitFigures) -> str:
+    return " for each key" if limit.per_key else ""
 
 
 def _schedule_row(found: ScheduleFigures, wrong: Finding | None) -> ScheduleRow:

@@ -105,7 +105,8 @@ class Elsewhere:
         extra = without_unique(record).extra
         if extra is not None:  # it begins anew there, waits for no group, and names limits of that queue
             known = tuple(name for name in extra.limits if name in self._shape.settings.task_limits)
-            extra = msgspec.structs.replace(extra.with_steps(0, 0), waits=b"", limits=known)
+            keys = {name: key for name, key in extra.limit_keys.items() if name in known}
+            extra = msgspec.structs.replace(extra.with_steps(0, 0), waits=b"", limits=known, limit_keys=keys)
         return replace(draft, trace=record.trace, extra=extra, failures=record.failures, arrives=True)
 
 

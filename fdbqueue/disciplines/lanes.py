@@ -2,45 +2,46 @@
 
 A take reads only lanes with limits that let a task start. So a task over its limit holds up no other one, and
 any number of them costs a take nothing. Within a lane tasks are in the order of the queue's kind. A take
-merges the first tasks of the lanes in that order, too.
+merges the first tasks of the lanes in that order, too. parking/lane_keys.py has the key map.
 
-A lane is one byte: its bit n stands for the n-th name that tasks of the queue may have. `place` is that of
-the kind.
+A put sets the open key of its lane blindly, so puts conflict with nothing. A take that finds a lane empty
+clears its key, and has read serialisably that no task is there; so a put that it did not see aborts it. It
+does so only among many lanes: a lane of which tasks come and go would cost a conflict each time.
 
-    S[3] lane, place   ready   record   takes; lane 0 has the tasks without a limit
-    S[8] 1, lane       open    empty    takes: this lane may have tasks
-
-A put sets the open key blindly, so puts conflict with nothing. A take that finds a lane empty clears its
-key, and has read serialisably that no task is there; so a put that it did not see aborts it. It does so only
-among many lanes: a lane of which tasks come and go would cost a conflict each time.
+Tasks that name a limit with a key are in lanes of their own, which key_lanes.py keeps. A take reads the
+pointers of these in place of tasks.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import merge
 from itertools import count
 
 from fdbqueue import limits
 from fdbqueue.disciplines.discipline import read_index
 from fdbqueue.disciplines.fifo import Fifo
-from fdbqueue.limiting.gate import Gate
+from fdbqueue.disciplines.key_lanes import KeyLanes
+from fdbqueue.limiting.gate import Gate, Keyed
+from fdbqueue.parking.lane_keys import LaneKeys
 from fdbqueue.records.keys import Record, TaskKeys
-from fdbqueue.seam import Range, Transaction
+from fdbqueue.seam import KeyValue, Range, Transaction
 from fdbqueue.task import TaskState
 
-OPEN = b"\x01"
 UNNAMED = b"\x00"
 """The lane of tasks that name no limit."""
-_LANE_MAX = 255
 
 
 class Lanes(Fifo):
     """The tasks of `kind`, in lanes."""
 
-    def __init__(self, keys: TaskKeys, kind: Fifo, names: Sequence[str]) -> None:
+    def __init__(self, keys: TaskKeys, kind: Fifo, names: Sequence[str], root: bytes, queue: int) -> None:
+        """`names`: of the limits that tasks may name. `queue`: the id of the queue, under `root`."""
         super().__init__(keys, {})
         self._kind = kind
         self._names = names
-        self.open = slice(keys.beside + OPEN, keys.beside + OPEN + b"\xff\xff")
+        self.lane_keys = LaneKeys(keys)
+        self.open = self.lane_keys.open
+        self.of_keys = KeyLanes(self.lane_keys, names, root, queue, keys.partition)
         self._turns = count()
         self._likely: Sequence[bytes] = ()
         """Lanes in which the last look found tasks. It is advice: the next look asks for them at once."""
@@ -49,37 +50,73 @@ class Lanes(Fifo):
         return self._kind.place(record)
 
     def lane(self, record: Record) -> bytes:
-        named = limits_named(record)
-        return bytes((sum(1 << at for at, name in enumerate(self._names) if name in named),))
+        named, keyed = limits_named(record), keyed_limit(record)
+        mask = sum(1 << at for at, name in enumerate(self._names) if name in named)
+        if keyed is None or keyed[0] not in self._names:
+            return bytes((mask,))
+        return bytes((mask, self._names.index(keyed[0]) + 1))
 
     def filed(self, record: Record) -> bytes:
-        return self._keys.ready_at(self.lane(record) + self.place(record))
+        key: bytes = self.before(record).stop
+        return key
+
+    def before(self, record: Record) -> slice:
+        """The tasks in the lane of a ready one, up to its own key."""
+        lane, keyed = self.lane(record), keyed_limit(record)
+        if len(lane) == 1 or keyed is None:
+            start: bytes = self._keys.ready_at(lane)
+        else:
+            start = self.lane_keys.fifo(lane, keyed[1]).start
+        return slice(start, start + self.place(record))
 
     def open_key(self, lane: bytes) -> bytes:
-        return self.open.start + lane
+        return self.lane_keys.open_key(lane)
 
     def tasks_of(self, lane: bytes) -> slice:
-        following = bytes((lane[0] + 1,)) if lane[0] < _LANE_MAX else b""
-        stop = self._keys.ready_at(following) if following else self.index.stop
-        return slice(self._keys.ready_at(lane), stop)
+        """The tasks of a lane, or its pointers."""
+        return self.lane_keys.plain(lane) if len(lane) == 1 else self.lane_keys.pointers_of(lane)
 
     def is_lane(self, lane: bytes) -> bool:
         """True for the lane of some names; lane 0 is always read, and has no open key."""
-        return len(lane) == 1 and 0 < lane[0] < 1 << len(self._names)
+        if not lane or not 0 < lane[0] < 1 << len(self._names):
+            return False
+        return len(lane) == 1 or (len(lane) == 2 and bool(lane[1]) and bool(lane[0] >> (lane[1] - 1) & 1))
 
     def names_of(self, lane: bytes) -> list[str]:
         return [name for at, name in enumerate(self._names) if lane[0] >> at & 1]
 
+    def keyed_name(self, lane: bytes) -> str | None:
+        """The name that the tasks of a lane have with keys."""
+        return None if len(lane) == 1 else self._names[lane[1] - 1]
+
+    def ask_put(self, tr: Transaction, keys: Collection[bytes]) -> Callable[[Sequence[Record]], None]:  # noqa: ARG002
+        return partial(self._put, tr)
+
+    def _put(self, tr: Transaction, records: Sequence[Record]) -> None:
+        ready = [record for record in records if record.state == TaskState.READY]
+        self.of_keys.put(tr, [one for one in ready if keyed_limit(one) is not None], self.lane, self.filed)
+        self._file(tr, (), ready)
+
     def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
+        self._file(tr, olds, news)
+        ready = [one for one in (*olds, *news) if one.state == TaskState.READY]
+        self.of_keys.follow(tr, [one for one in ready if keyed_limit(one) is not None], self.lane)
+
+    def _file(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
         Fifo.shift(self, tr, olds, news)
-        for lane in {self.lane(record) for record in news if record.state == TaskState.READY} - {UNNAMED}:
+        lanes = {self.lane(record) for record in news if record.state == TaskState.READY}
+        for lane in lanes - {UNNAMED}:
             tr.set(self.open_key(lane), b"")
+
+    def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
+        self.of_keys.claim(tr, [one for one in records if keyed_limit(one) is not None], self.lane)
 
     def startable(self, tr: Transaction, limit: int, gate: Gate) -> Iterable[Record]:
         """Ask, by snapshot, for tasks that `gate` has room for; it judges each of them once more.
 
         Reads: the open lanes; the first tasks of lane 0, and of the lanes with room.
-        Round trips: 2; 1 if the last look of this process has found tasks in the same lanes, or in none.
+        Round trips: 2; 1 if the last look of this process has found tasks in the same lanes, or in none. One
+        more for tasks that name a limit with a key.
         """
         unnamed, likely = self._ask(tr, UNNAMED, limit), self._likely[: limits.LANES_READ_MAX]
         lanes = tr.snapshot.get_range(self.open.start, self.open.stop)
@@ -99,7 +136,7 @@ class Lanes(Fifo):
         found: list[Iterable[Record]] = [read_index(tr, first, self.mend)]
         likely = list[bytes]()
         self._likely = likely
-        for few in self._windows([lane for lane in known if gate.room(self.names_of(lane)) != 0]):
+        for few in self._windows([lane for lane in known if self._room(gate, lane) != 0]):
             asked = [
                 (lane, early.get(lane) or self._ask_first(tr, lane, len(few), limit, gate)) for lane in few
             ]
@@ -110,6 +147,9 @@ class Lanes(Fifo):
             yield from merge(*found, key=self.place)
             found = []
         yield from merge(*found, key=self.place)
+
+    def _room(self, gate: Gate, lane: bytes) -> int | None:
+        return gate.room(self.names_of(lane), self.keyed_name(lane))
 
     def _windows(self, lanes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
         """The lanes, limits.LANES_READ_MAX at a time. Other ones are first at each take, so none starves."""
@@ -122,7 +162,7 @@ class Lanes(Fifo):
         self, tr: Transaction, lane: bytes, together: int, limit: int, gate: Gate | None = None
     ) -> tuple[Range, int]:
         """Ask for the first tasks of a lane: fewer of each, if several lanes are read together."""
-        room = None if gate is None else gate.room(self.names_of(lane))
+        room = None if gate is None else self._room(gate, lane)
         share = min(limit, max(limit // together, limits.LANE_TASKS_FIRST))
         most = share if room is None else min(share, max(room, limits.LANE_TASKS_FIRST))
         return self._ask(tr, lane, most), most
@@ -131,6 +171,16 @@ class Lanes(Fifo):
         self, tr: Transaction, lane: bytes, page: tuple[Range, int], limit: int, gate: Gate
     ) -> Iterator[Record]:
         """The tasks of a lane, as long as it has room; it reads on behind the first ones."""
+        if self.keyed_name(lane) is not None:
+            return self.of_keys.startable(tr, lane, page, limit, gate, self._read)
+        return self._unkeyed(tr, lane, page, limit, gate)
+
+    def _read(self, tr: Transaction, rows: Sequence[KeyValue]) -> Iterator[tuple[bytes, Record]]:
+        return ((self.place(record), record) for record in read_index(tr, rows, self.mend))
+
+    def _unkeyed(
+        self, tr: Transaction, lane: bytes, page: tuple[Range, int], limit: int, gate: Gate
+    ) -> Iterator[Record]:
         names, rows, asked = self.names_of(lane), page[0].to_list(), page[1]
         while rows:
             for record in read_index(tr, rows, self.mend):
@@ -158,3 +208,10 @@ class Lanes(Fifo):
 
 def limits_named(record: Record) -> Sequence[str]:
     return () if record.extra is None else record.extra.limits
+
+
+def keyed_limit(record: Record) -> Keyed | None:
+    """The limit that a task names with a key."""
+    if record.extra is None or not record.extra.limit_keys:
+        return None
+    return next(iter(record.extra.limit_keys.items()))

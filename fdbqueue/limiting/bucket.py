@@ -20,11 +20,11 @@ _SKEW_NS = round(limits.CLOCK_SKEW_S * 1_000_000_000)
 class Bucket:
     """The tokens of one rule, at one time. A take asks for all cells: their numbers are computed at once."""
 
-    def __init__(self, rule: Rule, full_ns: Sequence[int], now_ns: int) -> None:
+    def __init__(self, rule: Rule, full_ns: Sequence[int], now_ns: int, cells_max: int = CELLS_MAX) -> None:
         """`full_ns`: the times at which the cells are full."""
         self.now_ns = now_ns
         # A small burst is in few cells, because each of them is lost separately when it is full.
-        self.cells = max(1, min(CELLS_MAX, rule.burst // limits.CELL_TOKENS_MIN))
+        self.cells = max(1, min(cells_max, rule.burst // limits.CELL_TOKENS_MIN))
         self.token_ns = -(-rule.per_us * 1_000 * self.cells // rule.rate)
         """The time in which a cell gets one token, rounded up."""
         self.rooms = parts_of(rule.burst, self.cells)

@@ -4,7 +4,8 @@ from base64 import b32hexencode
 from collections.abc import Callable
 
 from fdbqueue import limits
-from fdbqueue.limiting.keys import Held, LimitKeys, held_of
+from fdbqueue.limiting.key_state import KeyState
+from fdbqueue.limiting.keys import Held, LimitKeys, held_of, shown_key
 from fdbqueue.limiting.state import State
 from fdbqueue.reached import LimitHolder, ReachedLimit
 from fdbqueue.seam import EXACT, ReadTransaction
@@ -17,6 +18,20 @@ def ask_holders(tr: ReadTransaction, keys: LimitKeys) -> Callable[[], tuple[Limi
 
     def reply() -> tuple[LimitHolder, ...]:
         found = [(keys.task_in(row.key)[1], held_of(row.value)) for row in rows]
+        return tuple(_holder(id_, held) for id_, held in found if held is not None)
+
+    return reply
+
+
+def ask_key_holders(
+    tr: ReadTransaction, keys: LimitKeys, key: bytes
+) -> Callable[[], tuple[LimitHolder, ...]]:
+    """As `ask_holders`, of one key."""
+    under, most = keys.key_holders(key), limits.LIMIT_HOLDERS_SHOWN
+    rows = tr.get_range(under.start, under.stop, limit=most, streaming_mode=EXACT)
+
+    def reply() -> tuple[LimitHolder, ...]:
+        found = [(keys.parts_of(row.key)[-1], held_of(row.value)) for row in rows]
         return tuple(_holder(id_, held) for id_, held in found if held is not None)
 
     return reply
@@ -36,4 +51,18 @@ def reached_of(state: State, now_us: int, holders: tuple[LimitHolder, ...]) -> R
         used=0 if slots is None else sum(state.numbers),
         next=None if next_us is None else next_us / 1_000_000,
         holders=holders,
+    )
+
+
+def reached_of_key(state: KeyState, now_us: int, holders: tuple[LimitHolder, ...]) -> ReachedLimit:
+    """`state`: of a key of which no task may start."""
+    rule, next_us = state.rule, state.next_us(now_us)
+    return ReachedLimit(
+        name=state.keys.name,
+        slots=rule.slots if rule is not None and rule.is_of_slots else None,
+        used=state.used,
+        next=None if next_us is None else next_us / 1_000_000,
+        holders=holders,
+        key=shown_key(state.key),
+        per_key=True,
     )

@@ -9,10 +9,23 @@ R is the root. `n` is the number of a cell, from 0 on. Parts are those of the tu
     R[17, name, 2, n]        gate    never written                    conflict keys of takes under a limit
     R[17, name, 3, id, task] holder  cell, queue, partition, session  explain, truncate, drop, verify
 
+A limit that counts each key apart (`per_key`) has these, too. `key` is a byte string, packed by the tuple
+layer; `lane` is that of lane_keys.py.
+
+    R[17, name, 4, key]      count   see key_state.py                 takes and first puts of the key
+    R[17, name, 5, key, 0, id, task]            holder  as above      explain, verify, walks
+    R[17, name, 5, key, 1, id, partition, lane] open    empty         the start that exhausts the key
+    R[17, name, 5, key, 2, id, partition, lane] parked  empty         the end that frees the key
+    R[17, name, 6, time, key] due    empty                            sweeps and takes: lanes that may open
+    R[17, name, 7]           walk    the last key that it has seen    sweeps: look at all keys again
+    R[17, name, 8]           total   slots in use, of all keys        looks at the limit; its delete
+    R[17, name, 9, key]      gate    never written                    conflict keys of takes of the key
+    R[17, name, 10, time, key] over  empty                            sweeps: the row of the key may be over
+
 All cells of a limit share one key, as one long number with 64 bits for each: an atomic add changes one of
 them. A cell of a limit of slots counts the tasks that hold a slot of it. A cell of a limit of starts has the
 time, in nanoseconds since the epoch, at which it is full of tokens (bucket.py). `id` is that of the queue;
-tasks hold slots, and never tokens.
+tasks hold slots, and never tokens. `time` is in microseconds since the epoch.
 """
 
 import struct
@@ -28,7 +41,10 @@ from fdbqueue.root_keys import LIMIT, LIMITED
 CELLS_MAX = 16
 """Cells of a limit: takes that use different cells do not conflict."""
 NUMBER_BYTES = 8
-CELLS, BELL, GATE, HOLDER = range(4)
+CELLS, BELL, GATE, HOLDER, COUNT, OF_KEY, DUE, WALK, TOTAL, KEY_GATE, OVER = range(11)
+KEY_HOLDER, OPEN, PARKED = range(3)
+KEYED = CELLS_MAX
+"""In place of a cell: the slot is one of the task's key."""
 
 _BYTES, _END = b"\x01", b"\x00"
 """The tuple layer's code of a byte string, and its end."""
@@ -43,6 +59,14 @@ class Held(NamedTuple):
     session: bytes
 
 
+class LanePlace(NamedTuple):
+    """A lane of one key, in any queue."""
+
+    queue: int
+    partition: int
+    lane: bytes
+
+
 encode_held = msgspec.msgpack.Encoder().encode
 _decode_held = msgspec.msgpack.Decoder(Held).decode
 
@@ -55,11 +79,20 @@ def held_of(value: bytes) -> Held | None:
         return None
 
 
+def shown_key(key: bytes) -> Any:
+    """The key as a task names it; the bytes themselves, if they are damaged."""
+    try:
+        return layer.unpack(key)[0]
+    except (ValueError, IndexError, struct.error):
+        return key
+
+
 class LimitKeys:
     """The keys of one limit."""
 
     def __init__(self, root: bytes, name: str) -> None:
         self.name = name
+        self._root = root
         self.row = _packed(root, LIMIT, name)
         self.cells = _packed(root, LIMITED, name, CELLS)
         self.bell = _packed(root, LIMITED, name, BELL)
@@ -68,6 +101,53 @@ class LimitKeys:
         self._holder = _packed(root, LIMITED, name, HOLDER)
         self.holders = slice(self._holder + b"\x00", self._holder + b"\xff")
         self.beside = slice(_packed(root, LIMITED, name) + b"\x00", _packed(root, LIMITED, name) + b"\xff")
+
+        self.counts = self._under(COUNT)
+        self.of_keys = self._under(OF_KEY)
+        self.dues = self._under(DUE)
+        self.overs = self._under(OVER)
+        self.walk = _packed(root, LIMITED, name, WALK)
+        self.total = _packed(root, LIMITED, name, TOTAL)
+
+    def _under(self, *parts: Any) -> slice:
+        under = _packed(self._root, LIMITED, self.name, *parts)
+        return slice(under + b"\x00", under + b"\xff")
+
+    # Of a key:
+
+    def count(self, key: bytes) -> bytes:
+        return _packed(self._root, LIMITED, self.name, COUNT, key)
+
+    def key_gate(self, key: bytes) -> bytes:
+        return _packed(self._root, LIMITED, self.name, KEY_GATE, key)
+
+    def key_holder(self, key: bytes, queue: int, id_: bytes) -> bytes:
+        return _packed(self._root, LIMITED, self.name, OF_KEY, key, KEY_HOLDER, queue, id_)
+
+    def key_holders(self, key: bytes) -> slice:
+        return self._under(OF_KEY, key, KEY_HOLDER)
+
+    def lanes(self, key: bytes, side: int) -> slice:
+        """The lanes of the key that are open, or parked: `side` is OPEN or PARKED."""
+        return self._under(OF_KEY, key, side)
+
+    def lane(self, key: bytes, side: int, place: LanePlace) -> bytes:
+        return _packed(self._root, LIMITED, self.name, OF_KEY, key, side, *place)
+
+    def due(self, time_us: int, key: bytes) -> bytes:
+        return _packed(self._root, LIMITED, self.name, DUE, time_us, key)
+
+    def over(self, time_us: int, key: bytes) -> bytes:
+        return _packed(self._root, LIMITED, self.name, OVER, time_us, key)
+
+    def until(self, column: int, time_us: int) -> slice:
+        """The keys of DUE, or of OVER, up to that time."""
+        return slice(self._under(column).start, _packed(self._root, LIMITED, self.name, column, time_us + 1))
+
+    def parts_of(self, key: bytes) -> tuple[Any, ...]:
+        """The parts of a key behind the name of the limit."""
+        parts: tuple[Any, ...] = layer.unpack(key, prefix_len=len(_packed(self._root, LIMITED, self.name)))
+        return parts
 
     def holders_in(self, queue: int) -> slice:
         """The holders in the queue with that id."""

@@ -1,9 +1,11 @@
 """Limit: its verbs. Queues name limits; a change holds for all of them from its commit on."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_items, checked_text, writable
@@ -12,9 +14,12 @@ from fdbqueue.database import as_database, is_transaction, run, runtime_of
 from fdbqueue.errors import InvalidArgument, LimitInUse, LimitNotFound
 from fdbqueue.limiting.bucket import Bucket
 from fdbqueue.limiting.holders import ask_holders
+from fdbqueue.limiting.key_looks import LimitKey, listed_keys, open_key, used_of
 from fdbqueue.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes
 from fdbqueue.limiting.rule import Rule, checked_rule, rule_to_bytes
 from fdbqueue.limiting.state import State, ask, ask_by_snapshot, rely_on_all, ring
+from fdbqueue.packed_key import key_bytes
+from fdbqueue.page import Page, checked_limit, place_bytes
 from fdbqueue.reached import LimitHolder
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import DatabaseOrTransaction, Transaction
@@ -27,7 +32,7 @@ class Limit:
     """A limit, as one transaction has read it.
 
     It has `slots`, the number of tasks that may run at a time, or a `rate`: that number of tasks may start in
-    `per` seconds, and `burst` more.
+    `per` seconds, and `burst` more. With `per_key`, that holds for each key that tasks name.
     """
 
     name: str
@@ -36,13 +41,17 @@ class Limit:
     per: float | None = None
     burst: int | None = None
     used: int = 0
-    """Number of slots that tasks hold."""
+    """Number of slots that tasks hold; with `per_key`, tasks of all keys together."""
     free: int
-    """Number of tasks that may start now."""
+    """Number of tasks that may start now; with `per_key`, of a key that no task uses."""
     next: float | None = None
     """The time of the next token, if there is none; in seconds since the epoch."""
     holders: Sequence[LimitHolder] = ()
-    """Tasks that hold slots, at most limits.LIMIT_HOLDERS_SHOWN; `Limit.open` reads them."""
+    """Tasks that hold slots, at most limits.LIMIT_HOLDERS_SHOWN; `Limit.open` reads them. With `per_key`,
+    those of tasks that name the limit without a key.
+    """
+    per_key: bool = False
+    """True if the limit counts each key apart."""
 
     @classmethod
     def set(
@@ -54,19 +63,22 @@ class Limit:
         rate: int | None = None,
         per: float | None = None,
         burst: int | None = None,
+        per_key: bool = False,
         root: Any = DEFAULT_ROOT,
     ) -> "Limit":
         """Create a limit, or change its numbers.
 
         Give `slots`, at most limits.SLOTS_MAX, or a `rate` with its `per` in seconds. Without a `burst`, it
-        is a tenth of the rate, and at least 1. Tasks that run go on. A limit with fewer slots than tasks that
-        run lets no task start until fewer run than it has slots.
-        Reads: the limit.
+        is a tenth of the rate, and at least 1. With `per_key`, each key that tasks name has so many. Tasks
+        that run go on. A limit with fewer slots than tasks that run lets no task start until fewer run than
+        it has slots. Sweeps let keys that are over the limit know the change, some at a time.
+        Reads: the limit; its first key.
         Writes: the limit; its bell.
         Conflicts: takes under the limit.
-        Raises: InvalidArgument; also for slots in place of a rate, and the reverse.
+        Raises: InvalidArgument; also for slots in place of a rate, for `per_key` in place of none, and the
+        reverse.
         """
-        rule, keys = checked_rule(slots, rate, per, burst), keys_of(name, root)
+        rule, keys = checked_rule(slots, rate, per, burst, per_key), keys_of(name, root)
         return _write(db, root, lambda tr: _set(tr, keys, rule))
 
     @classmethod
@@ -79,6 +91,39 @@ class Limit:
         """
         keys = keys_of(name, root)
         return run(db, lambda tr: _open(tr, keys))
+
+    @classmethod
+    def open_key(
+        cls, db: DatabaseOrTransaction, name: str, key: Any, *, root: Any = DEFAULT_ROOT
+    ) -> "LimitKey":
+        """One key of a limit that counts each key apart, with some of its holders.
+
+        Reads: the limit, the key and its first holders, by snapshot.
+        Conflicts: none.
+        Raises: LimitNotFound; InvalidArgument, also for a limit that does not count keys apart.
+        """
+        keys, packed = keys_of(name, root), key_bytes(key)
+        return run(db, lambda tr: open_key(tr, keys, packed))
+
+    @classmethod
+    def keys(
+        cls,
+        db: DatabaseOrTransaction,
+        name: str,
+        *,
+        limit: int = limits.BATCH_ITEMS_MAX,
+        after: str | None = None,
+        root: Any = DEFAULT_ROOT,
+    ) -> "Page[LimitKey]":
+        """A page of the keys that hold slots, or have used tokens, without holders. `after`: the `next` of
+        the page before.
+
+        Reads: the limit; at most `limit` keys, by snapshot.
+        Conflicts: none.
+        Raises: as `open_key`.
+        """
+        keys, most, place = keys_of(name, root), checked_limit(limit), place_bytes(after)
+        return run(db, lambda tr: listed_keys(tr, keys, most, place))
 
     @classmethod
     def list(cls, db: DatabaseOrTransaction, *, root: Any = DEFAULT_ROOT) -> "list[Limit]":
@@ -128,6 +173,20 @@ def checked_limit_names(argument: str, names: Iterable[str] | None) -> tuple[str
     return checked
 
 
+def checked_named(argument: str, named: Any) -> tuple[tuple[str, ...], dict[str, bytes]]:
+    """The names of limits in order, each once, and the packed keys that some of them have. Raises
+    InvalidArgument.
+    """
+    names = checked_limit_names(argument, named)
+    if not isinstance(named, Mapping):
+        return names, {}
+    keys = {name: key_bytes(key, argument) for name, key in named.items() if key is not None}
+    if len(keys) > 1:
+        wanted = "at most one limit with a key: a task waits for one key at a time"
+        raise InvalidArgument(name=argument, wanted=wanted, got=named)
+    return names, keys
+
+
 def checked_limits(
     of_all: Iterable[str] | None, named: Iterable[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -159,17 +218,34 @@ def _require(tr: Transaction, keys: Sequence[LimitKeys]) -> None:
 
 
 def _set(tr: Transaction, keys: LimitKeys, rule: Rule) -> Limit:
-    now_us, state = runtime_of(tr).now_us(), ask(tr, keys)()
-    was = state.rule
-    if was is not None and was.is_of_slots != rule.is_of_slots:
-        has, wanted = ("slots", "None") if was.is_of_slots else ("a rate", "a rate")
-        told = f"{wanted}: the limit {keys.name!r} has {has}; delete it, or choose another name"
-        raise InvalidArgument(name="rate", wanted=told, got=rule.rate or None)
+    now_us, asked, first = runtime_of(tr).now_us(), ask(tr, keys), _ask_first_key(tr, keys)
+    state = asked()
+    _require_alike(keys.name, state.rule, rule)
     if not rule.is_of_slots:
         state = _poured(tr, state, rule, now_us)
+    if first():
+        rule = replace(rule, has_keys=True)
+        tr.set(keys.walk, b"")
     tr.set(keys.row, rule_to_bytes(rule))
     ring(tr, keys)
-    return _limit_of(State(keys, rule, state.numbers), now_us)
+    return _limit_of(State(keys, rule, state.numbers), now_us, tr.get(keys.total).value)
+
+
+def _ask_first_key(tr: Transaction, keys: LimitKeys) -> Callable[[], bool]:
+    """Ask, serialisably, whether tasks name the limit with keys."""
+    first = tr.get_range(keys.of_keys.start, keys.of_keys.stop, limit=1)
+    return lambda: bool(first.to_list())
+
+
+def _require_alike(name: str, was: Rule | None, rule: Rule) -> None:
+    """Raises InvalidArgument for a change that would leave tasks uncounted."""
+    if was is not None and was.is_of_slots != rule.is_of_slots:
+        has, wanted = ("slots", "None") if was.is_of_slots else ("a rate", "a rate")
+        told = f"{wanted}: the limit {name!r} has {has}; delete it, or choose another name"
+        raise InvalidArgument(name="rate", wanted=told, got=rule.rate or None)
+    if was is not None and was.per_key != rule.per_key:
+        told = f"{was.per_key}, as the limit {name!r} has it: delete it, or choose another name"
+        raise InvalidArgument(name="per_key", wanted=told, got=rule.per_key)
 
 
 def _poured(tr: Transaction, state: State, rule: Rule, now_us: int) -> State:
@@ -187,10 +263,10 @@ def _poured(tr: Transaction, state: State, rule: Rule, now_us: int) -> State:
 def _open(tr: Transaction, keys: LimitKeys) -> Limit:
     snapshot = writable(tr).snapshot
     asked, holders = ask_by_snapshot(snapshot, keys), ask_holders(snapshot, keys)
-    state = asked()
+    total, state = snapshot.get(keys.total), asked()
     if state.rule is None:
         raise LimitNotFound(name=keys.name)
-    return _limit_of(state, runtime_of(tr).now_us(), holders())
+    return _limit_of(state, runtime_of(tr).now_us(), total.value, holders())
 
 
 def _listed(tr: Transaction, keys: RootKeys, after: str | None) -> "list[Limit]":
@@ -198,35 +274,54 @@ def _listed(tr: Transaction, keys: RootKeys, after: str | None) -> "list[Limit]"
     few = limits.LIMITS_READ_TOGETHER
     rows = writable(tr).snapshot.get_range(start, keys.limits.stop, limit=few).to_list()
     names = [name for row in rows if (name := keys.limit_of(row.key)) is not None]
-    asked = [ask_by_snapshot(tr.snapshot, LimitKeys(keys.prefix, name)) for name in names]
+    each = [LimitKeys(keys.prefix, name) for name in names]
+    asked = [(ask_by_snapshot(tr.snapshot, one), tr.snapshot.get(one.total)) for one in each]
     now_us = runtime_of(tr).now_us()
-    return [_limit_of(state, now_us) for reply in asked if (state := reply()).rule is not None]
+    return [
+        _limit_of(state, now_us, total.value) for reply, total in asked if (state := reply()).rule is not None
+    ]
 
 
 def _delete(tr: Transaction, keys: LimitKeys) -> None:
     rely_on_all(tr, keys)
-    row, state = tr.get(keys.row), ask(tr, keys)()
+    row, asked, first, total = tr.get(keys.row), ask(tr, keys), _ask_first_key(tr, keys), tr.get(keys.total)
+    state = asked()
     if not row.present():
         raise LimitNotFound(name=keys.name)
-    if state.rule is not None and state.rule.is_of_slots and any(state.numbers):
-        raise LimitInUse(name=keys.name, used=sum(state.numbers))
+    used = 0 if state.rule is None else used_of(state, total.value)
+    if used:
+        raise LimitInUse(name=keys.name, used=used)
     tr.clear(keys.row)
-    tr.clear_range(keys.beside.start, keys.beside.stop)
+    if first():  # the lanes of its keys stay with their tasks: sweeps open them
+        tr.set(keys.walk, b"")
+        for under in (keys.cells, keys.bell, keys.total):
+            tr.clear(under)
+    else:
+        tr.clear_range(keys.beside.start, keys.beside.stop)
 
 
-def _limit_of(state: State, now_us: int, holders: Sequence[LimitHolder] = ()) -> Limit:
+def _limit_of(state: State, now_us: int, total: bytes | None, holders: Sequence[LimitHolder] = ()) -> Limit:
+    """`total`: the slots in use of all keys."""
     rule, next_us = state.rule, state.next_us(now_us)
     assert rule is not None
     if rule.is_of_slots:
-        used = sum(state.numbers)
-        free = state.free(now_us) or 0
-        return Limit(name=state.keys.name, slots=rule.slots, used=used, free=free, holders=holders)
+        return Limit(
+            name=state.keys.name,
+            slots=rule.slots,
+            used=used_of(state, total),
+            free=rule.slots if rule.per_key else state.free(now_us) or 0,
+            holders=holders,
+            per_key=rule.per_key,
+        )
+    if rule.per_key:
+        next_us = None
     return Limit(
         name=state.keys.name,
         rate=rule.rate,
         per=rule.per_us / 1_000_000,
         burst=rule.burst,
-        free=state.free(now_us) or 0,
+        free=rule.burst if rule.per_key else state.free(now_us) or 0,
+        per_key=rule.per_key,
         next=None if next_us is None else next_us / 1_000_000,
     )
 

@@ -23,6 +23,10 @@ class Rule(msgspec.Struct, frozen=True, array_like=True):
     rate: _Whole = 0
     per_us: _Whole = 0
     burst: _Whole = 0
+    per_key: bool = False
+    """True if each key that tasks name has slots, or tokens, of its own."""
+    has_keys: bool = False
+    """True if sweeps may have keys to look at: those of this rule, or of one before it."""
 
     @property
     def is_of_slots(self) -> bool:
@@ -43,8 +47,16 @@ def rule_of(value: bytes | None) -> Rule | None:
     return rule if rule is None or rule.is_of_slots or (rule.per_us and rule.burst) else None
 
 
-def checked_rule(slots: Any, rate: Any, per: Any, burst: Any) -> Rule:
+def checked_rule(slots: Any, rate: Any, per: Any, burst: Any, per_key: Any = False) -> Rule:
     """Raises: InvalidArgument unless it has either slots, or a rate with its span of time."""
+    if not isinstance(per_key, bool):
+        raise InvalidArgument(name="per_key", wanted="True or False", got=per_key)
+    return msgspec.structs.replace(
+        _checked_numbers(slots, rate, per, burst), per_key=per_key, has_keys=per_key
+    )
+
+
+def _checked_numbers(slots: Any, rate: Any, per: Any, burst: Any) -> Rule:
     if (slots is None) == (rate is None):
         wanted = "a number beside no `rate`, or None beside a `rate`"
         raise InvalidArgument(name="slots", wanted=wanted, got=slots)

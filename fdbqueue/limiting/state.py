@@ -22,6 +22,11 @@ class State:
     numbers: Sequence[int]
     """Those of the cells."""
 
+    @property
+    def counts_keys(self) -> bool:
+        """True if it counts each key apart; the cells are then those of tasks that name no key."""
+        return self.rule is not None and self.rule.per_key
+
     def free(self, now_us: int) -> int | None:
         """Number of tasks that may start now; None for any number."""
         if self.rule is None:
@@ -58,9 +63,9 @@ class State:
         if chosen is None:
             raise conflict_in(tr)
         if chosen.is_over:
-            _pass(tr, self.keys.gate_of_all)
+            pass_gate(tr, self.keys.gate_of_all)
         for cell in dict.fromkeys(chosen.cells):
-            _pass(tr, self.keys.gates[cell])
+            pass_gate(tr, self.keys.gates[cell])
         tr.add(self.keys.cells, cells_bytes(Counter(chosen.cells)))
         return chosen.cells
 
@@ -69,13 +74,13 @@ class State:
         if changed is None:
             raise conflict_in(tr)
         for cell in changed:
-            _pass(tr, self.keys.gates[cell])
+            pass_gate(tr, self.keys.gates[cell])
         # As an addition: other takes may change the other cells meanwhile.
         later = {cell: full_ns - self.numbers[cell] for cell, full_ns in changed.items()}
         tr.add(self.keys.cells, cells_bytes(later))
 
 
-def _pass(tr: Transaction, gate: bytes) -> None:
+def pass_gate(tr: Transaction, gate: bytes) -> None:
     """Conflict with each transaction that passes the same gate meanwhile."""
     tr.add_read_conflict_key(gate)
     tr.add_write_conflict_key(gate)

@@ -261,10 +261,14 @@ _FAMILIES = (
 )
 
 _LIMITS: Sequence[_Numbers[LimitFigures]] = (
-    _Numbers("fdbqueue_limit_slots", "Slots of a limit.", lambda limit: limit.slots),
+    _Numbers(
+        "fdbqueue_limit_slots",
+        "Slots of a limit; of each key, if it counts them apart.",
+        lambda limit: limit.slots,
+    ),
     _Numbers(
         "fdbqueue_limit_used_slots",
-        "Slots of a limit that tasks hold.",
+        "Slots of a limit that tasks hold, of all keys together.",
         lambda limit: None if limit.slots is None else limit.used,
     ),
     _Numbers(
@@ -276,12 +280,12 @@ _LIMITS: Sequence[_Numbers[LimitFigures]] = (
     _Numbers(
         "fdbqueue_limit_tokens",
         "Tokens that a limit has now.",
-        lambda limit: None if limit.rate is None else limit.free,
+        lambda limit: None if limit.rate is None or limit.per_key else limit.free,
     ),
     _Numbers(
         "fdbqueue_limit_reached",
         "1 if no task may start now, else 0.",
-        lambda limit: None if limit.free is None else limit.free == 0,
+        lambda limit: None if limit.free is None or limit.per_key else limit.free == 0,
     ),
     _Numbers(
         "fdbqueue_limit_waiting_tasks",

@@ -88,18 +88,20 @@ class LimitFigures:
 
     name: str
     free: int | None
-    """Number of tasks that may start now: free slots, or tokens. None for a limit that does not exist: the
-    queues that name it are without it.
+    """Number of tasks that may start now: free slots, or tokens; with `per_key`, of a key that no task uses.
+    None for a limit that does not exist: the queues that name it are without it.
     """
     slots: int | None = None
     used: int = 0
-    """Number of slots that tasks hold."""
+    """Number of slots that tasks hold; with `per_key`, tasks of all keys together."""
     rate: int | None = None
     per_s: float | None = None
     burst: int | None = None
     next: float | None = None
     """The time of the next token, if there is none; in seconds since the epoch."""
     queues: tuple[str, ...] = ()
+    per_key: bool = False
+    """True if it counts each key apart."""
     waiting: int = 0
     """Ready tasks of these queues, while no task may start; none of a queue whose tasks may name the limit,
     as others of it go on.

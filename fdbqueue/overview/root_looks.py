@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fdbqueue import limits
 from fdbqueue.errors import ScheduleUnreadable
 from fdbqueue.groups.progress import GroupProgress, progress_of
+from fdbqueue.limiting.key_looks import used_of
 from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.limiting.state import State, ask_by_snapshot
 from fdbqueue.overview.figures import GroupsFigures, LimitFigures, QueueFigures, ScheduleFigures
@@ -58,27 +59,34 @@ class RootLook:
             rows, found = schedules(), groups()
             states = [state() for state in asked]
             is_whole = len(names) < most and rows.next is None
-            told = [_limit(state, now_us) for state in states if state.rule is not None]
+            told = [_limit(state, total, now_us) for state, total in states if state.rule is not None]
             return Beside(told, [_schedule(row, now_us) for row in rows], found, is_whole)
 
         return reply
 
-    def _ask(self, tr: ReadTransaction, name: str) -> Callable[[], State]:
-        return ask_by_snapshot(tr, LimitKeys(self._keys.prefix, name))
+    def _ask(self, tr: ReadTransaction, name: str) -> Callable[[], tuple[State, bytes | None]]:
+        """Ask for a limit, and for the slots in use of all its keys."""
+        keys = LimitKeys(self._keys.prefix, name)
+        state, total = ask_by_snapshot(tr, keys), tr.get(keys.total)
+        return lambda: (state(), total.value)
 
 
-def _limit(state: State, now_us: int) -> LimitFigures:
+def _limit(state: State, total: bytes | None, now_us: int) -> LimitFigures:
     """Without its queues. `state`: of a limit that exists."""
     rule, free, next_us = state.rule, state.free(now_us) or 0, state.next_us(now_us)
     assert rule is not None
+    if rule.per_key:  # the figures are those of a key that no task uses, and do not name keys
+        free, next_us = rule.slots or rule.burst, None
     if rule.is_of_slots:
-        return LimitFigures(state.keys.name, free, slots=rule.slots, used=sum(state.numbers))
+        used = used_of(state, total)
+        return LimitFigures(state.keys.name, free, slots=rule.slots, used=used, per_key=rule.per_key)
     return LimitFigures(
         state.keys.name,
         free,
         rate=rule.rate,
         per_s=rule.per_us / _SECOND_US,
         burst=rule.burst,
+        per_key=rule.per_key,
         next=None if next_us is None else next_us / _SECOND_US,
     )
 

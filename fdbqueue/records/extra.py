@@ -53,6 +53,8 @@ class Extra(msgspec.Struct, frozen=True, array_like=True):
     """The limits of which a taken task holds a slot, and the cell of each slot; empty in other states."""
     limits: tuple[str, ...] = ()
     """The limits that the task names."""
+    limit_keys: dict[str, bytes] = {}
+    """The one among them that it names with a key, packed; empty for a task that names none so."""
 
     def with_steps(self, steps: int, steps_bytes: int) -> "Extra":
         return msgspec.structs.replace(self, steps=steps, steps_bytes=steps_bytes)

@@ -71,10 +71,9 @@ def draft_of(shape: Shape, record: Record, headers: Mapping[str, str]) -> Draft:
 def put_options(shape: Shape, options: PutOptions, headers: Mapping[str, str]) -> dict[str, Any]:
     """The options of a put as a queue of this kind takes them. Raises: UnsupportedOption, InvalidArgument."""
     given: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in ("ttl", "ttr", "pri", "delay", "cost", "result_ttl", "limits")
+        name: getattr(options, name) for name in ("ttl", "ttr", "pri", "delay", "cost", "result_ttl")
     }
-    given["headers"] = headers
+    given |= {"headers": headers, "limits": options.named_limits()}
     if options.key is not None:
         given["key"] = layer.unpack(options.key)[0]
     if options.unique is not None:

@@ -59,6 +59,12 @@ class PutOptions(msgspec.Struct, frozen=True, array_like=True):
     on_conflict: str = OnConflict.SKIP.value
     debounce_max: float | None = None
     limits: tuple[str, ...] | None = None
+    limit_keys: dict[str, bytes] | None = None
+
+    @classmethod
+    def named(cls) -> list[str]:
+        """The names of the options of a put."""
+        return [name for name in cls.__struct_fields__ if name != "limit_keys"]
 
     def given(self) -> dict[str, Any]:
         """The options that differ from their default, as a caller gives them."""
@@ -67,7 +73,16 @@ class PutOptions(msgspec.Struct, frozen=True, array_like=True):
         given = {name: value for name, value in named.items() if value != getattr(usual, name)}
         for name in {"key", "unique"} & set(given):
             given[name] = layer.unpack(given[name])[0]
+        if given.pop("limit_keys", None):
+            given["limits"] = self.named_limits()
         return given
+
+    def named_limits(self) -> Any:
+        """The limits as a put takes them: names, or names with keys."""
+        if not self.limits or not self.limit_keys:
+            return self.limits
+        keys = {name: layer.unpack(key)[0] for name, key in self.limit_keys.items()}
+        return {name: keys.get(name) for name in self.limits}
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):

@@ -83,7 +83,7 @@ def create(
     elif if_exists == REFUSE:
         raise ScheduleExists(name=name)
     elif if_exists == CHANGE:
-        options = dict.fromkeys(PutOptions.__struct_fields__) | dict(wanted.options)
+        options = dict.fromkeys(PutOptions.named()) | dict(wanted.options)
         _change(tr, registry, name, there, Wanted(wanted.parts, options), now_us)
 
 

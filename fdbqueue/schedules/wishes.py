@@ -6,7 +6,7 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.arguments import checked_delay, checked_positive, checked_span, checked_text, is_number
 from fdbqueue.errors import InvalidArgument, PayloadTooLarge, UnsupportedOption
-from fdbqueue.limiting.limit import checked_limit_names
+from fdbqueue.limiting.limit import checked_named
 from fdbqueue.schedules.puts import NAME_HEADER, TIME_HEADER
 from fdbqueue.schedules.records import MISSED, PutOptions, Rule
 from fdbqueue.schedules.times import SECOND_US
@@ -77,7 +77,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "cost": lambda value: checked_units("cost", value),
     "headers": lambda value: _checked_headers(value),
     "result_ttl": lambda value: checked_positive("result_ttl", value, "seconds"),
-    "limits": lambda value: checked_limit_names("limits", value),
+    "limits": lambda value: checked_named("limits", value)[0],
     "unique": lambda value: key_bytes(value, "unique"),
     "scope": lambda value: value if isinstance(value, str) else checked_positive("scope", value, "seconds"),
     "on_conflict": lambda value: checked_text("on_conflict", value, limits.SCHEDULE_EXPRESSION_BYTES_MAX),
@@ -95,6 +95,8 @@ def options_for(given: Mapping[str, Any]) -> PutOptions:
         if name not in _CHECKS:
             raise UnsupportedOption(kind="a schedule", option=f"the option {name!r}")
     stored = {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
+    if given.get("limits") is not None:
+        stored["limit_keys"] = checked_named("limits", given["limits"])[1] or None
     if "unique" not in stored and UNIQUE_OPTIONS & set(stored):
         raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
     return PutOptions(**stored)

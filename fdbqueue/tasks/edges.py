@@ -246,6 +246,7 @@ def _overwritten(old: Extra, later_one: Extra) -> Extra:
         headers=later_one.headers,
         result_ttl_us=result_ttl_us,
         limits=later_one.limits,
+        limit_keys=later_one.limit_keys,
     )
 
 

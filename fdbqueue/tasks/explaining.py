@@ -16,7 +16,7 @@ from fdbqueue import limits
 from fdbqueue.disciplines.bag import Bag
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.disciplines.lanes import Lanes, limits_named
+from fdbqueue.disciplines.lanes import Lanes, keyed_limit, limits_named
 from fdbqueue.disciplines.places import ask_place
 from fdbqueue.errors import RecordUnreadable, TaskNotFound
 from fdbqueue.explanation import Explanation, KeyHolder, TaskPlace, WaitedFor
@@ -111,7 +111,7 @@ def _ask_reached(change: Change, record: Record) -> Callable[[], tuple[ReachedLi
     found = change.shape.limits
     if found is None:
         return tuple
-    return found.ask_reached(change.tr.snapshot, change.now_us, limits_named(record))
+    return found.ask_reached(change.tr.snapshot, change.now_us, limits_named(record), keyed_limit(record))
 
 
 def _ask_waiting(change: Change) -> Callable[[], int]:
@@ -181,7 +181,7 @@ def _before(change: Change, was: Record) -> slice | None:
     if was.state == TaskState.BURIED:
         return slice(keys.buried.start, keys.buried_at(discipline.place(was)))
     if was.state == TaskState.READY and isinstance(discipline, Lanes):
-        return slice(discipline.tasks_of(discipline.lane(was)).start, discipline.filed(was))
+        return discipline.before(was)
     if was.state == TaskState.READY and isinstance(discipline, Fifo):
         return slice(keys.ready.start, discipline.filed(was))
     return None

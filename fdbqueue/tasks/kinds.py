@@ -31,7 +31,8 @@ from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.micro import Micro
 from fdbqueue.disciplines.priority import Priority
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, KindExists, UnknownKind, UnsupportedOption
-from fdbqueue.limiting.limit import checked_limit_names
+from fdbqueue.limiting.limit import checked_named
+from fdbqueue.packed_key import key_bytes as key_bytes
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.groups import checked_group
 from fdbqueue.records.keys import NEVER_US, Extra, Member, TaskKeys
@@ -293,6 +294,7 @@ def _extra(options: Mapping[str, Any], task_limits: Sequence[str]) -> Extra | No
     waits, named = options.get("waits", b""), options.get("limits")
     if headers is None and result_ttl is None and group is None and not waits and named is None:
         return None
+    names, keys = ((), {}) if named is None else _checked_limits(named, task_limits)
     return Extra(
         headers={} if headers is None else checked_headers(headers),
         result_ttl_us=0
@@ -300,18 +302,21 @@ def _extra(options: Mapping[str, Any], task_limits: Sequence[str]) -> Extra | No
         else _microseconds(checked_positive("result_ttl", result_ttl, "seconds")),
         groups=() if group is None else (Member(checked_group(group)),),
         waits=waits,
-        limits=() if named is None else _checked_limits(named, task_limits),
+        limits=names,
+        limit_keys=keys,
     )
 
 
-def _checked_limits(named: Any, task_limits: Sequence[str]) -> tuple[str, ...]:
-    """Raises InvalidArgument for a limit that tasks of the queue may not name."""
-    names = checked_limit_names("limits", named)
+def _checked_limits(named: Any, task_limits: Sequence[str]) -> tuple[tuple[str, ...], dict[str, bytes]]:
+    """The names, and the keys that some have. Raises InvalidArgument for a limit that tasks of the queue may
+    not name.
+    """
+    names, keys = checked_named("limits", named)
     if not set(names) <= set(task_limits):
         may = ", ".join(map(repr, task_limits)) or "none"
         wanted = f"some of the names in the `task_limits` of the queue: {may}"
         raise InvalidArgument(name="limits", wanted=wanted, got=named)
-    return names
+    return names, keys
 
 
 def span_us(name: str, seconds: float | None) -> int:
@@ -365,29 +370,3 @@ def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
     if plan is not None:
         given["partitions"] = msgspec.convert(plan, Plan).count
     return given
-
-
-def key_bytes(key: Any, name: str = "key") -> bytes:
-    """The packed task key, or unique key. Raises: InvalidArgument."""
-    if isinstance(key, tuple | list) and _is_deep(key):
-        wanted = f"nested at most {limits.TASK_KEY_DEPTH_MAX} levels deep"
-        raise InvalidArgument(name=name, wanted=wanted, got=key)
-    # The tuple layer keeps values of different types apart: 1, "1", True and None are four keys.
-    try:
-        packed: bytes = layer.pack((key,))
-    except Exception as reason:  # the tuple layer raises struct.error, RecursionError and others besides
-        raise InvalidArgument(name=name, wanted="a value that the tuple layer can pack", got=key) from reason
-    if len(packed) > limits.TASK_KEY_BYTES_MAX:
-        wanted = f"at most {limits.TASK_KEY_BYTES_MAX} bytes when packed"
-        raise InvalidArgument(name=name, wanted=wanted, got=key)
-    return packed
-
-
-def _is_deep(key: Any) -> bool:
-    """True above the depth at which the tuple layer, which recurses, may exhaust any stack."""
-    level = [key]
-    for _ in range(limits.TASK_KEY_DEPTH_MAX):
-        level = [part for value in level if isinstance(value, tuple | list) for part in value]
-        if not level or len(level) > limits.TASK_KEY_BYTES_MAX:
-            return False  # a key that is too wide is refused for its size
-    return any(isinstance(value, tuple | list) for value in level)

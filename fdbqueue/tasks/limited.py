@@ -1,15 +1,16 @@
 """Limited: tasks of a queue with limits. A take lets its tasks start; each end of a lease gives slots back.
 
 The record of a taken task has the cells of its slots. So the change that ends the lease gives them back in
-its own transaction, without a read (Change.move calls `ended` for each edge).
+its own transaction (Change.move calls `ended` for each edge). It reads nothing for that; for a slot of a key,
+the lanes that wait for it.
 """
 
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from fdbqueue.disciplines.lanes import limits_named
-from fdbqueue.limiting.under import Limits
+from fdbqueue.disciplines.lanes import keyed_limit, limits_named
+from fdbqueue.parking.under import Limits
 from fdbqueue.records.keys import Extra, Record
 from fdbqueue.seam import Transaction
 from fdbqueue.task import TaskState
@@ -25,7 +26,7 @@ def started(
     if not records:
         return []
     holder = (shape.name, shape.keys.partition, records[0].session)
-    starting = [(record.id, limits_named(record)) for record in records]
+    starting = [(record.id, limits_named(record), keyed_limit(record)) for record in records]
     held = limits.start(tr, starting, holder, records[0].token, now_us)
     return [
         replace(record, extra=replace(record.extra or Extra(), slots=dict(slots))) if slots else record
@@ -36,7 +37,7 @@ def started(
 def ended(tr: Transaction, limits: Limits, olds: Sequence[Record], news: Sequence[Record]) -> None:
     """Give back the slots of the tasks that are taken no more; without counterparts, they are gone."""
     held = [
-        (old.id, old.extra.slots)
+        (old.id, old.extra.slots, keyed_limit(old))
         for at, old in enumerate(olds)
         if old.extra is not None and old.extra.slots and (not news or news[at].state != TaskState.TAKEN)
     ]

@@ -12,7 +12,7 @@ from fdbqueue import limits
 from fdbqueue.aside import Aside
 from fdbqueue.disciplines.discipline import Discipline
 from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.limiting.under import Limits
+from fdbqueue.parking.under import Limits
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.records.keys import (
     ID_BYTES,

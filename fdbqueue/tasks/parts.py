@@ -29,7 +29,8 @@ class WideTasks(Wide[TaskSource]):
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
         """As Wide.ask_tidy. A batch from each partition in turn would take 256 rounds."""
         asked = [(source, ask_due(tr, source.shape.keys, now_us)) for source in self._holding()]
-        return lambda: _sweep(tr, asked)
+        settle = self._zero.ask_settle(tr, now_us)
+        return lambda: max(_sweep(tr, asked), settle())
 
 
 def _sweep(tr: Transaction, asked: Sequence[tuple[TaskSource, Range]]) -> Swept:

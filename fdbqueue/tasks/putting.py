@@ -54,7 +54,7 @@ class Putting(TaskHandle):
         on_conflict: str = OnConflict.SKIP,
         debounce_max: float | None = None,
         group: AnyGroup | str | None = None,
-        limits: Iterable[str] | None = None,
+        limits: Iterable[str] | Mapping[str, Any] | None = None,
         after: Task | str | None = None,
         timeout: float = 0,
         stop: Stop | None = None,
@@ -64,8 +64,8 @@ class Putting(TaskHandle):
         In a fair queue it counts as `cost` tasks of its task key. `headers`: texts by name beside the data,
         at most limits.HEADERS_BYTES_MAX bytes together. `result_ttl`: seconds for which the result of its ack
         is kept, for `result`; None keeps none. `group`: an open group, or its id, that counts the task.
-        `limits`: names out of the `task_limits` of the queue. `after`: a task of this queue; this one waits
-        for its end (docs/groups.md).
+        `limits`: names out of the `task_limits` of the queue; a mapping gives one of them its key
+        (docs/limits.md). `after`: a task of this queue; this one waits for its end (docs/groups.md).
 
         If another task has the value `unique`, none is made. With `on_conflict` "skip" the call returns that
         task. "replace" gives it this data, headers, limits, ttr and ttl, at its place. "debounce" also makes
@@ -169,7 +169,10 @@ def _require_fits(drafts: Sequence[Draft]) -> None:
     if len(drafts) > 1 and (first.key or first.extra is not None):
         trace_bytes = limits.TRACE_BYTES_MAX if observing.observers else 0
         record_bytes = len(extra_to_bytes(first.extra)) + trace_bytes
-        beside = limits.TASK_BYTES + limits.BUSY_KEY_COPIES * len(first.key) + 2 * record_bytes
+        key_bytes = sum(map(len, first.extra.limit_keys.values())) if first.extra is not None else 0
+        beside = (
+            limits.TASK_BYTES + 2 * key_bytes + limits.BUSY_KEY_COPIES * len(first.key) + 2 * record_bytes
+        )
         size_bytes = sum(len(draft.payload) for draft in drafts) + len(drafts) * beside
         if size_bytes > limits.PUT_BYTES_MAX:
             raise too_much(len(drafts), size_bytes, limits.PUT_BYTES_MAX)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from fdbqueue.disciplines.lanes import Lanes, limits_named
+from fdbqueue.disciplines.lanes import Lanes, keyed_limit, limits_named
 from fdbqueue.limiting.gate import Gate
 from fdbqueue.line.shares import Offer
 from fdbqueue.passing import Passed
@@ -59,7 +59,7 @@ class Ready:
             for record in found:
                 if record.expires_us <= now_us or record.id in passed or record.id in seen:
                     continue
-                if gate is None or gate.passes(limits_named(record)):
+                if gate is None or gate.passes(limits_named(record), keyed_limit(record)):
                     seen.add(record.id)
                     yield Offer(record.id, record_to_bytes(record), record.size_bytes, record.key)
             if self._mender.removed == removed:

@@ -112,16 +112,18 @@ def _ready(found: Explanation) -> Iterator[Reason]:
 
 def _limit_reached(found: Explanation, limit: ReachedLimit) -> Reason:
     name = visible(limit.name)
+    of_key = f" for the key {visible(repr(limit.key))}" if limit.per_key else ""
     if limit.slots is None:
         wait = "" if limit.next is None else f" in {_span(limit.next - found.now)}"
-        text = f"The limit {name!r} has no token: as many tasks have started as it allows."
+        text = f"The limit {name!r} has no token{of_key}: as many tasks have started as it allows."
         return Reason(Why.LIMIT_REACHED, text, f"Its next token comes{wait}.", limit.next)
     told = limit.holders[:_HOLDERS_TOLD]
     held = ", ".join(f"{one.task} of {visible(one.queue)!r}" for one in told)
     more = limit.used - len(told)
     also = f" and {more:,} more" if told and more > 0 else ""
-    text = f"The limit {name!r} has no free slot: {limit.used:,} of {limit.slots:,} are held"
-    cure = f"One of these tasks ends. More slots: fdbqueue limit set {shlex.quote(limit.name)} --slots N"
+    text = f"The limit {name!r} has no free slot{of_key}: {limit.used:,} of {limit.slots:,} are held"
+    more_slots = f"fdbqueue limit set {shlex.quote(limit.name)} --slots N{' --per-key' * limit.per_key}"
+    cure = f"One of these tasks ends. More slots: {more_slots}"
     return Reason(Why.LIMIT_REACHED, f"{text}{f', by {held}{also}' if held else ''}.", cure)
 
 

@@ -12,7 +12,7 @@ from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.disciplines.lanes import Lanes
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
-from fdbqueue.limiting.under import Limits, limits_of
+from fdbqueue.parking.under import Limits, limits_of
 from fdbqueue.partitions.current import Current
 from fdbqueue.partitions.flags import ring_for_room
 from fdbqueue.partitions.keys import SharedKeys
@@ -82,7 +82,9 @@ class Shape:
         named = self.settings.task_limits
         try:
             made = self.kind.made(self.keys, self.settings.to_options())
-            return in_lanes(self.kind.name, self.keys, made, named) if named else made
+            if not named:
+                return made
+            return in_lanes(self.kind.name, self.keys, made, named, self.root.prefix, self.definition.id)
         except InvalidArgument:
             raise
         except (ValueError, TypeError, LookupError) as reason:
@@ -132,12 +134,14 @@ class Shape:
             raise UnsupportedOption(kind=self.kind.name, option="touch")
 
 
-def in_lanes(kind: str, keys: TaskKeys, made: Discipline, names: Sequence[str]) -> Lanes:
+def in_lanes(
+    kind: str, keys: TaskKeys, made: Discipline, names: Sequence[str], root: bytes = b"", queue: int = 0
+) -> Lanes:
     """Raises: InvalidArgument for a discipline that is not one ordered index."""
     if not isinstance(made, Fifo) or isinstance(made, Bag):
         wanted = f"none: the kind {kind!r} has no order in which its tasks can wait apart"
         raise InvalidArgument(name="task_limits", wanted=wanted, got=names)
-    return Lanes(keys, made, names)
+    return Lanes(keys, made, names, root, queue)
 
 
 def shape_of(registry: Registry, definition: Definition, type: Any = None) -> Shape:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fdbqueue.database import conflict_in
+from fdbqueue.disciplines.lanes import Lanes
 from fdbqueue.limiting.gate import Gate
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.shares import Offer
@@ -178,8 +179,15 @@ class TaskSource:
         return (self.doorbell, *self.limit_bells)
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        due = ask_due(tr, self.shape.keys, now_us)
-        return lambda: self.sweep(tr, due.to_list(), Budget())
+        due, settle = ask_due(tr, self.shape.keys, now_us), self.ask_settle(tr, now_us)
+        return lambda: max(self.sweep(tr, due.to_list(), Budget()), settle())
+
+    def ask_settle(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
+        """Ask for keys of limits that have to be looked at again. The reply settles some."""
+        if self.shape.limits is None:
+            return _nothing_settled
+        settle = self.shape.limits.ask_settle(tr, now_us)
+        return lambda: Swept.MORE if settle() else Swept.NOTHING
 
     def sweep(self, tr: Transaction, timers: Sequence[KeyValue], budget: Budget) -> Swept:
         """Sweep the tasks of these timers."""
@@ -216,6 +224,9 @@ class TaskSource:
     def require_none_passed(self, tr: Transaction) -> None:
         if self.shape.limits is not None:  # a task may lie there that is over a limit
             self.shape.limits.rely_on(tr)
+            if isinstance(self.shape.discipline, Lanes):
+                pointers = self.shape.discipline.lane_keys.pointers
+                tr.add_read_conflict_range(pointers.start, pointers.stop)
         self._ready.require_none_passed(tr, tr.get(self.shape.keys.paused))
 
     def is_paused(self, tr: Transaction) -> bool:
@@ -284,6 +295,10 @@ class TaskSource:
             if record is not None:
                 forgive_missed(change, delivery.id, _attempt_of(delivery))
         return held
+
+
+def _nothing_settled() -> Swept:
+    return Swept.NOTHING
 
 
 def _first_time(keys: TaskKeys, timers: Range) -> int | None:

@@ -28,12 +28,15 @@ class Swept:
         self.guard = parts.zero.guard
         self._parts = parts
         self._shared = parts.shape.shared
+        self._limits = parts.shape.limits
         self._settling = Settling(parts, runtime.monotonic)
         self._now_us = runtime.now_us
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         keys = self._shared
-        asked = self._parts.ask_next_due(tr), ask_first_window(tr, keys), results.ask_over(tr, keys)
+        asked = [self._parts.ask_next_due(tr), ask_first_window(tr, keys), results.ask_over(tr, keys)]
+        if self._limits is not None:
+            asked.append(self._limits.ask_next_rest(tr))
         return lambda: 0 if self._settling.is_due() else _first(asked)
 
     def tidy(self, tr: Transaction) -> bool:
@@ -42,6 +45,7 @@ class Swept:
             or (self._settling.is_due() and self._settling.step(tr))
             or close_windows(tr, self._shared, self._now_us())
             or results.forget(tr, self._shared, self._now_us())
+            or (self._limits is not None and self._limits.ask_rest(tr, self._now_us())())
         )
 
 

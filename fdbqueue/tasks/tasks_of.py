@@ -47,13 +47,17 @@ def task_of(record: Record, data: Any) -> Task:
         fraction=record.fraction,
         fraction_told=record.told_us / 1_000_000 if record.told_us else None,
         headers=record.extra.headers if record.extra else {},
-        limits=dict.fromkeys(record.extra.limits) if record.extra else {},
+        limits=_limits_of(record.extra) if record.extra and record.extra.limits else {},
         steps=record.extra.steps if record.extra else 0,
         result_ttl=_result_ttl(record.extra.result_ttl_us) if record.extra else None,
         unique=key_in(record.extra.unique.key) if record.extra and record.extra.unique else None,
         groups=_groups_of(record.extra) if record.extra and record.extra.groups else (),
         waits_for=record.extra.waits.hex() or None if record.extra else None,
     )
+
+
+def _limits_of(extra: Extra) -> dict[str, Any]:
+    return {name: key_in(extra.limit_keys.get(name, b"")) for name in extra.limits}
 
 
 def _groups_of(extra: Extra) -> tuple[str, ...]:

@@ -11,11 +11,12 @@ from functools import partial
 
 from fdbqueue import root_keys as columns
 from fdbqueue.database import Database, run
+from fdbqueue.disciplines.lanes import keyed_limit
 from fdbqueue.limiting.keys import (
-    BELL,
     CELLS,
     CELLS_MAX,
     HOLDER,
+    KEYED,
     Held,
     LimitKeys,
     cells_bytes,
@@ -24,13 +25,14 @@ from fdbqueue.limiting.keys import (
 )
 from fdbqueue.limiting.rule import rule_of
 from fdbqueue.limiting.state import ask_by_snapshot, give_slots
-from fdbqueue.limiting.under import Limits
-from fdbqueue.records.keys import Record, TaskKeys, id_text, sound_record
+from fdbqueue.parking.under import Limits
+from fdbqueue.records.keys import Record, id_text, sound_record
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen
+from fdbqueue.verifying.limit_keys import KeyChecks, miscounted_total, slots_of, task_key
 from fdbqueue.verifying.slices import Mend, Suspect
 
 
@@ -39,6 +41,7 @@ class LimitChecks:
 
     def __init__(self, keys: RootKeys, mending: str) -> None:
         self._keys = keys
+        self._keys_of = KeyChecks(keys, mending)
         self.mending = mending
         self.names: list[str] = []
         """The limits in the slices so far."""
@@ -47,18 +50,21 @@ class LimitChecks:
         if column == columns.LIMITED:
             yield self._limit(rest).row
             if rest[1] == HOLDER and (held := held_of(row.value)) is not None:
-                yield self._task(held, rest)
+                yield self._task(held, rest[2:])
+            yield from self._keys_of.asks(row, rest)
 
     def judge(self, column: int, row: Row, rest: list[object], seen: Seen) -> Iterator[Suspect]:
         if column == columns.LIMIT:
             if rule_of(row.value) is None:
                 text = f"The limit {rest[0]!r} cannot be read, and limits nothing."
                 yield Suspect(Flaw.VALUE, row.key, text, f"fdbqueue limit set {rest[0]} sets it anew.")
-        elif seen.value(self._limit(rest).row) is None and rest[1] in (CELLS, BELL):
+        elif seen.value(self._limit(rest).row) is None and rest[1] == CELLS:
             text = f"A key belongs to the limit {rest[0]!r}, which does not exist."
             yield Suspect(Flaw.STRAY, row.key, text, self.mending, lambda tr: tr.clear(row.key))
         elif rest[1] == HOLDER:
             yield from self._judge_holder(row, rest, seen)
+        else:
+            yield from self._keys_of.judge(row, rest, seen)
 
     def note(self, column: int, rest: list[object]) -> None:
         if column == columns.LIMIT:
@@ -71,7 +77,7 @@ class LimitChecks:
             text = f"A holder of the limit {keys.name!r} cannot be read."
             yield Suspect(Flaw.VALUE, row.key, text, self.mending, lambda tr: tr.clear(row.key))
             return
-        stored = seen.value(self._task(held, rest))
+        stored = seen.value(self._task(held, rest[2:]))
         record = sound_record(stored, id_)
         if stored is None or (record is not None and slots_of(record).get(keys.name) != held.cell):
             text = f"The task {id_text(id_)} should hold a slot of the limit {keys.name!r}, and does not."
@@ -81,10 +87,7 @@ class LimitChecks:
         return LimitKeys(self._keys.prefix, str(rest[0]))
 
     def _task(self, held: Held, rest: list[object]) -> bytes:
-        queue, id_ = rest[2], rest[3]
-        assert isinstance(queue, int)
-        assert isinstance(id_, bytes)
-        return TaskKeys(self._keys.contents(queue), held.partition).task(id_)
+        return task_key(self._keys, held, rest)
 
 
 def _taking_back(keys: LimitKeys, row: Row, cell: int) -> Mend:
@@ -115,13 +118,21 @@ class SlotChecks:
     def _holders(self, record: Record) -> Iterator[tuple[str, int, bytes]]:
         found: Limits | None = self._shape.limits
         for name, cell in slots_of(record).items():
-            key = None if found is None else found.holder(name, record.id)
+            keyed = keyed_limit(record) if cell == KEYED else None
+            of_key = None if keyed is None or keyed[0] != name else keyed[1]
+            key = None if found is None else found.holder(name, record.id, of_key)
             if key is not None:
                 yield name, cell, key
 
 
-def slots_of(record: Record) -> dict[str, int]:
-    return {} if record.extra is None else record.extra.slots
+def miscounted_in_all(database: Database, keys: RootKeys, name: str, mending: str) -> Iterator[Suspect]:
+    """The contradictions of the counters of a limit."""
+    for found in (
+        miscounted(database, keys, name, mending),
+        miscounted_total(database, LimitKeys(keys.prefix, name), mending),
+    ):
+        if found is not None:
+            yield found
 
 
 def miscounted(database: Database, keys: RootKeys, name: str, mending: str) -> Suspect | None:

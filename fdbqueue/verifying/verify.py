@@ -44,7 +44,7 @@ from fdbqueue.verifying.counters import (
 from fdbqueue.verifying.cures import Cures
 from fdbqueue.verifying.elements import ElementChecks
 from fdbqueue.verifying.groups import compare_members
-from fdbqueue.verifying.limits import miscounted
+from fdbqueue.verifying.limits import miscounted_in_all
 from fdbqueue.verifying.orphans import orphans
 from fdbqueue.verifying.partitions import partitioned
 from fdbqueue.verifying.recipe import RecipeChecks
@@ -129,9 +129,8 @@ class Verifier:
         for part in (Under(everything.start, contents.start), Under(contents.stop, everything.stop)):
             self._scan(None, root.prefix, checks, part)
         for name in checks.limits.names:
-            found = miscounted(self.database, root, name, checks.limits.mending)
-            if found is not None:
-                self._report(None, root.prefix, found, partial(_mend_at_once, found))
+            for suspect in miscounted_in_all(self.database, root, name, checks.limits.mending):
+                self._report(None, root.prefix, suspect, partial(_mend_at_once, suspect))
         for definition in self._definitions():
             self.definition(definition)
         for group in sorted(checks.groups):

@@ -78,3 +78,47 @@ def test_a_task_names_limits(shell: Shell) -> None:
         assert shell.run("explain", "q", waits["id"])[1].startswith("limit reached\tThe limit 'api'")
     status, _, err = shell.run("put", "q", "--limit", "none", "x")
     assert (status, err.count("\n")) == (2, 1)
+
+
+def test_a_limit_counts_each_key_apart(shell: Shell) -> None:
+    told = shell.run("limit", "set", "tenant", "--slots", "1", "--per-key")
+    assert told[0] == 0
+    shell.run("create", "q", "--task-limit", "tenant")
+    for key in ("acme", "acme", "7"):
+        assert shell.run("put", "q", "--limit-key", "tenant", key, f"of {key}")[0] == 0
+    with taken(shell) as task:
+        assert dict(task.limits) == {"tenant": "acme"}
+        with taken(shell) as other:
+            assert dict(other.limits) == {"tenant": 7}
+            assert shell.run("limit", "list")[1] == "tenant\t1 at a time for each key\t2\t1\n"
+            rows = {row["key"]: row for row in map(json.loads, shell.run(*KEYS, "--json")[1].splitlines())}
+            assert {key: (row["used"], row["free"]) for key, row in rows.items()} == {
+                "acme": (1, 0),
+                7: (1, 0),
+            }
+        assert "more keys follow the first 1" in shell.run(*KEYS, "-n", "1")[2]
+        one = json.loads(shell.run(*KEYS, "--key", "acme", "--json")[1])
+        assert [holder["task"] for holder in one["holders"]] == [task.id]
+        assert shell.run(*KEYS, "--key", "acme")[1].startswith(f"{task.id}\tq\t")
+        ready = map(json.loads, shell.run("tasks", "q", "--state", "ready", "--json")[1].splitlines())
+        [waits] = [row for row in ready if row["limits"] == {"tenant": "acme"}]
+        reason = shell.run("explain", "q", waits["id"])[1]
+        assert reason.startswith("limit reached\tThe limit 'tenant' has no free slot for the key 'acme': ")
+    assert shell.run("limit", "set", "tenant", "--slots", "2")[0] == 2
+    shell.run("limit", "set", "whole", "--slots", "2")
+    assert shell.run("limit", "keys", "whole")[0] == 2
+    assert shell.run("put", "q", "--limit-key", "none", "a", "x")[0] == 2
+
+
+KEYS = ("limit", "keys", "tenant")
+
+
+def test_tasks_of_a_schedule_name_a_key(shell: Shell) -> None:
+    shell.run("limit", "set", "tenant", "--slots", "1", "--per-key")
+    shell.run("create", "q", "--task-limit", "tenant")
+    made = shell.run(
+        "schedule", "create", "s", "q", "--every", "60", "--limit-key", "tenant", "acme", "--json"
+    )
+    assert json.loads(made[1])["options"]["limits"] == {"tenant": "acme"}
+    changed = shell.run("schedule", "change", "s", "--without", "limits", "--json")
+    assert "limits" not in json.loads(changed[1])["options"]

@@ -75,6 +75,7 @@ SETTING = {"limit set": ["Q", "--slots", "1"]}
 # Commands that name a limit, or a schedule, in place of a queue.
 NAMED: dict[str, list[str]] = {
     "limit delete": ["Q"],
+    "limit keys": ["Q"],
     "limit show": ["Q"],
     **{f"schedule {verb}": ["Q"] for verb in ("delete", "next", "pause", "resume", "run", "show")},
     "schedule change": ["Q", "--every", "60"],

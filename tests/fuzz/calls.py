@@ -63,6 +63,7 @@ LEFT_OUT = {
             "GroupsFigures",
             "LimitFigures",
             "LimitHolder",
+            "LimitKey",
             "Members",
             "ReachedLimit",
             "ScheduleFigures",
@@ -179,6 +180,8 @@ GOOD: Mapping[str, Make] = {
     "Group.put_many.data": lambda _: [1, 2],
     "Limit.delete.name": lambda _: "spare limit",
     "Limit.open.name": lambda _: "api",
+    **dict.fromkeys(("Limit.open_key.name", "Limit.keys.name"), lambda _: "tenants"),
+    "Limit.open_key.key": lambda _: "k",
     **dict.fromkeys(("Limit.set.slots", "Limit.set.rate", "Limit.set.per"), lambda _: 5),
     "TaskQueue.ended_tasks_of.key": lambda _: "k",
     "TaskQueue.definition": lambda world: Registry().find(world.db, "fifo"),
@@ -203,7 +206,7 @@ OPTIONS = {
         ("Group.put", "Group.put_many"), ("ttl", "delay", "headers", "result_ttl", "unique", "after")
     ),
     **dict.fromkeys(("Worker", "Fleet"), tuple(WorkerKeywords.__annotations__)),
-    **dict.fromkeys(("Schedule.create", "Schedule.change"), PutOptions.__struct_fields__),
+    **dict.fromkeys(("Schedule.create", "Schedule.change"), tuple(PutOptions.named())),
 }
 """Accepted further keywords."""
 

@@ -37,6 +37,7 @@ class World:
         self.ended_session.end()
         for limit in ("api", "spare limit"):
             fdbqueue.Limit.set(db, limit, slots=5)
+        fdbqueue.Limit.set(db, "tenants", slots=5, per_key=True)
         self.tasks = {kind: self._tasks(kind) for kind in ("fair", "utubettl", "limfifottl", "bag", "fifo")}
         self.held = {kind: queue.take(db, 0) for kind, queue in self.tasks.items()}
         self.letters = fdbqueue.DeadLetters.open(db, "fair")

@@ -41,10 +41,11 @@ from fdbqueue.groups import settling
 from fdbqueue.groups import waiting as group_waits
 from fdbqueue.limiting import bucket as limit_bucket
 from fdbqueue.limiting import gate as limit_gate
+from fdbqueue.limiting import key_state
 from fdbqueue.limiting import slots as limit_slots
 from fdbqueue.limiting import state as limit_state
-from fdbqueue.limiting import under
 from fdbqueue.line import decision, results, shares, staging, take, taking, waiting
+from fdbqueue.parking import under
 from fdbqueue.partitions import flags, wide
 from fdbqueue.persistent import owners, proxy, unacked, work
 from fdbqueue.recipe import holding
@@ -1779,7 +1780,7 @@ PLANTS = (
     Plant(
         "a start that passes no gate of its cell",
         limit_state.State._take_slots,
-        "_pass(tr, self.keys.gates[cell])",
+        "pass_gate(tr, self.keys.gates[cell])",
         "pass",
         "limited",
         100,
@@ -1829,7 +1830,7 @@ PLANTS = (
     ),
     Plant(
         "a put that does not open the lane of its task",
-        lanes.Lanes.shift,
+        lanes.Lanes._file,
         'tr.set(self.open_key(lane), b"")',
         "pass",
         "laned",
@@ -1855,10 +1856,34 @@ PLANTS = (
     Plant(
         "a limit that one task names, and that holds up all tasks",
         limit_gate.Gate.room,
-        "for name in names if name in self._rooms]",
+        "for name in names if name in self._rooms and not self._skips(name, but)]",
         "for name in self._rooms]",
         "laned",
         50,
+    ),
+    Plant(
+        "an end that opens no lane of the key that it frees",
+        under.Limits._give_keys_back,
+        "if waits and may_open:",
+        "if False:",
+        "limit_keys",
+        50,
+    ),
+    Plant(
+        "a start that uses no token of its key",
+        key_state.KeyState._take_tokens,
+        "self.refill(tr, changed[0], now_us)",
+        "pass",
+        "limit_keys",
+        100,
+    ),
+    Plant(
+        "a truncate that keeps the slots of keys",
+        under.Limits.give_back_all,
+        "self._walk_all(tr)",
+        "pass",
+        "limit_keys",
+        200,
     ),
     Plant(
         "a task that moves on, and its timer stays",

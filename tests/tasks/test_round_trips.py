@@ -167,13 +167,42 @@ def test_blocked_tasks_in_front_cost_a_take_nothing(trips: tuple[Database, Trips
         waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
         return waits, engine.reads - before, None if task is None else tuple(task.limits)
 
-    assert read() == (2, 15, ("api",))
+    assert read() == (2, 17, ("api",))  # the first take of a process asks whether the limits have keys
     assert read() == (1, 13, ())
     assert read() == (1, 14, ("mails",))
     assert [read(), read()] == [
         (1, 13, None),
         (1, 12, None),
     ]  # it asks once more for the lane of the last task
+
+
+@pytest.mark.parametrize(
+    ("keys", "each"),
+    [(10, 1), (100, 100), pytest.param(1_000_000, 1, marks=(pytest.mark.slow, pytest.mark.timeout(6_000)))],
+)
+def test_exhausted_keys_in_front_cost_a_take_nothing(
+    trips: tuple[Database, Trips], keys: int, each: int
+) -> None:
+    """Takes of tasks in a queue with many tasks before them, of keys that have no slot."""
+    db, engine = trips
+    Limit.set(db, "tenant", slots=1, per_key=True)
+    busy, queue = (TaskQueue.create(db, name, task_limits=["tenant"]) for name in ("busy", "trips"))
+    session = fdbqueue.Session(db, ttr=1e9)
+    for key in range(keys):
+        busy.put(db, None, limits={"tenant": key})
+        assert busy.take(db, 0, session=session) is not None
+        for start in range(0, each, 1_000):
+            queue.put_many(db, [None] * min(1_000, each - start), limits={"tenant": key})
+    for key in ("a", "b"):
+        queue.put(db, "free", limits={"tenant": key})
+
+    def read() -> tuple[int, int, Any]:
+        before = engine.reads
+        waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
+        return waits, engine.reads - before, None if task is None else task.limits["tenant"]
+
+    # The first take of a process asks whether the limit has keys.
+    assert [read(), read(), read()] == [(7, 25, "a"), (5, 25, "b"), (1, 14, None)]
 
 
 def test_a_put_that_names_limits_reads_nothing_more(trips: tuple[Database, Trips]) -> None:

@@ -75,7 +75,7 @@ def test_a_corruption_is_found_and_mended(
     assert sorted(task.data for task in TaskQueue.open(db, "q").take_many(db, 9)) == [1, 2]
 
 
-@pytest.mark.parametrize("lane", [b"", b"\x00", b"\x04", b"\x01\x01"])
+@pytest.mark.parametrize("lane", [b"", b"\x00", b"\x04", b"\x01\x02", b"\x01\x01\x01"])
 def test_a_key_of_no_lane_is_a_finding(db: Database, lane: bytes) -> None:
     db.set(lanes_of(db).open_key(lane), b"")
     assert [finding.flaw for finding in verify(db, mend=True).findings] == [Flaw.UNKNOWN]

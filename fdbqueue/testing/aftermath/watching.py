@@ -105,7 +105,10 @@ class Watching:
         return (key for key in self.dead_requests if any(part.start <= key < part.stop for part in ranges))
 
     def _may_block(self, limit: LimitKeys) -> bool:
-        """True if a limit has no slot, or no token, for one more task."""
+        """True if a limit has no slot or token for one more task; also if a key uses it, or sweeps walk."""
+        of_key = next(iter(self.rows.keys_in(limit.counts.start, limit.counts.stop)), None)
+        if of_key is not None or self.rows.value(limit.walk) is not None:
+            return True
         rule = rule_of(self.rows.value(limit.row))
         if rule is None:
             return False

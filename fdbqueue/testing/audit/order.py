@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from fdbqueue.disciplines.bag import Bag
 from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.disciplines.lanes import limits_named
+from fdbqueue.disciplines.lanes import keyed_limit, limits_named
 from fdbqueue.records.keys import Record, id_text
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.shape import Shape
@@ -141,7 +141,12 @@ class Order:
 def _beside(record: Record, taken: Sequence[Record]) -> Sequence[Record]:
     """The taken tasks that `record` comes before, if its place is better.
 
-    A task that names limits may be over one of them: then only tasks that name the same ones wait for it.
+    A task that names limits may be over one of them: then only tasks that name the same ones, with the same
+    keys, wait for it.
     """
-    named = limits_named(record)
-    return [one for one in taken if limits_named(one) == named] if named else taken
+    named = _named(record)
+    return [one for one in taken if _named(one) == named] if named[0] else taken
+
+
+def _named(record: Record) -> tuple[Sequence[str], object]:
+    return limits_named(record), keyed_limit(record)

@@ -72,6 +72,7 @@ _MODULES = (
     "joined",
     "laned",
     "late",
+    "limit_keys",
     "limited",
     "named",
     "order",

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from fdbqueue.database import run
-from fdbqueue.errors import NotTaken, RepartitionUnderWay, TaskNotFound, UnknownSession
+from fdbqueue.errors import LimitNotFound, NotTaken, RepartitionUnderWay, TaskNotFound, UnknownSession
 from fdbqueue.limiting.limit import Limit
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
@@ -35,15 +35,29 @@ AtEnd = Callable[[Client, TaskQueue], object]
 class Opened:
     """Opens the queues of one run, each of a kind of its own, with `options` for all or for each."""
 
-    def __init__(self, random: Random, kinds: Sequence[str], options: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        random: Random,
+        kinds: Sequence[str],
+        options: Callable[[], dict[str, Any]],
+        *,
+        per_key: bool = False,
+    ) -> None:
+        """`per_key`: the limits count each key apart."""
         self._kinds = [random.choice(kinds) for _ in NAMES]
         self._partitions = [random.choice((1, 1, 3)) for _ in NAMES]
         self.options = [options() for _ in NAMES]
+        self.per_key = per_key
 
     def __call__(self, client: Client, at: int) -> TaskQueue:
-        Limit.set(client.db, STARTS, rate=RATE, per=PER_S, burst=BURST)
-        if not any(found.name == SLOTS for found in Limit.list(client.db)):
-            Limit.set(client.db, SLOTS, slots=2)
+        while True:
+            Limit.set(client.db, STARTS, rate=RATE, per=PER_S, burst=BURST, per_key=self.per_key)
+            if not any(found.name == SLOTS for found in Limit.list(client.db)):
+                Limit.set(client.db, SLOTS, slots=2, per_key=self.per_key)
+            with suppress(LimitNotFound):  # it may be deleted at this moment
+                return self._created(client, at)
+
+    def _created(self, client: Client, at: int) -> TaskQueue:
         options: Any = {"partitions": self._partitions[at], **self.options[at]}
         return TaskQueue.create(client.db, NAMES[at], self._kinds[at], ttr=2, if_not_exists=True, **options)
 
@@ -79,7 +93,8 @@ def _operate(client: Client, opened: Opened, size: Size) -> None:
     queues = opened.all(client)
     for _ in range(2 * size.steps):
         client.pause(0.7)
-        Limit.set(client.db, SLOTS, slots=client.random.choice((1, 2, 3, 20)))
+        slots = client.random.choice((1, 2, 3, 20))
+        Limit.set(client.db, SLOTS, slots=slots, per_key=opened.per_key)
         q = client.random.choice(queues)
         if client.random.random() < 0.2:
             q.truncate(client.db)

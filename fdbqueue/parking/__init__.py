@@ -1,0 +1,1 @@
+"""Parking: tasks of keys over a limit wait where no take meets them, and come back when the key is free."""

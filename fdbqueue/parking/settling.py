@@ -1,0 +1,148 @@
+"""Settling: keys of a limit whose lanes have to be looked at again, a few in each sweep.
+
+A key is *due* at the time of its key R[17, name, 6]: its next token has come, or one transaction could not
+turn all of its lanes. Takes open these lanes on their way, as they sweep tasks that are due. The rest is left
+to the sweeps of the keeper. They clear rows that are over, and *walk* through the lanes and holders of all
+keys: the limit has changed, or a truncate, a drop or a mending has removed tasks that held slots. All read
+the rows by which they decide serialisably, so several sweeps at once do no harm.
+"""
+
+from collections.abc import Callable, Sequence
+
+from fdbqueue import limits
+from fdbqueue.limiting.key_state import KeyState
+from fdbqueue.limiting.keys import DUE, KEY_HOLDER, KEYED, OVER, LimitKeys, held_of
+from fdbqueue.limiting.rule import rule_of
+from fdbqueue.parking.turning import ask_lanes, task_keys, turn, turn_asked
+from fdbqueue.records.keys import sound_record
+from fdbqueue.seam import KeyValue, Range, Transaction, Value
+
+_LATER = b"\x00"
+
+
+class Settling:
+    """The keys of one limit."""
+
+    def __init__(self, root: bytes, keys: LimitKeys) -> None:
+        self._root = root
+        self._keys = keys
+
+    def ask(self, tr: Transaction, now_us: int) -> Callable[[], bool]:
+        """Ask, by snapshot, for keys that are due. The reply settles some. True if there were any."""
+        due = self._ask_until(tr, DUE, now_us)
+        return lambda: self._settle(tr, due.to_list(), now_us)
+
+    def ask_rest(self, tr: Transaction, now_us: int) -> Callable[[], bool]:
+        """Ask, by snapshot, for the work of the keeper: rows that are over, and a walk. The reply does some.
+        True if there was any.
+        """
+        over, walk = self._ask_until(tr, OVER, now_us), tr.snapshot.get(self._keys.walk)
+        return lambda: self._forget(tr, over.to_list(), now_us) or self._walk(tr, walk, now_us)
+
+    def _ask_until(self, tr: Transaction, column: int, now_us: int) -> Range:
+        until = self._keys.until(column, now_us)
+        return tr.snapshot.get_range(until.start, until.stop, limit=limits.KEYS_SETTLED)
+
+    def ask_next(self, tr: Transaction) -> Callable[[], int | None]:
+        """Ask, by snapshot, for the time at which a key is due."""
+        return self._ask_first(tr, self._keys.dues)
+
+    def ask_next_rest(self, tr: Transaction) -> Callable[[], int | None]:
+        """Ask, by snapshot, for the time at which the keeper has something to do."""
+        first, walk = self._ask_first(tr, self._keys.overs), tr.snapshot.get(self._keys.walk)
+        return lambda: 0 if walk.present() else first()
+
+    def _ask_first(self, tr: Transaction, under: slice) -> Callable[[], int | None]:
+        first = tr.snapshot.get_range(under.start, under.stop, limit=1)
+        return lambda: next((self._keys.parts_of(row.key)[1] for row in first), None)
+
+    # Keys that are due.
+
+    def _settle(self, tr: Transaction, due: Sequence[KeyValue], now_us: int) -> bool:
+        rule = tr.get(self._keys.row)
+        parts = [self._keys.parts_of(row.key) for row in due]
+        asked = [(time_us, key, tr.get(self._keys.count(key))) for _, time_us, key in parts]
+        states = [
+            (time_us, KeyState(self._keys, key, rule_of(rule.value), row.value))
+            for time_us, key, row in asked
+        ]
+        lanes = [ask_lanes(tr, self._keys, state.key, state.has_room(now_us)) for _, state in states]
+        for (time_us, state), rows in zip(states, lanes, strict=True):
+            self._settle_key(tr, time_us, state, rows, now_us)
+        return bool(due)
+
+    def _settle_key(self, tr: Transaction, time_us: int, state: KeyState, lanes: Range, now_us: int) -> None:
+        tr.clear(self._keys.due(time_us, state.key))
+        turn_asked(tr, self._root, self._keys, state.key, lanes.to_list(), state.has_room(now_us))
+        if time_us and state.due_us == time_us:  # else it is one of slots, or has another time by now
+            state.refill(tr, state.full_ns, now_us, anew=True)
+
+    def _forget(self, tr: Transaction, over: Sequence[KeyValue], now_us: int) -> bool:
+        """Clear the rows of keys with full buckets."""
+        rule = tr.get(self._keys.row)
+        parts = [self._keys.parts_of(row.key) for row in over]
+        asked = [(time_us, key, tr.get(self._keys.count(key))) for _, time_us, key in parts]
+        for time_us, key, row in asked:
+            state = KeyState(self._keys, key, rule_of(rule.value), row.value)
+            if state.over_us == time_us:
+                state.look_later(tr, now_us)
+            else:
+                tr.clear(self._keys.over(time_us, key))
+        return bool(over)
+
+    # All keys.
+
+    def _walk(self, tr: Transaction, walk: Value, now_us: int) -> bool:
+        if not walk.present():
+            return False
+        after = tr.get(self._keys.walk).value or b""
+        under, most = self._keys.of_keys, limits.KEY_ROWS_WALKED
+        start = after + _LATER if after else under.start
+        rows = tr.get_range(start, under.stop, limit=most).to_list()
+        self._look_at(tr, rows, now_us)
+        if len(rows) < most:
+            tr.clear(self._keys.walk)
+        else:
+            tr.set(self._keys.walk, rows[-1].key)
+        return True
+
+    def _look_at(self, tr: Transaction, rows: Sequence[KeyValue], now_us: int) -> None:
+        parts = [(row, *self._keys.parts_of(row.key)[1:]) for row in rows]
+        holders = [(row, key, queue, id_) for row, key, side, queue, id_, *_ in parts if side == KEY_HOLDER]
+        self._take_back(tr, holders)
+        rule = tr.get(self._keys.row)
+        asked = {key: tr.get(self._keys.count(key)) for _, key, *_ in parts}
+        states = {
+            key: KeyState(self._keys, key, rule_of(rule.value), row.value) for key, row in asked.items()
+        }
+        room = {key: state.has_room(now_us) for key, state in states.items()}
+        for has_room in (True, False):
+            few = [
+                (key, place, row.key)
+                for row, key, side, *place in parts
+                if side != KEY_HOLDER and room[key] == has_room
+            ]
+            turn(tr, self._root, self._keys, few, has_room)
+        for state in states.values():
+            if state.over_us and state.is_apart:
+                state.refill(tr, state.full_ns, now_us)
+
+    def _take_back(self, tr: Transaction, holders: Sequence[tuple[KeyValue, bytes, int, bytes]]) -> None:
+        """Give back the slots of tasks that are gone."""
+        asked = []
+        for row, key, queue, id_ in holders:
+            held = held_of(row.value)
+            task = None if held is None else tr.get(task_keys(self._root, queue, held.partition).task(id_))
+            asked.append((row, key, id_, task))
+        for row, key, id_, task in asked:
+            if task is None or not _holds(task.value, id_, self._keys.name):
+                tr.clear(row.key)
+                KeyState(self._keys, key, None, None).hold(tr, -1)
+
+
+def _holds(stored: bytes | None, id_: bytes, name: str) -> bool:
+    """True if the task may hold a slot of its key; also for a record that cannot be read."""
+    record = sound_record(stored, id_)
+    if record is None:
+        return stored is not None
+    return record.extra is not None and record.extra.slots.get(name) == KEYED

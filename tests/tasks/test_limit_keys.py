@@ -1,0 +1,355 @@
+"""Limits that count each key apart: each key that tasks name has slots, or tokens, of its own."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Database, DeadLetters, Limit, Schedule, Session, TaskQueue, Why, limits, verify
+from fdbqueue.errors import InvalidArgument, LimitInUse, LimitNotFound
+from fdbqueue.limiting.keys import LimitKeys
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from tests.support import wait_until
+from tests.tasks.support import LONG_S, Bench, StillClock, keeper
+from tests.tasks.test_limits import ENDS
+
+TENANT, CALLS = "tenant", "calls"
+ORDERED = ["fifo", "fifottl", "limfifottl"]
+
+
+@pytest.fixture
+def keyed(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+    """A bench of a queue with tasks that name limits with keys: `keyed("fifo", 2)` has two slots of each."""
+
+    def make(kind: str = "fifottl", slots: int = 1, **options: Any) -> Bench:
+        Limit.set(still_db, TENANT, slots=slots, per_key=True)
+        Limit.set(still_db, CALLS, rate=1, per=10, burst=2, per_key=True)
+        return Bench(still_db, clock, kind, task_limits=[TENANT, CALLS], **options)
+
+    return make
+
+
+def swept(b: Bench) -> None:
+    for _ in range(3):
+        b.sweep()
+
+
+def rows(db: Database) -> list[bytes]:
+    """The keys of the limits' keys that are stored."""
+    root = RootKeys(DEFAULT_ROOT).prefix
+    under = [
+        part
+        for keys in (LimitKeys(root, TENANT), LimitKeys(root, CALLS))
+        for part in (keys.counts, keys.of_keys, keys.dues, keys.overs)
+    ]
+    return [bytes(row.key) for part in under for row in db.get_range(part.start, part.stop)]
+
+
+def sound(db: Database) -> bool:
+    return not verify(db).findings
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_each_key_has_slots_of_its_own(keyed: Callable[..., Bench], kind: str) -> None:
+    b = keyed(kind, 2)
+    for number in range(9):
+        b.put(number, limits={TENANT: number % 3})
+
+    taken = b.queue.take_many(b.db, 9, session=b.session)
+
+    assert [task.data for task in taken] == [0, 1, 2, 3, 4, 5]
+    assert [dict(task.limits) for task in taken[:2]] == [{TENANT: 0}, {TENANT: 1}]
+    assert b.take() is None
+    b.queue.ack(b.db, taken[1])
+    assert b.taken_data() == [7]
+    assert sound(b.db)
+
+
+def test_keys_of_other_types_are_other_keys(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    keys = (1, "1", b"1", True, ("a", 1), None)
+    for key in keys:
+        b.put(repr(key), limits={TENANT: key})
+        b.put("late", limits={TENANT: key})
+
+    assert b.taken_data() == [repr(key) for key in keys]
+
+
+def test_tasks_of_all_keys_come_in_one_order(keyed: Callable[..., Bench]) -> None:
+    b = keyed(slots=9)
+    named = ({TENANT: "a"}, None, {TENANT: "b", CALLS: None}, {TENANT: "c"}, {TENANT: "a"})
+    for number in range(10):
+        b.put(number, pri=number % 2, limits=named[number % 5])
+
+    assert b.taken_data()[:4] == [0, 2, 4, 6]
+    assert sound(b.db)
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_each_end_of_a_lease_gives_its_slot_back(
+    keyed: Callable[..., Bench], end: Callable[[Bench, Any], Any]
+) -> None:
+    b = keyed("fifottl", ttr=3)
+    other = TaskQueue.create(b.db, "other", task_limits=[TENANT])
+    b.put("x", limits={TENANT: "a"})
+    task = b.take()
+    other.put(b.db, "waits", limits={TENANT: "a"})
+    assert other.take(b.db, 0, session=b.session) is None
+
+    end(b, task)
+    swept(b)
+
+    found = other.take(b.db, 0, session=b.session)
+    assert found is not None
+    assert Limit.open(b.db, TENANT).used == 1
+    assert sound(b.db)
+
+
+def test_the_death_of_a_session_gives_its_slots_back(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    b.put("x", limits={TENANT: "a"})
+    session = Session(b.db, ttr=3)
+    b.queue.take(b.db, 0, session=session)
+    keeper(b.db).forget(session)
+
+    b.clock.advance(4)
+    b.sweep()
+
+    assert Limit.open(b.db, TENANT).used == 0
+    assert b.taken_data() == ["x"]
+
+
+def test_an_idle_key_leaves_no_row(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    for named in ({TENANT: "a"}, {TENANT: "a"}, {CALLS: "a"}, {CALLS: "a"}, {CALLS: "a"}):
+        b.put("x", limits=named)
+    while (task := b.take(60)) is not None:
+        b.queue.ack(b.db, task)
+    b.clock.advance(20)
+    swept(b)
+
+    assert rows(b.db) == []
+    assert sound(b.db)
+
+
+def test_a_change_reaches_keys_over_the_limit(
+    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
+    b = keyed()
+    for number in range(12):
+        b.put(number, limits={TENANT: number % 6})
+    assert len(b.taken_data()) == 6
+
+    Limit.set(b.db, TENANT, slots=2, per_key=True)
+    for _ in range(20):
+        b.sweep()
+    assert b.taken_data() == [*range(6, 12)]
+
+    Limit.set(b.db, TENANT, slots=1, per_key=True)
+    b.put("over", limits={TENANT: 0})
+    assert b.take() is None
+    assert sound(b.db)
+
+
+def test_a_deleted_limit_limits_no_key(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    b.put(1, limits={TENANT: "a"})
+    task = b.take()
+    b.put(2, limits={TENANT: "a"})
+    b.put(3, limits={TENANT: "a"})
+    with pytest.raises(LimitInUse):
+        Limit.delete(b.db, TENANT)
+    b.queue.ack(b.db, task)
+    Limit.delete(b.db, TENANT)
+    swept(b)
+
+    assert b.taken_data() == [2, 3]
+    Limit.set(b.db, TENANT, slots=1, per_key=True)
+    assert sound(b.db)
+
+
+def test_a_truncate_lets_other_queues_go_on(
+    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the slots of many keys to sweeps, so it stays one bounded transaction."""
+    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
+    b = keyed()
+    other = TaskQueue.create(b.db, "other", task_limits=[TENANT])
+    for key in range(5):
+        b.put("x", limits={TENANT: key})
+    assert len(b.taken_data()) == 5
+    for key in range(5):
+        other.put(b.db, key, limits={TENANT: key})
+
+    b.queue.truncate(b.db)
+    for _ in range(20):
+        b.sweep()
+
+    assert [task.data for task in other.take_many(b.db, 9)] == [*range(5)]
+    assert sound(b.db)
+
+
+def test_a_drop_lets_other_queues_go_on(keyed: Callable[..., Bench]) -> None:
+    b = keyed("fifottl", ttr=3)
+    other = TaskQueue.create(b.db, "other", task_limits=[TENANT])
+    b.put("x", limits={TENANT: "a"})
+    b.take()
+    b.put("y", limits={TENANT: "a"})
+    other.put(b.db, "z", limits={TENANT: "a"})
+    b.clock.advance(4)
+
+    b.queue.drop(b.db)
+    swept(b)
+
+    assert [task.data for task in other.take_many(b.db, 9)] == ["z"]
+    assert sound(b.db)
+
+
+def test_a_replaced_task_has_the_key_of_the_later_put(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    b.put("old", unique=1, limits={TENANT: "a"})
+    b.put("new", unique=1, on_conflict="replace", limits={TENANT: "b"})
+    b.put("next", limits={TENANT: "a"})
+
+    assert b.taken_data() == ["new", "next"]
+    assert sound(b.db)
+
+
+def test_a_redrive_keeps_the_key(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    other = TaskQueue.create(b.db, "other", task_limits=[TENANT])
+    b.queue.bury(b.db, b.put("x", limits={TENANT: "a", CALLS: None}))
+    letters = DeadLetters.open(b.db, "bench")
+    letters.begin_redrive(b.db, into="other")
+    letters.run_redrive(b.db)
+
+    assert [dict(task.limits) for task in other.take_many(b.db, 9)] == [{TENANT: "a"}]
+
+
+def test_tasks_of_a_schedule_name_a_key(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    made = Schedule.create(b.db, "s", every=5, queue="bench", limits={TENANT: 7})
+    made.run(b.db)
+
+    assert made.status(b.db).options["limits"] == {TENANT: 7}
+    assert dict(b.take().limits) == {TENANT: 7}
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("wake", ["an ack elsewhere", "more slots"])
+def test_a_waiting_take_wakes(monkeypatch: pytest.MonkeyPatch, wake: str, partitions: int) -> None:
+    monkeypatch.setattr(limits, "LOOK_EVERY_S", LONG_S)  # nothing but a signal ends the wait
+    with fdbqueue.open("memory:") as db:
+        Limit.set(db, TENANT, slots=1, per_key=True)
+        queue = TaskQueue.create(db, "q", task_limits=[TENANT], partitions=partitions)
+        other = TaskQueue.create(db, "other", task_limits=[TENANT])
+        other.put(db, "first", limits={TENANT: "a"})
+        first = other.take(db, 0)
+        id_ = queue.put(db, "x", limits={TENANT: "a"}).id
+        found: list[Any] = []
+        waiting = threading.Thread(target=lambda: found.append(queue.take(db, 60)))
+        waiting.start()
+        wait_until(lambda: queue.explain(db, id_).waiting)
+        assert first is not None
+        if wake == "more slots":
+            Limit.set(db, TENANT, slots=2, per_key=True)
+        else:
+            other.ack(db, first)
+        waiting.join(60)
+        assert found[0].data == "x"
+
+
+def test_a_take_waits_for_the_token_of_its_key(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    for _ in range(3):
+        b.put("a", limits={CALLS: "a"})
+    b.put("b", limits={CALLS: "b"})
+    assert b.taken_data() == ["a", "a", "b"]
+    began = b.clock.now()
+
+    assert b.take(60).data == "a"
+
+    assert 9.9 < b.clock.now() - began < 10.5
+    assert [(one.key, one.free) for one in Limit.keys(b.db, CALLS)] == [("a", 0), ("b", 2)]
+
+
+def test_an_explanation_tells_the_key_and_its_holders(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    for key in ("a", "a", "b"):
+        b.put("x", limits={TENANT: key})
+    holder, _ = b.take(), b.take()
+    [waits] = b.queue.tasks(b.db, "r", 9)
+
+    found = b.queue.explain(b.db, waits)
+    [reached] = found.reached
+    assert (reached.name, reached.key, reached.used, reached.slots) == (TENANT, "a", 1, 1)
+    assert [one.task for one in reached.holders] == [holder.id]
+    assert found.reasons[0].why == Why.LIMIT_REACHED
+    assert f"no free slot for the key 'a': 1 of 1 are held, by {holder.id}" in found.reasons[0].text
+
+
+def test_a_listing_of_keys_has_pages(keyed: Callable[..., Bench]) -> None:
+    b = keyed(slots=2)
+    for key in range(5):
+        b.put("x", limits={TENANT: key})
+    b.taken_data()
+
+    first = Limit.keys(b.db, TENANT, limit=3)
+    rest = Limit.keys(b.db, TENANT, limit=3, after=first.next)
+    assert [(one.key, one.used, one.free) for one in (*first, *rest)] == [(key, 1, 1) for key in range(5)]
+    assert rest.next is None
+    assert Limit.open_key(b.db, TENANT, 3).holders[0].queue == "bench"
+    assert Limit.open_key(b.db, TENANT, "idle").used == 0
+    assert (Limit.open(b.db, TENANT).used, Limit.open(b.db, TENANT).per_key) == (5, True)
+
+
+def test_wrong_keys_are_refused(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    for named in ({TENANT: "a", CALLS: "b"}, {TENANT: object()}, {"none": "a"}, {TENANT: "x" * 2_000}):
+        with pytest.raises(InvalidArgument):
+            b.put("x", limits=named)
+    with pytest.raises(InvalidArgument, match="per_key"):
+        Limit.set(b.db, TENANT, slots=1)
+    with pytest.raises(InvalidArgument, match="per_key"):
+        Limit.set(b.db, "new", slots=1, per_key="yes")  # type: ignore[arg-type]
+    Limit.set(b.db, "whole", slots=1)
+    for look in (Limit.keys, lambda db, name: Limit.open_key(db, name, "a")):
+        with pytest.raises(InvalidArgument, match="per_key"):
+            look(b.db, "whole")
+        with pytest.raises(LimitNotFound):
+            look(b.db, "none")
+    assert b.contents() == []
+
+
+def test_a_key_of_a_limit_that_counts_none_apart_does_not_matter(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    Limit.delete(b.db, TENANT)
+    Limit.set(b.db, TENANT, slots=1)
+    for key in ("a", "b"):
+        b.put(key, limits={TENANT: key})
+    task = b.take()
+    assert b.take() is None
+
+    b.queue.ack(b.db, task)
+    assert b.taken_data() == ["b"]
+    assert sound(b.db)
+
+
+def test_a_key_in_more_lanes_than_one_transaction_turns(
+    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    b = keyed()
+    queues = [TaskQueue.create(b.db, f"q{n}", task_limits=[TENANT]) for n in range(4)]
+    for queue in queues:
+        queue.put(b.db, "x", limits={TENANT: "a"})
+    for _ in queues:
+        found = [(queue, task) for queue in queues for task in queue.take_many(b.db, 9, session=b.session)]
+        [(queue, task)] = found
+        swept(b)
+        queue.ack(b.db, task)
+        swept(b)
+    assert rows(b.db) == []

@@ -1,0 +1,112 @@
+"""Corruptions of limits that count each key apart: each is found, and mending ends it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
+from fdbqueue.disciplines.lanes import Lanes
+from fdbqueue.limiting.key_state import number_bytes
+from fdbqueue.limiting.keys import OPEN, PARKED, Held, LanePlace, LimitKeys, encode_held
+from fdbqueue.packed_key import key_bytes
+from fdbqueue.parking.lane_keys import OPEN as OPEN_STATE
+from fdbqueue.parking.lane_keys import LaneKeys
+from fdbqueue.records.keys import id_bytes
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+
+ROOT = RootKeys(DEFAULT_ROOT).prefix
+SLOTS, STARTS = LimitKeys(ROOT, "tenant"), LimitKeys(ROOT, "calls")
+A, B = key_bytes("a"), key_bytes("b")
+IN_SLOTS = b"\x02\x02"
+"""The lane of tasks that name "tenant" with a key."""
+STRANGER = LanePlace(1, 0, b"\x01\x01")
+
+
+def lanes_of(db: Database) -> LaneKeys:
+    discipline = TaskQueue.open(db, "q")._shape.discipline
+    assert isinstance(discipline, Lanes)
+    return discipline.lane_keys
+
+
+def first(db: Database, under: slice) -> bytes:
+    return next(bytes(row.key) for row in db.get_range(under.start, under.stop))
+
+
+def pointer(db: Database) -> bytes:
+    return first(db, lanes_of(db).pointers_of(IN_SLOTS))
+
+
+def late_head(db: Database) -> None:
+    """The state of a lane names a place behind its first task."""
+    state = lanes_of(db).state(IN_SLOTS, B)
+    db.set(state, OPEN_STATE + b"\x7f" * 24)
+
+
+CORRUPTIONS: dict[str, tuple[Callable[[Database], Any], set[Flaw]]] = {
+    "a pointer is missing": (lambda db: db.clear(pointer(db)), {Flaw.STATE}),
+    "a pointer is another one's": (lambda db: db.set(pointer(db) + b"x", B), {Flaw.STRAY}),
+    "a state is missing": (
+        lambda db: db.clear(lanes_of(db).state(IN_SLOTS, B)),
+        {Flaw.STATE, Flaw.STRAY},
+    ),
+    "a state is damaged": (
+        lambda db: db.set(lanes_of(db).state(IN_SLOTS, A), b"damaged"),
+        {Flaw.VALUE, Flaw.STATE, Flaw.STRAY},
+    ),
+    "a state names a later task": (late_head, {Flaw.STATE, Flaw.STRAY}),
+    "an open row is missing": (lambda db: db.clear(first(db, SLOTS.lanes(B, OPEN))), {Flaw.STATE}),
+    "a parked row is missing": (lambda db: db.clear(first(db, SLOTS.lanes(A, PARKED))), {Flaw.STATE}),
+    "a row has no lane": (lambda db: db.set(SLOTS.lane(A, OPEN, STRANGER), b""), {Flaw.STRAY}),
+    "a holder is missing": (
+        lambda db: db.clear(first(db, SLOTS.key_holders(A))),
+        {Flaw.STATE, Flaw.COUNTER},
+    ),
+    "a holder has no task": (
+        lambda db: db.set(
+            SLOTS.key_holder(A, 1, id_bytes("0" * 31 + "1")), encode_held(Held(16, "q", 0, b"s"))
+        ),
+        {Flaw.STRAY, Flaw.COUNTER},
+    ),
+    "a holder is damaged": (
+        lambda db: db.set(SLOTS.key_holder(A, 1, id_bytes("0" * 31 + "1")), b"damaged"),
+        {Flaw.VALUE, Flaw.COUNTER},
+    ),
+    "the row counts too many": (lambda db: db.add(SLOTS.count(A), number_bytes(2)), {Flaw.COUNTER}),
+    "the row is missing": (lambda db: db.clear(SLOTS.count(A)), {Flaw.COUNTER}),
+    "the total counts too many": (lambda db: db.add(SLOTS.total, number_bytes(2)), {Flaw.COUNTER}),
+    "the time of a key is missing": (lambda db: db.clear(first(db, STARTS.overs)), {Flaw.TIMER}),
+    "a time has no key": (lambda db: db.set(STARTS.due(7, B), b""), {Flaw.TIMER}),
+}
+
+
+@pytest.fixture
+def db() -> Any:
+    with fdbqueue.open("memory:") as database:
+        Limit.set(database, "tenant", slots=1, per_key=True)
+        Limit.set(database, "calls", rate=1, per=1e6, burst=1, per_key=True)
+        queue = TaskQueue.create(database, "q", task_limits=["calls", "tenant"])
+        for data, named in ((1, {"tenant": "a"}), (2, {"calls": "a"})):
+            queue.put(database, data, limits=named)
+        assert len(queue.take_many(database, 9)) == 2
+        queue.put(database, 3, limits={"tenant": "a"})
+        queue.put(database, 4, limits={"tenant": "b"})
+        queue.put(database, 5, limits={"tenant": "b"})
+        yield database
+
+
+@pytest.mark.parametrize(("corrupt", "flaws"), CORRUPTIONS.values(), ids=CORRUPTIONS)
+def test_a_corruption_is_found_and_mended(
+    db: Database, corrupt: Callable[[Database], Any], flaws: set[Flaw]
+) -> None:
+    assert not verify(db).findings
+    corrupt(db)
+
+    assert {finding.flaw for finding in verify(db).findings} == flaws
+    for _ in range(3):
+        verify(db, mend=True)
+
+    assert not verify(db).findings
+    assert Limit.open(db, "tenant").used == 1
+    assert [task.data for task in TaskQueue.open(db, "q").take_many(db, 9)] == [4]
