@@ -123,8 +123,8 @@ LIMIT_HOLDERS_SHOWN = 10
 # The names of all limits that tasks of a queue may name. A task has those that it names in two keys.
 TASK_LIMITS_BYTES_MAX = 1_000
 TASK_LIMITS_COPIES = 2
-# Lanes of tasks that name limits: a take reads so many together, at least so many tasks of each. If more than
-# LANES_KEPT are open, takes close empty ones.
+# Lanes of tasks that name limits: a take reads LANES_READ_MAX together, at least LANE_TASKS_FIRST tasks of
+# each. If more than LANES_KEPT are open, takes close empty ones.
 LANES_READ_MAX = 16
 LANE_TASKS_FIRST = 4
 LANES_KEPT = 8

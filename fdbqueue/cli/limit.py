@@ -52,8 +52,8 @@ def set_(
 ) -> None:
     """Create the limit NAME, or change it: --slots N, or --rate N --per S.
 
-    With --per-key, each key that tasks name has so many. Tasks that run go on. With fewer slots than tasks
-    that run, no task starts until fewer run.
+    With --per-key, each key that tasks name has these numbers for itself. Tasks that run go on. With fewer
+    slots than tasks that run, no task starts until fewer run.
     """
     with place.database(create=True) as database:
         numbers: dict[str, Any] = {"slots": slots, "rate": rate, "per": per, "burst": burst}

@@ -101,7 +101,7 @@ class Gate:
 
 
 def _weight(keyed: Keyed | None) -> int:
-    """A start of a task with a key writes the key again and again: it counts as so many starts."""
+    """The number of starts for which one of a task with a key counts: it writes the key several times."""
     return 1 if keyed is None else 1 + len(keyed[1]) // limits.KEY_BYTES_OF_A_START
 
 

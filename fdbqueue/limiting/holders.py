@@ -55,7 +55,7 @@ def reached_of(state: State, now_us: int, holders: tuple[LimitHolder, ...]) -> R
 
 
 def reached_of_key(state: KeyState, now_us: int, holders: tuple[LimitHolder, ...]) -> ReachedLimit:
-    """`state`: of a key of which no task may start."""
+    """`state`: that of a key under which no task may start."""
     rule, next_us = state.rule, state.next_us(now_us)
     return ReachedLimit(
         name=state.keys.name,

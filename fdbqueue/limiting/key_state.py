@@ -70,7 +70,7 @@ class KeyState:
         return self.free(now_us) != 0
 
     def may_start_after(self, ended: int) -> bool:
-        """True if a task may start once so many have given their slots back."""
+        """True if a task may start once `ended` others have given their slots back."""
         return self.rule is None or self.used - ended < self.rule.slots
 
     def next_us(self, now_us: int) -> int | None:

@@ -69,9 +69,9 @@ class Limit:
         """Create a limit, or change its numbers.
 
         Give `slots`, at most limits.SLOTS_MAX, or a `rate` with its `per` in seconds. Without a `burst`, it
-        is a tenth of the rate, and at least 1. With `per_key`, each key that tasks name has so many. Tasks
-        that run go on. A limit with fewer slots than tasks that run lets no task start until fewer run than
-        it has slots. Sweeps let keys that are over the limit know the change, some at a time.
+        is a tenth of the rate, and at least 1. With `per_key`, each key that tasks name has these numbers
+        for itself. Tasks that run go on. A limit with fewer slots than tasks that run lets no task start
+        until fewer run than it has slots. Sweeps tell the change to keys that are over it, some at a time.
         Reads: the limit; its first key.
         Writes: the limit; its bell.
         Conflicts: takes under the limit.
