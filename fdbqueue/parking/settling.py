@@ -59,17 +59,18 @@ class Settling:
     # Keys that are due.
 
     def _settle(self, tr: Transaction, due: Sequence[KeyValue], now_us: int) -> bool:
-        rule = tr.get(self._keys.row)
         parts = [self._keys.parts_of(row.key) for row in due]
-        asked = [(time_us, key, tr.get(self._keys.count(key))) for _, time_us, key in parts]
-        states = [
-            (time_us, KeyState(self._keys, key, rule_of(rule.value), row.value))
-            for time_us, key, row in asked
-        ]
-        lanes = [ask_lanes(tr, self._keys, state.key, state.has_room(now_us)) for _, state in states]
-        for (time_us, state), rows in zip(states, lanes, strict=True):
+        states = self._states(tr, [key for _, _, key in parts])
+        lanes = [ask_lanes(tr, self._keys, state.key, state.has_room(now_us)) for state in states]
+        for (_, time_us, _), state, rows in zip(parts, states, lanes, strict=True):
             self._settle_key(tr, time_us, state, rows, now_us)
         return bool(due)
+
+    def _states(self, tr: Transaction, keys: Sequence[bytes]) -> list[KeyState]:
+        """These keys, read in one round trip."""
+        rule, rows = tr.get(self._keys.row), [tr.get(self._keys.count(key)) for key in keys]
+        found = rule_of(rule.value)
+        return [KeyState(self._keys, key, found, row.value) for key, row in zip(keys, rows, strict=True)]
 
     def _settle_key(self, tr: Transaction, time_us: int, state: KeyState, lanes: Range, now_us: int) -> None:
         tr.clear(self._keys.due(time_us, state.key))
@@ -79,11 +80,9 @@ class Settling:
 
     def _forget(self, tr: Transaction, over: Sequence[KeyValue], now_us: int) -> bool:
         """Clear the rows of keys with full buckets."""
-        rule = tr.get(self._keys.row)
         parts = [self._keys.parts_of(row.key) for row in over]
-        asked = [(time_us, key, tr.get(self._keys.count(key))) for _, time_us, key in parts]
-        for time_us, key, row in asked:
-            state = KeyState(self._keys, key, rule_of(rule.value), row.value)
+        states = self._states(tr, [key for _, _, key in parts])
+        for (_, time_us, key), state in zip(parts, states, strict=True):
             if state.over_us == time_us:
                 state.look_later(tr, now_us)
             else:
@@ -110,12 +109,8 @@ class Settling:
         parts = [(row, *self._keys.parts_of(row.key)[1:]) for row in rows]
         holders = [(row, key, queue, id_) for row, key, side, queue, id_, *_ in parts if side == KEY_HOLDER]
         self._take_back(tr, holders)
-        rule = tr.get(self._keys.row)
-        asked = {key: tr.get(self._keys.count(key)) for _, key, *_ in parts}
-        states = {
-            key: KeyState(self._keys, key, rule_of(rule.value), row.value) for key, row in asked.items()
-        }
-        room = {key: state.has_room(now_us) for key, state in states.items()}
+        states = self._states(tr, [*dict.fromkeys(key for _, key, *_ in parts)])
+        room = {state.key: state.has_room(now_us) for state in states}
         for has_room in (True, False):
             few = [
                 (key, place, row.key)
@@ -123,7 +118,7 @@ class Settling:
                 if side != KEY_HOLDER and room[key] == has_room
             ]
             turn(tr, self._root, self._keys, few, has_room)
-        for state in states.values():
+        for state in states:
             if state.over_us and state.is_apart:
                 state.refill(tr, state.full_ns, now_us)
 

@@ -6,6 +6,7 @@ All tasks of the queue are under some of them. The others hold for the tasks tha
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from fdbqueue import limits
 from fdbqueue.limiting.gate import Ask, Gate, Keyed
@@ -245,7 +246,8 @@ class Limits:
                     slots[at][keys.name] = KEYED
                     held = encode_held(Held(KEYED, *holder))
                     tr.set(keys.key_holder(key, self._queue, tasks[at][0]), held)
-        return [at for at in few if all(at not in ats for ats in groups.values())]
+        apart = set(chain.from_iterable(groups.values()))
+        return [at for at in few if at not in apart]
 
     def _users(self, tasks: Sequence[Starting]) -> Iterator[tuple[LimitKeys, Sequence[int]]]:
         """Each limit of these tasks, with their numbers."""
