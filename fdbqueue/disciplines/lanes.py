@@ -89,7 +89,11 @@ class Lanes(Fifo):
         """The name that the tasks of a lane have with keys."""
         return None if len(lane) == 1 else self._names[lane[1] - 1]
 
-    def ask_put(self, tr: Transaction, keys: Collection[bytes]) -> Callable[[Sequence[Record]], None]:  # noqa: ARG002
+    def ask_put(
+        self,
+        tr: Transaction,
+        keys: Collection[bytes],  # noqa: ARG002  # task keys, which such a queue has none of
+    ) -> Callable[[Sequence[Record]], None]:
         return partial(self._put, tr)
 
     def _put(self, tr: Transaction, records: Sequence[Record]) -> None:

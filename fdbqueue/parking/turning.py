@@ -60,7 +60,10 @@ def turn(
 
     Reads: their states, serialisably; their first tasks, by snapshot.
     """
-    found = [(lane_at(root, limit, key, LanePlace(*place)), row) for key, place, row in lanes]  # type: ignore[arg-type]
+    found = [
+        (lane_at(root, limit, key, LanePlace(*place)), row)  # type: ignore[arg-type]  # parts of a tuple have no type
+        for key, place, row in lanes
+    ]
     asked = [(lane, row, tr.get(lane.state), lane.ask_first(tr)) for lane, row in found]
     for lane, row, state, first in asked:
         stands, tasks = stands_of(state.value), first.to_list()

@@ -122,7 +122,7 @@ def _for_room(watching: Watching, queue: Contents) -> Iterator[Waiter]:
 
 def _put(queue: str, options: dict[str, str], db: Database, timeout_s: float) -> bool:
     try:
-        TaskQueue.open(db, queue).put(db, "aftermath", timeout=timeout_s, **options)  # type: ignore[arg-type]
+        TaskQueue.open(db, queue).put(db, "aftermath", timeout=timeout_s, **options)  # type: ignore[arg-type]  # options by kind
     except QueueFull:
         return False
     return True
