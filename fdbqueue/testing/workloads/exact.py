@@ -21,8 +21,11 @@ from fdbqueue.testing.workloads.exact_looks import Looks
 from fdbqueue.testing.workloads.exact_many import Many
 from fdbqueue.testing.workloads.exact_model import Model
 
+Kinds = Sequence[tuple[str, dict[str, Any]]]
+"""Kinds of queues, with the options of each."""
+
 NAME = "exact"
-KINDS: Sequence[tuple[str, dict[str, Any]]] = (
+KINDS: Kinds = (
     ("fifo", {}),
     ("fifottl", {}),
     ("fifottl", {}),
@@ -51,19 +54,24 @@ def exact(simulation: Simulation, size: Size) -> Sequence[Checker]:
         SWEEPERS_MAX=1,
         SESSIONS_SWEPT_EVERY_S=0,
     )
-    kind, options = random.choice(KINDS)
+    return one_process(simulation, size, NAME, random, KINDS, Many)
+
+
+def one_process(
+    simulation: Simulation, size: Size, name: str, random: Random, kinds: Kinds, user: type[Many]
+) -> Sequence[Checker]:
+    """A process that calls one queue, of a kind by chance, and its model."""
+    kind, options = random.choice(kinds)
     retains: dict[str, Any] = random.choice(({}, {"retain_s": 5.0}))
 
     def use(client: Client) -> None:
         caller = Caller(client)
-        q = TaskQueue.create(client.db, NAME, kind, if_not_exists=True, **options, **retains)
+        q = TaskQueue.create(client.db, name, kind, if_not_exists=True, **options, **retains)
         model = Model(kind, {**options, **retains})
         model.now = caller.clock.now
-        sessions = {name: Session(client.db, ttr=inf) for name in "ab"}
-        user = Many(caller, q, model, sessions)
-        process = Process(user)
+        process = Process(user(caller, q, model, {one: Session(client.db, ttr=inf) for one in "ab"}))
         for _ in range(size.steps):
-            client.call(NAME, "step", None, process.step)
+            client.call(name, "step", None, process.step)
 
     for number in range(size.clients):
         simulation.client(use, f"user-{number}")

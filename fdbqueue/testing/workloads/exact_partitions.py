@@ -5,24 +5,19 @@ The order of two tasks in different partitions is left open. All else is as in o
 
 from collections.abc import Sequence
 from functools import partial
-from math import inf
 from random import Random
 from typing import Any
 
 from fdbqueue.errors import RepartitionUnderWay
-from fdbqueue.sessions.session import Session
-from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.testing.checkers import no_watch_left_behind
-from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.simulation import Checker, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.exact import Process
-from fdbqueue.testing.workloads.exact_calls import Caller, caught, require_equal
+from fdbqueue.testing.workloads.exact import Kinds, one_process
+from fdbqueue.testing.workloads.exact_calls import caught, require_equal
 from fdbqueue.testing.workloads.exact_many import Many
-from fdbqueue.testing.workloads.exact_model import Model
 from fdbqueue.testing.workloads.exact_verbs import KEYED
 
 NAME = "exact_partitions"
-KINDS: Sequence[tuple[str, dict[str, Any]]] = (
+KINDS: Kinds = (
     ("fifo", {"partitions": 3}),
     ("fifottl", {"partitions": 2}),
     ("limfifottl", {"partitions": 2, "capacity": 6}),
@@ -44,21 +39,7 @@ def exact_partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
         SWEEPERS_MAX=1,
         SESSIONS_SWEPT_EVERY_S=0,
     )
-    kind, options = random.choice(KINDS)
-    retains: dict[str, Any] = random.choice(({}, {"retain_s": 5.0}))
-
-    def use(client: Client) -> None:
-        caller = Caller(client)
-        q = TaskQueue.create(client.db, NAME, kind, if_not_exists=True, **options, **retains)
-        model = Model(kind, {**options, **retains})
-        model.now = caller.clock.now
-        process = Process(Parted(caller, q, model, {name: Session(client.db, ttr=inf) for name in "ab"}))
-        for _ in range(size.steps):
-            client.call(NAME, "step", None, process.step)
-
-    for number in range(size.clients):
-        simulation.client(use, f"user-{number}")
-    return [no_watch_left_behind]
+    return one_process(simulation, size, NAME, random, KINDS, Parted)
 
 
 class Parted(Many):
