@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from fdbqueue import limits
+from fdbqueue.calls.once import run_once
 from fdbqueue.cli import put as putting
 from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.get import get as get_lines
@@ -17,9 +18,11 @@ from fdbqueue.cli.put_values import header_of, values_of, with_limit_key
 from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.values import LineReader, line_of
-from fdbqueue.database import Database, run
+from fdbqueue.database import Database
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.seam import Transaction
 from fdbqueue.signals import Signals
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.unique import OnConflict
@@ -161,12 +164,19 @@ def clear(place: Place, queue: str, yes: bool) -> None:
             there = f"{found.size(database)} item(s) of {queue!r}"
             raise Refused(f"clear would remove {there}: confirm with --yes")
 
-        def body(tr: Any) -> int:
-            removed = found.size(tr)
-            found.clear(tr)
-            return removed
+        say(f"{remove_items(database, place, found)} removed")
 
-        say(f"{run(database, body)} removed")
+
+def remove_items(database: Database, place: Place, queue: Queue) -> int:
+    """Clear a plain queue, and return the number of its items. A receipt keeps the number: after an unknown
+    result, a retry would find none."""
+
+    def body(tr: Transaction) -> int:
+        removed = queue.size(tr)
+        queue.clear(tr)
+        return removed
+
+    return run_once(database, RootKeys(place.root), body)
 
 
 def _check_unique(options: dict[str, Any], data: Sequence[str]) -> None:

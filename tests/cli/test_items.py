@@ -10,6 +10,7 @@ import sys
 import time
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue.cli import values as cli_values
+from fdbqueue.cli.items import remove_items
+from fdbqueue.cli.session import Place
 from tests.cli.shell import (
     CLOSED_PIPE,
     HELD_S,
@@ -28,6 +31,7 @@ from tests.cli.shell import (
     read_all,
     rest_of,
 )
+from tests.queue_support import FATES, faulty
 
 # -- put and get ----------------------------------------------------------------------------------------
 
@@ -93,6 +97,18 @@ def test_clear_must_be_confirmed(shell: Shell) -> None:
     assert (status, err) == (1, "fdbqueue: clear would remove 2 item(s) of 'q': confirm with --yes\n")
     assert shell.run("clear", "q", "--yes") == (0, "", "fdbqueue: 2 removed\n")
     assert shell.run("size", "q") == (0, "0\n", "")
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_clear_tells_its_number_after_any_result_of_commits(
+    db: fdbqueue.Database, url: str, space: Subspace, fdb_module: ModuleType, fate: str
+) -> None:
+    queue = fdbqueue.Queue.named(db, "q", root=space)
+    queue.enqueue_many(db, [1, 2])
+    unsure, engine = faulty(db, fdb_module.FDBError)
+    engine.fate = FATES[fate]
+    assert [remove_items(unsure, Place(url, space), queue) for _ in range(2)] == [2, 0]
+    assert queue.size(db) == 0
 
 
 # -- lines ----------------------------------------------------------------------------------------------
