@@ -12,7 +12,9 @@ the readers.
     L[4] stamp rid         renewal   deadline_us                   looks of requests behind, past the deadline
 
 The stamp is the versionstamp of the commit that wrote the request. So no request is ever inserted before
-another, and a transaction that sees its own request sees all requests ahead of it.
+another, and a transaction that sees its own request sees all requests ahead of it. A backup may be restored
+into a database with lower versions: its requests, whose callers are gone, stand behind all new ones, and the
+first live request removes them.
 
 Requests and due results are neighbours, so one read with limit 1 tells whether there is any of both. Below a
 column number come plain bytes, and numbers in eight bytes, big-endian. The tuple layer would add a third to
@@ -107,6 +109,10 @@ class LineKeys:
     def requests_upto(self, ticket: Ticket) -> slice:
         """The request of `ticket` and all requests ahead of it."""
         return slice(self._request, self.request(ticket) + b"\x00")
+
+    def requests_at(self, version: int) -> slice:
+        """All requests with stamps of at most this version."""
+        return slice(self._request, self._request + _NUMBER.pack(version + 1))
 
     def notice(self, rid: bytes) -> bytes:
         return self._notice + rid

@@ -122,9 +122,10 @@ class Line:
     def find(self, tr: Transaction, rid: bytes) -> Ticket:
         """The ticket of a request that has just been registered; without a stamp if it is not in the line.
 
-        Reads the last requests by snapshot.
+        Reads the last requests up to its own version by snapshot: those of a backup that was restored into a
+        database with lower versions stand behind.
         """
-        requests = self.keys.requests
+        requests = self.keys.requests_at(tr.get_read_version().wait())
         last = tr.snapshot.get_range(
             requests.start, requests.stop, limit=limits.BATCH_ITEMS_MAX, reverse=True
         )
