@@ -91,9 +91,7 @@ def test_dead_requests_go_although_they_stand_behind(db: Database, space: Subspa
     wait_until(lambda: queue.dequeue(target) is None and not requests_of(target, line_of(queue)))
 
 
-def test_a_request_is_found_ahead_of_restored_ones(
-    db: Database, space: Subspace, target: Database
-) -> None:
+def test_a_request_is_found_ahead_of_restored_ones(db: Database, space: Subspace, target: Database) -> None:
     queue = Queue(space)
     make_newer(db, space.key())
     line = line_of(queue)
