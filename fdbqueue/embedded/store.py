@@ -329,13 +329,14 @@ class Store:
                 yield snapshot
 
     def end_expired(self, now_s: float) -> None:
-        for serial, reference in self._live.items():  # oldest first
+        oldest: list[tuple[int, weakref.ref[Snapshot]]] = []
+        with suppress(RuntimeError, StopIteration):  # changed by a thread or by the garbage collector; empty
+            oldest = [next(iter(self._live.items()))]  # one per begin and commit: a begin stays O(1)
+        for serial, reference in oldest:
             snapshot = reference()
-            if snapshot is not None and snapshot.expires_s > now_s:
-                return
-            if self._live.pop(serial, None) is not None and snapshot is not None:
+            is_over = snapshot is None or snapshot.expires_s <= now_s
+            if is_over and self._live.pop(serial, None) is not None and snapshot is not None:
                 snapshot.end()  # only the thread that removed it from the table ends it
-            return  # one per begin and commit is enough, and a begin stays O(1)
 
     def begin(self, write: bool = False) -> Any:
         """Begin an LMDB transaction at the newest version.

@@ -152,3 +152,27 @@ def test_a_fork_while_a_watch_completes_leaves_a_working_child(tmp_path):
                     os._exit(0)
         _, status = os.waitpid(child, 0)
         assert status == 0
+
+
+class Changing(dict):
+    """A table that changes between the begin of a walk and its first step, as by the end of a snapshot in
+    the garbage collector."""
+
+    def __iter__(self):
+        return self._changed(super().__iter__())
+
+    def items(self):
+        return self._changed(iter(super().items()))
+
+    def _changed(self, walk):
+        self.pop(next(dict.__iter__(self), None), None)
+        return walk
+
+
+def test_a_snapshot_may_end_during_the_look_for_the_oldest(db):
+    kept = [begin(db) for _ in range(3)]
+    for tr in kept:
+        tr[b"a"].present()
+    found = db.engine._store
+    found._live = Changing(found._live)
+    assert begin(db)[b"a"].present() is False
