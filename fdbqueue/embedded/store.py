@@ -329,14 +329,14 @@ class Store:
                 yield snapshot
 
     def end_expired(self, now_s: float) -> None:
-        oldest: list[tuple[int, weakref.ref[Snapshot]]] = []
-        with suppress(RuntimeError, StopIteration):  # changed by a thread or by the garbage collector; empty
-            oldest = [next(iter(self._live.items()))]  # one per begin and commit: a begin stays O(1)
-        for serial, reference in oldest:
-            snapshot = reference()
-            is_over = snapshot is None or snapshot.expires_s <= now_s
-            if is_over and self._live.pop(serial, None) is not None and snapshot is not None:
-                snapshot.end()  # only the thread that removed it from the table ends it
+        try:
+            serial, reference = next(iter(self._live.items()))  # the oldest: a copy would not be O(1)
+        except (RuntimeError, StopIteration):
+            return  # empty, or changed by a thread or the garbage collector: the next begin looks again
+        snapshot = reference()
+        is_over = snapshot is None or snapshot.expires_s <= now_s
+        if is_over and self._live.pop(serial, None) is not None and snapshot is not None:
+            snapshot.end()  # only the thread that removed it from the table ends it
 
     def begin(self, write: bool = False) -> Any:
         """Begin an LMDB transaction at the newest version.
@@ -392,7 +392,7 @@ class Store:
     def end_snapshots(self) -> None:
         """End all snapshots of this process, so that LMDB may reuse their pages; their readers get 1007."""
         self.handed_out.release_all()
-        for serial, reference in list(self._live.items()):
+        for serial, reference in self._live.copy().items():  # list() may start the garbage collector
             snapshot = reference()
             if snapshot is not None and self._live.pop(serial, None) is not None:
                 snapshot.expires_s = float("-inf")

@@ -176,3 +176,14 @@ def test_a_snapshot_may_end_during_the_look_for_the_oldest(db):
     found = db.engine._store
     found._live = Changing(found._live)
     assert begin(db)[b"a"].present() is False
+
+
+def test_a_snapshot_may_end_while_all_are_ended(db):
+    kept = [begin(db) for _ in range(3)]
+    for tr in kept:
+        tr[b"a"].present()
+    found = db.engine._store
+    found._live = Changing(found._live)
+    found.end_snapshots()
+    assert not found._live
+    assert [error_code(tr[b"b"].wait) for tr in kept] == [TOO_OLD] * 3
