@@ -11,11 +11,19 @@ import fdbqueue
 from fdbqueue import Database, Limit, Schedule, Session, TaskQueue, WaitStopped
 from fdbqueue.database import run
 from fdbqueue.line.staging import Line
+from fdbqueue.runtime import RealRuntime
 from tests.queue_support import registered_by
 from tests.support import PATIENCE_S, wait_until
 
 BATCH = 1_000
 LONG_AGO_S = 3_600.0
+
+
+class LongAgo(RealRuntime):
+    """A clock that is an hour behind: the leases of its backup are over at the restore."""
+
+    def now(self) -> float:
+        return super().now() - LONG_AGO_S
 
 
 def rows_below(db: Database, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -84,8 +92,7 @@ def waiting_for(name: str, db: Database, root: Subspace) -> Iterator[None]:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    line = queue._shape.registry.contents(queue._shape.definition)[11]
-    wait_until(lambda: bool(list(rows_below(db, line.key()))))
+    wait_until(lambda: bool(list(rows_below(db, queue._shape.keys.line))))
     yield
     stop.set()
     thread.join(PATIENCE_S)

@@ -17,10 +17,9 @@ from fdbqueue import Database, Queue, limits, verify
 from fdbqueue.database import run
 from fdbqueue.line.keys import Ticket
 from fdbqueue.line.staging import DEADLINE_US, Line
-from fdbqueue.runtime import RealRuntime
 from tests.conftest import open_engine
 from tests.restoring.support import (
-    LONG_AGO_S,
+    LongAgo,
     is_waiting,
     left_requests,
     make_a_root,
@@ -31,13 +30,6 @@ from tests.restoring.support import (
     waiting_for,
 )
 from tests.support import PATIENCE_S, wait_until
-
-
-class LongAgo(RealRuntime):
-    """A machine whose clock is an hour behind: its leases are over when its backup is restored."""
-
-    def now(self) -> float:
-        return super().now() - LONG_AGO_S
 
 
 def now_us() -> int:
