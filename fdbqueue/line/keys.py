@@ -12,9 +12,9 @@ the readers.
     L[4] stamp rid         renewal   deadline_us                   looks of requests behind, past the deadline
 
 The stamp is the versionstamp of the commit that wrote the request. So no request is ever inserted before
-another, and a transaction that sees its own request sees all requests ahead of it. A backup may be restored
-into a database with lower versions: its requests, whose callers are gone, stand behind all new ones, and the
-first live request removes them.
+another, and a transaction that sees its own request sees all requests ahead of it. In a database with lower
+versions, the requests of a restored backup stand behind all new ones. Their callers are gone, and the first
+live request removes them.
 
 Requests and due results are neighbours, so one read with limit 1 tells whether there is any of both. Below a
 column number come plain bytes, and numbers in eight bytes, big-endian. The tuple layer would add a third to
