@@ -67,6 +67,7 @@ _MODULES = (
     "holding",
     "hooked",
     "keyed",
+    "interrupted_waits",
     "interrupts",
     "item_partitions",
     "joined",
