@@ -11,7 +11,7 @@ UPSTREAM := django-6.0.10 dramatiq-2.2.1 kombu-5.7.0
 # The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo upstream django test slow buggify check docs pictures simulate soak fuzz mutants power faults snapshots containers matrix bench load dist clean
+.PHONY: demo upstream django test slow buggify check docs vectors pictures simulate soak fuzz mutants power faults snapshots containers matrix bench load dist clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
@@ -50,6 +50,9 @@ check: $(VENV)/.ready  ## style and types
 docs: $(VENV)/.ready   ## rewrite what is generated in docs/, and build the site: site/index.html
 	$(BIN)/python docs/cli_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+vectors: $(VENV)/.ready   ## rewrite layout/vectors.json: its diff shows each change of the key layout
+	$(BIN)/python -m fdbqueue.testing.vectors.writing
 
 pictures: $(VENV)/.ready   ## the pictures of docs/dashboard.md, with the Chromium of the system
 	$(BIN)/python docs/dashboard_pictures.py
