@@ -60,8 +60,8 @@ pictures: $(VENV)/.ready   ## the pictures of docs/dashboard.md, with the Chromi
 simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINUTES=1
 	$(BIN)/python -m fdbqueue.testing.simulate --minutes $(MINUTES)
 
-soak: $(VENV)/.ready       ## eight processes, killed and stopped at random, then a count; MINUTES=1
-	$(BIN)/python -m fdbqueue.testing.soak --minutes $(MINUTES)
+soak: $(VENV)/.ready       ## processes, killed and stopped at random, then a count; MINUTES=1 URL=fdb: SUBJECTS=leases,groups
+	$(BIN)/python -m fdbqueue.testing.soak --minutes $(MINUTES) $(URL:%=--url %) $(SUBJECTS:%=--subjects %)
 
 fuzz: $(VENV)/.ready   ## hostile values for every call and every option of the command line; MINUTES=1
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)

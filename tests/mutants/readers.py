@@ -17,9 +17,9 @@ FILE_TIMEOUT_S = 900.0
 _APART = frozenset(
     """
     aio cli cluster dashboard diagnosis docker elements examples fuzz guarded loadtest matrix metrics moving
-    mutants packaging pages simulation site typed test_benchmarks.py test_call_counts.py test_demo.py
+    mutants packaging pages simulation site soak typed test_benchmarks.py test_call_counts.py test_demo.py
     test_guard.py test_kill.py test_matrix.py test_peers.py test_processes.py test_prose.py test_readme.py
-    test_rooms.py test_soak.py test_style.py test_types.py
+    test_rooms.py test_style.py test_types.py
     """.split()  # noqa: SIM905
 )
 """Tests of texts, of numbers of calls, of other programs and rooms: they find any change, or none in time."""

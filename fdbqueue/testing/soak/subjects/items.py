@@ -1,0 +1,68 @@
+"""The recipe queue: values without leases, which end when they are removed."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from fdbqueue.database import Database
+from fdbqueue.recipe.queue import Queue
+from fdbqueue.seam import Transaction
+from fdbqueue.testing.soak.client import Client, as_noted
+from fdbqueue.testing.soak.order import in_turn
+from fdbqueue.testing.soak.rules import ITEMS
+from fdbqueue.testing.soak.subject import PAGE_ROWS, Subject, pages
+from fdbqueue.transactional import transactional
+
+
+class Items(Subject):
+    name = "items"
+    rules = (*ITEMS, in_turn)
+
+    def prepare(self, db: Database) -> None:
+        Queue.named(db, self.name, root=self.setup.queues)
+
+    def open(self, db: Database) -> None:
+        self._queue = Queue.named(db, self.name, create=False, root=self.setup.queues)
+
+    def put(self, client: Client, count: int) -> None:
+        values = client.values(count)
+        client.call(self.name, "put", values, lambda: self._queue.enqueue_many(client.db, values))
+
+    def take(self, client: Client, count: int) -> bool:
+        if client.chance(0.4):
+            return self._dequeue(client, count)
+        consume = partial(self._consume, client, count)
+        values = client.call(self.name, "consume", count, consume, shown=as_noted)
+        return bool(values)
+
+    def _dequeue(self, client: Client, count: int) -> bool:
+        if count > 1:
+            many = client.call(
+                self.name, "dequeue", count, lambda: self._queue.dequeue_many(client.db, count), shown=list
+            )
+            return bool(many)
+        wait_s = client.wait_s()
+        one = client.call(
+            self.name,
+            "dequeue",
+            1,
+            lambda: self._queue.dequeue(client.db, timeout=wait_s),
+            shown=lambda value: [] if value is None else [value],
+        )
+        return one is not None
+
+    def _consume(self, client: Client, count: int) -> list[str]:
+        """Remove values, and count an effect of each in the same transaction."""
+
+        @transactional
+        def consume(tr: Transaction) -> list[str]:
+            values: list[str] = self._queue.dequeue_many(tr, count)
+            client.effect(tr, self.name, values)
+            return values
+
+        return consume(client.db)
+
+    def left(self, db: Database) -> list[str]:
+        return pages(lambda after: self._queue.items(db, PAGE_ROWS, after=after))
+
+    def counters(self, db: Database, left: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        return {"values": (self._queue.size(db), len(left))}
