@@ -410,3 +410,8 @@ GROUP_LOOKED_AT_EVERY_S = 60.0
 # Celery: bindings of one exchange, owned queues that one declaration looks at, and dead ones that it removes.
 BINDINGS_MAX = 10_000
 DEAD_QUEUES_DROPPED = 20
+
+# `fdbqueue conformance`: a program that has failed is started again, up to this number of failures; the bytes
+# of an answer.
+CONFORMANCE_FAILURES_MAX = 3
+CONFORMANCE_ANSWER_BYTES_MAX = 10_000_000

@@ -3,6 +3,7 @@
 from fdbqueue.cli import (
     aside,
     completion,
+    conformance,
     dashboard,
     dead,
     demo,
@@ -33,6 +34,7 @@ __all__ = ["cli"]
 ADDED = (
     aside,
     completion,
+    conformance,
     dashboard,
     dead,
     demo,

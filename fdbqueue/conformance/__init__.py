@@ -1,1 +1,1 @@
-"""The vectors of the key layout, for programs in other languages (docs/layout.md)."""
+"""The vectors of the key layout, and programs in other languages beside them (docs/conformance.md)."""

@@ -115,9 +115,16 @@ def vectors_in(stored: Mapping[str, Any]) -> Iterator[Vector]:
                 tuple(step.random),
                 before,
                 keys,
-                step.returns,
+                plain(step.returns),
                 step.conflicts,
             )
+
+
+def plain(returns: Any) -> Any:
+    """A result, in which each payload is one text."""
+    if not isinstance(returns, list):
+        return returns
+    return [one if isinstance(one, str) else escaped(heard(one)) for one in returns]
 
 
 def stored_vectors() -> dict[str, Any]:

@@ -36,6 +36,7 @@ BASES = {
     "cancel": ["fair", "ID"],
     "clear": ["plain", "--yes"],
     "completion": ["bash"],
+    "conformance": [],  # the hostile word is the program
     "create": ["new"],
     # It serves until it is stopped: the missing token is told after all options have been judged.
     "dashboard": ["--host", "0.0.0.0"],

@@ -10,6 +10,7 @@ from fdbqueue.conformance.escapes import escaped, heard, told, unescaped
 from fdbqueue.conformance.vectors import (
     Vector,
     merged,
+    plain,
     ranges_of,
     stored_schema,
     stored_vectors,
@@ -48,7 +49,7 @@ def again(applier: Applier, vector: Vector) -> None:
         vector.before, vector.kind, vector.verb, vector.call, vector.now_us, repeated(list(vector.random))
     )
     assert applied.after == vector.after, vector.name
-    assert applied.returns == vector.returns, vector.name
+    assert plain(applied.returns) == vector.returns, vector.name
     assert applied.conflicts == vector.conflicts, vector.name
 
 

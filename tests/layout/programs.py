@@ -1,0 +1,37 @@
+"""Programs for `fdbqueue conformance`: `python -m tests.layout.programs KIND_OF_MISTAKE`."""
+
+import json
+import sys
+from typing import Any
+
+from examples.layout_program import answer
+
+BEHAVES = {
+    "right": lambda told: told,
+    "one key too many": lambda told: told | {"keys": told.get("keys", {}) | {"%00": "x"}},
+    "other conflicts": lambda told: told | ({"reads": [["a", "b"]]} if "reads" in told else {}),
+    "other result": lambda told: told | {"returns": ["other"]},
+    "other id": lambda told: told | {"id": 0},
+    "no shape": lambda told: {"id": told["id"], "keys": [1]},
+    "knows nothing": lambda told: {"id": told["id"], "unsupported": True},
+}
+
+
+def main() -> None:
+    mistake = sys.argv[1]
+    for line in sys.stdin:
+        asked: dict[str, Any] = json.loads(line)
+        if mistake == "ends":
+            sys.exit(7)
+        if mistake == "hangs":
+            continue
+        while mistake == "floods":
+            sys.stdout.write("x" * 1_000_000)
+        if mistake == "garbage":
+            print("hello", flush=True)
+            continue
+        print(json.dumps(BEHAVES[mistake](answer(asked))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""`fdbqueue conformance` finds each difference of a program, and outlives each of its failures."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fdbqueue import limits
+from fdbqueue.conformance.checking import Checked, Verdict, checked
+from fdbqueue.conformance.program import Program
+from fdbqueue.conformance.protocol import mutated
+from fdbqueue.conformance.vectors import Vector, stored_vectors, vectors_in
+from fdbqueue.runtime import RealRuntime
+
+STORED = stored_vectors()
+VECTORS = [*vectors_in(STORED)]
+OF_A_QUEUE = [vector for vector in VECTORS if vector.name in ("queue#3", "queue#4", "queue#8")]
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+
+
+def proved(mistake: str, vectors: list[Vector], timeout_s: float = PATIENCE_S) -> list[Checked]:
+    argv = [sys.executable, "-m", "tests.layout.programs", mistake]
+    return [*checked(lambda: Program(argv, timeout_s, RealRuntime()), STORED["root"], vectors)]
+
+
+def test_a_client_written_from_the_page_conforms():
+    found = proved("right", VECTORS)
+    assert {one.vector.name: one.differences for one in found if one.differences} == {}
+    same = Counter(one.vector.kind for one in found if one.verdict == Verdict.SAME)
+    assert set(same) >= {"queue", "fifo", "fifottl", "limfifottl", "utube", "utubettl", "fair", "bag"}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("one key too many", "%00: the value 'x' in place of no such key"),
+        ("other conflicts", "it must not rely on the range from a to b"),
+        ("other result", "it returns ['other'] in place of"),
+    ],
+)
+def test_a_difference_is_told(mistake, told):
+    found = proved(mistake, OF_A_QUEUE)
+    assert {one.verdict for one in found} == {Verdict.DIFFERENT}
+    assert all(any(told in difference for difference in one.differences) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("ends", "it has ended with status 7"),
+        ("floods", "its answer has more than"),
+        ("garbage", "it has answered no JSON"),
+        ("other id", "is no object with the id"),
+        ("no shape", "its answer has another shape"),
+    ],
+)
+def test_a_failure_is_told(mistake, told, monkeypatch):
+    monkeypatch.setattr(limits, "CONFORMANCE_FAILURES_MAX", 1)
+    [found] = proved(mistake, OF_A_QUEUE)
+    assert found.verdict == Verdict.FAILED
+    assert told in found.differences[0]
+
+
+def test_a_program_that_has_failed_is_started_again(monkeypatch):
+    monkeypatch.setattr(limits, "CONFORMANCE_FAILURES_MAX", 2)
+    assert [one.verdict for one in proved("ends", OF_A_QUEUE)] == [Verdict.FAILED] * 2
+
+
+def test_a_program_that_hangs_costs_its_time_limit(monkeypatch):
+    monkeypatch.setattr(limits, "CONFORMANCE_FAILURES_MAX", 1)
+    [found] = proved("hangs", OF_A_QUEUE, timeout_s=0.1)
+    assert found.differences == ["it has not answered within 0.1 s"]
+
+
+def test_mutations_make_the_keys_after():
+    before = {b"a": b"1", b"b": b"2", b"c": b"\x01\x00", b"d": b"\xff\x00"}
+    mutations = [["set", "e", "%00"], ["clear", "a"], ["clear_range", "b", "c"], ["add", "c", "%ff%00"]]
+    mutations += [["compare_and_clear", "d", "%ff%00"], ["max", "n", "%05"]]
+    assert mutated(before, mutations) == {b"e": b"\x00", b"c": b"\x00\x01", b"n": b"\x05"}
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, "-m", "fdbqueue.cli", "conformance", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=300)
+
+
+def test_the_command_tells_counts_and_a_status():
+    program = [sys.executable, "-m", "tests.layout.programs"]
+    right = command("--only", "queue/enqueue", "--json", *program, "right")
+    rows = [json.loads(line) for line in right.stdout.splitlines()]
+    assert right.returncode == 0
+    assert {row["verdict"] for row in rows} == {"same"}
+    assert f"{len(rows)} vectors: {len(rows)} same" in right.stderr
+
+    wrong = command("--only", "queue#3", *program, "one key too many")
+    assert wrong.returncode == 1
+    assert wrong.stdout.startswith("different\tqueue#3\tenqueue\t%00: ")
+
+
+def test_a_selection_without_a_vector_is_a_mistake():
+    found = command("--only", "nothing/put", "true")
+    assert found.returncode == 2
+    assert "no vector is one of 'nothing/put'; the kinds are queue, " in found.stderr
+
+
+def test_a_program_that_is_not_there_is_a_mistake():
+    found = command("no-such-program")
+    assert found.returncode == 2
+    assert "no-such-program: No such file or directory" in found.stderr
