@@ -10,9 +10,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from importlib import import_module
-from itertools import product
+from itertools import product, starmap
 from math import sqrt
 from random import Random, SystemRandom
 from typing import TextIO
@@ -20,6 +21,7 @@ from typing import TextIO
 from fdbqueue.testing.cases import Case, shrunk
 from fdbqueue.testing.faults import KINDS
 from fdbqueue.testing.report import described
+from fdbqueue.testing.shares import share_of
 from fdbqueue.testing.simulation import Result
 from fdbqueue.testing.workloads import Size, Workload, all_workloads
 
@@ -116,16 +118,26 @@ def _seed_range(text: str) -> range:
 
 def _cases(workloads: Sequence[Workload], options: argparse.Namespace) -> Iterator[Case]:
     if options.seed is not None:
-        pairs: Iterable[tuple[int, Workload]] = product((options.seed,), workloads)
+        cases: Iterable[Case] = starmap(_case, product((options.seed,), workloads))
     elif options.seeds is not None:
-        pairs = product(options.seeds, workloads)
+        cases = starmap(_case, product(options.seeds, workloads))
     else:
-        pairs = in_turn(workloads, _first_seed(options))
-    is_endless = options.seed is None and options.seeds is None
-    for seed, workload in pairs:
-        size = Size(options.clients or workload.size.clients, options.steps or workload.size.steps)
-        spared = spared_by(seed) if is_endless and not options.without else ()
-        yield Case(workload, seed, size, (*options.without, *spared))
+        cases = new_cases(workloads, _first_seed(options))
+    for case in cases:
+        size = Size(options.clients or case.size.clients, options.steps or case.size.steps)
+        yield replace(case, size=size, without=tuple(options.without) or case.without)
+
+
+def _case(seed: int, workload: Workload) -> Case:
+    return Case.of(workload, seed)
+
+
+def new_cases(
+    workloads: Sequence[Workload], first: int, clock: Callable[[], float] = time.process_time
+) -> Iterator[Case]:
+    """Yield the runs of new seeds, from `first` on and without end."""
+    for seed, workload in in_turn(workloads, first, clock):
+        yield replace(Case.of(workload, seed), without=spared_by(seed))
 
 
 def spared_by(seed: int) -> tuple[str, ...]:
@@ -149,18 +161,21 @@ def _first_seed(options: argparse.Namespace) -> int:
 def in_turn(
     workloads: Sequence[Workload], first: int, clock: Callable[[], float] = time.process_time
 ) -> Iterator[tuple[int, Workload]]:
-    """Yield seeds from `first` on with their workloads, without end: the cheaper a workload, the more seeds.
+    """Yield seeds from `first` on with their workloads, without end. A workload has the more seeds the
+    cheaper it is, and the more bugs it has met.
 
     The costs of workloads differ by a factor of thirty. With equally many seeds, four of them would have a
     third of the time; with equal times, those four would have a seed or two a minute. So each workload has a
-    number of seeds that is inverse to the root of its cost.
+    number of seeds that is its share (shares.py) divided by the root of its cost. Each has its first seed
+    before any has its second one.
     """
     heap = [(0.0, number, first) for number in range(len(workloads))]
     while True:
         spent, number, seed = heappop(heap)
         began = clock()
         yield seed, workloads[number]
-        heappush(heap, (spent + sqrt(clock() - began), number, seed + 1))
+        spent += sqrt(clock() - began) / share_of(workloads[number].name)
+        heappush(heap, (spent, number, seed + 1))
 
 
 def _run(cases: Iterator[Case], seconds: float | None) -> int:

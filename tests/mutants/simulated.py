@@ -7,9 +7,11 @@ import argparse
 import gc
 import sys
 import time
-from itertools import count
 
-from fdbqueue.testing import Case, all_workloads
+from fdbqueue.testing import all_workloads
+from fdbqueue.testing.simulate import new_cases
+
+_COLLECT_EVERY_RUNS = 50
 
 
 def main() -> int:
@@ -22,16 +24,17 @@ def main() -> int:
 
 
 def searched(seconds: float, first: int, workloads: list[str]) -> int:
+    """The workloads share the time as those of `make simulate` do."""
     until = time.process_time() + seconds
-    for seed in count(first):
-        for name in workloads:
-            if time.process_time() >= until:
-                return 0
-            if Case.of(all_workloads()[name], seed).run().failed:
-                print(f"{name}, {seed - first + 1} seeds", flush=True)
-                return 1
-        gc.collect()
-    raise AssertionError  # `count` has no end
+    for number, case in enumerate(new_cases([all_workloads()[name] for name in workloads], first)):
+        if time.process_time() >= until:
+            return 0
+        if case.run().failed:
+            print(f"{case.workload.name}, {case.seed - first + 1} seeds", flush=True)
+            return 1
+        if number % _COLLECT_EVERY_RUNS == 0:
+            gc.collect()
+    raise AssertionError  # `new_cases` has no end
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 from fdbqueue.testing import Case, Result, all_workloads, check
 from fdbqueue.testing.cases import shrunk
 from fdbqueue.testing.faults import KINDS
+from fdbqueue.testing.shares import FLOOR, SHARES
 from fdbqueue.testing.simulate import in_turn, main, spared_by
 from tests.simulation.planted import PLANTS, planted
 
@@ -37,13 +38,29 @@ def test_a_run_of_new_seeds_names_the_first(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_cheap_workload_gets_more_seeds() -> None:
-    cheap, dear = (all_workloads()[name] for name in ("bank", "several"))
+    cheap, dear = (all_workloads()[name] for name in ("rings", "tasks"))
     times, seeds = [0.0], Counter[str]()
     for seed, workload in islice(in_turn([dear, cheap], 5, lambda: times[-1]), 60):
         assert seed == 5 + seeds[workload.name]
         seeds[workload.name] += 1
         times.append(times[-1] + (1.0 if workload is cheap else 25.0))
-    assert seeds == {"bank": 50, "several": 10}
+    assert seeds == {"rings": 50, "tasks": 10}
+
+
+def test_a_workload_that_has_met_many_bugs_gets_more_seeds() -> None:
+    names = ("exact", "tasks", "named")
+    times, seeds = [0.0], Counter[str]()
+    for _, workload in islice(in_turn([all_workloads()[name] for name in names], 5, lambda: times[-1]), 55):
+        seeds[workload.name] += 1
+        times.append(times[-1] + 1.0)
+    assert seeds == {"exact": 40, "tasks": 10, "named": 5}
+
+
+def test_each_share_is_that_of_workloads_and_has_a_reason() -> None:
+    names = [name for share in SHARES for name in share.workloads]
+    assert len(names) == len({*names})
+    assert {*names} <= {*all_workloads()}
+    assert all(share.reason and share.seeds >= FLOOR for share in SHARES)
 
 
 def test_every_other_run_of_new_seeds_goes_without_most_faults() -> None:

@@ -1,0 +1,91 @@
+"""Shares: how many seeds `make simulate` gives to a workload, beside its cost.
+
+A share of 2 means twice the seeds of a workload with the share 1 and the same cost. Workloads without an
+entry have USUAL. Planted bugs are those of `tests/simulation/planted.py`; new bugs, those of authors who knew
+none of the planted ones (docs/testing.md).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+USUAL = 1.0
+
+
+class Share(NamedTuple):
+    seeds: float
+    reason: str
+    workloads: Sequence[str]
+
+
+SHARES: Sequence[Share] = (
+    Share(
+        4.0,
+        "a model has the right answer of every verb; 15 planted bugs in one, five new ones in the other",
+        ("exact", "composed"),
+    ),
+    Share(
+        3.0,
+        "a model of one part: each answer, row and time is right to the microsecond",
+        (
+            "exact_elements",
+            "exact_groups",
+            "exact_line",
+            "exact_partitions",
+            "exact_schedules",
+            "exact_sessions",
+        ),
+    ),
+    Share(
+        2.5,
+        "the waiting line, receipts and combined calls are below all queues; nine planted bugs or more each",
+        ("crowd", "recipe", "waits"),
+    ),
+    Share(
+        2.0,
+        "a run of a few milliseconds, and races with one chance in forty seeds",
+        ("agreed", "interrupted_waits", "order"),
+    ),
+    Share(
+        1.5,
+        "eight planted bugs or more each",
+        (
+            "cancels",
+            "emptied",
+            "groups",
+            "hooked",
+            "item_partitions",
+            "partitions",
+            "processes",
+            "schedules",
+            "several",
+            "takeover",
+            "unique",
+        ),
+    ),
+    Share(
+        0.5,
+        "two planted bugs or fewer each, in a part that other workloads run, too",
+        (
+            "awaited_recipe",
+            "awaited_tasks",
+            "awaited_waits",
+            "bank",
+            "batches",
+            "clearing",
+            "closing",
+            "fairness",
+            "joined",
+            "keyed",
+            "named",
+            "pipeline",
+            "verified",
+        ),
+    ),
+)
+FLOOR = 0.5
+"""No workload has less: else a promise that it alone judges has no seed in a minute."""
+_SEEDS: Mapping[str, float] = {name: share.seeds for share in SHARES for name in share.workloads}
+
+
+def share_of(name: str) -> float:
+    return _SEEDS.get(name, USUAL)
