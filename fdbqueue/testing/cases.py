@@ -8,6 +8,7 @@ from random import Random
 from fdbqueue.testing.faults import Faults
 from fdbqueue.testing.report import described
 from fdbqueue.testing.simulation import Result, Simulation
+from fdbqueue.testing.small_bounds import drawn
 from fdbqueue.testing.workloads import Size, Workload
 
 _SEEDS_PER_SIZE = 12
@@ -15,12 +16,15 @@ _SEEDS_PER_SIZE = 12
 
 @dataclass(frozen=True)
 class Case:
-    """One repeatable run. `without` names the faults that are switched off."""
+    """One repeatable run. `without` names the faults that are switched off. `small_bounds`: true if the seed
+    may choose small bounds (small_bounds.py).
+    """
 
     workload: Workload
     seed: int
     size: Size
     without: tuple[str, ...] = ()
+    small_bounds: bool = False
 
     @classmethod
     def of(cls, workload: Workload, seed: int) -> "Case":
@@ -28,11 +32,18 @@ class Case:
 
     @property
     def faults(self) -> Faults:
-        drawn = Faults.drawn(Random(f"{self.seed} faults"), self.workload.more)
-        return drawn.without(*self.workload.never, *self.without)
+        found = Faults.drawn(Random(f"{self.seed} faults"), self.workload.more)
+        return found.without(*self.workload.never, *self.without)
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The small bounds of this run."""
+        found = drawn(self.seed) if self.small_bounds else {}
+        return {name: value for name, value in found.items() if name not in self.workload.wide}
 
     def run(self, detailed: bool = False) -> Result:
         simulation = Simulation(self.seed, faults=self.faults, detailed=detailed)
+        simulation.limit(**self.bounds)
         return simulation.run(self.workload.build(simulation, self.size))
 
     def command(self) -> str:
@@ -40,22 +51,28 @@ class Case:
         words = [f"--workload {self.workload.name} --seed {self.seed}"]
         words += [f"--clients {self.size.clients} --steps {self.size.steps}"]
         words += [f"--without {name}" for name in self.without]
+        words += ["--small-bounds"] if self.small_bounds else []
         return f"python -m fdbqueue.testing.simulate {' '.join(words)} --trace"
 
 
 def shrunk(case: Case, patience_s: float = 30.0) -> Case:
-    """Return the smallest case that still fails: first fewer clients and steps, then fewer faults.
+    """Return the smallest case that still fails: first fewer clients and steps, then no small bounds, then
+    fewer faults.
 
     The search ends after `patience_s`. A smaller scenario has other interleavings, so it tries several seeds
     for each size.
     """
     until = time.monotonic() + patience_s
     smallest = next((c for c in _smaller(case) if time.monotonic() < until and c.run().failed), case)
+    if smallest.bounds:
+        smallest = _if_it_fails(replace(smallest, small_bounds=False), smallest, until)
     for name in smallest.run().faults.active:
-        fewer = replace(smallest, without=(*smallest.without, name))
-        if time.monotonic() < until and fewer.run().failed:
-            smallest = fewer
+        smallest = _if_it_fails(replace(smallest, without=(*smallest.without, name)), smallest, until)
     return smallest
+
+
+def _if_it_fails(smaller: Case, case: Case, until: float) -> Case:
+    return smaller if time.monotonic() < until and smaller.run().failed else case
 
 
 def _smaller(case: Case) -> Iterator[Case]:

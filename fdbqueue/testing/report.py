@@ -27,6 +27,7 @@ def described(result: Result) -> str:
     lines = [
         f"seed {result.seed}: {len(result.violations)} violations",
         *(f"  * {v}" for v in result.violations),
+        f"bounds: {', '.join(f'{name}={value:g}' for name, value in result.bounds.items()) or 'as always'}",
     ]
     lines += ["", f"{len(matters)} of {len(result.trace.transactions)} transactions matter:", ""]
     return "\n".join([*lines, *_story(result.trace, matters, subjects)])

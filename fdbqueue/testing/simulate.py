@@ -107,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, help="clients of each role, instead of the workload's own")
     parser.add_argument("--steps", type=int, help="steps of each client")
     parser.add_argument("--without", action="append", default=[], choices=KINDS, help="switch a fault off")
+    parser.add_argument(
+        "--small-bounds", action="store_true", help="as in new seeds: small ones in 3 runs of 10"
+    )
     parser.add_argument("--trace", action="store_true", help="print the trace, also without a failure")
     return parser
 
@@ -125,7 +128,8 @@ def _cases(workloads: Sequence[Workload], options: argparse.Namespace) -> Iterat
         cases = new_cases(workloads, _first_seed(options))
     for case in cases:
         size = Size(options.clients or case.size.clients, options.steps or case.size.steps)
-        yield replace(case, size=size, without=tuple(options.without) or case.without)
+        small = options.small_bounds or case.small_bounds
+        yield replace(case, size=size, without=tuple(options.without) or case.without, small_bounds=small)
 
 
 def _case(seed: int, workload: Workload) -> Case:
@@ -137,7 +141,7 @@ def new_cases(
 ) -> Iterator[Case]:
     """Yield the runs of new seeds, from `first` on and without end."""
     for seed, workload in in_turn(workloads, first, clock):
-        yield replace(Case.of(workload, seed), without=spared_by(seed))
+        yield replace(Case.of(workload, seed), without=spared_by(seed), small_bounds=True)
 
 
 def spared_by(seed: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ assert not result.violations, result
 import gc
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -140,13 +140,16 @@ class Client:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a run: its violations (none if all is well), its trace, and its faults."""
+    """The outcome of a run: its violations (none if all is well), its trace, its faults, and the bounds that
+    it had of its own.
+    """
 
     seed: int
     violations: tuple[str, ...]
     trace: Trace
     points: int
     faults: Faults
+    bounds: Mapping[str, float]
 
     @property
     def failed(self) -> bool:
@@ -351,7 +354,8 @@ class Simulation:
             violations = [*self._failures(), *stuck, *self._auditor.violations, *untrue]
             violations = violations or self._judge(checkers) or self._outlived()
             self.trace.virtual_s = self.scheduler.now
-            return Result(self.seed, tuple(violations), self.trace, self.scheduler.points, self.faults)
+            points, bounds = self.scheduler.points, {name: getattr(limits, name) for name in self._limits}
+            return Result(self.seed, tuple(violations), self.trace, points, self.faults, bounds)
         finally:
             self._close()
             if collecting:

@@ -8,7 +8,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fdbqueue import arguments, database
@@ -94,6 +94,7 @@ from fdbqueue.tasks import (
 )
 from fdbqueue.tasks import ending as tasks_ending
 from fdbqueue.tasks import results as task_results
+from fdbqueue.testing import Case, all_workloads
 from fdbqueue.verifying import counting
 
 
@@ -102,6 +103,7 @@ class Plant:
     """A bug, its place, and the number of seeds of a workload within which it must be found.
 
     `near` is a seed that found it when it was planted; it is tried first, as the search may take a minute.
+    `small_bounds`: true if the runs are those of new seeds, of which some have small bounds.
     """
 
     what: str
@@ -111,6 +113,10 @@ class Plant:
     workload: str
     seeds_max: int
     near: int = 0
+    small_bounds: bool = False
+
+    def case(self, seed: int) -> Case:
+        return replace(Case.of(all_workloads()[self.workload], seed), small_bounds=self.small_bounds)
 
     @property
     def where(self) -> str:
@@ -3352,5 +3358,15 @@ PLANTS = (
         "exact_elements",
         100,
         near=6,
+    ),
+    Plant(
+        "a task above the bound of one move that never moves",
+        change.Change.joinable,
+        "max(at, 1)",
+        "at",
+        "partitions",
+        50,
+        near=24,
+        small_bounds=True,
     ),
 )

@@ -4,15 +4,18 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 
+from fdbqueue import limits
 from fdbqueue.testing import Case, Result, all_workloads, check
 from fdbqueue.testing.cases import shrunk
 from fdbqueue.testing.faults import KINDS
 from fdbqueue.testing.shares import FLOOR, SHARES
-from fdbqueue.testing.simulate import in_turn, main, spared_by
+from fdbqueue.testing.simulate import in_turn, main, new_cases, spared_by
+from fdbqueue.testing.small_bounds import CHOICES
 from tests.simulation.planted import PLANTS, planted
 
 LOSES_COUNT = next(plant for plant in PLANTS if plant.what == "a counter changed outside the transaction")
@@ -61,6 +64,20 @@ def test_each_share_is_that_of_workloads_and_has_a_reason() -> None:
     assert len(names) == len({*names})
     assert {*names} <= {*all_workloads()}
     assert all(share.reason and share.seeds >= FLOOR for share in SHARES)
+
+
+def test_three_of_ten_runs_of_new_seeds_have_small_bounds() -> None:
+    cases = islice(new_cases([all_workloads()["tasks"]], 0, lambda: 0.0), 200)
+    assert 40 < sum(bool(case.bounds) for case in cases) < 80
+
+
+def test_small_bounds_are_printed_and_end_with_their_run(capsys: pytest.CaptureFixture[str]) -> None:
+    before = {name: getattr(limits, name) for name in CHOICES}
+    cases = (replace(Case.of(all_workloads()["recipe"], seed), small_bounds=True) for seed in range(50))
+    small = next(case for case in cases if "SERVE_BYTES_MAX" in case.bounds)
+    assert main(small.command().split()[3:]) == 0
+    assert f"SERVE_BYTES_MAX={small.bounds['SERVE_BYTES_MAX']:g}" in capsys.readouterr().out
+    assert {name: getattr(limits, name) for name in CHOICES} == before
 
 
 def test_every_other_run_of_new_seeds_goes_without_most_faults() -> None:

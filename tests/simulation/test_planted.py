@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fdbqueue.testing import Case, all_workloads
 from tests.simulation.planted import PLANTS, Plant, planted
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
@@ -18,10 +17,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 def seed_that_finds(plant: Plant, seeds: Iterable[int]) -> int | None:
     """Return the first of `seeds` that finds the bug."""
-    workload = all_workloads()[plant.workload]
     with planted(plant):
         for seed in seeds:
-            if Case.of(workload, seed).run().failed:
+            if plant.case(seed).run().failed:
                 return seed
     return None
 
@@ -32,7 +30,7 @@ def test_a_planted_bug_is_found(plant: Plant, rounds: Callable[[list[int], list[
     seed = seed_that_finds(plant, chain(rounds([plant.near], []), range(plant.seeds_max)))
     gc.collect()
     assert seed is not None, f"not found within {plant.seeds_max} seeds of {plant.workload}"
-    assert Case.of(all_workloads()[plant.workload], seed).run().violations == ()
+    assert plant.case(seed).run().violations == ()
 
 
 def test_the_healthy_function_is_back_afterwards() -> None:

@@ -24,7 +24,7 @@ Build = Callable[[Simulation, Size], Sequence[Checker]]
 @dataclass(frozen=True)
 class Workload:
     """A scenario. `never`: faults that its checkers do not allow for. `more`: faults that only some workloads
-    have.
+    have. `wide`: names of bounds that are never small in it.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Workload:
     size: Size
     never: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
 
 
 _MODULES = (
@@ -109,12 +110,18 @@ _workloads: dict[str, Workload] = {}
 
 
 def workload(
-    *, clients: int, steps: int, never: Sequence[str] = (), more: Sequence[str] = ()
+    *,
+    clients: int,
+    steps: int,
+    never: Sequence[str] = (),
+    more: Sequence[str] = (),
+    wide: Sequence[str] = (),
 ) -> Callable[[Build], Workload]:
     """Make the decorated function a workload, known by its name, with the size that it has by default."""
 
     def register(build: Build) -> Workload:
-        made = Workload(build.__name__, build, Size(clients, steps), tuple(never), tuple(more))
+        size = Size(clients, steps)
+        made = Workload(build.__name__, build, size, tuple(never), tuple(more), tuple(wide))
         _workloads[made.name] = made
         return made
 

@@ -14,7 +14,7 @@ from fdbqueue.testing.workloads.common import audit, checks, cramped, dequeue, d
 NAME = "batches"
 
 
-@workload(clients=2, steps=4)
+@workload(clients=2, steps=4, wide=("BATCH_BYTES_MAX",))
 def batches(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
 

@@ -29,6 +29,8 @@ SPACE = Subspace(("simulated",))
 # After this time, all leases and requests of dead clients are overdue, by the most skewed clock too.
 QUIET_S = 2 * (limits.REQUEST_DEADLINE_S + limits.CLOCK_SKEW_S)
 
+KEY_BYTES = 300
+"""A key of a queue at most, with the ranges of its conflicts and a short value."""
 BAGS = 0.25
 Step = Callable[[Client, str], None]
 
@@ -213,7 +215,8 @@ def bounded(batches: bool = True) -> Checker:
     """Check transactions by this run's limits: a look at the line, a batch in pieces, overdue requests."""
     served = 4 * limits.SERVE_MAX + limits.RESULTS_RETURNED_MAX * (limits.SERVE_MAX + 2)
     keys_max = served + (8 * limits.BATCH_ITEMS_MAX if batches else 0) + 8
-    return bounded_transactions(keys_max, keys_max, limits.BATCH_BYTES_MAX + limits.SERVE_BYTES_MAX)
+    payloads_max = limits.BATCH_BYTES_MAX + limits.SERVE_BYTES_MAX
+    return bounded_transactions(keys_max, keys_max, payloads_max + keys_max * KEY_BYTES)
 
 
 def is_counter(name: str) -> Callable[[bytes, bytes], bool]:

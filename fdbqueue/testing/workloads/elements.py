@@ -11,7 +11,7 @@ from fdbqueue.testing.checkers import bounded_transactions, exact_statistics, no
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.common import SPACE, cramped, values_of
+from fdbqueue.testing.workloads.common import KEY_BYTES, SPACE, cramped, values_of
 from fdbqueue.testing.workloads.element_checks import (
     NAME,
     all_done_once,
@@ -84,5 +84,5 @@ def elements(simulation: Simulation, size: Size) -> Sequence[Checker]:
         exact_statistics(NAME),
         sound(opened()),
         no_key_left_behind(SPACE[NAME].key(), lambda _, value: not any(value)),  # the count, zero
-        bounded_transactions(keys_max, keys_max, limits.BATCH_BYTES_MAX),
+        bounded_transactions(keys_max, keys_max, limits.BATCH_BYTES_MAX + keys_max * KEY_BYTES),
     ]
