@@ -3369,4 +3369,13 @@ PLANTS = (
         near=24,
         small_bounds=True,
     ),
+    Plant(
+        "a waiting take that reads the pause by snapshot",
+        source.TaskSource.available,
+        "tr.get(self.shape.keys.paused)",
+        "tr.snapshot.get(self.shape.keys.paused)",
+        "emptied",
+        50,
+        near=9,
+    ),
 )

@@ -12,7 +12,7 @@ from fdbqueue.calls.once import ATTEMPT
 from fdbqueue.limits import RECEIPT_STALE_S
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.source import Delivery
-from fdbqueue.records.keys import ID_BYTES, NEVER_US, Record
+from fdbqueue.records.keys import ID_BYTES, NEVER_US, Record, TaskKeys
 from fdbqueue.records.statistics import packed
 from fdbqueue.registry.registry import Definition, Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
@@ -27,8 +27,10 @@ from fdbqueue.testing.audit.ends import ends_counted, leases_ended
 from fdbqueue.testing.audit.line import Handed, LineStep, Requests
 from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.audit.lives import Lives
+from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.audit.model import Move, TaskStep
 from fdbqueue.testing.audit.order import Order
+from fdbqueue.testing.audit.pauses import taken_in_a_pause
 from fdbqueue.testing.audit.receipts import Receipts
 from fdbqueue.testing.audit.sessions import Sessions
 from fdbqueue.testing.faults import NONE
@@ -223,6 +225,31 @@ def test_a_take_gives_nothing_beside_a_ready_task() -> None:
 
 def test_a_take_gives_nothing_while_a_task_is_gone_or_paused() -> None:
     assert told_of_nothing(taken_at=6) == told_of_nothing(taken_at=None, paused_at=3) == []
+
+
+@pytest.mark.parametrize(
+    ("pause", "after", "judged"),
+    [
+        (None, TAKEN, 1),
+        (Values(None, b""), TAKEN, 0),  # paused by the transaction that has taken before
+        (Values(b"", None), TAKEN, 0),  # resumed by it
+        (None, BURIED, 0),
+    ],
+)
+def test_no_task_is_taken_behind_a_pause(pause: Values | None, after: Record, judged: int) -> None:
+    keys = TaskKeys(Subspace(("jobs",)))
+    made = step(READY, after)
+    changes = {} if pause is None else {keys.paused: pause}
+    is_paused = pause is None or pause.after is not None
+    rows = Mirror.holding({keys.paused: b""} if is_paused else {})
+    taken = TaskStep(made.commit, Step(made.commit, changes), made.moves, made.after, made.calls)
+    assert len(list(taken_in_a_pause(keys, taken, rows))) == judged
+
+
+def test_a_lease_is_renewed_during_a_pause() -> None:
+    keys = TaskKeys(Subspace(("jobs",)))
+    renewed = step(TAKEN, replace(TAKEN, until_us=NOW_US + 10 * S))
+    assert list(taken_in_a_pause(keys, renewed, Mirror.holding({keys.paused: b""}))) == []
 
 
 def test_a_call_returns_at_its_timeout() -> None:

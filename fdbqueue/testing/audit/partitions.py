@@ -27,6 +27,7 @@ from fdbqueue.testing.audit.line import LineStep, in_partition, joined
 from fdbqueue.testing.audit.losses import lost_leases
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.audit.model import Move, TaskStep, is_taken, kept_in, signed
+from fdbqueue.testing.audit.pauses import taken_in_a_pause
 from fdbqueue.testing.audit.unseen import changed_unseen, changed_unseen_in_line
 from fdbqueue.verifying.tasks import TaskChecks
 from fdbqueue.verifying.verify import Subject
@@ -177,6 +178,7 @@ class Partitioned:
         yield from self.history.lives.judge(step)
         yield from bounds.within_capacity(self._zero, step)
         yield from bounds.within_concurrency(self._zero, step)
+        yield from taken_in_a_pause(self._zero.keys, step, mirror)
         places = {shape.keys.partition: dict(self._stored(shape, mirror)) for shape in self._shapes()}
         if isinstance(self._zero.discipline, Keyed):
             for before, after in step.moves.values():

@@ -17,6 +17,7 @@ from fdbqueue.testing.audit.losses import lost_items, lost_leases
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.audit.model import Tasks, TaskStep
 from fdbqueue.testing.audit.order import Order
+from fdbqueue.testing.audit.pauses import taken_in_a_pause
 from fdbqueue.testing.audit.unseen import changed_unseen
 from fdbqueue.testing.trace import Trace
 from fdbqueue.verifying.elements import ElementChecks
@@ -103,3 +104,4 @@ class QueueRules:
             yield from calls.counted(step, line)
             yield from bounds.within_capacity(shape, step)
             yield from bounds.within_concurrency(shape, step)
+            yield from taken_in_a_pause(keys, step, mirror)
