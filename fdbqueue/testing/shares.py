@@ -27,10 +27,13 @@ SHARES: Sequence[Share] = (
         3.0,
         "a model of one part: each answer, row and time is right to the microsecond",
         (
+            "exact_defaults",
             "exact_elements",
+            "exact_fair",
             "exact_groups",
             "exact_line",
             "exact_partitions",
+            "exact_persistent",
             "exact_schedules",
             "exact_sessions",
         ),

@@ -34,6 +34,7 @@ from fdbqueue.embedded import (
     watches,
 )
 from fdbqueue.fair import items as fair_items
+from fdbqueue.fair import putting as fair_putting
 from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, stride, telling, thread_pool
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
@@ -72,6 +73,7 @@ from fdbqueue.tasks import (
     failures,
     in_all,
     key_statistics,
+    kinds,
     limited,
     listing,
     members,
@@ -3358,6 +3360,63 @@ PLANTS = (
         "exact_elements",
         100,
         near=6,
+    ),
+    Plant(
+        "a priority of 0 that gives way to the default of its queue",
+        kinds.drafted,
+        "settings.pri if pri is None else",
+        "settings.pri if not pri else",
+        "exact_defaults",
+        50,
+    ),
+    Plant(
+        "a queue with a ttl and without a ttr, and its leases are for ever",
+        kinds.drafted,
+        "settings.ttl if settings.ttr is None else settings.ttr",
+        "settings.ttr",
+        "exact_defaults",
+        50,
+        near=8,
+    ),
+    Plant(
+        "a fair queue with room for one item more",
+        fair_items.FairItems.admit,
+        "size = self.size(tr)",
+        "size = self.size(tr) - 1",
+        "exact_fair",
+        50,
+    ),
+    Plant(
+        "an item of a fair queue that counts as one, whatever its cost",
+        fair_putting.FairPutting._put,
+        "self._key_of(item), cost)",
+        "self._key_of(item), 1)",
+        "exact_fair",
+        50,
+    ),
+    Plant(
+        "items of a failed transaction that are un-acked in another order",
+        unacked.Unacked.put_back,
+        "sorted([*self._deliveries.values(), *deliveries], key=lambda d: d.number)",
+        "[*self._deliveries.values(), *deliveries]",
+        "exact_persistent",
+        50,
+    ),
+    Plant(
+        "un-acked items that count for the bound of a transaction",
+        work.admit_waiting,
+        "waiting_in(live.value)",
+        "unfinished_in(live.value)",
+        "exact_persistent",
+        50,
+    ),
+    Plant(
+        "a wait that hears its first watch only",
+        waiting.Place._wait,
+        "[*heard, self._nudge]",
+        "[*heard[:1], self._nudge]",
+        "lasting",
+        50,
     ),
     Plant(
         "a task above the bound of one move that never moves",

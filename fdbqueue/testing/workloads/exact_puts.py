@@ -41,9 +41,9 @@ def full_with(model: Model, name: str, more: int) -> Exception | None:
 
 
 def _new(model: Model, data: Any, options: dict[str, Any], id_: str) -> Life:
-    delay, ttl, now = micro(options.get("delay", 0)) or 0, micro(options.get("ttl")), model.now
-    life = Life(id_, data, now, added(added(now, ttl), delay), micro(options.get("ttr")))
-    life.pri, life.key = options.get("pri", 0), options.get("key")
+    delay, ttl, now = micro(options.get("delay", 0)) or 0, model.ttl(options), model.now
+    life = Life(id_, data, now, added(added(now, ttl), delay), model.ttr(options))
+    life.pri, life.key = model.pri(options), options.get("key")
     life.headers, life.result_ttl = options.get("headers") or {}, micro(options.get("result_ttl"))
     if delay:
         life.state, life.until = "~", now + delay
@@ -79,9 +79,9 @@ def _overwrite(model: Model, life: Life, data: Any, options: dict[str, Any]) -> 
         latest = life.created + (micro(options["debounce_max"]) or 0)
         due = min(now + (micro(options.get("delay", 0)) or 0), latest)
     due = max(now, due or 0)
-    life.data, life.headers, life.ttr = data, options.get("headers") or {}, micro(options.get("ttr"))
+    life.data, life.headers, life.ttr = data, options.get("headers") or {}, model.ttr(options)
     life.result_ttl = micro(options.get("result_ttl")) or life.result_ttl
-    life.expires, life.steps = added(due, micro(options.get("ttl"))), {}
+    life.expires, life.steps = added(due, model.ttl(options)), {}
     if life.state == "~" and due <= now:
         model.calls["delay"] += 1
     life.state, life.until = ("~", due) if due > now else ("r", None)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fdbqueue.task import EndedTask, Task
 from fdbqueue.testing.workloads.exact_life import WAITS, Life
-from fdbqueue.testing.workloads.exact_times import is_over
+from fdbqueue.testing.workloads.exact_times import is_over, micro
 
 
 class Stored(NamedTuple):
@@ -41,6 +41,18 @@ class Tasks:
     def is_parted(self) -> bool:
         """True if its tasks lie in partitions, which say nothing about the order of their tasks."""
         return "partitions" in self.options
+
+    # The options of a put, and the defaults of the queue.
+
+    def ttl(self, options: dict[str, Any]) -> int | None:
+        return micro(_given(options, "ttl", self.options.get("ttl")))
+
+    def ttr(self, options: dict[str, Any]) -> int | None:
+        """The default is the ttr of the queue, and without one, the ttl of the queue."""
+        return micro(_given(options, "ttr", _given(self.options, "ttr", self.options.get("ttl"))))
+
+    def pri(self, options: dict[str, Any]) -> int:
+        return int(_given(options, "pri", self.options.get("pri", 0)))
 
     def end(self, life: Life, call: str, outcome: str, value: Any = None) -> Task:
         """Remove the task. Return it as the call does."""
@@ -94,3 +106,8 @@ class Tasks:
 
     def _keys(self) -> Iterable[Any]:
         return (life.key for life in self.lives.values())
+
+
+def _given(options: dict[str, Any], name: str, default: Any) -> Any:
+    found = options.get(name)
+    return default if found is None else found

@@ -1,10 +1,11 @@
 """Times and spans of the workload `exact`: whole microseconds, None for never."""
 
 from collections.abc import Iterable
+from math import inf
 
 
 def micro(span_s: float | None) -> int | None:
-    return None if span_s is None else round(span_s * 1_000_000)
+    return None if span_s is None or span_s == inf else round(span_s * 1_000_000)
 
 
 def seconds(time: int | None) -> float | None:

@@ -1,12 +1,23 @@
 """A model of the rounds of a fair queue: each task key gets its weight in units of every round."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
-
-from fdbqueue.testing.workloads.task_model import Life
+from typing import Any, Protocol
 
 Turn = tuple[int, int]
 """The last round in which a task key was served, and the units of it that are used."""
+
+
+class Entry(Protocol):
+    """A task, or an item, with its task key and its cost in units."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def key(self) -> Any: ...
+
+    @property
+    def cost(self) -> int: ...
 
 
 class Turns:
@@ -33,23 +44,23 @@ class Turns:
             turns.now = max(self.now, seen.now)
         return turns
 
-    def place(self, head: Life) -> tuple[int, str]:
+    def place(self, head: Entry) -> tuple[int, str]:
         """The place of a task key, with its first task, among all."""
         return self._after(head)[0], head.id
 
-    def _after(self, head: Life) -> Turn:
+    def _after(self, head: Entry) -> Turn:
         round_, used = self._turns[head.key]
         weight, units = self._weights.get(head.key, 1), used + head.cost
         rounds = (units - 1) // weight
         return round_ + rounds, units - rounds * weight
 
-    def take_next(self, life: Life) -> None:
+    def take_next(self, life: Entry) -> None:
         """Note a task of a take. Within the take the current round stays."""
         round_, used = self._after(life)
         self._turns[life.key] = (round_, used) if round_ >= self.now else (self.now + 1, 0)
         self._took[life.key] = self._turns[life.key]
 
-    def meet(self, ready: Iterable[Life]) -> None:
+    def meet(self, ready: Iterable[Entry]) -> None:
         """After a call: let task keys join the next round with their first ready task, and leave with their
         last.
         """
