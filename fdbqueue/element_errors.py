@@ -1,4 +1,4 @@
-"""The public errors of element queues and of imports; errors.py has them, too, and the rules for all."""
+"""The public errors of element queues, of imports and of exports; errors.py has them, too, and the rules for all."""
 
 from fdbqueue.error_root import FdbQueueError
 
@@ -8,7 +8,11 @@ __all__ = [
     "DirectoryQueueInUse",
     "ElementNotFound",
     "ElementNotLocked",
+    "ExportInUse",
+    "ExportRefused",
+    "ExportUnusable",
     "ImportOvertaken",
+    "ImportUnfinished",
     "InvalidElement",
     "InvalidElementName",
     "InvalidSchema",
@@ -101,3 +105,19 @@ class OriginChanged(FdbQueueError):
 
 class ImportOvertaken(FdbQueueError):
     """Another process imports {label} into the same queue: wait until it has ended."""
+
+
+class ExportUnusable(FdbQueueError, ValueError):
+    """{path} cannot be used as an export: {reason}"""
+
+
+class ExportInUse(FdbQueueError):
+    """Another process writes the export {path}: wait until it has ended."""
+
+
+class ExportRefused(FdbQueueError):
+    """The queue {name!r} is not exported: {reason}"""
+
+
+class ImportUnfinished(FdbQueueError):
+    """The queue {name!r} is not whole yet: run `fdbqueue import file` with its export again, or drop the queue."""

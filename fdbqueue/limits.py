@@ -36,6 +36,11 @@ PUT_BYTES_MAX = 9_000_000
 # One step of an import. A task has some 300 bytes of keys besides its payload.
 IMPORT_BATCH_ITEMS = 200
 IMPORT_BATCH_BYTES = 500_000
+# One batch of an export: the keys that one transaction reads of a range, and their bytes; one task, item or
+# element may have more. The longest line is a task with the largest payload, failures and steps, in base64.
+EXPORT_BATCH_ROWS = 200
+EXPORT_BATCH_BYTES = 500_000
+EXPORT_LINE_BYTES_MAX = 64_000_000
 
 RANDOM_SUFFIX_BYTES = 12
 # The largest difference of two clocks in a fleet for which the invariants hold (docs/design.md, section 6).

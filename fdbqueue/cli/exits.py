@@ -18,6 +18,8 @@ from fdbqueue.cli.output import ReaderGone
 from fdbqueue.database import engine_errors
 from fdbqueue.error_root import MESSAGE_LENGTH_MAX
 from fdbqueue.errors import (
+    ExportInUse,
+    ExportRefused,
     FdbQueueError,
     GroupClosed,
     GroupNotFound,
@@ -50,6 +52,8 @@ from fdbqueue.visible import shortened, visible
 DONE, REFUSED, ERROR = 0, 1, 2
 _STDERR = 2
 REFUSALS = (
+    ExportInUse,
+    ExportRefused,
     GroupClosed,
     GroupNotFound,
     GroupTimeout,

@@ -1,4 +1,4 @@
-"""`fdbqueue import`: the commands that copy the items of other systems' queues."""
+"""`fdbqueue import`: the commands that copy the items of other systems' queues. `file` is in exports.py."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -61,10 +61,11 @@ class Options:
 @cli.group("import", invoke_without_command=True)
 @click.pass_context
 def import_(context: click.Context) -> None:
-    """Copy the items of other systems' queues. The old queue is read, and never changed.
+    """Copy the items of other systems' queues, or the queues of an export. These are read, and never changed.
 
     If a command is interrupted or killed, start it again: nothing is lost or doubled. Stop the producers and
-    consumers of the old queue first. A directory queue is moved by `fdbqueue elements import-dirq`.
+    consumers of the old queue first. `file` reads a file of `fdbqueue export`. A directory queue is moved by
+    `fdbqueue elements import-dirq`.
     """
     help_without_command(context)
 

@@ -20,6 +20,7 @@ from fdbqueue.calls.once import run_once
 from fdbqueue.database import as_database, is_transaction, run
 from fdbqueue.errors import (
     DefinitionUnreadable,
+    ImportUnfinished,
     QueueDropped,
     QueueExists,
     QueueKindMismatch,
@@ -37,6 +38,8 @@ Guard = Callable[[Transaction], Callable[[], None]]
 """Asks whether the queue still exists; the reply raises QueueDropped if it does not."""
 UNREADABLE = "unreadable"
 """The kind, in listings, of a queue with a definition that cannot be read."""
+IMPORTING = "importing"
+"""The kind, until its last step, of a queue that an import of an export makes (exports/importing.py)."""
 UNPACKING = (ValueError, IndexError, struct.error)
 """Errors of the tuple layer for bytes that it has not packed."""
 ID_MAX = 2**62
@@ -110,12 +113,12 @@ class Registry:
 
         Reads: the definition.
         Conflicts: create, drop.
-        Raises: QueueNotFound; QueueKindMismatch if it is not of `kind`.
+        Raises: QueueNotFound; ImportUnfinished; QueueKindMismatch if it is not of `kind`.
         """
         found = self.look(target, name)
         if found is None:
             raise QueueNotFound(name=name)
-        return found if kind is None else of_kind(found, kind)
+        return of_kind(found, found.kind if kind is None else kind)
 
     def look(self, target: DatabaseOrTransaction, name: str) -> Definition | None:
         """The definition of the queue `name`, or None. Reads it. Conflicts: create, drop."""
@@ -255,7 +258,9 @@ def checked_name(name: str) -> str:
 
 
 def of_kind(definition: Definition, kind: str) -> Definition:
-    """Raises QueueKindMismatch."""
+    """Raises: QueueKindMismatch; ImportUnfinished for a queue that is not whole yet."""
+    if definition.kind == IMPORTING:
+        raise ImportUnfinished(name=definition.name)
     if definition.kind != kind:
         raise QueueKindMismatch(name=definition.name, found=definition.kind, wanted=kind)
     return definition

@@ -11,10 +11,10 @@ from fdbqueue.database import Database, is_away, run
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.logger import logger
 from fdbqueue.records.keys import TaskKeys
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.registry import IMPORTING, Definition, Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import KeyValue, Transaction
-from fdbqueue.sessions.ending import is_sessionless, register_ender
+from fdbqueue.sessions.ending import is_sessionless, register_ender, register_sessionless
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks import in_all, verbs
 from fdbqueue.tasks.calls import calls_of
@@ -23,6 +23,7 @@ from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape, shape_of
 
 _log = logger("fdbqueue")
+register_sessionless(IMPORTING)  # its tasks come without leases
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,33 @@ def follow(
             tr.compare_and_clear(keys.unique(unique.key), old.id)
         elif is_ and not was:
             back.append((at, unique.key, tr.get(keys.unique(unique.key))))
+    return _returned(tr, keys, news, back, now_us)
+
+
+def arrive(tr: Transaction, keys: SharedKeys, records: Sequence[Record], now_us: int) -> Sequence[Record]:
+    """Let tasks that come from an export have their unique keys, where no other task has them. Return the
+    tasks as they are to be stored.
+
+    Reads: the entries of their keys, together.
+    """
+    back = [
+        (at, unique.key, tr.get(keys.unique(unique.key)))
+        for at, record in enumerate(records)
+        if (unique := unique_of(record)) is not None
+        and not unique.until_us
+        and is_in_scope(unique, record.state)
+    ]
+    return _returned(tr, keys, records, back, now_us)
+
+
+def _returned(
+    tr: Transaction,
+    keys: SharedKeys,
+    news: Sequence[Record],
+    back: Sequence[tuple[int, bytes, Value]],
+    now_us: int,
+) -> Sequence[Record]:
+    """`news`, of which those in `back` come into their scope. `back` has their entries."""
     kept, seen = list(news), set[bytes]()
     for at, key, found in back:
         if _is_in_use(found, now_us) or key in seen:

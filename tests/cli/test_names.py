@@ -30,6 +30,7 @@ COMMANDS: dict[str, list[str]] = {
     "dead show": ["Q", "00"],
     "delete": ["Q", "00"],
     "drop": ["Q", "--yes"],
+    "export": ["exported", "Q"],
     "elements add": ["Q", "x"],
     "elements export-dirq": ["Q", "here"],
     "elements get": ["Q", "00"],
@@ -86,6 +87,7 @@ ON_NO_QUEUE: dict[str, list[str]] = {
     **{f"group {verb}": [GROUP] for verb in ("cancel", "close", "show", "wait")},
     **{name: [] for name in ("group create", "group list", "limit list", "schedule fire", "schedule list")},
     "schedule create": ["tick", "Q", "--every", "60"],
+    "import file": ["exported"],
 }
 WITHOUT_A_PLACE = {"completion", "conformance", "dashboard", "demo", "doctor"}
 """`doctor` tells of a place without a database: tests/cli/test_doctor.py. `dashboard` needs an extra first:

@@ -1,0 +1,216 @@
+"""Export: queues, read in bounded transactions, and written to a file batch by batch.
+
+No transaction sees a whole queue. So a queue must be paused, and stay so, or the caller accepts that it is in
+use: then each task is in the file as it was at some moment of the export. Each transaction reads the
+definition: a queue that is dropped, created anew or repartitioned meanwhile ends the export.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.database import Database, run
+from fdbqueue.elements.queue import KIND as PIECES
+from fdbqueue.elements.simple import KIND as SIMPLE
+from fdbqueue.errors import ExportRefused, QueueNotFound
+from fdbqueue.exports import of_elements, of_items, of_tasks
+from fdbqueue.exports.file import ExportFile
+from fdbqueue.exports.lines import FORMAT, AnyLine, Counts, DoneLine, End, Header, LimitLine, Mark, QueueLine
+from fdbqueue.exports.section import Batch, Section
+from fdbqueue.limiting.keys import LimitKeys
+from fdbqueue.limiting.rule import rule_of
+from fdbqueue.recipe.handle import KIND as PLAIN
+from fdbqueue.registry.registry import IMPORTING, UNREADABLE, Definition, Registry, checked_name
+from fdbqueue.schedules.schedule import list_schedules
+from fdbqueue.seam import Transaction
+from fdbqueue.tasks.kinds import is_kind, owner_of
+from fdbqueue.tasks.shape import shape_of
+from fdbqueue.version import __version__
+
+ID_BYTES = 16
+
+
+class Exported(NamedTuple):
+    """A queue, or a part of it, that is in the file."""
+
+    name: str
+    counts: Counts
+    is_done: bool
+
+
+class Export:
+    def __init__(
+        self,
+        database: Database,
+        registry: Registry,
+        names: Sequence[str] = (),
+        *,
+        in_use: bool = False,
+        leave_out: bool = False,
+    ) -> None:
+        """`names`: the queues; none for all under the root. `in_use`: they need not be paused. `leave_out`:
+        groups, and schedules that put into the queues, stay behind.
+
+        Raises: InvalidArgument.
+        """
+        self.database = database
+        self.registry = registry
+        self._names = sorted({checked_name(name) for name in names})
+        self.in_use = in_use
+        self.leave_out = leave_out
+
+    def run(self, path: Path) -> Iterator[Exported]:
+        """Write the export, or go on with the one in that file. Yield after each batch.
+
+        Raises: QueueNotFound, ExportRefused, ExportUnusable, ExportInUse, UnknownKind, DefinitionUnreadable,
+        OSError.
+        """
+        id_ = self.database.runtime.random_bytes(ID_BYTES).hex()
+        header = Header(FORMAT, id_, __version__, self._names, self.in_use, self.leave_out)
+        with ExportFile(path, header) as file:
+            if file.state.is_finished:
+                return
+            for name in self._left(file.state.last):
+                yield from _OneQueue(self, file, name).run()
+                file.sync()
+            file.write([End(file.state.done)])
+            file.sync()
+
+    def _left(self, after: str) -> Iterator[str]:
+        """The queues that are not in the file yet, in order of their names."""
+        if self._names:
+            yield from (name for name in self._names if name > after)
+            return
+        while found := self.registry.names(self.database, after):
+            yield from (one.name for one in found if not is_left_out(one))
+            after = found[-1].name
+
+
+def is_left_out(definition: Definition) -> bool:
+    """True for a queue that an export of all queues passes over: of a session, or not whole yet."""
+    return definition.kind == IMPORTING or definition.options.get("temporary") is not None
+
+
+def _value_of(tr: Transaction, key: bytes) -> bytes | None:
+    value: bytes | None = tr.get(key).value
+    return value
+
+
+class _OneQueue:
+    def __init__(self, export: Export, file: ExportFile, name: str) -> None:
+        """Raises: QueueNotFound."""
+        self._export = export
+        self._file = file
+        self._database, self._registry = export.database, export.registry
+        self._key = self._registry.keys.definition(name)
+        self._stored: bytes | None = run(self._database, lambda tr: tr.get(self._key).value)
+        if self._stored is None:
+            raise QueueNotFound(name=name)
+        self._definition = Definition.listed(name, self._stored)
+
+    def run(self) -> Iterator[Exported]:
+        name, counts = self._definition.name, Counts()
+        sections, pause = self._sections()
+        self._begin()
+        mark = self._file.state.mark
+        at, begin = (0, b"") if mark is None else (mark.section, self._whole(mark.after))
+        counts.update({} if mark is None else mark.counts)
+        while at < len(sections):
+            found, begin = run(self._database, partial(self._batch, sections[at], begin, pause))
+            for kind, count in found.counts.items():
+                counts[kind] = counts.get(kind, 0) + count
+            at += not begin
+            self._file.write([*found.lines, Mark(at, self._short(begin), dict(counts))])
+            yield Exported(name, counts, is_done=False)
+        self._file.write([DoneLine(name, counts)])
+        yield Exported(name, counts, is_done=True)
+
+    def _batch(
+        self, section: Section, begin: bytes, pause: bytes | None, tr: Transaction
+    ) -> tuple[Batch, bytes]:
+        """Raises: ExportRefused if the queue has changed, or is not paused."""
+        stored = tr.snapshot.get(self._key)
+        paused = None if pause is None else tr.snapshot.get(pause)
+        found = section.batch(tr, begin)
+        if stored.value != self._stored:
+            raise self._refused("its definition has changed since the export began: begin another one")
+        if paused is not None and not paused.present():
+            raise self._refused(
+                "it is not paused: `fdbqueue pause` does that; --in-use exports it all the same"
+            )
+        return found
+
+    def _begin(self) -> None:
+        """Write the definition, or compare it with the one that an interrupted export has written."""
+        definition, there = self._definition, self._file.state.queue
+        begun = QueueLine(definition.name, definition.id, definition.kind, dict(definition.options))
+        if there is None:
+            if not self._export.leave_out:
+                self._require_no_schedules()
+            self._file.write([*self._limits(), begun])
+        elif (there.name, there.id, there.kind, there.options) != (
+            begun.name,
+            begun.id,
+            begun.kind,
+            begun.options,
+        ):
+            raise self._refused("its definition has changed since the export began: begin another one")
+
+    def _sections(self) -> tuple[list[Section], bytes | None]:
+        """The parts of the queue, and the key that tells that it is paused; None if that does not count.
+
+        Raises: ExportRefused, UnknownKind, DefinitionUnreadable.
+        """
+        kind, registry, definition = self._definition.kind, self._registry, self._definition
+        if is_kind(kind):
+            if owner_of(definition) is not None:
+                raise self._refused("it is temporary, and ends with its session")
+            shape = shape_of(registry, definition)
+            if shape.plan is not None and shape.plan.before:
+                raise self._refused("it is being repartitioned: `fdbqueue repartition` finishes that")
+            pause = None if self._export.in_use else shape.keys.paused
+            return of_tasks.sections(shape, leave_out=self._export.leave_out), pause
+        if kind not in (PLAIN, PIECES, SIMPLE):
+            unknown = (
+                "it is the unfinished import of an export" if kind == IMPORTING else f"its kind is {kind!r}"
+            )
+            raise self._refused("its definition cannot be read" if kind == UNREADABLE else unknown)
+        if not self._export.in_use:
+            raise self._refused("its kind has no pause: stop its producers and consumers, then use --in-use")
+        of = of_items if kind == PLAIN else of_elements
+        return of.sections(registry, definition), None
+
+    def _limits(self) -> Iterator[AnyLine]:
+        """The limits that the queue names. One that does not exist limits nothing, and has no line."""
+        options = self._definition.options
+        for name in (*options.get("limits", ()), *options.get("task_limits", ())):
+            row = LimitKeys(self._registry.keys.prefix, name).row
+            rule = rule_of(run(self._database, partial(_value_of, key=row)))
+            if rule is not None:
+                yield LimitLine(name, rule)
+
+    def _require_no_schedules(self) -> None:
+        """Raises: ExportRefused for a queue into which schedules put tasks."""
+        after: str | None = ""
+        names, root = list[str](), Subspace((), self._registry.keys.prefix)
+        while after is not None:
+            page = list_schedules(self._database, after=after, root=root)
+            names += [one.name for one in page if one.queue == self._definition.name]
+            after = page.next
+        if names:
+            told = ", ".join(map(repr, names))
+            raise self._refused(
+                f"the schedules {told} put tasks into it, and are not exported; --leave-out allows that"
+            )
+
+    def _refused(self, reason: str) -> ExportRefused:
+        return ExportRefused(name=self._definition.name, reason=reason)
+
+    def _short(self, key: bytes) -> bytes:
+        return key.removeprefix(self._registry.keys.prefix)
+
+    def _whole(self, short: bytes) -> bytes:
+        return self._registry.keys.prefix + short if short else b""

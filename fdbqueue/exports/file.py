@@ -1,0 +1,259 @@
+"""The file of an export: lines with chained checksums, so that no line can be cut, changed, lost or moved.
+
+    16 hexadecimal digits, a space, a JSON object, a newline
+
+The digits are the BLAKE2b digest, of 8 bytes, of the digest of the line before and the JSON text. Before the
+first line, that digest is empty. Only the last line of a finished file is an `end`.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Self
+
+from fdbqueue import limits
+from fdbqueue.aside import DAMAGED
+from fdbqueue.errors import ExportInUse, ExportUnusable
+from fdbqueue.exports.lines import (
+    FORMAT,
+    AnyLine,
+    DoneLine,
+    End,
+    Header,
+    LimitLine,
+    Mark,
+    QueueLine,
+    line_of,
+    line_to_json,
+)
+
+DIGEST_BYTES = 8
+_DIGITS = 2 * DIGEST_BYTES
+_OURS = _DIGITS + len(b' {"line":"export"')
+"""Bytes of a first line that tell an export from another file."""
+
+
+class Place(NamedTuple):
+    """The end of a line: its offset, and its digest."""
+
+    offset: int = 0
+    digest: bytes = b""
+
+
+class Read(NamedTuple):
+    """A line, and the place behind it."""
+
+    line: AnyLine
+    place: Place
+
+
+class Broken(Exception):
+    """The next line is not whole, or not the one that was written there."""
+
+
+def sealed(line: AnyLine, digest: bytes) -> tuple[bytes, bytes]:
+    """The bytes of a line behind one with that digest, and its own digest."""
+    text = line_to_json(line)
+    own = _digest(digest, text)
+    return own.hex().encode() + b" " + text + b"\n", own
+
+
+def lines_in(stream: BinaryIO, place: Place) -> Iterator[Read]:
+    """Read the lines behind a place. Raises Broken."""
+    stream.seek(place.offset)
+    offset, digest = place
+    while raw := stream.readline(limits.EXPORT_LINE_BYTES_MAX):
+        text = raw[_DIGITS + 1 : -1]
+        digest = _digest(digest, text)
+        if raw[: _DIGITS + 1] != digest.hex().encode() + b" " or not raw.endswith(b"\n"):
+            raise Broken
+        offset += len(raw)
+        yield Read(_line_in(text), Place(offset, digest))
+
+
+def _line_in(text: bytes) -> AnyLine:
+    try:
+        return line_of(text)
+    except DAMAGED as reason:
+        raise ValueError(str(reason)) from reason
+
+
+def _digest(before: bytes, text: bytes) -> bytes:
+    return blake2b(before + text, digest_size=DIGEST_BYTES).digest()
+
+
+class State(NamedTuple):
+    """How far an unfinished export has come. `place` is behind the last line that ends something."""
+
+    place: Place = Place()
+    header: Header | None = None
+    queue: QueueLine | None = None
+    """The queue that is being read."""
+    mark: Mark | None = None
+    """The end of its last batch."""
+    last: str = ""
+    """The name of the last queue that is done."""
+    done: int = 0
+    is_finished: bool = False
+
+    def behind(self, found: Read) -> "State":
+        line = found.line
+        if isinstance(line, Header):
+            return self._replace(place=found.place, header=line)
+        if isinstance(line, QueueLine):
+            return self._replace(place=found.place, queue=line, mark=None)
+        if isinstance(line, Mark):
+            return self._replace(place=found.place, mark=line)
+        if isinstance(line, DoneLine):
+            last, done = line.name, self.done + 1
+            return self._replace(place=found.place, queue=None, mark=None, last=last, done=done)
+        return self._replace(place=found.place, is_finished=True) if isinstance(line, End) else self
+
+
+class ExportFile:
+    """A file that an export writes. It is locked, and the lines behind its last whole batch are cut off."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """Raises: ExportInUse; ExportUnusable for another file, or an export of other queues; OSError."""
+        self.path = path
+        self._stream = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")
+        try:
+            self._begin(header)
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stream.close()
+
+    def _begin(self, header: Header) -> None:
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ExportInUse(path=str(self.path)) from None
+        self.state = self._read()
+        if self.state.header is None:
+            self.write([header])
+        elif (reason := _other(self.state.header, header)) is not None:
+            raise ExportUnusable(path=str(self.path), reason=reason)
+        else:
+            self._stream.truncate(self.state.place.offset)
+
+    def _read(self) -> State:
+        require_export(self.path, self._stream)
+        state = State()
+        try:
+            for found in lines_in(self._stream, Place()):
+                state = state.behind(found)
+        except (Broken, ValueError):
+            return state
+        return state
+
+    def write(self, lines: Iterable[AnyLine]) -> None:
+        """Append lines; the last one ends a batch, or more."""
+        offset, digest = self.state.place
+        self._stream.seek(offset)
+        for line in lines:
+            raw, digest = sealed(line, digest)
+            offset += len(raw)
+            self._stream.write(raw)
+            self.state = self.state.behind(Read(line, Place(offset, digest)))
+        self._stream.flush()
+
+    def sync(self) -> None:
+        """Flush the file, and its name, to the disk."""
+        os.fsync(self._stream.fileno())
+        folder = os.open(self.path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def require_export(path: Path, stream: BinaryIO) -> None:
+    """Raises: ExportUnusable for a file of something else. An empty file may become an export."""
+    stream.seek(0)
+    first = stream.read(_OURS)
+    if first and first[_DIGITS:] != b' {"line":"export"':
+        raise ExportUnusable(path=str(path), reason="it is no export of fdbqueue")
+
+
+def _other(found: Header, wanted: Header) -> str | None:
+    """The reason why the export in a file is not the one that is wanted; None if it is."""
+    if found.format != FORMAT:
+        return f"its format is {found.format}, and this release writes {FORMAT}"
+    given = (found.names, found.in_use, found.leave_out)
+    if given != (wanted.names, wanted.in_use, wanted.leave_out):
+        return "it was begun with other queues or options: repeat these, or name another file"
+    return None
+
+
+class Found(NamedTuple):
+    """A queue in a finished export. `place` is behind the line of its definition."""
+
+    queue: QueueLine
+    limits: Sequence[LimitLine]
+    place: Place
+
+
+class FinishedFile:
+    """A finished export. The whole file has been checked before anything of it is used."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: ExportUnusable, with the reason; OSError."""
+        self.path = path
+        self._stream = path.open("rb")
+        try:
+            self.header, self.queues = self._checked()
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stream.close()
+
+    def lines(self, place: Place) -> Iterator[Read]:
+        """Read the lines behind a place. Raises: ExportUnusable if the file has changed since its check."""
+        try:
+            yield from lines_in(self._stream, place)
+        except (Broken, ValueError) as reason:
+            raise ExportUnusable(path=str(self.path), reason="it changes while it is read") from reason
+
+    def _checked(self) -> tuple[Header, dict[str, Found]]:
+        """Read the whole file. Return its first line, and its queues by name."""
+        require_export(self.path, self._stream)
+        state, named, queues = State(), list[LimitLine](), dict[str, Found]()
+        number = 0
+        try:
+            for found in lines_in(self._stream, Place()):
+                if state.is_finished:
+                    raise Broken
+                number += 1
+                state = state.behind(found)
+                if isinstance(found.line, Header) and found.line.format > FORMAT:
+                    raise self._unusable(f"its format is {found.line.format}, of a newer release")
+                if isinstance(found.line, LimitLine):
+                    named.append(found.line)
+                if isinstance(found.line, QueueLine):
+                    queues[found.line.name] = Found(found.line, named, found.place)
+                    named = []
+        except Broken:
+            raise self._unusable(f"it is damaged or cut short behind line {number}") from None
+        except ExportUnusable:
+            raise
+        except ValueError as reason:
+            raise self._unusable(f"line {number + 1} is none of an export ({reason})") from reason
+        if state.header is None or not state.is_finished:
+            raise self._unusable("it is unfinished: run the same `fdbqueue export` again")
+        return state.header, queues
+
+    def _unusable(self, reason: str) -> ExportUnusable:
+        return ExportUnusable(path=str(self.path), reason=reason)

@@ -1,0 +1,101 @@
+"""`fdbqueue export` and `fdbqueue import file`, as an operator uses them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import TaskQueue
+from fdbqueue.cli.commands import cli
+from fdbqueue.cli.exits import run
+from fdbqueue.cli.exports import COUNTED
+from fdbqueue.registry.registry import IMPORTING, Registry
+
+
+class Program:
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.url = f"embedded:{folder}/data"
+        self._capture = capture
+
+    def __call__(self, *arguments: object, url: str = "") -> tuple[int, str, str]:
+        """Return the status, standard output and standard error."""
+        self._capture.readouterr()
+        status = run(cli, ["--url", url or self.url, *map(str, arguments)])
+        out, err = self._capture.readouterr()
+        return status, out, err
+
+
+@pytest.fixture
+def program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Program:
+    program = Program(tmp_path, capfd)
+    with fdbqueue.open(program.url) as db:
+        queue = TaskQueue.create(db, "jobs")
+        queue.put_many(db, [1, 2, 3])
+    return program
+
+
+def row(**counts: Any) -> dict[str, Any]:
+    return {"queue": "jobs", **dict.fromkeys(COUNTED, 0), **counts}
+
+
+def test_an_operator_moves_a_queue(program: Program, tmp_path: Path) -> None:
+    there, file = f"embedded:{tmp_path}/there", tmp_path / "export"
+    status, _, err = program("export", file)
+    assert (status, "not paused: `fdbqueue pause`" in err) == (1, True)
+    program("pause", "jobs")
+    assert program("export", file) == (0, "", "fdbqueue: 'jobs': 3 tasks\n")
+    assert program("export", file) == (0, "", "fdbqueue: nothing to do: the file is a finished export\n")
+    status, _, err = program("import", "file", file, url=there)
+    assert (status, "no database" in err) == (2, True)
+    told = program("import", "file", file, "--create", url=there)
+    assert told == (0, "", "fdbqueue: 'jobs': 3 tasks\n")
+    assert program("import", "file", file, url=there) == (0, "", "fdbqueue: 'jobs': imported earlier\n")
+    program("resume", "jobs", url=there)
+    with fdbqueue.open(there) as db:
+        assert [task.data for task in TaskQueue.open(db, "jobs").tasks(db, "r", 9)] == [1, 2, 3]
+
+
+def test_the_counts_are_told_as_json(program: Program, tmp_path: Path) -> None:
+    there, file = f"embedded:{tmp_path}/there", tmp_path / "export"
+    _, out, _ = program("export", file, "jobs", "--in-use", "--json")
+    assert json.loads(out) == row(tasks=3)
+    for is_earlier in (False, True):
+        _, out, _ = program("import", "file", file, "--create", "--json", url=there)
+        assert json.loads(out) == {**row(**({} if is_earlier else {"tasks": 3})), "earlier": is_earlier}
+
+
+def test_a_damaged_file_is_told_and_makes_no_queue(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "export"
+    program("export", file, "--in-use")
+    file.write_bytes(file.read_bytes()[:-3])
+    status, _, err = program("import", "file", file, "--create", url=f"embedded:{tmp_path}/there")
+    assert (status, "damaged or cut short" in err) == (2, True)
+    with fdbqueue.open(f"embedded:{tmp_path}/there") as db:
+        assert fdbqueue.list_queues(db) == []
+
+
+def test_a_queue_that_is_not_in_the_file_is_told(program: Program, tmp_path: Path) -> None:
+    program("export", tmp_path / "export", "--in-use")
+    status, _, err = program("import", "file", tmp_path / "export", "others")
+    assert (status, "'others' is not in" in err) == (2, True)
+
+
+def test_an_unfinished_import_can_be_dropped(program: Program) -> None:
+    with fdbqueue.open(program.url) as db:
+        Registry().create(db, "half", IMPORTING, {})
+    status, _, err = program("stats", "half")
+    assert (status, "not whole yet" in err) == (2, True)
+    assert program("drop", "half", "--yes")[0] == 0
+    with fdbqueue.open(program.url) as db:
+        assert fdbqueue.list_queues(db) == ["jobs"]
+
+
+def test_a_damaged_task_is_left_out_and_told(program: Program, tmp_path: Path) -> None:
+    with fdbqueue.open(program.url) as db:
+        queue = TaskQueue.open(db, "jobs")
+        (task,) = queue.tasks(db, "r", 1)
+        db.set(queue._shape.keys.task(fdbqueue.records.keys.id_bytes(task.id)), b"damaged")
+    status, _, err = program("export", tmp_path / "export", "--in-use")
+    assert (status, "1 unreadable ones left out" in err, "fdbqueue verify" in err) == (1, True, True)

@@ -1,0 +1,259 @@
+"""A queue that is exported and imported is the same queue: its contents, its order, its statistics."""
+
+from pathlib import Path
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue, verify
+from fdbqueue.errors import ExportRefused, ImportUnfinished, QueueExists
+from fdbqueue.registry.registry import IMPORTING, Registry
+from tests.exports.support import (
+    KINDS,
+    LARGE,
+    elements,
+    export,
+    filled,
+    imported,
+    plain,
+    set_limits,
+    stored,
+    target,
+    told,
+)
+
+__all__ = ["target"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_comes_back_with_all_of_its_contents(
+    db: Database, space: Subspace, target: Database, tmp_path: Path, kind: str
+) -> None:
+    """Leases are ready tasks; the cancelled one has ended. A second export tells the same."""
+    set_limits(db, space)
+    queue = filled(db, kind, space)
+    counts = export(db, tmp_path / "first", root=space)
+    assert (counts[kind]["leases"], counts[kind]["cancelled"]) == (2, 1)
+    imported(target, tmp_path / "first")
+    found = verify(target)
+    assert (found.sound, found.uncompared) == (True, ())
+    export(target, tmp_path / "second")
+    assert told(tmp_path / "second") == told(tmp_path / "first")
+    there, before = TaskQueue.open(target, kind).statistics(target), queue.statistics(db)
+    assert there["calls"] == before["calls"]
+    assert there["tasks"]["taken"] == 0
+    assert there["tasks"]["total"] == before["tasks"]["total"] - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_without_leases_has_the_same_keys(target: Database, tmp_path: Path, kind: str) -> None:
+    with fdbqueue.open("memory:") as db:
+        set_limits(db)
+        filled(db, kind, leases=False)
+        export(db, tmp_path / "export")
+        imported(target, tmp_path / "export")
+        assert stored(target, kind) == stored(db, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tasks_are_taken_in_the_same_order(target: Database, tmp_path: Path, kind: str) -> None:
+    with fdbqueue.open("memory:") as db:
+        set_limits(db)
+        queue = filled(db, kind, leases=False)
+        export(db, tmp_path / "export")
+        imported(target, tmp_path / "export")
+        queue.resume(db)
+        there = TaskQueue.open(target, kind)
+        there.resume(target)
+        if kind != "bag" and "partitions" not in KINDS[kind]:  # those have no order of the whole queue
+            assert taken(target, there) == taken(db, queue)
+        else:
+            assert sorted(taken(target, there)) == sorted(taken(db, queue))
+
+
+def taken(db: Database, queue: TaskQueue) -> list[int]:
+    numbers = []
+    while (task := queue.take(db, 0)) is not None:
+        numbers.append(task.data["number"])
+        queue.ack(db, task)
+    return numbers
+
+
+def test_a_plain_queue_comes_back_in_order(
+    db: Database, space: Subspace, target: Database, tmp_path: Path
+) -> None:
+    """An item that lies ready for a caller is one of the queue."""
+    queue = plain(db, space, partitions=1)
+    before = list(queue.items(db, 100))
+    assert export(db, tmp_path / "export", root=space, in_use=True) == {"plain": {"items": 12}}
+    imported(target, tmp_path / "export")
+    there = Queue.named(target, "plain", create=False)
+    assert list(there.items(target, 100)) == before
+    assert there.size(target) == 12
+    assert verify(target).sound
+    assert stored(target, "plain") == stored(db, "plain", space)
+
+
+def test_a_plain_queue_with_partitions_comes_back(target: Database, tmp_path: Path) -> None:
+    with fdbqueue.open("memory:") as db:
+        plain(db)
+        export(db, tmp_path / "export", in_use=True)
+        imported(target, tmp_path / "export")
+        there = Queue.named(target, "plain", create=False)
+        values = [there.dequeue(target) for _ in range(there.size(target))]
+        assert (values.count(LARGE), len(values)) == (1, 12)
+        assert verify(target).sound
+
+
+def test_elements_come_back_without_their_locks(
+    db: Database, space: Subspace, target: Database, tmp_path: Path
+) -> None:
+    queue = elements(db, space)
+    assert export(db, tmp_path / "export", root=space, in_use=True) == {"elements": {"elements": 5}}
+    imported(target, tmp_path / "export")
+    first = next(iter(queue.names(db)))
+    queue.unlock(db, first)
+    assert stored(target, "elements") == stored(db, "elements", space)
+    assert verify(target).sound
+
+
+def test_values_that_were_set_aside_come_back(target: Database, tmp_path: Path) -> None:
+    with fdbqueue.open("memory:") as db:
+        queue = Queue.named(db, "plain")
+        queue.enqueue(db, "sound")
+        (item,) = [key for key in stored(db, "plain") if key.startswith(b"\x14")]
+        registry = Registry()
+        db.set(registry.contents(registry.find(db, "plain")).key() + item, b"\x00not JSON")
+        assert queue.dequeue(db) is None
+        before = list(queue.aside(db, 9))
+        assert export(db, tmp_path / "export", in_use=True) == {"plain": {"set_aside": 1}}
+        imported(target, tmp_path / "export")
+        there = Queue.named(target, "plain", create=False)
+        assert list(there.aside(target, 9)) == before
+        assert there.unreadable(target) == 1
+        assert verify(target).sound
+
+
+def test_a_queue_that_was_repartitioned_comes_back(target: Database, tmp_path: Path) -> None:
+    """Tasks lie in another partition than that of their put, and are found there."""
+    with fdbqueue.open("memory:") as db:
+        queue = TaskQueue.create(db, "moved", "utubettl")
+        ids = [queue.put(db, number, key=number % 5, delay=0.001).id for number in range(20)]
+        while not queue.repartition(db, 4).is_finished:
+            pass
+        while queue.statistics(db)["tasks"]["ready"] < 20:
+            queue.kick(db)
+            queue.statistics(db)
+        queue.pause(db)
+        export(db, tmp_path / "export")
+        imported(target, tmp_path / "export")
+        there = TaskQueue.open(target, "moved")
+        assert [there.peek(target, id_).data for id_ in ids] == list(range(20))
+        assert stored(target, "moved").keys() - stored(db, "moved").keys() == set()
+        assert verify(target).sound
+
+
+# Rules.
+
+
+def test_a_queue_in_use_is_exported_only_if_asked(tmp_path: Path, target: Database) -> None:
+    TaskQueue.create(target, "busy").put(target, 1)
+    Queue.named(target, "plain")
+    with pytest.raises(ExportRefused, match="not paused"):
+        export(target, tmp_path / "1", "busy")
+    with pytest.raises(ExportRefused, match="no pause"):
+        export(target, tmp_path / "2", "plain")
+    assert export(target, tmp_path / "3", in_use=True) == {"busy": {"tasks": 1}, "plain": {}}
+
+
+def test_members_of_groups_are_left_out_only_if_asked(tmp_path: Path, target: Database) -> None:
+    """The task that waited for the group is buried: no other call would ever start it."""
+    queue = TaskQueue.create(target, "jobs")
+    group = Group.create(target, then=(queue, "last"))
+    queue.put(target, "member", group=group)
+    queue.pause(target)
+    with pytest.raises(ExportRefused, match="group"):
+        export(target, tmp_path / "1")
+    export(target, tmp_path / "2", leave_out=True)
+    with fdbqueue.open("memory:") as other:
+        imported(other, tmp_path / "2")
+        there = TaskQueue.open(other, "jobs")
+        assert [task.data for task in there.tasks(other, "!", 9)] == ["last"]
+        assert [task.data for task in there.tasks(other, "r", 9)] == ["member"]
+        assert verify(other).sound
+
+
+def test_schedules_are_left_out_only_if_asked(tmp_path: Path, target: Database) -> None:
+    TaskQueue.create(target, "jobs").pause(target)
+    Schedule.create(target, "nightly", every=3_600, queue="jobs")
+    with pytest.raises(ExportRefused, match="nightly"):
+        export(target, tmp_path / "1")
+    assert export(target, tmp_path / "2", leave_out=True) == {"jobs": {}}
+
+
+def test_a_temporary_queue_is_passed_over(tmp_path: Path, target: Database) -> None:
+    TaskQueue.create(target, "mine", temporary=True)
+    assert export(target, tmp_path / "1", in_use=True) == {}
+    with pytest.raises(ExportRefused, match="temporary"):
+        export(target, tmp_path / "2", "mine", in_use=True)
+
+
+def test_limits_come_along_and_leave_those_that_exist(tmp_path: Path, target: Database) -> None:
+    Limit.set(target, "slots", slots=99)
+    with fdbqueue.open("memory:") as db:
+        set_limits(db)
+        filled(db, "fifo")
+        filled(db, "fifottl")
+        export(db, tmp_path / "export")
+        imported(target, tmp_path / "export")
+        assert Limit.open(target, "slots").slots == 99
+        there, before = (Limit.open(one, "starts") for one in (target, db))
+        assert (there.rate, there.per, there.burst, there.per_key) == (50, 1.5, 7, True)
+        assert before.rate == there.rate
+
+
+def test_a_queue_of_the_same_name_is_refused(tmp_path: Path, target: Database) -> None:
+    queue = TaskQueue.create(target, "jobs")
+    queue.put(target, 1)
+    queue.pause(target)
+    export(target, tmp_path / "export")
+    with pytest.raises(QueueExists):
+        imported(target, tmp_path / "export")
+    assert queue.statistics(target)["tasks"]["ready"] == 1
+
+
+def test_a_queue_of_another_import_is_refused(tmp_path: Path, target: Database) -> None:
+    queue = TaskQueue.create(target, "jobs")
+    queue.pause(target)
+    export(target, tmp_path / "1")
+    export(target, tmp_path / "2")
+    with fdbqueue.open("memory:") as other:
+        imported(other, tmp_path / "1")
+        assert imported(other, tmp_path / "1") == {"jobs": {}}
+        with pytest.raises(QueueExists):
+            imported(other, tmp_path / "2")
+
+
+def test_a_queue_cannot_be_used_before_it_is_whole(tmp_path: Path, target: Database) -> None:
+    Registry().create(target, "jobs", IMPORTING, {})
+    for call in (lambda: TaskQueue.open(target, "jobs"), lambda: Queue.named(target, "jobs")):
+        with pytest.raises(ImportUnfinished):
+            call()
+    with pytest.raises(ExportRefused, match="unfinished"):
+        export(target, tmp_path / "1", "jobs", in_use=True)
+    assert export(target, tmp_path / "2", in_use=True) == {}
+    assert verify(target).sound
+
+
+def test_an_import_continues_the_index(tmp_path: Path, target: Database) -> None:
+    """A task that is put after the import stands behind all imported ones."""
+    with fdbqueue.open("memory:") as db:
+        queue = TaskQueue.create(db, "jobs")
+        queue.put_many(db, list(range(5)))
+        queue.pause(db)
+        export(db, tmp_path / "export")
+        imported(target, tmp_path / "export")
+    there = TaskQueue.open(target, "jobs")
+    there.put(target, 5)
+    assert [task.data for task in there.tasks(target, "r", 9)] == list(range(6))
