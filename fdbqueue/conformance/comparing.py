@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from fdbqueue.conformance.escapes import escaped
+from fdbqueue.conformance.escapes import escaped, unescaped
 from fdbqueue.conformance.protocol import Answer
 from fdbqueue.conformance.vectors import Ranges, Vector
 
@@ -36,7 +36,14 @@ def _value(value: bytes | None) -> str:
 def _same_result(wanted: Any, got: Any) -> bool:
     """Errors have names of their own in each language."""
     refuses = [isinstance(one, dict) and "error" in one for one in (wanted, got)]
-    return all(refuses) if any(refuses) else bool(wanted == got)
+    return all(refuses) if any(refuses) else bool(_heard(wanted) == _heard(got))
+
+
+def _heard(result: Any) -> Any:
+    """A result, in which texts are the bytes that they stand for."""
+    if isinstance(result, list):
+        return [*map(_heard, result)]
+    return unescaped(result) if isinstance(result, str) else result
 
 
 def _of_ranges(does: str, got: Ranges, wanted: Ranges) -> Iterator[str]:
