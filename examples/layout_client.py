@@ -17,6 +17,8 @@ NEVER = 2**63 - 1
 OPTIONS = {"codec", "partitions", "ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "temporary"}
 OPTIONS |= {"retain_s", "limits", "task_limits"}
 PIECE_BYTES = 90_000
+LAYOUT = 1
+"""The version of the layout that this client knows; a definition of three parts has version 0."""
 
 
 class Refused(Exception):
@@ -64,7 +66,9 @@ class Queue:
         if stored is None:
             raise Refused(f"there is no queue {name}")
         self.tr, self.root, self.name = tr, root, name
-        self.id, self.kind, options = layer.unpack(bytes(stored))
+        self.id, self.kind, options, *more = layer.unpack(bytes(stored))
+        if more and more[0] > LAYOUT:
+            raise Refused(f"{name} has the key layout {more[0]}, and this client knows {LAYOUT}")
         self.options = json.loads(options)
         self.prefix = layer.pack((2, self.id), prefix=root)
         unknown = set(self.options) - OPTIONS

@@ -12,6 +12,7 @@ const OPTIONS = [
   'limits', 'task_limits',
 ]
 const KINDS = { fifo: [], fifottl: ['pri', 'ttl', 'ttr', 'delay'], limfifottl: ['pri', 'ttl', 'ttr', 'delay'] }
+const LAYOUT = 1n // the version of the layout; a definition of three parts has version 0
 const PIECE_BYTES = 90000
 const RECORD_PAYLOAD_BYTES = 256
 const SEATS = 4096n
@@ -25,7 +26,8 @@ class Full extends Error {}
 async function definition(tr, root, name, kinds) {
   const stored = await tr.get(Buffer.concat([root, pack(0, name)]))
   if (!stored) throw new Refused(`there is no queue ${name}`)
-  const [id, kind, json] = unpack(stored)
+  const [id, kind, json, version = 0n] = unpack(stored)
+  if (version > LAYOUT) throw new Refused(`${name} has the key layout ${version}, and this producer knows ${LAYOUT}`)
   const options = JSON.parse(json.toString())
   const unknown = Object.keys(options).filter((option) => !OPTIONS.includes(option))
   const left = ['temporary', 'task_limits'].filter((option) => options[option])
