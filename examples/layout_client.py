@@ -1,7 +1,7 @@
 """Queues without fdbqueue: a client in the binding's transactions, written from docs/layout.md.
 
-It enqueues and dequeues in recipe queues; layout_tasks.py puts tasks of every kind. Nothing of fdbqueue is
-imported: only the tuple layer of the binding, and there a msgpack library.
+It enqueues and dequeues in recipe queues, and adds elements; layout_tasks.py puts tasks of every kind.
+Nothing of fdbqueue is imported: only the tuple layer of the binding, and a msgpack library.
 
 Prove both: `fdbqueue conformance python -m examples.layout_program`.
 """
@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from fdb import tuple as layer
+from msgspec import msgpack
 
 NEVER = 2**63 - 1
 OPTIONS = {"codec", "partitions", "ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "temporary"}
-OPTIONS |= {"retain_s", "limits", "task_limits"}
+OPTIONS |= {"retain_s", "limits", "task_limits", "schema"}
 PIECE_BYTES = 90_000
 LAYOUT = 1
 """The version of the layout that this client knows; a definition of three parts has version 0."""
@@ -210,3 +211,23 @@ def give_back(tr: Any, queue: Queue | bytes, payloads: list[bytes], random: byte
     for n, payload in enumerate(payloads):
         items.store(tr, layer.pack((before - 1, random + struct.pack(">H", n))), payload)
     tr.add(items.size, counters(1, _0=len(payloads)))
+
+
+# Elements.
+
+
+def add_element(tr: Any, queue: Queue, pieces: dict[str, bytes], digit: int, now_us: int) -> str:
+    """Add an element, and return its name. `digit`: the last one of the name, 0 to 15."""
+    while tr.get(queue.shared(1, name_of(now_us, digit))).wait() is not None:
+        now_us += 1
+    name, payload = name_of(now_us, digit), msgpack.encode(pieces)
+    for n, at in enumerate(range(0, len(payload), PIECE_BYTES)):
+        tr.set(queue.shared(2, name + number(n)), payload[at : at + PIECE_BYTES])
+    tr.set(queue.shared(1, name), b"")
+    tr.add(queue.shared(4), counters(1, _0=1))
+    return name.decode()
+
+
+def name_of(now_us: int, digit: int) -> bytes:
+    seconds, us = divmod(now_us, 1_000_000)
+    return f"{seconds - seconds % 60:08x}/{seconds:08x}{us:05x}{digit:x}".encode()

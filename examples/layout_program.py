@@ -103,7 +103,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         found = call(tr, asked)
         if found is not None:
-            returns = {"returns": [text_of(one) for one in found]}
+            returns = {"returns": found if isinstance(found, str) else [*map(text_of, found)]}
     except client.Full:
         returns = {"returns": {"error": "Full"}}
     except client.Refused:
@@ -116,8 +116,8 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def call(tr: Transaction, asked: dict[str, Any]) -> list[bytes] | None:
-    """Make the call. Raises: Refused, Full."""
+def call(tr: Transaction, asked: dict[str, Any]) -> list[bytes] | str | None:
+    """Make the call. Returns payloads, ids or a name. Raises: Refused, Full."""
     options, root = dict(asked["call"]), unquote_to_bytes(asked["root"])
     random = [unquote_to_bytes(one) for one in asked["random"]]
     texts = options.pop("payloads", None) or [options.pop("payload", "")]
@@ -137,6 +137,14 @@ def call(tr: Transaction, asked: dict[str, Any]) -> list[bytes] | None:
         del options["queue"]
         ids = tasks.put(tr, named, payloads, random[-1], now_us, turn, **options)
         return ids or None
+    if asked["kind"] == "fair-queue" and verb == "put":
+        fair = fair_queue(tr, options)
+        tasks.put(tr, fair, payloads, random[-1], now_us, **options)
+        return None
+    if asked["kind"] == "elements" and verb == "add":
+        elements = queue_of(tr, root, options, ["elements"])
+        pieces = {name: text.encode() for name, text in options["pieces"].items()}
+        return client.add_element(tr, elements, pieces, random[0][0] % 16, now_us)
     raise client.Refused(f"this client has no {asked['kind']}/{verb}")
 
 
@@ -144,6 +152,15 @@ def queue_of(tr: Transaction, root: bytes, options: dict[str, Any], kinds: Any) 
     if "subspace" in options:
         return unquote_to_bytes(options["subspace"])
     return client.Queue(tr, root, options["queue"], kinds)
+
+
+def fair_queue(tr: Transaction, options: dict[str, Any]) -> tasks.FairQueue:
+    """The queue of a call; takes its parts out of the options."""
+    named = options.pop("weights", {})
+    weights = {layer.pack((key,)).hex(): weight for key, weight in named.items()}
+    return tasks.FairQueue(
+        tr, unquote_to_bytes(options.pop("subspace")), options.pop("capacity", None), weights
+    )
 
 
 def receipt(tr: Transaction, root: bytes, told: dict[str, Any], now_us: int) -> None:

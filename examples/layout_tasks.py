@@ -34,6 +34,15 @@ RECORD_PAYLOAD_BYTES, SEATS = 256, 4_096
 NO_STATE = [b"", b"", 0, 0, 0, False]
 
 
+class FairQueue(Queue):
+    """A fair queue over a subspace: no definition, no counters of calls, and a floor."""
+
+    def __init__(self, tr: Any, prefix: bytes, capacity: int | None, weights: dict[str, int]) -> None:
+        """`weights`: as in a definition, by the task key in hexadecimal."""
+        self.tr, self.prefix, self.name, self.kind, self.plan = tr, prefix, "", "fair", None
+        self.options = {"capacity": capacity, "weights": weights}
+
+
 class Tasks:
     """The keys of a partition of tasks."""
 
@@ -69,6 +78,8 @@ def put(
         return []
     admit(tr, queue, len(payloads), random)
     first = tasks.next_index(tr)
+    if isinstance(queue, FairQueue):
+        first = max(first, unpacked(tr.snapshot.get(tasks.column(8, b"\x07")).wait()))
     ids = [index.to_bytes(8, "big") + random for index in range(first, first + len(payloads))]
     records = [
         record(queue, id_, payload, key, now_us, extra, asked)
@@ -83,7 +94,8 @@ def put(
         for each in records:
             file_(tr, queue, tasks, each, asked)
     tr.add(tasks.live, counters(4, **{"_3" if delayed else "_0": len(ids)}))
-    tr.add(tasks.column(10), counters(14, _0=len(ids)))
+    if not isinstance(queue, FairQueue):
+        tr.add(tasks.column(10), counters(14, _0=len(ids)))
     if queue.plan and not delayed:
         queue.flag(p)
     if entry is not None:
