@@ -9,9 +9,11 @@ from typing import Any
 
 import fdbqueue.element_errors as element_errors
 import fdbqueue.framework_errors as framework_errors
+import fdbqueue.stored_errors as stored_errors
 from fdbqueue.element_errors import *  # noqa: F403  # the names in element_errors.__all__
 from fdbqueue.error_root import FdbQueueError
 from fdbqueue.framework_errors import *  # noqa: F403  # likewise
+from fdbqueue.stored_errors import *  # noqa: F403  # likewise
 
 __all__ = [
     "BlockingCall",
@@ -23,7 +25,6 @@ __all__ = [
     "DatabaseNotFound",
     "DeferredBody",
     "DeferredResult",
-    "DefinitionUnreadable",
     "EffectTooLarge",
     "EffectTooSlow",
     "FairQueueFull",
@@ -50,7 +51,6 @@ __all__ = [
     "PayloadMismatch",
     "PayloadTooLarge",
     "PayloadUnknown",
-    "PayloadUnreadable",
     "PayloadUnsupported",
     "ProxyClosed",
     "QueueBusy",
@@ -59,7 +59,6 @@ __all__ = [
     "QueueFull",
     "QueueKindMismatch",
     "QueueNotFound",
-    "RecordUnreadable",
     "RedriveUnderWay",
     "RepartitionNotCommitted",
     "RepartitionUnderWay",
@@ -97,6 +96,7 @@ __all__ = [
 ]
 __all__ += element_errors.__all__
 __all__ += framework_errors.__all__
+__all__ += stored_errors.__all__
 
 
 class NotADatabase(FdbQueueError, TypeError):
@@ -200,18 +200,6 @@ class PayloadUnknown(FdbQueueError, LookupError):
 
 class PayloadMismatch(FdbQueueError, ValueError):
     """The payload does not fit {type}, the type of this queue handle ({reason}): a handle of another type put it, or the type has changed. The item stays where it is."""
-
-
-class PayloadUnreadable(FdbQueueError, ValueError):
-    """Codec {codec!r} cannot read a stored payload ({reason}): the payload is damaged, or was put with another codec."""
-
-
-class RecordUnreadable(FdbQueueError, ValueError):
-    """The value of {key} in the queue {name!r} cannot be read ({reason}). Takes and sweeps set it aside: `fdbqueue aside` lists, exports and removes it."""
-
-
-class DefinitionUnreadable(FdbQueueError, ValueError):
-    """The definition of the queue {name!r} cannot be read ({reason}): a newer release wrote it, or it is damaged. Nothing was changed."""
 
 
 class InvalidArgument(FdbQueueError, ValueError):

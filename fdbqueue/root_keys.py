@@ -2,16 +2,16 @@
 
 R is the root, by default `Subspace(("fdbqueue",))`; values are tuples unless the table says otherwise.
 
-    R[0, name]            definition     (id, kind, options as JSON)   read by every call on a named queue
+    R[0, name]            definition     see registry/definition.py    read by every call on a named queue
     R[1]                  last id        little-endian, grows only     read by create
     R[2, id, ...]         contents       the queue's own subspace
     R[3, process, slot]   receipt        id and time of last attempt   read by a retry after 1021/1039
     R[4, session]         session        (owner, name, ttr_us), and    read by every take for the session
-                                         host and process id if it
-                                         has no name
+                                         host, process id and layout
+                                         if it has no name
     R[5, name]            named session  session                       read by the openings of that name
     R[6, session]         heartbeat      deadline_us                   read by its next heartbeat, its end
-    R[6, session, opener] opener         (deadline_us, host, process)  see sessions/openers.py
+    R[6, session, opener] opener         a deadline and a process      see sessions/openers.py
     R[7, deadline, session] beats due    empty                         sweepers: dead sessions
     R[8, session]         presence       see fleet/presence.py         workers(); goes with the session
     R[9, run]             run            counters, see runs.py         the supervisor; goes with its session
@@ -29,6 +29,7 @@ R is the root, by default `Subspace(("fdbqueue",))`; values are tuples unless th
     R[15, 2, group]       cancelling     place of the next member      sweeps
     R[15, 3, time, group] over           empty                         sweeps: a group that can be forgotten
     R[16, ...], R[17, ...]               limits: see limiting/keys.py
+    R[18, id]             upgrade        see upgrading/upgrade.py      the next step of an upgrade of a queue
     R["celery", ...]      celery         see celery/keys.py            brokers and chords of Celery
     R["results", ...]     stored results see frameworks/keys.py        result backends of frameworks
     R["taskiq", ...]      schedules      see taskiq/keys.py            schedule sources of Taskiq
@@ -62,7 +63,7 @@ MEMBERS = 34
 """The column of a queue that outlives its drop: the counts of members of groups (partitions/keys.py)."""
 EVERY_EPOCH = b"\xff" * 8
 """The epoch of a dropped queue: no member of it is left, whatever its own."""
-LIMIT, LIMITED = 16, 17
+LIMIT, LIMITED, UPGRADE = 16, 17, 18
 
 _SHAPES: dict[Any, list[type]] = {
     RECEIPT: [bytes, int],
@@ -92,6 +93,7 @@ _ALL_SHAPES: dict[Any, list[list[type]]] = {
     **_LIMIT_SHAPES,
     DEFINITION: [[str]],
     LAST_ID: [[]],
+    UPGRADE: [[int]],
     HEARTBEAT: [[bytes], [bytes, bytes]],
     SCHEDULE: [[str], [str, int]],
     SCHEDULE_DUE: [[int, str]],
@@ -127,6 +129,7 @@ class RootKeys:
         self.last_id: bytes = self._pack(LAST_ID)
         self.definitions: slice = self._range(DEFINITION)
         self.receipts: slice = self._range(RECEIPT)
+        self.sessions: slice = self._range(SESSION)
         self.beats_due: slice = self._range(BEAT_DUE)
         self.presences: slice = self._range(PRESENCE)
         self.memberships: slice = self._range(MEMBERSHIP)
@@ -235,6 +238,7 @@ class RootKeys:
         return self._pack(PRESENCE, session)
 
     def session_of(self, presence: bytes) -> bytes:
+        """The session in a key of R[4] or R[8]."""
         session: bytes = layer.unpack(presence, prefix_len=len(self.prefix))[1]
         return session
 
@@ -243,6 +247,10 @@ class RootKeys:
 
     def membership(self, session: bytes) -> bytes:
         return self._pack(MEMBERSHIP, session)
+
+    def upgrade(self, id_: int) -> bytes:
+        """The progress of an upgrade of one queue."""
+        return self._pack(UPGRADE, id_)
 
     def imports_into(self, id_: int) -> slice:
         """The progress of all imports into one queue."""

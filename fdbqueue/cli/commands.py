@@ -26,6 +26,7 @@ from fdbqueue.cli import (
     spread,
     tasks,
     top,
+    upgrade,
     verify,
     work,
 )
@@ -58,6 +59,7 @@ ADDED = (
     spread,
     tasks,
     top,
+    upgrade,
     verify,
     work,
 )

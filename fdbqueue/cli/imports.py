@@ -35,7 +35,7 @@ from fdbqueue.open import PRIVATE_URL
 from fdbqueue.open import open as open_database
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
-from fdbqueue.registry.registry import Definition
+from fdbqueue.registry.definition import Definition
 from fdbqueue.signals import Signals
 from fdbqueue.tasks.kinds import kind_named
 from fdbqueue.tasks.queue import TaskQueue

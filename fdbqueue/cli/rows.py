@@ -14,7 +14,7 @@ from fdbqueue.elements.simple import SimpleElementQueue
 from fdbqueue.errors import DefinitionUnreadable, QueueNotFound, RecordUnreadable, TaskNotFound
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
-from fdbqueue.registry.registry import UNREADABLE, Definition
+from fdbqueue.registry.definition import UNREADABLE, Definition
 from fdbqueue.schedules.values import ScheduleStatus
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.kinds import Settings, as_given, is_kind

@@ -26,7 +26,8 @@ from fdbqueue.open import PRIVATE_URL, shared_url, url_from_environment
 from fdbqueue.open import open as open_database
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.schedules.schedule import list_schedules
 from fdbqueue.tasks.kinds import is_kind

@@ -21,7 +21,8 @@ from fdbqueue.overview.figures import QueueFigures
 from fdbqueue.overview.overview import Overview
 from fdbqueue.page import Page
 from fdbqueue.records.keys import SESSION_BYTES
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.seam import Transaction
 from fdbqueue.task import EndedTask, Failure, Task
 from fdbqueue.tasks.key_statistics import KeyStatistics

@@ -23,7 +23,8 @@ from fdbqueue.exports.section import Batch, Section
 from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.limiting.rule import rule_of
 from fdbqueue.recipe.handle import KIND as PLAIN
-from fdbqueue.registry.registry import IMPORTING, UNREADABLE, Definition, Registry, checked_name
+from fdbqueue.registry.definition import UNREADABLE, Definition
+from fdbqueue.registry.registry import IMPORTING, Registry, checked_name
 from fdbqueue.schedules.schedule import list_schedules
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.kinds import is_kind, owner_of

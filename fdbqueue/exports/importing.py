@@ -27,7 +27,8 @@ from fdbqueue.imports.progress import Progress, ProgressKeys
 from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.limiting.limit import Limit
 from fdbqueue.recipe.handle import KIND as PLAIN
-from fdbqueue.registry.registry import IMPORTING, Definition, Registry, exists_already
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import IMPORTING, Registry, exists_already
 from fdbqueue.seam import Transaction
 
 STEP_BYTES = 12

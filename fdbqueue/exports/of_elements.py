@@ -7,7 +7,8 @@ from fdbqueue.aside import Aside
 from fdbqueue.elements.keys import ElementKeys
 from fdbqueue.exports.lines import ElementLine
 from fdbqueue.exports.section import Batch, Section, as_they_are, progress, rows_in, set_aside, single
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.seam import KeyValue, Transaction
 
 

@@ -13,7 +13,8 @@ from fdbqueue.line.keys import LineKeys, notice_of
 from fdbqueue.partitions.current import plan_of
 from fdbqueue.partitions.keys import SharedKeys, prefix_of
 from fdbqueue.recipe.keys import QueueKeys, payload_bytes
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.seam import KeyValue, Transaction
 
 _HELD = 1

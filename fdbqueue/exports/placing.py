@@ -35,7 +35,8 @@ from fdbqueue.partitions.current import plan_of
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.recipe.keys import FLOOR, QueueKeys
 from fdbqueue.records.keys import CALLS, NEVER_US, PAUSED, REDRIVE, partition_of, record_of
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.seam import Transaction, Value
 from fdbqueue.tasks import results, retaining, unique
 from fdbqueue.tasks.change import Change

@@ -27,7 +27,8 @@ from fdbqueue.records.keys import (
     sound_record,
 )
 from fdbqueue.records.statistics import count_of
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import admit_to

@@ -34,7 +34,8 @@ from fdbqueue.records.groups import (
     row_to_bytes,
 )
 from fdbqueue.records.keys import id_in
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.keeper import keeper_of

@@ -22,7 +22,8 @@ from fdbqueue.partitions.plan import Plan
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.items import size_of
 from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.workers import LiveWorkers
 from fdbqueue.tasks.kinds import is_kind

@@ -13,7 +13,7 @@ from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.overview.figures import KeyFigures, QueueFigures, TaskFigures
 from fdbqueue.records.keys import Record, TaskKeys, id_in, sound_record
 from fdbqueue.records.statistics import count_of, statistics_of
-from fdbqueue.registry.registry import UNPACKING
+from fdbqueue.registry.definition import UNPACKING
 from fdbqueue.seam import EXACT, KeyValue, ReadTransaction, Transaction
 from fdbqueue.sessions.workers import LiveWorkers
 from fdbqueue.task import TaskState

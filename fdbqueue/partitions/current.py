@@ -6,10 +6,9 @@ knows keeps the newer one, and raises the conflict by itself: its retry follows 
 plan that its own transaction has stored: that may not commit.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from weakref import WeakMethod
 
 import msgspec
@@ -19,7 +18,8 @@ from fdbqueue.errors import DefinitionUnreadable, QueueDropped, RepartitionNotCo
 from fdbqueue.partitions.flags import ring
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import Plan
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.seam import Transaction, Value
 
 OPTION = "partitions"
@@ -41,7 +41,7 @@ class Current:
         self._key = registry.keys.definition(definition.name)
         self._stored: bytes | None = definition.to_bytes()
         self._version = 0
-        """The latest read version at which another plan was met."""
+        """The latest read version at which another definition was met."""
 
     def exists(self, tr: Transaction) -> Callable[[], None]:
         """Ask for the definition. The reply raises QueueDropped, and does not go by the plan."""
@@ -85,10 +85,13 @@ class Current:
             raise conflict_in(tr)
 
     def _keep(self, tr: Transaction, value: bytes | None) -> None:
-        """Keep a later plan. Raises: QueueDropped, RepartitionNotCommitted."""
+        """Keep a later definition: another plan, or the layout and the appended parts of a newer release.
+
+        Raises: QueueDropped, LayoutNewer, RepartitionNotCommitted.
+        """
         found = self._present(value)
         plan, version = plan_of(found), tr.get_read_version().wait()
-        if epoch_of(plan) > epoch_of(self.plan) or self._is_restored(version):
+        if self._is_later(plan, version) or self._is_restored(version):
             if value != self._committed(tr, version):
                 raise RepartitionNotCommitted(name=self.definition.name)
             self._version = version
@@ -97,9 +100,14 @@ class Current:
     def _present(self, value: bytes | None) -> Definition:
         """The definition in `value`. Raises: QueueDropped."""
         found = None if value is None else Definition.from_bytes(self.definition.name, value)
-        if found is None or _unplanned(found) != _unplanned(self.definition):
+        if found is None or not _unplanned(found).is_same_queue(_unplanned(self.definition)):
             raise QueueDropped(name=self.definition.name)
         return found
+
+    def _is_later(self, plan: Plan | None, version: int) -> bool:
+        """With the plan of before, the version decides: layouts and appended parts have no order."""
+        found, known = epoch_of(plan), epoch_of(self.plan)
+        return found > known or (found == known and version >= self._version)
 
     def _is_restored(self, version: int) -> bool:
         """True if a plan of before, read at this version, is the present one: data of a backup.
@@ -155,6 +163,6 @@ def store(tr: Transaction, registry: Registry, name: str, keys: SharedKeys, plan
     ring(tr, keys)
 
 
-def _unplanned(definition: Definition) -> tuple[int, str, Mapping[str, Any]]:
+def _unplanned(definition: Definition) -> Definition:
     options = {name: value for name, value in definition.options.items() if name != OPTION}
-    return definition.id, definition.kind, options
+    return replace(definition, options=options)

@@ -4,14 +4,10 @@ Every call on a named queue reads its definition serialisably, in the round trip
 notices that the queue was dropped, or dropped and created again, and puts nothing below an orphaned prefix.
 """
 
-import struct
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
-from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
@@ -21,14 +17,15 @@ from fdbqueue.database import as_database, is_transaction, run
 from fdbqueue.errors import (
     DefinitionUnreadable,
     ImportUnfinished,
+    LayoutNewer,
     QueueDropped,
     QueueExists,
     QueueKindMismatch,
     QueueNotFound,
     SubspaceInUse,
 )
-from fdbqueue.misfit import type_name
 from fdbqueue.occupancy import ask_ends, require_ours
+from fdbqueue.registry.definition import ID_MAX, Definition
 from fdbqueue.root_keys import DEFAULT_ROOT, EVERY_EPOCH, LAST_ID_BYTES, RootKeys
 from fdbqueue.seam import EXACT, DatabaseOrTransaction, Transaction, Value
 
@@ -36,46 +33,8 @@ T = TypeVar("T")
 
 Guard = Callable[[Transaction], Callable[[], None]]
 """Asks whether the queue still exists; the reply raises QueueDropped if it does not."""
-UNREADABLE = "unreadable"
-"""The kind, in listings, of a queue with a definition that cannot be read."""
 IMPORTING = "importing"
 """The kind, until its last step, of a queue that an import of an export makes (exports/importing.py)."""
-UNPACKING = (ValueError, IndexError, struct.error)
-"""Errors of the tuple layer for bytes that it has not packed."""
-ID_MAX = 2**62
-
-
-@dataclass(frozen=True)
-class Definition:
-    """The definition of a named queue. `id` is never used again, not even after a drop."""
-
-    name: str
-    id: int
-    kind: str
-    options: Mapping[str, Any]
-
-    def to_bytes(self) -> bytes:
-        value: bytes = layer.pack((self.id, self.kind, msgspec.json.encode(self.options, order="sorted")))
-        return value
-
-    @classmethod
-    def from_bytes(cls, name: str, value: bytes) -> "Definition":
-        """Decode a definition. Raises DefinitionUnreadable for damage, or the value of a newer release."""
-        try:
-            id_, kind, options = layer.unpack(value)
-            return cls(name, _checked_id(id_), _text(kind), _mapping(msgspec.json.decode(options)))
-        except (*UNPACKING, TypeError, msgspec.MsgspecError) as reason:
-            raise DefinitionUnreadable(name=name, reason=f"{type_name(reason)}: {reason}") from reason
-
-    @classmethod
-    def listed(cls, name: str, value: bytes) -> "Definition":
-        """Decode a definition for a listing: an unreadable one has its name, and its id if that is
-        readable.
-        """
-        try:
-            return cls.from_bytes(name, value)
-        except DefinitionUnreadable:
-            return cls(name, _id_in(value), UNREADABLE, {})
 
 
 class Registry:
@@ -130,7 +89,7 @@ class Registry:
         Reads: the definition.
         Writes: clears the definition and the range of the contents.
         Conflicts: every call on the queue.
-        Raises: QueueNotFound.
+        Raises: QueueNotFound; LayoutNewer, as a newer layout may have keys elsewhere, too.
         """
         self.write(target, lambda tr: self._drop(tr, checked_name(name)))
 
@@ -165,13 +124,13 @@ class Registry:
         return self.keys.contents(definition.id)
 
     def guard(self, definition: Definition) -> Guard:
-        """The guard that every call on the queue asks: its reply raises QueueDropped if the definition has
-        changed.
+        """The guard that every call on the queue asks: its reply raises QueueDropped if another queue has the
+        name, and LayoutNewer if an upgrade has changed its layout to one that is unknown here.
         """
         key, expected = self.keys.definition(definition.name), definition.to_bytes()
 
         def ask(tr: Transaction) -> Callable[[], None]:
-            return partial(_check, definition.name, tr.get(key), expected)
+            return partial(_check, definition, tr.get(key), expected)
 
         return ask
 
@@ -218,9 +177,10 @@ class Registry:
         value = tr.get(self.keys.definition(name)).value
         if value is None:
             raise QueueNotFound(name=name)
-        found = Definition.listed(name, value)
+        found = _removable(name, value)
         tr.clear(self.keys.definition(name))
         if found.id:  # otherwise its contents would be unknown
+            tr.clear(self.keys.upgrade(found.id))
             for keys in (*self._dropped(tr, found), self.keys.imports_into(found.id)):
                 tr.clear_range(keys.start, keys.stop)
 
@@ -302,38 +262,25 @@ def _compared(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     return f", with {told}; asked for was {wanted}"
 
 
+def _removable(name: str, value: bytes) -> Definition:
+    """The definition of a queue that is to be dropped, readable or not. Raises: LayoutNewer."""
+    try:
+        return Definition.from_bytes(name, value)
+    except LayoutNewer:
+        raise
+    except DefinitionUnreadable:
+        return Definition.listed(name, value)
+
+
 def _told(value: Any) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{key}:{part}" for key, part in value.items())
     return "none" if value is None else str(value)
 
 
-def _check(name: str, found: Value, expected: bytes) -> None:
-    if found.value != expected:
-        raise QueueDropped(name=name)
-
-
-def _checked_id(id_: Any) -> int:
-    if not isinstance(id_, int) or not 0 < id_ < ID_MAX:
-        raise TypeError("its id is not valid")
-    return id_
-
-
-def _text(kind: Any) -> str:
-    if not isinstance(kind, str):
-        raise TypeError("its kind is no text")
-    return kind
-
-
-def _mapping(options: Any) -> Mapping[str, Any]:
-    if not isinstance(options, dict):
-        raise TypeError("its options are none")
-    return options
-
-
-def _id_in(value: bytes) -> int:
-    """The id in a definition that cannot be read as a whole; 0 without a readable id."""
-    try:
-        return _checked_id(layer.unpack(value)[0])
-    except (*UNPACKING, TypeError):
-        return 0
+def _check(definition: Definition, found: Value, expected: bytes) -> None:
+    stored = found.value
+    if stored == expected:
+        return
+    if stored is None or not Definition.from_bytes(definition.name, stored).is_same_queue(definition):
+        raise QueueDropped(name=definition.name)

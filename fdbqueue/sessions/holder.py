@@ -1,7 +1,8 @@
 """The holder of a task: its session, and the processes behind that.
 
 A session without a name has one process, and its record names it. Each opener of a session with a name
-writes its process beside its own heartbeat (openers.py).
+writes its process beside its own heartbeat (openers.py). Behind the process stands the key layout that it
+writes: an upgrade waits for the end of processes without one.
 """
 
 import struct
@@ -12,6 +13,7 @@ from fdb import tuple as layer
 
 from fdbqueue import limits
 from fdbqueue.holder import Holder, HolderProcess
+from fdbqueue.key_layout import LAYOUT, LAYOUT_BEFORE
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Runtime
 from fdbqueue.seam import KeyValue, ReadTransaction
@@ -19,9 +21,13 @@ from fdbqueue.seam import KeyValue, ReadTransaction
 _UNREADABLE = (ValueError, IndexError, TypeError, struct.error)
 
 
-def process_of(runtime: Runtime) -> tuple[str, int]:
+Process = tuple[str, int, int]
+"""Host, process id, key layout."""
+
+
+def process_of(runtime: Runtime) -> Process:
     """The parts of a stored value that name this process."""
-    return runtime.host_name(), runtime.process_id()
+    return runtime.host_name(), runtime.process_id(), LAYOUT
 
 
 def ask_holder(tr: ReadTransaction, keys: RootKeys, session: bytes) -> Callable[[], Holder]:
@@ -41,12 +47,29 @@ def ask_holder(tr: ReadTransaction, keys: RootKeys, session: bytes) -> Callable[
         return Holder(
             session.hex(),
             name if isinstance(name, str) else None,
-            tuple(HolderProcess(*parts) for parts in [process, *openers] if _is_process(parts)),
+            tuple(HolderProcess(*parts[:2]) for parts in [process, *openers] if _is_process(parts)),
             _seconds(deadline_us, ttr_us),
             _seconds(deadline_us, 0),
         )
 
     return holder
+
+
+def layouts_in(record: bytes, rows: Sequence[bytes], now_us: int) -> list[int]:
+    """The key layouts of the processes of a session: its own, or with a name those of its live openers.
+
+    Processes of earlier releases tell none; they count as layout 0. So does a session without live openers.
+    """
+    parts = _parts(record, 3)
+    if not isinstance(parts[1], str):
+        return [_layout_of(parts[3:])]
+    openers = [_parts(row, 1) for row in rows]
+    live = [each for each in openers if isinstance(each[0], int) and each[0] > now_us]
+    return [_layout_of(each[1:]) for each in live] or [LAYOUT_BEFORE]
+
+
+def _layout_of(process: Sequence[Any]) -> int:
+    return process[2] if len(process) > 2 and isinstance(process[2], int) else LAYOUT_BEFORE
 
 
 def _listed(rows: Any) -> Sequence[KeyValue]:
@@ -64,7 +87,7 @@ def _parts(value: bytes | None, count: int) -> list[Any]:
 
 
 def _is_process(parts: Sequence[Any]) -> bool:
-    return list(map(type, parts[:2])) == [str, int] and len(parts) == 2
+    return list(map(type, parts[:2])) == [str, int]
 
 
 def _seconds(deadline_us: Any, ttr_us: Any) -> float | None:

@@ -1,6 +1,7 @@
 """Openers: the Session objects that share a session by its name, each with a heartbeat of its own.
 
-    R[6, session, opener]   (deadline_us, host, process id)   read by each heartbeat and each end of an opener
+    R[6, session, opener]   (deadline_us, host, process id,   read by each heartbeat and each end of an
+                            layout)                           opener
 
 The session lives as long as one of its openers. Its own heartbeat, R[6, session], is the latest of their
 deadlines. So a sweep need not know of openers, and a session without a name has no rows.
@@ -43,7 +44,7 @@ def renew(tr: Transaction, keys: RootKeys, session: bytes, last: Value, deadline
     tr.set(keys.beat_due(deadline_us, session), b"")
 
 
-def row(deadline_us: int, process: tuple[str, int]) -> bytes:
+def row(deadline_us: int, process: tuple[str, int, int]) -> bytes:
     value: bytes = layer.pack((deadline_us, *process))
     return value
 

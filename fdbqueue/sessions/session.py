@@ -1,7 +1,7 @@
 """Session: the name under which a process takes tasks. Its heartbeat is renewed in the background."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fdb import tuple as layer
@@ -150,10 +150,10 @@ class Session:
             raise UnknownSession(session=self.name)
         id_: bytes = known or fresh
         last, found = tr.get(self._keys.heartbeat(id_)), tr.get(self._keys.session(id_)).value
-        owner, ttr_us = self._known(found)
+        owner, ttr_us, more = self._known(found)
         ttr_us = max(ttr_us, round(self.ttr * 1_000_000))
         bypass_storage_quota(tr)  # also on a full disk: consumers make room
-        tr.set(self._keys.session(id_), self._record(owner, ttr_us))
+        tr.set(self._keys.session(id_), self._record(owner, ttr_us, more))
         if self.name is not None:
             tr.set(self._keys.session_named(self.name), id_)
         if self.run_id:
@@ -161,27 +161,30 @@ class Session:
         self._renew(tr, id_, last, ttr_us)
         return id_, ttr_us / 1_000_000
 
-    def _record(self, owner: bytes, ttr_us: int) -> bytes:
+    def _record(self, owner: bytes, ttr_us: int, more: Sequence[Any] = ()) -> bytes:
         # The processes of a session with a name are in the rows of its openers.
         process = () if self.name is not None else process_of(self._runtime)
-        record: bytes = layer.pack((owner, self.name, ttr_us, *process))
+        record: bytes = layer.pack((owner, self.name, ttr_us, *(process or more)))
         return record
 
-    def _known(self, record: bytes | None) -> tuple[bytes, int]:
-        """The first opener and the ttr in microseconds; ours and 0 if no record can be read."""
+    def _known(self, record: bytes | None) -> tuple[bytes, int, Sequence[Any]]:
+        """The first opener, the ttr in microseconds, and the parts behind them, which an opener of a newer
+        release may have appended; ours, 0 and none if no record can be read.
+        """
+        unknown = (self._opener, 0, ())
         try:
-            owner, _, ttr_us = (self._opener, None, 0) if record is None else layer.unpack(record)[:3]
+            owner, _, ttr_us, *more = (self._opener, None, 0) if record is None else layer.unpack(record)
         except (ValueError, IndexError, struct.error):
-            return self._opener, 0
+            return unknown
         sound = isinstance(owner, bytes) and isinstance(ttr_us, int) and ttr_us > 0
-        return (owner, ttr_us) if sound else (self._opener, 0)
+        return (owner, ttr_us, more) if sound else unknown
 
     def _beat(self, tr: Transaction) -> float | None:
         """The ttr of the session; None if it is over."""
         last, record = tr.get(self._keys.heartbeat(self.id)), tr.get(self._key).value
         if record is None:
             return None
-        _, ttr_us = self._known(record)
+        _, ttr_us, _ = self._known(record)
         if not ttr_us:  # a damaged record is made anew
             ttr_us = round(self.ttr * 1_000_000)
             tr.set(self._key, self._record(self._opener, ttr_us))

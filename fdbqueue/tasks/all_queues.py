@@ -6,7 +6,8 @@ from fdbqueue.database import as_database, is_transaction, run
 from fdbqueue.errors import DefinitionUnreadable
 from fdbqueue.logger import logger
 from fdbqueue.records.statistics import Statistics
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.tasks import looking

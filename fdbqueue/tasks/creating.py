@@ -12,7 +12,8 @@ from typing import Any
 from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.errors import QueueExists, UnknownSession
 from fdbqueue.parking.under import limits_of
-from fdbqueue.registry.registry import Definition, Registry, exists_already
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry, exists_already
 from fdbqueue.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.sessions.ending import end_session, is_overdue
 from fdbqueue.sessions.own import own_session_of

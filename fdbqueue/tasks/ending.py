@@ -11,7 +11,8 @@ from fdbqueue.database import Database, is_away, run
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.logger import logger
 from fdbqueue.records.keys import TaskKeys
-from fdbqueue.registry.registry import IMPORTING, Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import IMPORTING, Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import KeyValue, Transaction
 from fdbqueue.sessions.ending import is_sessionless, register_ender, register_sessionless

@@ -13,7 +13,8 @@ from fdbqueue.arguments import (
 )
 from fdbqueue.database import Database, as_database, is_transaction, run
 from fdbqueue.records.keys import id_bytes
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.seam import AnySession, DatabaseOrTransaction
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.sessions.own import own_session_of

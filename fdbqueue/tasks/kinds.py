@@ -36,7 +36,8 @@ from fdbqueue.packed_key import key_bytes as key_bytes
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.groups import checked_group
 from fdbqueue.records.keys import NEVER_US, Extra, Member, TaskKeys
-from fdbqueue.registry.registry import Definition, require_options
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import require_options
 from fdbqueue.tasks.headers import checked_headers
 from fdbqueue.tasks.unique import OnConflict, Wish, wish_of
 

@@ -13,7 +13,8 @@ from fdbqueue.calls.asides import KeepsAside
 from fdbqueue.limiting.limit import checked_limits, require_limits
 from fdbqueue.partitions.plan import checked_partitions, first_plan
 from fdbqueue.records.keys import id_bytes
-from fdbqueue.registry.registry import Definition, Registry, checked_name
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry, checked_name
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import DatabaseOrTransaction
 from fdbqueue.task import Task

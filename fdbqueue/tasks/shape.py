@@ -18,7 +18,8 @@ from fdbqueue.partitions.flags import ring_for_room
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.keys import TaskKeys
-from fdbqueue.registry.registry import Definition, Guard, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Guard, Registry
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.kinds import Draft, drafted, kind_named, owner_of, stored_settings

@@ -7,7 +7,7 @@ from fdb import tuple as layer
 
 from fdbqueue.codec import PayloadCodec
 from fdbqueue.records.keys import NEVER_US, Extra, Record, TaskKeys, id_text
-from fdbqueue.registry.registry import UNPACKING
+from fdbqueue.registry.definition import UNPACKING
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.trace_context import unpacked

@@ -1,10 +1,11 @@
-"""Keys of queues that are gone: contents and progress of imports below an id that no definition has."""
+"""Keys of queues that are gone: contents and progress below an id that no definition has."""
 
 from collections.abc import Iterator
 from functools import partial
 
 from fdbqueue.database import Database, run
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.seam import Transaction
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.cures import FOREIGN, Cures
@@ -44,8 +45,7 @@ def _first_key(start: bytes, stop: bytes, tr: Transaction) -> bytes | None:
 
 def _judge(registry: Registry, id_: int, tr: Transaction) -> list[Suspect]:
     """Look at the definitions and the keys of the id at one version. Reads: by snapshot."""
-    contents, progress = registry.keys.contents(id_).range(), registry.keys.imports_into(id_)
-    keys = [_first_key(under.start, under.stop, tr) for under in (contents, progress)]
+    keys = [_first_key(under.start, under.stop, tr) for under in _ranges(registry, id_)]
     key = next((key for key in keys if key is not None), None)
     if tr.snapshot.get(registry.keys.lost_members(id_)).present():
         return []  # a sweep of groups counts the members off that the drop has removed
@@ -67,8 +67,15 @@ def _judge_twins(registry: Registry, id_: int, tr: Transaction) -> list[Suspect]
 def _clear(registry: Registry, id_: int, tr: Transaction) -> None:
     """Clear the keys of a queue that no definition has. Conflicts: a create."""
     if id_ not in _known(registry, tr, serialisable=True):
-        for under in (registry.keys.contents(id_).range(), registry.keys.imports_into(id_)):
+        for under in _ranges(registry, id_):
             tr.clear_range(under.start, under.stop)
+
+
+def _ranges(registry: Registry, id_: int) -> tuple[slice, ...]:
+    """The keys of a queue: its contents, the progress of imports into it, that of its upgrade."""
+    keys = registry.keys
+    upgrade = slice(keys.upgrade(id_), keys.upgrade(id_) + b"\x00")
+    return keys.contents(id_).range(), keys.imports_into(id_), upgrade
 
 
 def _known(registry: Registry, tr: Transaction, *, serialisable: bool) -> set[int]:

@@ -16,7 +16,9 @@ from fdbqueue import root_keys as columns
 from fdbqueue.calls.once import ATTEMPT
 from fdbqueue.database import runtime_of
 from fdbqueue.errors import DefinitionUnreadable
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.progress import BEGINNING, place_in
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import LAST_ID_BYTES, RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.openers import deadline_if_readable
@@ -45,11 +47,12 @@ class RootChecks:
         self.names: defaultdict[int, set[str]] = defaultdict(set)
         """The names of the queues with each id, in the slices so far; 0 if the id cannot be read."""
         self.imported: set[int] = set()
-        """The ids of queues that have the progress of an import."""
+        """The ids of queues that have the progress of an import, or of an upgrade."""
         self._judges: dict[Any, Callable[[Row, list[Any], Seen], Iterable[Suspect]]] = {
             columns.DEFINITION: self._judge_definition,
             columns.LAST_ID: self._judge_last_id,
             columns.RECEIPT: self._judge_receipt,
+            columns.UPGRADE: self._judge_upgrade,
             columns.SESSION: self._judge_session,
             columns.SESSION_NAME: self._judge_name,
             columns.HEARTBEAT: self._judge_heartbeat,
@@ -106,7 +109,7 @@ class RootChecks:
             self.names[Definition.listed(rest[0], row.value).id].add(rest[0])
         elif column == columns.GROUP and len(self.groups) < limits.VERIFIED_TASK_KEYS_MAX:
             self.groups.add(rest[0])
-        elif column == columns.PROGRESS and rest and isinstance(rest[0], int):
+        elif column in (columns.PROGRESS, columns.UPGRADE) and rest and isinstance(rest[0], int):
             self.imported.add(rest[0])
 
     def _judge_definition(self, row: Row, rest: list[Any], seen: Seen) -> Iterator[Suspect]:
@@ -144,6 +147,11 @@ class RootChecks:
         if len(row.value) != ATTEMPT.size:
             text = "A receipt is damaged: no sweep removes it."
             yield Suspect(Flaw.VALUE, row.key, text, self._mending, _clear(row.key))
+
+    def _judge_upgrade(self, row: Row, rest: list[Any], __: Seen) -> Iterator[Suspect]:
+        if place_in(row.value) is None:
+            text = f"The progress of an upgrade of the queue {rest[0]} is damaged."
+            yield Suspect(Flaw.VALUE, row.key, text, self._mending, _set(row.key, BEGINNING))
 
     # Sessions.
 

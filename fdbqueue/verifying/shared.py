@@ -14,7 +14,7 @@ from fdbqueue.line.keys import LineKeys
 from fdbqueue.partitions.current import plan_of
 from fdbqueue.partitions.keys import BELL, FLAG, WIDE_LINE, SharedKeys
 from fdbqueue.partitions.plan import Plan
-from fdbqueue.registry.registry import Definition
+from fdbqueue.registry.definition import Definition
 from fdbqueue.seam import Transaction
 from fdbqueue.verification import Flaw
 from fdbqueue.verifying.asking import Ask, Row, Seen

@@ -24,7 +24,8 @@ from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.recipe.queue import Queue
-from fdbqueue.registry.registry import UNREADABLE, Definition, Registry
+from fdbqueue.registry.definition import UNREADABLE, Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import AnyDatabase, Transaction
 from fdbqueue.tasks.kinds import is_kind

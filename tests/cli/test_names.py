@@ -88,6 +88,7 @@ ON_NO_QUEUE: dict[str, list[str]] = {
     **{name: [] for name in ("group create", "group list", "limit list", "schedule fire", "schedule list")},
     "schedule create": ["tick", "Q", "--every", "60"],
     "import file": ["exported"],
+    "upgrade": [],
 }
 WITHOUT_A_PLACE = {"completion", "conformance", "dashboard", "demo", "doctor"}
 """`doctor` tells of a place without a database: tests/cli/test_doctor.py. `dashboard` needs an extra first:

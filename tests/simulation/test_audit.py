@@ -14,7 +14,8 @@ from fdbqueue.line.keys import LineKeys
 from fdbqueue.line.source import Delivery
 from fdbqueue.records.keys import ID_BYTES, NEVER_US, Record, TaskKeys
 from fdbqueue.records.statistics import packed
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runs import ENDS
 from fdbqueue.task import TaskState

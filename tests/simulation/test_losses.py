@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from fdbqueue.line.source import Delivery
 from fdbqueue.records.keys import ID_BYTES, NEVER_US, SESSION_BYTES, Record
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.shape import shape_of

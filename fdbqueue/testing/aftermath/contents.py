@@ -20,7 +20,8 @@ from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.records.keys import TaskKeys
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.subspace import Subspace
 from fdbqueue.tasks.kinds import is_kind, stored_settings
 from fdbqueue.tasks.queue import TaskQueue

@@ -8,7 +8,7 @@ from fdbqueue.line.keys import LineKeys
 from fdbqueue.partitions.current import plan_of
 from fdbqueue.records.groups import counts_of, readable_row
 from fdbqueue.records.keys import Record, id_text, record_of
-from fdbqueue.registry.registry import Definition
+from fdbqueue.registry.definition import Definition
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.kinds import is_kind

@@ -13,7 +13,8 @@ from fdbqueue.errors import FdbQueueError
 from fdbqueue.partitions.current import plan_of
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.persistent.owners import OWNERS
-from fdbqueue.registry.registry import Definition, Registry
+from fdbqueue.registry.definition import Definition
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.testing.audit.agreement import Agreement
 from fdbqueue.testing.audit.answers import late_in

@@ -1,0 +1,111 @@
+"""The definition of a named queue, as it is stored, with the version of its key layout.
+
+    (id, kind, options)                   layout 0: an earlier release wrote it
+    (id, kind, options, layout, *more)    `more`: parts that a newer release of the same layout has appended
+
+A process that rewrites a definition keeps `more`. The layout says whether this release may touch the contents
+at all, so it is judged before anything else: in a newer layout, kind and options may mean something else.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from fdb import tuple as layer
+
+from fdbqueue.errors import DefinitionUnreadable, LayoutNewer
+from fdbqueue.key_layout import LAYOUT, LAYOUT_BEFORE
+from fdbqueue.misfit import type_name
+
+UNREADABLE = "unreadable"
+"""The kind, in listings, of a queue with a definition that cannot be read."""
+UNPACKING = (ValueError, IndexError, struct.error)
+"""Errors of the tuple layer for bytes that it has not packed."""
+ID_MAX = 2**62
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The definition of a named queue. `id` is never used again, not even after a drop."""
+
+    name: str
+    id: int
+    kind: str
+    options: Mapping[str, Any]
+    layout: int = LAYOUT
+    more: tuple[Any, ...] = ()
+    """The parts behind those that this release knows."""
+
+    def to_bytes(self) -> bytes:
+        options = msgspec.json.encode(self.options, order="sorted")
+        version = () if self.layout == LAYOUT_BEFORE else (self.layout, *self.more)
+        value: bytes = layer.pack((self.id, self.kind, options, *version))
+        return value
+
+    @classmethod
+    def from_bytes(cls, name: str, value: bytes) -> "Definition":
+        """Decode a definition.
+
+        Raises: LayoutNewer; DefinitionUnreadable for damage, or the value of a newer release.
+        """
+        try:
+            id_, kind, options, *version = layer.unpack(value)
+            found, *more = version or (LAYOUT_BEFORE,)
+            layout = _checked_layout(name, found)
+            parsed = _mapping(msgspec.json.decode(options))
+            return cls(name, _checked_id(id_), _text(kind), parsed, layout, tuple(more))
+        except (*UNPACKING, TypeError, msgspec.MsgspecError) as reason:
+            if isinstance(reason, LayoutNewer):
+                raise
+            raise DefinitionUnreadable(name=name, reason=f"{type_name(reason)}: {reason}") from reason
+
+    @classmethod
+    def listed(cls, name: str, value: bytes) -> "Definition":
+        """Decode a definition for a listing: an unreadable one has its name, and its id if that is
+        readable.
+        """
+        try:
+            return cls.from_bytes(name, value)
+        except DefinitionUnreadable:
+            return cls(name, _id_in(value), UNREADABLE, {})
+
+    def is_same_queue(self, other: "Definition") -> bool:
+        """True if both describe one queue, whatever their layouts and appended parts."""
+        return (self.id, self.kind, self.options) == (other.id, other.kind, other.options)
+
+
+def _checked_layout(name: str, layout: Any) -> int:
+    """Raises: LayoutNewer."""
+    if not isinstance(layout, int) or layout < 0:
+        raise TypeError("its layout is no number")
+    if layout > LAYOUT:
+        raise LayoutNewer(name=name, layout=layout, known=LAYOUT)
+    return layout
+
+
+def _checked_id(id_: Any) -> int:
+    if not isinstance(id_, int) or not 0 < id_ < ID_MAX:
+        raise TypeError("its id is not valid")
+    return id_
+
+
+def _text(kind: Any) -> str:
+    if not isinstance(kind, str):
+        raise TypeError("its kind is no text")
+    return kind
+
+
+def _mapping(options: Any) -> Mapping[str, Any]:
+    if not isinstance(options, dict):
+        raise TypeError("its options are none")
+    return options
+
+
+def _id_in(value: bytes) -> int:
+    """The id in a definition that cannot be read as a whole; 0 without a readable id."""
+    try:
+        return _checked_id(layer.unpack(value)[0])
+    except (*UNPACKING, TypeError):
+        return 0
