@@ -3117,7 +3117,7 @@ PLANTS = (
         "later(record.created_us, lives_us)",
         "exact_groups",
         50,
-        near=1,
+        near=5,
     ),
     Plant(
         "a group that is forgotten beside its buried members",
@@ -3126,7 +3126,7 @@ PLANTS = (
         "seen.counts.left > 0",
         "exact_groups",
         100,
-        near=10,
+        near=16,
     ),
     Plant(
         "lost members that count as failed twice",
@@ -3135,7 +3135,7 @@ PLANTS = (
         'gone["members"]',
         "exact_groups",
         50,
-        near=1,
+        near=16,
     ),
     Plant(
         "a next token that is told too late",

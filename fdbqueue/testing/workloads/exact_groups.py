@@ -1,7 +1,7 @@
-"""Groups, and a queue under two limits, in one process with a clock that stands still in each call.
+"""Groups of members in two queues, one of them under two limits, in one process.
 
-The progress of each group, the tasks of `then`, and the used and free slots and tokens equal those of a
-model.
+Its clock stands still in each call. The progress of each group, the tasks of `then`, and the used and free
+slots and tokens equal those of a model.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Process(Deeds):
         getattr(self, verb)()
         self._settle()
         if self.random.random() < 0.5:
-            require_all(self._caller, self.q, self.then, self.books, (SLOTS, STARTS))
+            require_all(self._caller, (self.q, self.apart), self.then, self.books, (SLOTS, STARTS))
 
     def _move(self) -> None:
         books, random = self.books, self.random

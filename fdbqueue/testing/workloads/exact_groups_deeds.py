@@ -11,7 +11,13 @@ from fdbqueue.testing.workloads.exact_calls import Caller, Verb, require_equal
 from fdbqueue.testing.workloads.exact_groups_model import SECOND, Books, Gathered, Member, Tokens
 from fdbqueue.testing.workloads.exact_times import added, micro
 
-NAME, THEN, SLOTS, STARTS = "exact_groups", "exact_groups_then", "slots", "starts"
+NAME, APART, THEN, SLOTS, STARTS = (
+    "exact_groups",
+    "exact_groups_apart",
+    "exact_groups_then",
+    "slots",
+    "starts",
+)
 TTR_S, AGAIN_S = 4, 1.5
 
 
@@ -23,9 +29,18 @@ class Deeds:
         Limit.set(db, SLOTS, slots=self.books.slots)
         Limit.set(db, STARTS, rate=tokens.rate, per=tokens.per / SECOND, burst=tokens.burst)
         self.q = TaskQueue.create(db, NAME, "fifottl", ttr=TTR_S, if_not_exists=True, limits=(SLOTS, STARTS))
+        self.apart = TaskQueue.create(db, APART, "fifottl", ttr=TTR_S, if_not_exists=True)
         self.then = TaskQueue.create(db, THEN, "fifottl", if_not_exists=True)
         self._session = Session(db, ttr=inf)
         self._leases: dict[str, Task] = {}
+
+    def _either(self) -> tuple[bool, TaskQueue]:
+        """The second queue (True), or the first one."""
+        is_apart = self.random.random() < 0.3
+        return is_apart, self._queue(is_apart)
+
+    def _queue(self, is_apart: bool) -> TaskQueue:
+        return self.apart if is_apart else self.q
 
     def _done(self, verb: Verb) -> None:
         found = self._caller.answer(verb)
@@ -50,9 +65,9 @@ class Deeds:
     def put(self) -> None:
         group, count = self._group(), self.random.choice((1, 1, 2))
         delay, ttl = self.random.choice((0, 0, 0, 2)), self.random.choice((None, None, 3, 9))
-        known = None if group is None else group.id
+        known, (is_apart, q) = None if group is None else group.id, self._either()
         found = self._caller.answer(
-            lambda tr: self.q.put_many(tr, range(count), delay=delay, ttl=ttl, group=known)
+            lambda tr: q.put_many(tr, range(count), delay=delay, ttl=ttl, group=known)
         )
         if group is not None and (group.cancelled or not group.is_open):
             assert type(found).__name__ == "GroupClosed", f"a put into a closed group: {found}"
@@ -60,7 +75,8 @@ class Deeds:
         for task in found:
             due = self.books.now + delay * SECOND
             expires = added(due, micro(ttl))
-            self.books.members[task.id] = Member(task.id, group, due, expires, "~" if delay else "r")
+            state = "~" if delay else "r"
+            self.books.members[task.id] = Member(task.id, group, due, expires, state, is_apart=is_apart)
         if group is not None:
             group.total += count
 
@@ -75,9 +91,10 @@ class Deeds:
             group.cancelled = group.cancelled or group.ended is None
 
     def take(self) -> None:
-        count = self.random.choice((1, 2, 3))
-        found = self._caller.answer(lambda tr: self.q.take_many(tr, count, session=self._session))
-        wanted = self.books.ready()[: min(count, self.books.may_start())]
+        count, (is_apart, q) = self.random.choice((1, 2, 3)), self._either()
+        found = self._caller.answer(lambda tr: q.take_many(tr, count, session=self._session))
+        most = count if is_apart else min(count, self.books.may_start())
+        wanted = self.books.ready(is_apart)[:most]
         require_equal("taken", [task.id for task in found], [one.id for one in wanted])
         for one in wanted:
             self.books.lease(one)
@@ -92,7 +109,7 @@ class Deeds:
             task = self._leases[one.id]
             delay = self.random.choice((0, 2)) if verb == "release" else 0
             options = {"delay": delay} if delay else {}
-            self._done(lambda tr: getattr(self.q, verb)(tr, task, **options))
+            self._done(lambda tr: getattr(self._queue(one.is_apart), verb)(tr, task, **options))
             self._change(verb, one, delay * SECOND)
 
     def _change(self, verb: str, one: Member, delay: int = 0) -> None:
@@ -107,13 +124,15 @@ class Deeds:
         rest = [one for one in self.books.members.values() if one.state != "t"]
         if rest:
             one, verb = self.random.choice(rest), self.random.choice(("bury", "bury", "delete", "cancel"))
-            self._done(lambda tr: getattr(self.q, verb)(tr, one.id))
+            self._done(lambda tr: getattr(self._queue(one.is_apart), verb)(tr, one.id))
             if one.state != "!" or verb != "bury":
                 self._change(verb, one)
 
     def kick(self) -> None:
-        buried = [one for one in self.books.members.values() if one.state == "!"]
-        found = self._caller.answer(lambda tr: self.q.kick(tr, 50), always_alone=True)
+        is_apart, q = self._either()
+        there = [one for one in self.books.members.values() if one.is_apart == is_apart]
+        buried = [one for one in there if one.state == "!"]
+        found = self._caller.answer(lambda tr: q.kick(tr, 50), always_alone=True)
         require_equal("kicked", found, len(buried))
         for one in buried:
             one.state = "r"
@@ -124,6 +143,7 @@ class Deeds:
             self._done(lambda tr: Limit.set(tr, SLOTS, slots=slots))
 
     def truncate(self) -> None:
-        self._done(self.q.truncate)
-        for one in [*self.books.members.values()]:
+        is_apart, q = self._either()
+        self._done(q.truncate)
+        for one in [one for one in self.books.members.values() if one.is_apart == is_apart]:
             self.books.gone(one)

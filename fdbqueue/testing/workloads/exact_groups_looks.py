@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 from fdbqueue.database import run
@@ -18,20 +19,26 @@ from fdbqueue.testing.workloads.exact_times import added, is_over, seconds
 See = Callable[[Callable[[Any], Any]], Any]
 
 
-def require_all(caller: Caller, q: TaskQueue, then: TaskQueue, books: Books, names: tuple[str, str]) -> None:
-    """Compare all looks with the model. Raises: AssertionError."""
+def require_all(
+    caller: Caller, queues: tuple[TaskQueue, TaskQueue], then: TaskQueue, books: Books, names: tuple[str, str]
+) -> None:
+    """Compare all looks with the model. `queues`: the one under limits, and the other one.
+
+    Raises: AssertionError.
+    """
     see: See = partial(run, caller.client.db)
     _require_groups(see(list_groups), books)
     for group in books.groups.values():
         peek = partial(_peek, then, group.then)
         _require_then(see(partial(caught, peek)), group, books.now)
     _require_limits(see, books, names)
-    for state in "rt!~":
+    for (is_apart, q), state in product(enumerate(queues), "rt!~"):
         found = [task.id for task in see(partial(q.tasks, state=state, limit=100))]
-        wanted = [one.id for one in books.members.values() if one.state == state]
-        require_equal(f"tasks {state}", sorted(found), sorted(wanted))
+        there = [one for one in books.members.values() if one.is_apart == bool(is_apart)]
+        wanted = [one.id for one in there if one.state == state]
+        require_equal(f"tasks {state} of {q.name}", sorted(found), sorted(wanted))
     if ready := books.ready():
-        explained = see(lambda tr: q.explain(tr, ready[-1].id))
+        explained = see(lambda tr: queues[0].explain(tr, ready[-1].id))
         _require_reached(explained.reached, books, names)
 
 
@@ -67,17 +74,17 @@ def _require_then(found: Any, group: Gathered, now: int) -> None:
 
 def _require_limits(see: See, books: Books, names: tuple[str, str]) -> None:
     slots, starts = (see(partial(Limit.open, name=name)) for name in names)
-    used, now = len(books.taken()), books.now
+    used, now = len(books.started()), books.now
     require_equal(
         "slots", (slots.slots, slots.used, slots.free), (books.slots, used, max(0, books.slots - used))
     )
     holders = sorted(holder.task for holder in slots.holders)
-    require_equal("holders", holders, sorted(one.id for one in books.taken()))
+    require_equal("holders", holders, sorted(one.id for one in books.started()))
     tokens = (books.tokens.free(now), seconds(books.tokens.next(now)))
     require_equal("tokens", (starts.free, starts.next), tokens)
 
 
 def _require_reached(found: Any, books: Books, names: tuple[str, str]) -> None:
-    free = (max(0, books.slots - len(books.taken())), books.tokens.free(books.now))
+    free = (max(0, books.slots - len(books.started())), books.tokens.free(books.now))
     wanted = [name for name, few in zip(names, free, strict=True) if not few]
     require_equal("limits that are reached", sorted(one.name for one in found), wanted)

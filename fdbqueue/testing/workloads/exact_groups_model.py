@@ -41,6 +41,8 @@ class Member:
     until: int | None = None
     counted: bool = False
     marked: bool = False
+    is_apart: bool = False
+    """In the second queue, which has no limits."""
 
 
 @dataclass
@@ -68,7 +70,7 @@ class Tokens:
 
 @dataclass
 class Books:
-    """All members in order, all groups, and the slots."""
+    """All members in order, all groups, and the slots. Both queues have members of the same groups."""
 
     ttr: int
     tokens: Tokens
@@ -81,16 +83,21 @@ class Books:
     def taken(self) -> list[Member]:
         return [one for one in self.members.values() if one.state == "t"]
 
-    def ready(self) -> list[Member]:
-        return [one for one in self.members.values() if one.state == "r"]
+    def started(self) -> list[Member]:
+        """Those that hold a slot."""
+        return [one for one in self.taken() if not one.is_apart]
+
+    def ready(self, is_apart: bool = False) -> list[Member]:
+        return [one for one in self.members.values() if one.state == "r" and one.is_apart == is_apart]
 
     def may_start(self) -> int:
-        return min(max(0, self.slots - len(self.taken())), self.tokens.free(self.now))
+        return min(max(0, self.slots - len(self.started())), self.tokens.free(self.now))
 
     def lease(self, one: Member) -> None:
         ends = [end for end in (self.now + self.ttr, one.expires) if end is not None]
         one.state, one.until = "t", min(ends)
-        self.tokens.use(1, self.now)
+        if not one.is_apart:
+            self.tokens.use(1, self.now)
 
     def gone(self, one: Member, acked: bool = False) -> None:
         del self.members[one.id]
