@@ -30,6 +30,11 @@ class Full(Exception):
     """The queue has no room."""
 
 
+def read(value: Any) -> bytes | None:
+    """The bytes that a read of the binding has found; None if the key is not there."""
+    return bytes(value) if value.present() else None
+
+
 def number(n: int) -> bytes:
     return struct.pack(">I", n)
 
@@ -63,7 +68,7 @@ class Queue:
 
     def __init__(self, tr: Any, root: bytes, name: str, kinds: Iterable[str]) -> None:
         """Raises: Refused."""
-        stored = tr.get(layer.pack((0, name), prefix=root)).wait()
+        stored = read(tr.get(layer.pack((0, name), prefix=root)))
         if stored is None:
             raise Refused(f"there is no queue {name}")
         self.tr, self.root, self.name = tr, root, name
@@ -87,7 +92,7 @@ class Queue:
     def flag(self, p: int) -> None:
         """Tell takers that partition p may have something."""
         key = self.shared(24, bytes((p,)))
-        there = self.tr.snapshot.get(key).wait()
+        there = read(self.tr.snapshot.get(key))
         self.tr.add_read_conflict_key(key)
         if there is None:
             self.tr.set(key, b"")
@@ -136,7 +141,7 @@ def enqueue(tr: Any, queue: Queue | bytes, payloads: list[bytes], random: bytes)
     items = Items(queue.partition(p) if isinstance(queue, Queue) else queue)
     last = list(tr.snapshot.get_range(*items.range, limit=1, reverse=True))
     index = items.index_of(bytes(last[0].key)) + 1 if last else 0
-    index = max(index, unpacked(tr.snapshot.get(items.floor).wait()))
+    index = max(index, unpacked(read(tr.snapshot.get(items.floor))))
     for n, payload in enumerate(payloads, index):
         items.store(tr, layer.pack((n, random)), payload)
     tr.add(items.size, counters(1, _0=len(payloads)))
@@ -177,7 +182,7 @@ def return_overdue(tr: Any, items: Items, now_us: int) -> bool:
         deadline_us, rid = int.from_bytes(rest[:8], "big"), rest[8:]
         if deadline_us >= now_us:
             break
-        notice = tr.get(notices + rid).wait()
+        notice = read(tr.get(notices + rid))
         if notice is not None and notice[:8] == rest[:8]:
             back = list(results_in(bytes(notice))) or [
                 (bytes(one.key)[len(results + rid) :], bytes(one.value))
@@ -207,7 +212,7 @@ def give_back(tr: Any, queue: Queue | bytes, payloads: list[bytes], random: byte
     """Add payloads before the first one."""
     items = Items(queue.prefix if isinstance(queue, Queue) else queue)
     first = list(tr.snapshot.get_range(*items.range, limit=1))
-    before = items.index_of(bytes(first[0].key)) if first else unpacked(tr.snapshot.get(items.floor).wait())
+    before = items.index_of(bytes(first[0].key)) if first else unpacked(read(tr.snapshot.get(items.floor)))
     for n, payload in enumerate(payloads):
         items.store(tr, layer.pack((before - 1, random + struct.pack(">H", n))), payload)
     tr.add(items.size, counters(1, _0=len(payloads)))
@@ -218,7 +223,7 @@ def give_back(tr: Any, queue: Queue | bytes, payloads: list[bytes], random: byte
 
 def add_element(tr: Any, queue: Queue, pieces: dict[str, bytes], digit: int, now_us: int) -> str:
     """Add an element, and return its name. `digit`: the last one of the name, 0 to 15."""
-    while tr.get(queue.shared(1, name_of(now_us, digit))).wait() is not None:
+    while read(tr.get(queue.shared(1, name_of(now_us, digit)))) is not None:
         now_us += 1
     name, payload = name_of(now_us, digit), msgpack.encode(pieces)
     for n, at in enumerate(range(0, len(payload), PIECE_BYTES)):

@@ -31,8 +31,11 @@ class Value:
     def __init__(self, value: bytes | None) -> None:
         self._value = value
 
-    def wait(self) -> bytes | None:
-        return self._value
+    def present(self) -> bool:
+        return self._value is not None
+
+    def __bytes__(self) -> bytes:
+        return self._value or b""
 
 
 class Snapshot:

@@ -16,6 +16,7 @@ from examples.layout_client import (
     counters,
     later,
     number,
+    read,
     span,
     time,
     unpacked,
@@ -79,7 +80,7 @@ def put(
     admit(tr, queue, len(payloads), random)
     first = tasks.next_index(tr)
     if isinstance(queue, FairQueue):
-        first = max(first, unpacked(tr.snapshot.get(tasks.column(8, b"\x07")).wait()))
+        first = max(first, unpacked(read(tr.snapshot.get(tasks.column(8, b"\x07")))))
     ids = [index.to_bytes(8, "big") + random for index in range(first, first + len(payloads))]
     records = [
         record(queue, id_, payload, key, now_us, extra, asked)
@@ -183,8 +184,8 @@ def follow_key(
     if delayed:
         tr.add(counts_key, counters(4, _3=len(records)))
         return
-    stored, counts = tr.snapshot.get(state_key).wait(), tr.snapshot.get(counts_key).wait()
-    level = tr.snapshot.get(tasks.column(8, b"\x06" + slug)).wait()
+    stored, counts = read(tr.snapshot.get(state_key)), read(tr.snapshot.get(counts_key))
+    level = read(tr.snapshot.get(tasks.column(8, b"\x06" + slug)))
     state = [*NO_STATE] if stored is None else msgpack.decode(bytes(stored))
     places = [(b"" if queue.kind == "fair" else number(each[2])) + each[0] for each in records]
     for place, each in zip(places, records, strict=True):
@@ -211,7 +212,7 @@ def lead(
     old, pointer = state[0], place
     if queue.kind == "fair":
         if not state[1]:
-            current = unpacked(tr.snapshot.get(tasks.column(8, b"\x03")).wait())
+            current = unpacked(read(tr.snapshot.get(tasks.column(8, b"\x03"))))
             state[3], state[4] = current + 1, 0
         weight = (queue.options.get("weights") or {}).get(key.hex(), 1)
         pointer = time(state[3] + (state[4] + each[12] - 1) // weight) + place
@@ -251,7 +252,7 @@ def admit(tr: Any, queue: Queue, wanted: int, random: bytes) -> None:
     if not capacity:
         return
     parts = range(queue.plan[3]) if queue.plan else range(1)
-    rows = [tr.snapshot.get(Tasks(queue, p).live).wait() for p in parts]
+    rows = [read(tr.snapshot.get(Tasks(queue, p).live)) for p in parts]
     size = sum(unpacked(row, place) for row in rows for place in range(4))
     if size + wanted > capacity:
         raise Full(f"{queue.name} has {size} tasks")
@@ -288,7 +289,7 @@ def extra_of(
 def is_taken(tr: Any, queue: Queue, entry: list[Any], now_us: int) -> bool:
     """True if a task has the unique key. Clears a window that is over."""
     unique = entry[0]
-    stored = tr.get(queue.shared(29, unique)).wait()
+    stored = read(tr.get(queue.shared(29, unique)))
     if stored is None:
         return False
     if len(stored) == 28:
@@ -297,10 +298,10 @@ def is_taken(tr: Any, queue: Queue, entry: list[Any], now_us: int) -> bool:
         tr.clear(queue.shared(30, bytes(stored[20:]) + unique))
         return False
     id_ = bytes(stored)
-    moved = tr.get(queue.shared(27, id_)).wait() if queue.plan else None
+    moved = read(tr.get(queue.shared(27, id_))) if queue.plan else None
     p = (id_[1] if moved is None else moved[0]) if queue.plan else 0
     task = Tasks(queue, p).task + id_
-    return has_key(tr.snapshot.get(task).wait(), unique) or has_key(tr.get(task).wait(), unique)
+    return has_key(read(tr.snapshot.get(task)), unique) or has_key(read(tr.get(task)), unique)
 
 
 def has_key(stored: bytes | None, unique: bytes) -> bool:
@@ -319,9 +320,9 @@ def enter(tr: Any, queue: Queue, entry: list[Any], id_: bytes) -> None:
 def member_of(tr: Any, queue: Queue, group: str) -> list[Any]:
     """Raises: Refused unless the group is open."""
     id_ = bytes.fromhex(group)
-    row = tr.get(layer.pack((14, id_), prefix=queue.root)).wait()
-    cancelled = tr.get(layer.pack((14, id_, 1), prefix=queue.root)).wait()
-    epoch = int.from_bytes(tr.get(queue.shared(36)).wait() or b"", "big")
+    row = read(tr.get(layer.pack((14, id_), prefix=queue.root)))
+    cancelled = read(tr.get(layer.pack((14, id_, 1), prefix=queue.root)))
+    epoch = int.from_bytes(read(tr.get(queue.shared(36))) or b"", "big")
     found = None if row is None else msgpack.decode(bytes(row))
     if found is None or not found[2] or cancelled is not None:
         raise Refused(f"the group {group} is missing or closed")
