@@ -35,7 +35,7 @@ def reason_of(path: Path) -> str:
     return str(error.value)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_no_damage_goes_unseen(
     whole: bytes, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
