@@ -1,5 +1,6 @@
 """The code leaves the keys that the vectors tell, and no others."""
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -7,6 +8,7 @@ import jsonschema
 import pytest
 
 from fdbqueue.conformance.escapes import escaped, heard, told, unescaped
+from fdbqueue.conformance.protocol import question
 from fdbqueue.conformance.vectors import (
     Vector,
     merged,
@@ -96,3 +98,14 @@ def test_a_put_conflicts_with_the_definition_only():
         [(begin, _)] = vector.conflicts.reads
         assert begin == unescaped(STORED["root"]) + b"\x14\x02fifo\x00"
         assert not vector.conflicts.writes
+
+
+def test_the_examples_of_the_pages_are_vectors():
+    docs = FILE.parents[2] / "docs"
+    step, asked = (
+        json.loads((docs / page).read_text().split("```json\n")[1].split("```")[0])
+        for page in ("layout.md", "conformance.md")
+    )
+    [vector] = [vector for vector in VECTORS if vector.name == "queue#3"]
+    assert step in STORED["scripts"][0]["steps"]
+    assert asked == json.loads(question(3, STORED["root"], vector))
