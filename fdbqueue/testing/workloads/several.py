@@ -49,7 +49,8 @@ BACKLOG = {FIRST: 21, SECOND: 9}
 EARLY = 12
 
 
-@workload(clients=2, steps=4)
+# A batch above the bound is refused.
+@workload(clients=2, steps=4, wide=("BATCH_BYTES_MAX",))
 def several(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
