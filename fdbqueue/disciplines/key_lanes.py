@@ -147,16 +147,17 @@ class KeyLanes:
         self,
         tr: Transaction,
         lane: bytes,
-        page: tuple[Range, int],
+        rows: Sequence[KeyValue],
+        asked: int,
         limit: int,
         gate: Gate,
         read: Read,
     ) -> Iterator[Record]:
         """The tasks behind the pointers of a lane, in order, as far as their keys have room.
 
-        `page`: the first pointers. It passes exhausted keys, limits.KEYS_PASSED of them: sweeps park these.
+        `rows`: the first pointers, `asked` of them at most. It passes exhausted keys, limits.KEYS_PASSED of
+        them: sweeps park these.
         """
-        rows, asked = page[0].to_list(), page[1]
         heads = self._ask_heads(tr, lane, rows, limit, gate)
         return self._startable(tr, lane, rows, heads, asked, limit, gate, read)
 

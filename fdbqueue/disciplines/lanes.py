@@ -13,9 +13,9 @@ pointers of these in place of tasks.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from heapq import merge
-from itertools import count
+from itertools import chain, count
 
 from fdbqueue import limits
 from fdbqueue.disciplines.discipline import read_index
@@ -31,6 +31,39 @@ UNNAMED = b"\x00"
 """The lane of tasks that name no limit."""
 
 
+class _Page:
+    """The first tasks of a lane, or its pointers. Its read may have begun in a lane before it."""
+
+    def __init__(self, found: Range, under: slice, asked: int) -> None:
+        """`under`: the whole lane. `asked`: number of tasks that the read returns at most."""
+        self._found = found
+        self.under = under
+        self.asked = asked
+        self._replied: tuple[list[KeyValue], bool] | None = None
+
+    def _reply(self) -> tuple[list[KeyValue], bool]:
+        if self._replied is None:
+            start, stop, found = self.under.start, self.under.stop, self._found.to_list()
+            rows = [row for row in found if start <= row.key < stop]
+            self._replied = rows, len(found) == self.asked and bool(found[-1].key < stop)
+        return self._replied
+
+    @property
+    def rows(self) -> list[KeyValue]:
+        return self._reply()[0]
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the lane may have more tasks, or the first ones."""
+        return self._reply()[1]
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the lane has no task."""
+        rows, is_cut = self._reply()
+        return not rows and not is_cut
+
+
 class Lanes(Fifo):
     """The tasks of `kind`, in lanes."""
 
@@ -42,9 +75,15 @@ class Lanes(Fifo):
         self.lane_keys = LaneKeys(keys)
         self.open = self.lane_keys.open
         self.of_keys = KeyLanes(self.lane_keys, names, root, queue, keys.partition)
+        self.names_of: Callable[[bytes], Sequence[str]] = cache(self._names_of)
+        """The names of a lane. There are few lanes, and each look asks for them several times."""
         self._turns = count()
         self._likely: Sequence[bytes] = ()
         """Lanes in which the last look found tasks. It is advice: the next look asks for them at once."""
+        self._lead = b""
+        """The first of all open lanes, if the last look found tasks in it, and none in lane 0. The next look
+        asks for lane 0 and for this lane in one read.
+        """
 
     def place(self, record: Record) -> bytes:
         return self._kind.place(record)
@@ -82,7 +121,7 @@ class Lanes(Fifo):
             return False
         return len(lane) == 1 or (len(lane) == 2 and bool(lane[1]) and bool(lane[0] >> (lane[1] - 1) & 1))
 
-    def names_of(self, lane: bytes) -> list[str]:
+    def _names_of(self, lane: bytes) -> Sequence[str]:
         return [name for at, name in enumerate(self._names) if lane[0] >> at & 1]
 
     def keyed_name(self, lane: bytes) -> str | None:
@@ -98,13 +137,15 @@ class Lanes(Fifo):
 
     def _put(self, tr: Transaction, records: Sequence[Record]) -> None:
         ready = [record for record in records if record.state == TaskState.READY]
-        self.of_keys.put(tr, [one for one in ready if keyed_limit(one) is not None], self.lane, self.filed)
+        if keyed := _keyed(ready):
+            self.of_keys.put(tr, keyed, self.lane, self.filed)
         self._file(tr, (), ready)
 
     def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
         self._file(tr, olds, news)
         ready = [one for one in (*olds, *news) if one.state == TaskState.READY]
-        self.of_keys.follow(tr, [one for one in ready if keyed_limit(one) is not None], self.lane)
+        if keyed := _keyed(ready):
+            self.of_keys.follow(tr, keyed, self.lane)
 
     def _file(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
         Fifo.shift(self, tr, olds, news)
@@ -113,44 +154,63 @@ class Lanes(Fifo):
             tr.set(self.open_key(lane), b"")
 
     def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
-        self.of_keys.claim(tr, [one for one in records if keyed_limit(one) is not None], self.lane)
+        if keyed := _keyed(records):
+            self.of_keys.claim(tr, keyed, self.lane)
 
     def startable(self, tr: Transaction, limit: int, gate: Gate) -> Iterable[Record]:
         """Ask, by snapshot, for tasks that `gate` has room for; it judges each of them once more.
 
-        Reads: the open lanes; the first tasks of lane 0, and of the lanes with room.
+        Reads: the open lanes; the first tasks of lane 0, and of the lanes with room. One read asks for lane 0
+        and the first open lane, while lane 0 is empty.
         Round trips: 2; 1 if the last look of this process has found tasks in the same lanes, or in none. One
         more for tasks that name a limit with a key.
         """
-        unnamed, likely = self._ask(tr, UNNAMED, limit), self._likely[: limits.LANES_READ_MAX]
+        likely, lead = self._likely[: limits.LANES_READ_MAX], self._lead
         lanes = tr.snapshot.get_range(self.open.start, self.open.stop)
-        early = {lane: self._ask_first(tr, lane, len(likely), limit) for lane in likely}
+        early = {lane: self._ask_first(tr, lane, len(likely), limit) for lane in likely if lane != lead}
+        if lead:
+            unnamed, early[lead] = self._ask_leading(tr, lead, limit)
+        else:
+            unnamed = self._ask(tr, UNNAMED, limit)
         return self._startable(tr, limit, gate, unnamed, lanes, early)
+
+    def _ask_leading(self, tr: Transaction, lane: bytes, limit: int) -> tuple[_Page, _Page]:
+        """Ask for the first tasks of lane 0 and of `lane`. Tasks of a lane between them are left out."""
+        first, under = self.tasks_of(UNNAMED), self.tasks_of(lane)
+        found = self._rows(tr, slice(first.start, under.stop), limit)
+        return _Page(found, first, limit), _Page(found, under, limit)
 
     def _startable(
         self,
         tr: Transaction,
         limit: int,
         gate: Gate,
-        unnamed: Range,
+        unnamed: _Page,
         rows: Range,
-        early: Mapping[bytes, tuple[Range, int]],
+        early: Mapping[bytes, _Page],
     ) -> Iterator[Record]:
-        first, known = unnamed.to_list(), [row.key[len(self.open.start) :] for row in rows.to_list()]
-        found: list[Iterable[Record]] = [read_index(tr, first, self.mend)]
+        known = [row.key[len(self.open.start) :] for row in rows.to_list()]
+        found = [read_index(tr, unnamed.rows, self.mend)] if unnamed.rows else []
         likely = list[bytes]()
-        self._likely = likely
+        self._likely, self._lead = likely, b""
         for few in self._windows([lane for lane in known if self._room(gate, lane) != 0]):
             asked = [
                 (lane, early.get(lane) or self._ask_first(tr, lane, len(few), limit, gate)) for lane in few
             ]
-            found += [self._following(tr, lane, page, limit, gate) for lane, page in asked]
-            likely += [lane for lane, (page, _) in asked if page.to_list()]
+            found += [
+                self._following(tr, lane, page, limit, gate) for lane, page in asked if not page.is_empty
+            ]
+            likely += [lane for lane, page in asked if page.rows]
+            if not unnamed.rows and likely[:1] == known[:1] and self.keyed_name(known[0]) is None:
+                self._lead = known[0]
             if len(known) > limits.LANES_KEPT:
                 self._close_empty(tr, asked)
-            yield from merge(*found, key=self.place)
+            yield from self._merged(found)
             found = []
-        yield from merge(*found, key=self.place)
+        yield from self._merged(found)
+
+    def _merged(self, found: Sequence[Iterator[Record]]) -> Iterator[Record]:
+        return merge(*found, key=self.place) if len(found) > 1 else chain(*found)
 
     def _room(self, gate: Gate, lane: bytes) -> int | None:
         return gate.room(self.names_of(lane), self.keyed_name(lane))
@@ -164,47 +224,47 @@ class Lanes(Fifo):
 
     def _ask_first(
         self, tr: Transaction, lane: bytes, together: int, limit: int, gate: Gate | None = None
-    ) -> tuple[Range, int]:
+    ) -> _Page:
         """Ask for the first tasks of a lane: fewer of each, if several lanes are read together."""
         room = None if gate is None else self._room(gate, lane)
         share = min(limit, max(limit // together, limits.LANE_TASKS_FIRST))
         most = share if room is None else min(share, max(room, limits.LANE_TASKS_FIRST))
-        return self._ask(tr, lane, most), most
+        return self._ask(tr, lane, most)
 
     def _following(
-        self, tr: Transaction, lane: bytes, page: tuple[Range, int], limit: int, gate: Gate
+        self, tr: Transaction, lane: bytes, page: _Page, limit: int, gate: Gate
     ) -> Iterator[Record]:
         """The tasks of a lane, as long as it has room; it reads on behind the first ones."""
         if self.keyed_name(lane) is not None:
-            return self.of_keys.startable(tr, lane, page, limit, gate, self._read)
+            return self.of_keys.startable(tr, lane, page.rows, page.asked, limit, gate, self._read)
         return self._unkeyed(tr, lane, page, limit, gate)
 
     def _read(self, tr: Transaction, rows: Sequence[KeyValue]) -> Iterator[tuple[bytes, Record]]:
         return ((self.place(record), record) for record in read_index(tr, rows, self.mend))
 
-    def _unkeyed(
-        self, tr: Transaction, lane: bytes, page: tuple[Range, int], limit: int, gate: Gate
-    ) -> Iterator[Record]:
-        names, rows, asked = self.names_of(lane), page[0].to_list(), page[1]
-        while rows:
-            for record in read_index(tr, rows, self.mend):
+    def _unkeyed(self, tr: Transaction, lane: bytes, page: _Page, limit: int, gate: Gate) -> Iterator[Record]:
+        names = self.names_of(lane)
+        while True:
+            for record in read_index(tr, page.rows, self.mend):
                 if gate.room(names) == 0:  # the tasks before this one have used it up
                     return
                 yield record
-            if len(rows) < asked:
+            if not page.is_cut:
                 return
-            behind = slice(rows[-1].key + b"\x00", self.tasks_of(lane).stop)
-            asked, rows = limit, self._rows(tr, behind, limit).to_list()
+            start = page.rows[-1].key + b"\x00" if page.rows else page.under.start
+            behind = slice(start, page.under.stop)
+            page = _Page(self._rows(tr, behind, limit), behind, limit)
 
-    def _close_empty(self, tr: Transaction, asked: Iterable[tuple[bytes, tuple[Range, int]]]) -> None:
-        for lane, (rows, _) in asked:
-            if not rows.to_list():
+    def _close_empty(self, tr: Transaction, asked: Iterable[tuple[bytes, _Page]]) -> None:
+        for lane, page in asked:
+            if page.is_empty:
                 under = self.tasks_of(lane)
                 tr.add_read_conflict_range(under.start, under.stop)
                 tr.clear(self.open_key(lane))
 
-    def _ask(self, tr: Transaction, lane: bytes, limit: int) -> Range:
-        return self._rows(tr, self.tasks_of(lane), limit)
+    def _ask(self, tr: Transaction, lane: bytes, limit: int) -> _Page:
+        under = self.tasks_of(lane)
+        return _Page(self._rows(tr, under, limit), under, limit)
 
     def _rows(self, tr: Transaction, under: slice, limit: int) -> Range:
         return tr.snapshot.get_range(under.start, under.stop, limit=limit)
@@ -212,6 +272,11 @@ class Lanes(Fifo):
 
 def limits_named(record: Record) -> Sequence[str]:
     return () if record.extra is None else record.extra.limits
+
+
+def _keyed(records: Sequence[Record]) -> list[Record]:
+    """Those that name a limit with a key."""
+    return [one for one in records if one.extra is not None and one.extra.limit_keys]
 
 
 def keyed_limit(record: Record) -> Keyed | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from fdbqueue import limits
+from fdbqueue.limiting.state import State
 from fdbqueue.seam import Transaction
 
 Ask = Callable[[], int | None]
@@ -26,13 +27,21 @@ class Apart(Protocol):
 class Gate:
     """Counts the tasks that a look finds. All partitions of a queue share it, as they share the limits."""
 
-    def __init__(self, of_all: Iterable[Ask], named: Mapping[str, Ask], most: int, apart: Apart) -> None:
+    def __init__(
+        self,
+        of_all: Iterable[Ask],
+        named: Mapping[str, Ask],
+        most: int,
+        apart: Apart,
+        states: Mapping[str, Callable[[], State]],
+    ) -> None:
         """`of_all`: the limits of all tasks; `named`: those that tasks name; `most`: number of tasks that may
-        start in one transaction.
+        start in one transaction; `states`: all these limits, by their names.
         """
         self._asked: tuple[Iterable[Ask], Mapping[str, Ask]] | None = (of_all, named)
         self._most = most
         self._apart = apart
+        self._states = states
         self._left: int | None = None
         self._rooms: dict[str, int] = {}
         """The limits that let a number of tasks start, and no more."""
@@ -67,6 +76,11 @@ class Gate:
 
     def _skips(self, name: str, but: str | None) -> bool:
         return name == but and self._apart.counts(name)
+
+    def spend(self) -> Mapping[str, Callable[[], State]]:
+        """The limits as this look has read them. A start changes them, so the second one gets none."""
+        states, self._states = self._states, {}
+        return states
 
     def ask_key(self, tr: Transaction, keyed: Keyed) -> Callable[[], None]:
         """Ask for the tasks of a key that may start, unless this look knows it. Wait for the limits."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 from fdbqueue.database import conflict_in
 from fdbqueue.limiting.bucket import Bucket
@@ -99,12 +100,12 @@ def ring(tr: Transaction, keys: LimitKeys) -> None:
 def ask(tr: Transaction, keys: LimitKeys) -> Callable[[], State]:
     """Ask for a limit. Reads: its rule, serialisably; its cells, by snapshot."""
     row, cells = tr.get(keys.row), tr.snapshot.get(keys.cells)
-    return lambda: _state_of(keys, row, cells)
+    return cache(partial(_state_of, keys, row, cells))
 
 
 def ask_by_snapshot(tr: ReadTransaction, keys: LimitKeys) -> Callable[[], State]:
     row, cells = tr.get(keys.row), tr.get(keys.cells)
-    return lambda: _state_of(keys, row, cells)
+    return cache(partial(_state_of, keys, row, cells))
 
 
 def rely_on_all(tr: Transaction, keys: LimitKeys) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, islice
+from typing import Any
 
 from msgspec import Struct
 
@@ -19,6 +20,8 @@ class Offer(Struct, frozen=True):
     """Bytes of its payload, wherever that is stored."""
     key: bytes = b""
     """Its task key, if any. Items of one task key are handed out in their order only."""
+    gate: Any = None
+    """The gate of limits that has let it through, with the numbers that it has read."""
 
 
 class Portion(Struct, frozen=True):

@@ -15,6 +15,9 @@ The state of the lane of a key is one byte. Behind OPEN is the place of its poin
 pointer: its limit has no slot, or no token, for the key. Without tasks, there is no state.
 """
 
+from collections.abc import Callable
+from functools import cache
+
 from fdbqueue.records.keys import TaskKeys
 
 KEYED = b"\xff" * 6
@@ -30,6 +33,8 @@ class LaneKeys:
     def __init__(self, keys: TaskKeys) -> None:
         self._keys = keys
         self._beside = keys.beside
+        self.plain: Callable[[bytes], slice] = cache(self._plain)
+        """The tasks of a lane without keys. There are few lanes, and each look asks for them often."""
         self.open = slice(keys.beside + _OPEN_LANE, keys.beside + _POINTER)
         self.pointers = slice(keys.beside + _POINTER, keys.beside + _STATE)
         self.states = slice(keys.beside + _STATE, keys.beside + _END)
@@ -37,8 +42,7 @@ class LaneKeys:
     def open_key(self, lane: bytes) -> bytes:
         return self.open.start + lane
 
-    def plain(self, lane: bytes) -> slice:
-        """The tasks of a lane without keys."""
+    def _plain(self, lane: bytes) -> slice:
         start, following = self._keys.ready_at(lane), lane[0] + 1
         return slice(start, self._keys.ready_at(bytes((following,)) if following <= 0xFF else KEYED))
 

@@ -72,10 +72,10 @@ class Limits:
 
         Reads: the limits, serialisably; their slots and tokens, by snapshot.
         """
-        of_all = [_free(ask(tr, keys), now_us) for keys in self._of_all.values()]
-        states = {name: ask(tr, keys) for name, keys in self._named.items()}
-        named = {name: partial(self._free_of, name, state, now_us) for name, state in states.items()}
-        return Gate(of_all, named, self._most, _Apart(states, now_us))
+        states = {name: ask(tr, keys) for name, keys in self._keys.items()}
+        of_all = [_free(states[name], now_us) for name in self._of_all]
+        named = {name: partial(self._free_of, name, states[name], now_us) for name in self._named}
+        return Gate(of_all, named, self._most, _Apart(states, now_us), states)
 
     def ask_settle(self, tr: Transaction, now_us: int) -> Callable[[], bool]:
         """Ask, by snapshot, for keys that have to be looked at again. The reply settles some. True if there
@@ -191,18 +191,26 @@ class Limits:
             rely_on_all(tr, keys)
 
     def start(
-        self, tr: Transaction, tasks: Sequence[Starting], holder: Holder, random: bytes, now_us: int
+        self,
+        tr: Transaction,
+        tasks: Sequence[Starting],
+        holder: Holder,
+        random: bytes,
+        now_us: int,
+        gate: Gate | None,
     ) -> list[Slots]:
         """Let tasks start. Return the slots of each.
 
-        `random`: another one for each take, so that takes use different cells.
-        Reads: the limits of these tasks, as `ask_gate`.
+        `random`: another one for each take, so that takes use different cells. `gate`: that of the look, in
+        this transaction, which has found the tasks.
+        Reads: the limits of these tasks, as `ask_gate`; none of them for the first start of a gate.
         Writes: cells, and a holder for each slot.
         Conflicts: takes that use one of these cells.
         Raises: a conflict if fewer tasks may start.
         """
         slots: list[dict[str, int]] = [{} for _ in tasks]
-        asked = [(ask(tr, keys), few) for keys, few in self._users(tasks)]
+        known = {} if gate is None else gate.spend()
+        asked = [(known.get(keys.name) or ask(tr, keys), few) for keys, few in self._users(tasks)]
         for reply, few in asked:
             state = reply()
             few = self._start_keys(tr, state, tasks, few, slots, holder, now_us) if state.counts_keys else few

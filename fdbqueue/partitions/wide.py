@@ -175,7 +175,7 @@ class Wide(ABC, Generic[P]):
         for source, offers, _ in asked:
             for offer in offers:
                 is_nothing_found = False
-                yield Placed(offer.id, offer.value, offer.size_bytes, offer.key, source.partition)
+                yield Placed(offer.id, offer.value, offer.size_bytes, offer.key, offer.gate, source.partition)
         if is_nothing_found and not clears:
             self._clear_flags(tr, firsts)
 

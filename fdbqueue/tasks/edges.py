@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from fdbqueue.limiting.gate import Gate
 from fdbqueue.records.keys import NEVER_US, Extra, Record, new_id
 from fdbqueue.runs import ask_counted, run_of
 from fdbqueue.task import Failure, TaskState
@@ -63,10 +64,11 @@ def arrive(change: Change, drafts: Sequence[Draft], index: int, random: bytes) -
     return records
 
 
-def take(change: Change, records: Sequence[Record], lease: Lease) -> list[Record]:
+def take(change: Change, records: Sequence[Record], lease: Lease, gate: Gate | None = None) -> list[Record]:
+    """`gate`: the one that has let these tasks through, in this transaction."""
     taken = [_taken(change, record, lease) for record in records]
     if change.shape.limits is not None:
-        taken = limited.started(change.tr, change.shape, change.shape.limits, taken, change.now_us)
+        taken = limited.started(change.tr, change.shape, change.shape.limits, taken, change.now_us, gate)
     return _counted(change, change.move(records, taken), "take")
 
 

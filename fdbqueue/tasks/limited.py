@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from fdbqueue.disciplines.lanes import keyed_limit, limits_named
+from fdbqueue.limiting.gate import Gate
 from fdbqueue.parking.under import Limits
 from fdbqueue.records.keys import Extra, Record
 from fdbqueue.seam import Transaction
@@ -18,7 +19,12 @@ from fdbqueue.tasks.shape import Shape
 
 
 def started(
-    tr: Transaction, shape: Shape, limits: Limits, records: Sequence[Record], now_us: int
+    tr: Transaction,
+    shape: Shape,
+    limits: Limits,
+    records: Sequence[Record],
+    now_us: int,
+    gate: Gate | None,
 ) -> list[Record]:
     """The records of tasks that one lease takes, with the slots that they hold now. Raises: as
     Limits.start.
@@ -27,7 +33,7 @@ def started(
         return []
     holder = (shape.name, shape.keys.partition, records[0].session)
     starting = [(record.id, limits_named(record), keyed_limit(record)) for record in records]
-    held = limits.start(tr, starting, holder, records[0].token, now_us)
+    held = limits.start(tr, starting, holder, records[0].token, now_us, gate)
     return [
         replace(record, extra=replace(record.extra or Extra(), slots=dict(slots))) if slots else record
         for record, slots in zip(records, held, strict=True)

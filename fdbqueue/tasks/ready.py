@@ -61,7 +61,7 @@ class Ready:
                     continue
                 if gate is None or gate.passes(limits_named(record), keyed_limit(record)):
                     seen.add(record.id)
-                    yield Offer(record.id, record_to_bytes(record), record.size_bytes, record.key)
+                    yield Offer(record.id, record_to_bytes(record), record.size_bytes, record.key, gate)
             if self._mender.removed == removed:
                 return
             found = self._first(tr, limit, gate)  # mending set entries aside: read the ones behind them
@@ -84,3 +84,8 @@ class Ready:
 
 def records_of(offers: Iterable[Offer]) -> list[Record]:
     return [record_of(offer.value) for offer in offers]
+
+
+def gate_of(offers: Sequence[Offer]) -> Gate | None:
+    """The gate of the look that has found the offers."""
+    return offers[0].gate if offers else None

@@ -29,7 +29,7 @@ from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.excusing import forgive_missed
 from fdbqueue.tasks.members import groups_in
-from fdbqueue.tasks.ready import Ready, records_of
+from fdbqueue.tasks.ready import Ready, gate_of, records_of
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.sweep import Budget, ask_due, sweep_timers
 from fdbqueue.tasks.tasks_of import ask_payloads, task_of
@@ -114,11 +114,11 @@ class TaskSource:
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
         """Take the leases of `offers`. Return the tasks with readable payloads."""
-        change, records = self.change(tr), records_of(offers)
+        change, records, gate = self.change(tr), records_of(offers), gate_of(offers)
         self._ready.rely_on(tr, records)
         records = self._wanted(change, records)
         asked = ask_payloads(tr, self.shape.keys, records)  # with the reads of the discipline
-        tasks = self._read(change, edges.take(change, records, lease_of(params)), asked)
+        tasks = self._read(change, edges.take(change, records, lease_of(params), gate), asked)
         change.finish()
         return tasks
 
@@ -244,7 +244,7 @@ class TaskSource:
 
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
         lease, change = lease_of(params), self.change(tr)
-        taken = edges.take(change, records_of(offers), lease)
+        taken = edges.take(change, records_of(offers), lease, gate_of(offers))
         change.finish()
         return [Delivery(record.id, value_of(record)) for record in taken]
 

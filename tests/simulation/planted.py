@@ -1799,7 +1799,7 @@ PLANTS = (
         "tr.snapshot.get(keys.row), tr",
         "limited",
         100,
-        near=2,
+        near=8,
     ),
     Plant(
         "the end of a lease that keeps the slot of a task that is ready again",
@@ -1808,6 +1808,7 @@ PLANTS = (
         "not news",
         "limited",
         50,
+        near=1,
     ),
     Plant(
         "a truncate that keeps the slots of taken tasks",
@@ -3297,7 +3298,7 @@ PLANTS = (
         "pass",
         "limited",
         200,
-        near=3,
+        near=7,
     ),
     Plant(
         "a wait for a group that does not hear of its end",

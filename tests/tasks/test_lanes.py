@@ -263,6 +263,8 @@ def test_a_put_conflicts_with_a_take_that_closes_its_lane(
     b.put("first", limits=[API])
     b.take()
     b.put("free")
+    b.put("free")
+    b.take()  # its read of lane 0 and of the first lane is full before the lane
     tr = b.db.create_transaction()
     assert b.queue.take(tr, session=b.session).data == "free"
 
