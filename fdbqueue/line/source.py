@@ -93,6 +93,9 @@ class Untimed:
     def ask_gate(self, tr: Transaction, now_us: int) -> None:
         """None: it has no limits."""
 
+    def rely_on_limits(self, tr: Transaction) -> None:
+        """Nothing: it has no limits."""
+
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:  # noqa: ARG002  # the line's interface
         return _nothing_due
 

@@ -40,6 +40,9 @@ class Part(Source, Protocol):
     def ask_gate(self, tr: Transaction, now_us: int) -> Gate | None:
         """Ask for the items that the limits of the queue allow; None without limits."""
 
+    def rely_on_limits(self, tr: Transaction) -> None:
+        """Conflict with each change that may let one of its items through a limit."""
+
     def available(
         self, tr: Transaction, limit: int, now_us: int, gate: Gate | None = None
     ) -> Iterable[Offer]:
@@ -151,6 +154,7 @@ class Wide(ABC, Generic[P]):
 
     def require_none_passed(self, tr: Transaction) -> None:
         for source in self._holding():
+            source.rely_on_limits(tr)  # the flag of an item over a limit is there already
             if source.passed:
                 source.require_none_passed(tr)
 

@@ -221,12 +221,16 @@ class TaskSource:
         """Ask for the tasks that may start; None for a queue without limits."""
         return None if self.shape.limits is None else self.shape.limits.ask_gate(tr, now_us)
 
-    def require_none_passed(self, tr: Transaction) -> None:
-        if self.shape.limits is not None:  # a task may lie there that is over a limit
+    def rely_on_limits(self, tr: Transaction) -> None:
+        """As Part.rely_on_limits: a task may lie there that is over a limit."""
+        if self.shape.limits is not None:
             self.shape.limits.rely_on(tr)
             if isinstance(self.shape.discipline, Lanes):
                 pointers = self.shape.discipline.lane_keys.pointers
                 tr.add_read_conflict_range(pointers.start, pointers.stop)
+
+    def require_none_passed(self, tr: Transaction) -> None:
+        self.rely_on_limits(tr)
         self._ready.require_none_passed(tr, tr.get(self.shape.keys.paused))
 
     def is_paused(self, tr: Transaction) -> bool:

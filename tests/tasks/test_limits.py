@@ -263,6 +263,33 @@ def test_a_take_within_a_transaction_relies_on_the_limit(slots: Callable[..., Be
     assert raised.value.code == 1020
 
 
+@pytest.mark.parametrize("option", ["limits", "task_limits", "keys"])
+def test_an_answer_of_none_relies_on_the_limit_in_all_partitions(parted: MakeBench, option: str) -> None:
+    """The slot is one of a task of another queue, so no partition changes when it becomes free."""
+    b = parted("fifo")
+    Limit.set(b.db, API, slots=1, per_key=option == "keys", root=b.root)
+    given: dict[str, Any] = {"limits": [API]} if option == "limits" else {"task_limits": [API]}
+    named: Any = {"limits": None, "task_limits": [API], "keys": {API: "a"}}[option]
+    other, queue = (
+        TaskQueue.create(b.db, name, partitions=parts, root=b.root, **given)
+        for name, parts in (("other", 1), ("waits", 3))
+    )
+    other.put(b.db, "runs", limits=named)
+    task = other.take(b.db, session=b.session)
+    assert task is not None
+    for number in range(9):
+        queue.put(b.db, number, limits=named)
+    tr = b.db.create_transaction()
+    assert queue.take(tr, session=b.session) is None
+    tr.set(b.root.pack(("answer",)), b"none")
+
+    other.ack(b.db, task)
+
+    with pytest.raises(fdbqueue.embedded.FDBError) as raised:
+        tr.commit().wait()
+    assert raised.value.code == 1020
+
+
 def test_takes_of_different_cells_do_not_conflict(slots: Callable[..., Bench]) -> None:
     b = slots(CELLS_MAX)
     other = TaskQueue.create(b.db, "other", limits=[API])
