@@ -136,13 +136,15 @@ LANES_KEPT = 8
 # Of limits that count each key apart: lanes of a key that one transaction opens or parks; keys, and rows of
 # keys, that a sweep looks at; exhausted keys that a take passes before it leaves the others to a sweep; bytes
 # of a key for which a start counts once more, as it writes the key in many places; keys that `verify` adds up
-# in one transaction.
+# in one transaction; keys of a limit that `doctor` looks at, and exhausted ones among them.
 LANES_TURNED = 16
 KEYS_SETTLED = 8
 KEY_ROWS_WALKED = 50
 KEYS_PASSED = 64
 KEY_BYTES_OF_A_START = 50
 VERIFIED_LIMIT_KEYS_MAX = 10_000
+DIAGNOSED_LIMIT_KEYS_MAX = 1_000
+DIAGNOSED_FULL_KEYS_MAX = 20
 LIMITS_READ_TOGETHER = 50
 RATE_SPAN_MAX_S = 31_536_000.0
 STARTS_PER_S_MAX = 1_000_000

@@ -7,9 +7,12 @@ from functools import partial
 from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.diagnosis.check import Check, fine, warning
-from fdbqueue.limiting.holders import ask_holders
-from fdbqueue.limiting.keys import LimitKeys
+from fdbqueue.limiting.holders import ask_holders, ask_key_holders
+from fdbqueue.limiting.key_state import KeyState
+from fdbqueue.limiting.keys import LimitKeys, shown_key
+from fdbqueue.limiting.rule import rule_of
 from fdbqueue.overview.figures import Figures, LimitFigures
+from fdbqueue.reached import LimitHolder
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.holder import ask_holder
@@ -20,50 +23,82 @@ CHECK = "limits"
 
 @dataclass(frozen=True)
 class SeenHolders:
-    """The first holders of a full limit, and those among them with dead sessions."""
+    """The first holders of a full limit, or of a full key, and those among them with dead sessions."""
 
+    whose: str
+    """The limit, or its key, in words."""
     seen: int
     dead: int
     queue: str
     """That of the first dead one; empty without one."""
 
 
-def see_holders(database: Database, keys: RootKeys, figures: Figures) -> dict[str, SeenHolders]:
-    """The holders of the limits that have no free slot, at most limits.LIMIT_HOLDERS_SHOWN of each.
+def see_holders(database: Database, keys: RootKeys, figures: Figures) -> dict[str, list[SeenHolders]]:
+    """The holders of the limits that have no free slot, at most limits.LIMIT_HOLDERS_SHOWN of each. Of a
+    limit that counts each key apart, those of its keys without a free slot.
 
-    Reads by snapshot. Round trips: 2 for each of these limits.
+    Reads by snapshot. Round trips: 2 for each of these limits, 3 for one that counts keys apart.
     """
-    full = [limit.name for limit in figures.limits if limit.slots is not None and limit.free == 0]
-    now = database.runtime.now()
-    return {name: run(database, partial(_holders, keys=keys, name=name, now=now)) for name in full}
+    now, seen = database.runtime.now(), dict[str, list[SeenHolders]]()
+    for limit in figures.limits:
+        see = _key_holders if limit.per_key else _holders
+        if limit.slots is not None and (limit.used if limit.per_key else limit.free == 0):
+            seen[limit.name] = run(database, partial(see, keys=keys, name=limit.name, now=now))
+    return seen
 
 
-def _holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> SeenHolders:
+def _holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list[SeenHolders]:
     found = ask_holders(tr.snapshot, LimitKeys(keys.prefix, name))()
+    return [_seen(tr, keys, f"the limit {name}", found, now)]
+
+
+def _key_holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list[SeenHolders]:
+    """The holders of full keys, among the first limits.DIAGNOSED_LIMIT_KEYS_MAX ones that tasks use."""
+    of_limit, most = LimitKeys(keys.prefix, name), limits.DIAGNOSED_LIMIT_KEYS_MAX
+    rule = tr.snapshot.get(of_limit.row)
+    rows = tr.snapshot.get_range(of_limit.counts.start, of_limit.counts.stop, limit=most).to_list()
+    states = [
+        KeyState(of_limit, of_limit.parts_of(row.key)[1], rule_of(rule.value), row.value) for row in rows
+    ]
+    full = [state.key for state in states if state.free(round(now * 1_000_000)) == 0]
+    asked = [
+        (key, ask_key_holders(tr.snapshot, of_limit, key)) for key in full[: limits.DIAGNOSED_FULL_KEYS_MAX]
+    ]
+    return [
+        _seen(tr, keys, f"the key {shown_key(key)!r} of the limit {name}", reply(), now)
+        for key, reply in asked
+    ]
+
+
+def _seen(
+    tr: Transaction, keys: RootKeys, whose: str, found: Sequence[LimitHolder], now: float
+) -> SeenHolders:
     sessions = {
         holder.session: ask_holder(tr.snapshot, keys, bytes.fromhex(holder.session)) for holder in found
     }
     dies = {session: reply().dies for session, reply in sessions.items()}
     dead = [holder for holder in found if (dies[holder.session] or 0.0) < now - limits.OVERDUE_WARNING_S]
-    return SeenHolders(len(found), len(dead), dead[0].queue if dead else "")
+    return SeenHolders(whose, len(found), len(dead), dead[0].queue if dead else "")
 
 
-def check_limits(figures: Figures, holders: Mapping[str, SeenHolders]) -> list[Check]:
+def check_limits(figures: Figures, holders: Mapping[str, Sequence[SeenHolders]]) -> list[Check]:
     """The results for all limits; one that counts them if all are fine, and none without any."""
-    told = [result for one in figures.limits for result in _of_limit(one, holders.get(one.name))]
+    told = [result for one in figures.limits for result in _of_limit(one, holders.get(one.name, ()))]
     count = f"{len(figures.limits):,} limit{'' if len(figures.limits) == 1 else 's'}"
     return told or ([fine(CHECK, count, limits=len(figures.limits))] if figures.limits else [])
 
 
-def _of_limit(limit: LimitFigures, found: SeenHolders | None) -> Iterator[Check]:
+def _of_limit(limit: LimitFigures, holders: Sequence[SeenHolders]) -> Iterator[Check]:
     name = limit.name
     if limit.free is None:
         text = f"the limit {name} does not exist, so tasks of {_listed(limit.queues)} run without it"
         cure = command("limit", "set", name, "--slots", "N")
         yield warning(CHECK, text, cure, limit=name, queues=list(limit.queues))
-    if found is not None and found.dead:
+    for found in holders:
+        if not found.dead:
+            continue
         text = (
-            f"the limit {name} has no free slot, and {found.dead} of its first {found.seen} holders are tasks"
+            f"{found.whose} has no free slot, and {found.dead} of its first {found.seen} holders are tasks"
             f" of dead sessions, such as one of {found.queue}"
         )
         cure = "Start a worker, or any program that takes: it ends the sessions of dead processes."

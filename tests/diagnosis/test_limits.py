@@ -56,6 +56,25 @@ def test_slots_of_dead_sessions_are_told(still: Database, clock: StillClock) -> 
     assert (found.data["dead"], found.data["waiting"]) == (1, 2)
 
 
+def test_slots_of_a_key_that_dead_sessions_hold_are_told(still: Database, clock: StillClock) -> None:
+    """A key with a free slot is left out, and so is one whose tasks run."""
+    Limit.set(still, "tenant", slots=2, per_key=True)
+    queue = TaskQueue.create(still, "orders", "fifottl", ttr=600, task_limits=["tenant"])
+    dead, alive = Session(still, ttr=5), Session(still, ttr=600)
+    for key, session, tasks in (("acme", dead, 2), ("brown", dead, 1), ("crow", alive, 2)):
+        for _ in range(tasks):
+            queue.put(still, "x", limits={"tenant": key})
+            assert queue.take(still, 0, session=session) is not None
+    clock.advance(60)
+    [found] = told(still, "limits")
+    assert found.severity == Severity.WARNING
+    assert found.text == (
+        "the key 'acme' of the limit tenant has no free slot, and 2 of its first 2 holders are tasks of dead"
+        " sessions, such as one of orders"
+    )
+    assert found.data["dead"] == 2
+
+
 def test_a_group_that_burials_hold_is_told(still: Database) -> None:
     assert told(still, "groups") == []
     queue, group = TaskQueue.create(still, "q"), Group.create(still)
