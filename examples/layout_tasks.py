@@ -282,7 +282,8 @@ def extra_of(
     if not any(asked.get(name) for name in ("headers", "result_ttl", "unique", "group", "limits")):
         return None, None
     ttl_us = span(asked["result_ttl"]) if "result_ttl" in asked else 0
-    parts = [asked.get("headers", {}), ttl_us, entry, 0, 0, groups, b"", {}, [*asked.get("limits", ())], {}]
+    named = [*asked.get("limits", ())]
+    parts = [asked.get("headers", {}), ttl_us, entry, 0, 0, groups, b"", {}, named, {}, []]
     return parts, entry
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from fdbqueue import limits
 from fdbqueue.arguments import checked_event, checked_positive, checked_take_timeout, writable
 from fdbqueue.calls.once import run_once
@@ -131,8 +133,7 @@ class Group:
     def _close(self, tr: Transaction) -> None:
         row = self._row(tr)
         if row.is_open:
-            closed = GroupRow(row.created_us, row.holds, False, row.then, row.retain_us, row.ended_us)
-            tr.set(self._keys.group(self._group), row_to_bytes(closed))
+            tr.set(self._keys.group(self._group), row_to_bytes(replace(row, is_open=False)))
             tr.set(self._keys.doubt(self._group), b"")
 
     def cancel(self, tr: DatabaseOrTransaction) -> None:

@@ -221,6 +221,7 @@ def _set(tr: Transaction, keys: LimitKeys, rule: Rule) -> Limit:
     now_us, asked, first = runtime_of(tr).now_us(), ask(tr, keys), _ask_first_key(tr, keys)
     state = asked()
     _require_alike(keys.name, state.rule, rule)
+    rule = replace(rule, more=() if state.rule is None else state.rule.more)
     if not rule.is_of_slots:
         state = _poured(tr, state, rule, now_us)
     if first():

@@ -15,8 +15,8 @@ _Whole = Annotated[int, msgspec.Meta(ge=0)]
 
 class Rule(msgspec.Struct, frozen=True, array_like=True):
     """A limit of `slots`: that number of tasks runs at a time. Or one of starts: `rate` tokens come in
-    `per_us`, a bucket has room for `burst` of them, and each start takes one. Append fields with a default;
-    never reorder.
+    `per_us`, a bucket has room for `burst` of them, and each start takes one. Append values to `more`
+    (records/extra.py).
     """
 
     slots: _Whole = 0
@@ -27,6 +27,8 @@ class Rule(msgspec.Struct, frozen=True, array_like=True):
     """True if each key that tasks name has slots, or tokens, of its own."""
     has_keys: bool = False
     """True if sweeps may have keys to look at: those of this rule, or of one before it."""
+    more: tuple[Any, ...] = ()
+    """Parts that a newer release has appended: they are kept, and not read."""
 
     @property
     def is_of_slots(self) -> bool:

@@ -1,6 +1,6 @@
 """Extra: the parts of a record that few tasks have."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -35,7 +35,9 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Extra(msgspec.Struct, frozen=True, array_like=True):
-    """The parts of a record that few tasks have. Append fields with a default; never reorder."""
+    """The parts of a record that few tasks have. Append values to `more`, never fields behind it: an earlier
+    release keeps those, and drops any other part when it rewrites the record.
+    """
 
     headers: dict[str, str] = {}
     result_ttl_us: Annotated[int, msgspec.Meta(ge=0, le=NEVER_US)] = 0
@@ -55,6 +57,8 @@ class Extra(msgspec.Struct, frozen=True, array_like=True):
     """The limits that the task names."""
     limit_keys: dict[str, bytes] = {}
     """The one among them that it names with a key, packed; empty for a task that names none so."""
+    more: tuple[Any, ...] = ()
+    """Parts that a newer release has appended: they are kept, and not read."""
 
     def with_steps(self, steps: int, steps_bytes: int) -> "Extra":
         return msgspec.structs.replace(self, steps=steps, steps_bytes=steps_bytes)

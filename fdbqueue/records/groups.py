@@ -33,7 +33,7 @@ class Then(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupRow(msgspec.Struct, frozen=True, array_like=True):
-    """The definition of a group. Append fields with a default; never reorder."""
+    """The definition of a group. Append values to `more` (records/extra.py)."""
 
     created_us: Count
     holds: bool = True
@@ -46,6 +46,8 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True):
     """The time at which it has ended; 0 before."""
     parent: bytes = b""
     """The one member of a group that a put with `after` has made."""
+    more: tuple[Any, ...] = ()
+    """Parts that a newer release has appended: they are kept, and not read."""
 
 
 row_to_bytes = msgspec.msgpack.Encoder().encode

@@ -86,7 +86,7 @@ class PutOptions(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """A schedule. Append fields with a default; never reorder."""
+    """A schedule. Append values to `more` (records/extra.py)."""
 
     version: Count
     rule: Rule
@@ -97,10 +97,12 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     options: PutOptions
     paused: bool
     created_us: Count
+    more: tuple[Any, ...] = ()
+    """Parts that a newer release has appended: they are kept, and not read."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    """The results of the firings of a schedule. Append fields with a default; never reorder."""
+    """The results of the firings of a schedule. Append values to `more` (records/extra.py)."""
 
     due_us: Count | None = None
     """The next due time; None while it is paused, and if there is no other."""
@@ -115,6 +117,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The reason why the last try has failed; None after a success."""
     tries: Count = 0
     """Number of tries that have failed since."""
+    more: tuple[Any, ...] = ()
+    """Parts that a newer release has appended: they are kept, and not read."""
 
 
 _to_bytes = msgspec.msgpack.Encoder().encode
