@@ -45,6 +45,8 @@ class Client:
         self._notes = directory / NOTES
         self._recorders: dict[str, Recorder] = {}
         self._count = 0
+        self.most = setup.batch_max
+        """The largest batch at present."""
 
     def values(self, count: int, key: str = "") -> list[str]:
         """New values of a key."""
@@ -53,7 +55,16 @@ class Client:
         return [f"{behind}{self.name}.{number}" for number in range(first, first + count)]
 
     def batch(self) -> int:
-        return self.random.choice((1, 1, 5, self.setup.batch_max))
+        return min(self.most, self.random.choice((1, 1, 5, self.setup.batch_max)))
+
+    def paced(self, step: Callable[[], R]) -> R:
+        """Make a step. If it lasts for half a lease, batches become smaller: they would never end in time."""
+        runtime = self.db.runtime
+        began = runtime.monotonic()
+        result = step()
+        is_slow = runtime.monotonic() - began > self.setup.ttr_s / 2
+        self.most = min(max(1, self.most // 2 if is_slow else self.most * 2), self.setup.batch_max)
+        return result
 
     def wait_s(self) -> float:
         """The timeout of a take: most do not wait."""

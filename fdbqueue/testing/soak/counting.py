@@ -1,8 +1,7 @@
 """The count at the end of a soak: each subject is drained, its keys are read, and its rules judge."""
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fdbqueue
@@ -55,32 +54,36 @@ def counted_in(db: Database, setup: Setup, directory: Path, strikes: Sequence[St
 
 
 def _drain_all(db: Database, setup: Setup, directory: Path, subjects: Sequence[Subject]) -> None:
+    if setup.wait_s:
+        db.runtime.sleep(limits.REQUEST_DEADLINE_S)  # requests of the killed processes have shares until then
     client = Client(db, setup, directory, "drain", calm=True)
     for subject in subjects:
         subject.settle(client)
     for subject in subjects:
-        _drain(subject, client, setup.batch_max)
+        _drain(subject, client)
     client.close()
-    if setup.wait_s:
-        time.sleep(limits.REQUEST_DEADLINE_S)  # requests of the killed processes have shares until then
-    last = Client(db, setup, directory, LAST, calm=True)
+    last = Client(db, replace(setup, batch_max=1), directory, LAST, calm=True)
     for subject in subjects:
         if subject.has_order:
             _put_and_take(subject, last)
     last.close()
 
 
-def _drain(subject: Subject, client: Client, count: int) -> None:
-    """Take until nothing is left, or no take has found anything for STUCK_AFTER_S."""
-    runtime = client.db.runtime
+def _drain(subject: Subject, client: Client) -> None:
+    """Take until nothing is left, or STUCK_AFTER_S have passed without an end of a value."""
+    runtime, left = client.db.runtime, len(subject.left(client.db))
     until = runtime.monotonic() + STUCK_AFTER_S
-    while True:
-        if subject.take(client, count):
+    while left:
+        found = client.paced(lambda: subject.take(client, client.most))
+        is_late = runtime.monotonic() > until
+        if found and not is_late:
+            continue
+        before, left = left, len(subject.left(client.db))
+        if left < before:
             until = runtime.monotonic() + STUCK_AFTER_S
-        elif not subject.left(client.db) or runtime.monotonic() > until:
+        elif is_late:
             return
-        else:
-            runtime.sleep(DRAIN_PAUSE_S)
+        runtime.sleep(DRAIN_PAUSE_S)
 
 
 def _put_and_take(subject: Subject, client: Client) -> None:
@@ -88,7 +91,7 @@ def _put_and_take(subject: Subject, client: Client) -> None:
     for _ in range(LAST_COUNT):
         subject.put(client, 1)
     subject.put(client, LAST_COUNT)
-    _drain(subject, client, 1)
+    _drain(subject, client)
 
 
 def _count_of(subject: Subject, stored: Stored, directory: Path, strikes: Sequence[Strike]) -> Count:

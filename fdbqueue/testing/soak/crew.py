@@ -1,5 +1,6 @@
 """The processes of a soak, and the signals that are sent to them."""
 
+import os
 import random
 import signal
 import subprocess
@@ -44,7 +45,8 @@ class Crew:
     def _begin(self, place: int) -> "subprocess.Popen[bytes]":
         name = self._names[place] = f"w{self._begun}"
         self._begun += 1
-        command = [sys.executable, "-m", "fdbqueue.testing.soak.process", str(self._directory), name]
+        program = [sys.executable, "-m", "fdbqueue.testing.soak.process"]
+        command = [*program, str(self._directory), name, str(os.getpid())]
         # In a session of its own, so that Ctrl-C reaches only the soak, which kills the processes.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 

@@ -11,8 +11,8 @@ from fdbqueue.testing.soak.subjects import opened
 
 
 def main(arguments: list[str]) -> None:
-    directory, name = Path(arguments[0]), arguments[1]
-    setup, parent = Setup.read(directory), os.getppid()
+    directory, name, parent = Path(arguments[0]), arguments[1], int(arguments[2])
+    setup = Setup.read(directory)
     with fdbqueue.open(setup.url, session_ttr_s=setup.session_ttr_s) as db:
         client = Client(db, setup, directory, name)
         subjects = opened(db, setup)

@@ -12,7 +12,7 @@ from fdbqueue.testing.soak.rules import Rule
 from fdbqueue.testing.soak.setup import Setup
 
 # Less than half, so that queues stay short and are empty now and then.
-PUT_SHARE = 0.45
+PUT_SHARE = 0.4
 PAGE_ROWS = 500
 
 
@@ -65,7 +65,7 @@ class Subject(ABC):
         if client.random.random() < PUT_SHARE:
             self.put(client, client.batch())
         else:
-            self.take(client, client.batch())
+            client.paced(lambda: self.take(client, client.batch()))
 
     def stored(self, db: Database, findings: Sequence[str]) -> Stored:
         """All that is stored of the subject. `findings`: those under its root."""

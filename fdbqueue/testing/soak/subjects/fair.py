@@ -35,7 +35,7 @@ class Tenants(Subject):
             client.call(self.name, "put", [value], partial(self._queue.put, client.db, value))
 
     def take(self, client: Client, count: int) -> bool:
-        if client.chance(0.4):
+        if client.chance(0.2):
             wait_s = client.wait_s()
             got = client.call(
                 self.name,

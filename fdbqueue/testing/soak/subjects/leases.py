@@ -16,7 +16,7 @@ from fdbqueue.testing.soak.rules import LEASED, Rule, lost, lost_but
 from fdbqueue.testing.soak.subject import PAGE_ROWS, Subject, pages
 from fdbqueue.transactional import transactional
 
-ACKED_ALONE_MAX = 5
+ENDED_ALONE_MAX = 5
 STORED_STATES = (TaskState.READY, TaskState.TAKEN, TaskState.DELAYED, TaskState.BURIED)
 
 
@@ -89,20 +89,20 @@ class Leased(Subject):
             return  # the leases lapse
         if client.chance(0.1):
             self._renew(client, tasks)
-        few, many = list(tasks), list[Task]()
-        if len(tasks) > ACKED_ALONE_MAX or not client.chance(0.5):
-            few, many = [], few
+        few: Sequence[Task] = ()
         if client.chance(0.1):
-            few, many = many[:ACKED_ALONE_MAX], many[ACKED_ALONE_MAX:]
+            few = tasks[:ENDED_ALONE_MAX]
             self._each(client, "release", few)
-        else:
+        elif client.chance(0.3):
+            few = tasks[:ENDED_ALONE_MAX]
             self._each(client, "ack", few)
-        if many:
-            leases = [self._lease_of(task) for task in many]
-            client.call(self.name, "finish", leases, lambda: self._finish(client, many))
+        rest = tasks[len(few) :]
+        if rest:
+            leases = [self._lease_of(task) for task in rest]
+            client.call(self.name, "finish", leases, partial(self._finish, client, rest))
 
     def _renew(self, client: Client, tasks: Sequence[Task]) -> None:
-        for task in tasks[:ACKED_ALONE_MAX]:
+        for task in tasks[:ENDED_ALONE_MAX]:
             client.call(
                 self.name,
                 "renew",
