@@ -23,7 +23,8 @@ def _all(vector: Vector, answer: Answer) -> Iterator[str]:
         if wanted != got:
             yield f"{escaped(key)}: {_value(got)} in place of {_value(wanted)}"
     if answer.tells_result and not _same_result(vector.returns, answer.returns):
-        yield f"it returns {answer.returns!r} in place of {vector.returns!r}"
+        right = "nothing" if vector.returns is None else repr(vector.returns)
+        yield f"it returns {answer.returns!r} in place of {right}"
     if answer.conflicts is not None and vector.conflicts is not None:
         yield from _of_ranges("rely on", answer.conflicts.reads, vector.conflicts.reads)
         yield from _of_ranges("declare as written", answer.conflicts.writes, vector.conflicts.writes)

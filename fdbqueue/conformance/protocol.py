@@ -77,7 +77,7 @@ def _answer(before: Keys, told: Mapping[str, Any]) -> Answer:
 
 
 def mutated(before: Keys, mutations: Sequence[Sequence[str]]) -> Keys:
-    """The keys after these mutations. Raises: KeyError, TypeError, ValueError for one that is none."""
+    """The keys after these mutations. Raises: TypeError, ValueError for one that is none."""
     keys = dict(before)
     for name, *parts in mutations:
         first, second = [*map(unescaped, parts), b"", b""][:2]
@@ -87,6 +87,8 @@ def mutated(before: Keys, mutations: Sequence[Sequence[str]]) -> Keys:
             keys.pop(first, None)
         elif name == "clear_range":
             keys = {key: value for key, value in keys.items() if not first <= key < second}
+        elif name not in _ATOMIC:
+            raise ValueError(f"there is no mutation {name!r}")
         else:
             value = OPERATIONS[_ATOMIC[name]](keys.pop(first, None), second)
             keys |= {} if value is None else {first: value}

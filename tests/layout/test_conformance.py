@@ -11,7 +11,7 @@ from fdbqueue.cli.commands import cli
 from fdbqueue.cli.exits import run
 from fdbqueue.conformance.checking import Checked, Verdict, checked
 from fdbqueue.conformance.program import Program
-from fdbqueue.conformance.protocol import mutated
+from fdbqueue.conformance.protocol import NoAnswer, answer_to, mutated
 from fdbqueue.conformance.vectors import Vector, stored_vectors, vectors_in
 from fdbqueue.runtime import RealRuntime
 
@@ -112,3 +112,9 @@ def test_a_program_that_is_not_there_is_a_mistake(capfd):
     status, _, err = command(capfd, "no-such-program")
     assert status == 2
     assert "no-such-program: No such file or directory" in err
+
+
+def test_a_mutation_that_there_is_not_is_named():
+    line = b'{"id": 1, "mutations": [["frob", "key", "value"]]}'
+    with pytest.raises(NoAnswer, match="there is no mutation 'frob'"):
+        answer_to(1, {}, line)
