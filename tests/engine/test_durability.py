@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
+from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.flusher import Flusher
 from fdbqueue.embedded.journal import NOWHERE, Journal, JournalLost
 from fdbqueue.errors import UnknownUrl
@@ -89,6 +90,21 @@ def test_an_option_of_a_transaction_lets_its_commit_wait(tmp_path: Path, flushes
         tr[b"b"] = b"x"
         tr.commit().wait()
         assert flushes.count >= 2, "the option counts for one transaction"
+
+
+@pytest.mark.parametrize("flush", [(Flush.NOW, Flush.NEVER), (Flush.NEVER, Flush.NOW)])
+def test_a_batch_with_one_durable_commit_is_flushed(
+    tmp_path: Path, flushes: Flushes, flush: tuple[Flush, Flush]
+) -> None:
+    with opened(tmp_path, "", flushes) as db:
+        requests = []
+        for number, wanted in enumerate(flush):
+            tr = db.engine.create_transaction()
+            tr[b"%d" % number] = b"x"
+            requests.append(tr._request())
+            requests[-1].flush = wanted
+        db.engine._store.committer.commit_all(requests)
+        assert flushes.count == 1
 
 
 def failing_flush() -> tuple[threading.Event, Callable[..., None]]:

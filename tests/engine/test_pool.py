@@ -258,6 +258,17 @@ def test_the_answers_of_a_batch_keep_the_order_of_its_requests(db, pool):
     assert [db[b"k%d" % number] for number in range(3)] == [b"1", None, b"1"]
 
 
+def test_write_skew_in_one_batch_refuses_its_later_request(db):
+    """Each reads what the other one writes, and they write different keys."""
+    trs = [begin(db) for _ in range(2)]
+    for tr, read, written in zip(trs, (b"a", b"b"), (b"b", b"a"), strict=True):
+        tr[read].wait()
+        tr[written] = b"1"
+    requests = [tr._request() for tr in trs]
+    db.engine._store.committer.commit_all(requests)
+    assert [one.error and one.error.code for one in requests] == [None, NOT_COMMITTED]
+
+
 def all_kinds_of_writes(db, tr) -> None:
     """Write one of each kind of write that a request can carry to another process."""
     for key in (b"cleared", b"in range 1", b"in range 2"):
