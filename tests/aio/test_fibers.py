@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from contextvars import ContextVar
@@ -78,6 +79,41 @@ async def test_wakes_of_other_threads_share_a_call_of_the_loop(monkeypatch: pyte
     await asyncio.gather(*waiting)
 
     assert len(calls) == 1
+
+
+class LastPost(deque[Any]):
+    """Posted wakes. Another thread posts the last one once the loop has found no more."""
+
+    def __init__(self, post: Callable[[], None]) -> None:
+        super().__init__()
+        self._late = [threading.Thread(target=post)]
+
+    def __bool__(self) -> bool:
+        is_there = len(self) > 0
+        while not is_there and self._late:
+            late = self._late.pop()
+            late.start()
+            late.join()
+        return is_there
+
+
+class Noted:
+    """A sleeper that notes whether it was woken."""
+
+    is_woken = False
+
+    def wake(self, turn: int) -> None:  # noqa: ARG002  # it waits once
+        self.is_woken = True
+
+
+@on_loop
+async def test_a_wake_that_is_posted_at_the_end_of_a_drain_is_not_lost() -> None:
+    here, first, last = hub(), Noted(), Noted()
+    here._posted = LastPost(lambda: here.wake(last, 0))
+    await asyncio.to_thread(here.wake, first, 0)
+    await asyncio.sleep(0)
+
+    assert (first.is_woken, last.is_woken) == (True, True)
 
 
 @on_loop
