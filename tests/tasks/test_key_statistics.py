@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
 from fdb import tuple as layer
@@ -127,14 +127,16 @@ def test_puts_of_one_key_do_not_meet_where_its_level_moves(
     assert index_of(b) == [(2, layer.pack(("a",)))]
 
 
+@pytest.mark.parametrize("sizes", [(1, 9), (9, 1)], ids=["higher first", "lower first"])
 def test_moves_apart_meet_so_that_a_key_has_one_entry(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
 ) -> None:
+    """Whichever of the two levels is committed first."""
     monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
     b = bench("fair")
     b.queue.put_many(b.db, ["x"] * 3, key="a")
-    many: Callable[[Any], Any] = lambda tr: b.queue.put_many(tr, ["x"] * 9, key="a")  # noqa: E731
-    assert meets(b, putting(b, "a"), many)
+    mine, theirs = (partial(b.queue.put_many, data=["x"] * size, key="a") for size in sizes)
+    assert meets(b, mine, theirs)
 
 
 def test_counting_leaves_nothing_of_a_key_that_was_busy(

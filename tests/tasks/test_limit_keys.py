@@ -11,7 +11,7 @@ from fdbqueue import Database, DeadLetters, Limit, Schedule, Session, TaskQueue,
 from fdbqueue.errors import InvalidArgument, LimitInUse, LimitNotFound
 from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from tests.support import wait_until
+from tests.support import NOT_COMMITTED, begin, commit_code, wait_until
 from tests.tasks.support import LONG_S, Bench, StillClock, keeper
 from tests.tasks.test_limits import ENDS
 
@@ -119,6 +119,20 @@ def test_the_death_of_a_session_gives_its_slots_back(keyed: Callable[..., Bench]
 
     assert Limit.open(b.db, TENANT).used == 0
     assert b.taken_data() == ["x"]
+
+
+def test_the_start_that_takes_the_last_slot_of_a_key_conflicts_with_an_end(
+    keyed: Callable[..., Bench],
+) -> None:
+    """The start lets the other tasks of the key wait, and the end has not seen that they do."""
+    b = keyed("fifottl", 2)
+    for number in range(3):
+        b.put(number, limits={TENANT: "a"})
+    first, start, end = b.take(), begin(b.db), begin(b.db)
+    assert b.queue.take(start, session=b.session) is not None
+    b.queue.ack(end, first)
+    assert [commit_code(end), commit_code(start)] == [0, NOT_COMMITTED]
+    assert len(b.taken_data()) == 2
 
 
 def test_an_idle_key_leaves_no_row(keyed: Callable[..., Bench]) -> None:

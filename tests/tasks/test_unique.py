@@ -13,7 +13,7 @@ from fdbqueue.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnknownS
 from fdbqueue.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.kinds import kind_names
-from fdbqueue.tasks.unique import without_unique
+from fdbqueue.tasks.unique import close_windows, without_unique
 from fdbqueue.tasks.unique_puts import tasks_in
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
@@ -263,6 +263,14 @@ def test_a_queued_task_that_comes_back_too_late_has_no_key(b: PartitionsBench, w
     assert b.queue.peek(b.db, first).unique is None
 
 
+def test_one_of_two_tasks_that_come_back_together_has_their_key(b: PartitionsBench) -> None:
+    for _ in range(2):
+        put(b, scope="queued")
+        b.queue.bury(b.db, b.take())
+    assert b.queue.kick(b.db, 2) == 2
+    assert [task.unique for task in b.queue.tasks(b.db, TaskState.READY, 9)].count(KEY) == 1
+
+
 def test_a_release_tells_that_its_key_is_gone(b: PartitionsBench) -> None:
     put(b, scope="queued")
     task = b.take()
@@ -326,6 +334,17 @@ def test_a_sweep_removes_the_entry_of_a_scope_that_is_over(b: PartitionsBench) -
     b.clock.advance(31)
     b.settle()
     assert entries(b) == 0
+
+
+def test_a_sweep_leaves_the_entry_of_a_put_that_it_has_not_seen(b: PartitionsBench) -> None:
+    put(b, scope=30)
+    b.clock.advance(31)
+    sweep = b.db.create_transaction()
+    assert close_windows(sweep, b.queue._shape.shared, round(b.clock.now() * 1_000_000))
+    second = put(b, scope=30)
+    assert not second.existed
+    assert commits(sweep)
+    assert put(b, scope=30).id == second.id
 
 
 def test_a_scope_in_seconds_ends_while_its_task_waits(b: PartitionsBench) -> None:
