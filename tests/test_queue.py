@@ -216,9 +216,7 @@ def test_a_take_of_several_conflicts_with_one_between_them(
     assert commit_code(taker) == NOT_COMMITTED
 
 
-def test_a_dequeue_conflicts_with_a_value_that_is_given_back_before_its_item(
-    db: Database, queue: Queue
-) -> None:
+def test_a_dequeue_conflicts_with_a_value_given_back_before_it(db: Database, queue: Queue) -> None:
     queue.enqueue(db, "b")
     taker = begin(db)
     assert queue.dequeue(taker) == "b"

@@ -259,7 +259,7 @@ def test_the_answers_of_a_batch_keep_the_order_of_its_requests(db, pool):
 
 
 def test_write_skew_in_one_batch_refuses_its_later_request(db):
-    """Each reads what the other one writes, and they write different keys."""
+    """Each request reads the key that the other one writes."""
     trs = [begin(db) for _ in range(2)]
     for tr, read, written in zip(trs, (b"a", b"b"), (b"b", b"a"), strict=True):
         tr[read].wait()

@@ -121,7 +121,7 @@ def test_the_death_of_a_session_gives_its_slots_back(keyed: Callable[..., Bench]
     assert b.taken_data() == ["x"]
 
 
-def test_the_start_that_takes_the_last_slot_of_a_key_conflicts_with_an_end(
+def test_a_start_in_the_last_slot_of_a_key_conflicts_with_an_end(
     keyed: Callable[..., Bench],
 ) -> None:
     """The start lets the other tasks of the key wait, and the end has not seen that they do."""

@@ -628,7 +628,7 @@ def test_batches_put_together_do_not_pass_the_capacity(bench: MakeBench) -> None
     assert [commit_code(tr) for tr in together] == [0] + 5 * [NOT_COMMITTED]
 
 
-def test_a_put_at_the_edge_conflicts_with_a_put_far_below_the_capacity(bench: MakeBench) -> None:
+def test_a_put_at_the_edge_conflicts_with_one_far_below_it(bench: MakeBench) -> None:
     """The second put has not counted the task of the first one."""
     b = bench("limfifottl", capacity=8)
     b.queue.put_many(b.db, range(3))
