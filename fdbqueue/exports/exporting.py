@@ -115,7 +115,8 @@ class _OneQueue:
     def run(self) -> Iterator[Exported]:
         name, counts = self._definition.name, Counts()
         sections, pause = self._sections()
-        self._begin()
+        takes = 0 if pause is None else self._takes()
+        begun = self._begin(takes)
         mark = self._file.state.mark
         at, begin = (0, b"") if mark is None else (mark.section, self._whole(mark.after))
         counts.update({} if mark is None else mark.counts)
@@ -126,6 +127,8 @@ class _OneQueue:
             at += not begin
             self._file.write([*found.lines, Mark(at, self._short(begin), dict(counts))])
             yield Exported(name, counts, is_done=False)
+        if pause is not None and self._takes() != begun.takes:
+            raise self._refused("tasks were taken from it since the export began: begin another one")
         self._file.write([DoneLine(name, counts)])
         yield Exported(name, counts, is_done=True)
 
@@ -144,21 +147,28 @@ class _OneQueue:
             )
         return found
 
-    def _begin(self) -> None:
-        """Write the definition, or compare it with the one that an interrupted export has written."""
+    def _begin(self, takes: int) -> QueueLine:
+        """The definition in the file: written now, or by an interrupted export. Raises: ExportRefused."""
         definition, there = self._definition, self._file.state.queue
-        begun = QueueLine(definition.name, definition.id, definition.kind, dict(definition.options))
+        begun = QueueLine(definition.name, definition.id, definition.kind, dict(definition.options), takes)
         if there is None:
             if not self._export.leave_out:
                 self._require_no_schedules()
             self._file.write([*self._limits(), begun])
-        elif (there.name, there.id, there.kind, there.options) != (
+            return begun
+        if (there.name, there.id, there.kind, there.options) != (
             begun.name,
             begun.id,
             begun.kind,
             begun.options,
         ):
             raise self._refused("its definition has changed since the export began: begin another one")
+        return there
+
+    def _takes(self) -> int:
+        """The takes of a task queue so far: a queue that was resumed in between has more of them."""
+        shape = shape_of(self._registry, self._definition)
+        return run(self._database, partial(of_tasks.takes_of, of_tasks.partitions_of(shape)))
 
     def _sections(self) -> tuple[list[Section], bytes | None]:
         """The parts of the queue, and the key that tells that it is paused; None if that does not count.

@@ -52,6 +52,8 @@ class QueueLine(Line, tag="queue"):
     """In the database of its origin."""
     kind: str
     options: dict[str, Any]
+    takes: int = 0
+    """Takes of a task queue before its export; a take during the export spoils it."""
 
 
 class WindowLine(Line, tag="window"):

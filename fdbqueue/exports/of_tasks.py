@@ -35,6 +35,7 @@ from fdbqueue.records.keys import (
     record_to_bytes,
     sound_record,
 )
+from fdbqueue.records.statistics import CALLS, unpacked
 from fdbqueue.seam import KeyValue, Transaction
 from fdbqueue.task import TaskState
 from fdbqueue.tasks import edges, results
@@ -56,7 +57,7 @@ def sections(shape: Shape, *, leave_out: bool) -> list[Section]:
         Section(shared.windows, _Windows(shape).read),
         set_aside(shape.aside),
     ]
-    parts = [shape.partition(number) for number in range(1 if shape.plan is None else shape.plan.high)]
+    parts = partitions_of(shape)
     found += [Section(part.keys.all_ended, _Ended(part.keys).read) for part in parts]
     found += [Section(part.keys.tasks, _Tasks(part, leave_out=leave_out).read) for part in parts]
     # A task that has moved meanwhile may have been missed in both of its partitions.
@@ -64,6 +65,16 @@ def sections(shape: Shape, *, leave_out: bool) -> list[Section]:
     for part in parts:
         found += _behind_tasks(part)
     return found
+
+
+def partitions_of(shape: Shape) -> list[Shape]:
+    return [shape.partition(number) for number in range(1 if shape.plan is None else shape.plan.high)]
+
+
+def takes_of(parts: Sequence[Shape], tr: Transaction) -> int:
+    """The takes of all partitions. Reads by snapshot."""
+    asked = [tr.snapshot.get(part.keys.calls) for part in parts]
+    return sum(unpacked(CALLS, found.value)["take"] for found in asked)
 
 
 def _behind_tasks(part: Shape) -> Iterator[Section]:

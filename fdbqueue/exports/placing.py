@@ -15,6 +15,7 @@ from fdbqueue.aside import COUNTER, DAMAGED, Aside
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.disciplines.key_state import readable_state
 from fdbqueue.elements.keys import ARRIVAL, DEPARTURE, MARK, ElementKeys
+from fdbqueue.exports import of_tasks
 from fdbqueue.exports.lines import (
     AsideLine,
     Content,
@@ -30,7 +31,6 @@ from fdbqueue.exports.lines import (
     WindowLine,
 )
 from fdbqueue.exports.of_items import partitions_of
-from fdbqueue.exports.of_tasks import round_of
 from fdbqueue.partitions.current import plan_of
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.recipe.keys import FLOOR, QueueKeys
@@ -101,9 +101,9 @@ class Tasks:
     def __init__(self, registry: Registry, definition: Definition) -> None:
         self._shape = shape_of(registry, definition)
         plan = self._shape.plan
-        self._parts = [self._shape.partition(number) for number in range(1 if plan is None else plan.high)]
+        self._parts = of_tasks.partitions_of(self._shape)
         prefixes = [part.keys.prefix for part in self._parts]
-        rounds = [round_of(part) for part in self._parts if isinstance(part.discipline, Fair)][:1]
+        rounds = [of_tasks.round_of(part) for part in self._parts if isinstance(part.discipline, Fair)][:1]
         copied = [*columns(CALLS, PAUSED, REDRIVE), *rounds]
         self._common = _Shared(registry, definition, self._shape.aside, copied, prefixes)
         self._may_be_twice = plan is not None and plan.may_have_moved

@@ -8,6 +8,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue, verify
 from fdbqueue.errors import ExportRefused, ImportUnfinished, QueueExists
+from fdbqueue.exports.exporting import Export
 from fdbqueue.registry.registry import IMPORTING, Registry
 from tests.exports.support import (
     KINDS,
@@ -157,6 +158,25 @@ def test_a_queue_in_use_is_exported_only_if_asked(tmp_path: Path, target: Databa
     with pytest.raises(ExportRefused, match="no pause"):
         export(target, tmp_path / "2", "plain")
     assert export(target, tmp_path / "3", in_use=True) == {"busy": {"tasks": 1}, "plain": {}}
+
+
+def test_an_export_of_a_queue_that_was_resumed_in_between_is_refused(
+    tmp_path: Path, target: Database
+) -> None:
+    """A task that was acked in between lies in the file: it would run again."""
+    queue = TaskQueue.create(target, "jobs")
+    queue.put(target, 1)
+    queue.pause(target)
+    steps = Export(target, Registry(), ["jobs"]).run(tmp_path / "1")
+    next(step for step in steps if step.counts)
+    steps.close()
+    queue.resume(target)
+    task = queue.take(target, 0)
+    assert task is not None
+    queue.ack(target, task)
+    queue.pause(target)
+    with pytest.raises(ExportRefused, match="taken"):
+        export(target, tmp_path / "1", "jobs")
 
 
 def test_members_of_groups_are_left_out_only_if_asked(tmp_path: Path, target: Database) -> None:
