@@ -9,6 +9,7 @@ import click
 from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names, stdout_of
 from fdbqueue.cli.imports import import_
+from fdbqueue.cli.nearest import nearest
 from fdbqueue.cli.parameters import UsablePath
 from fdbqueue.cli.session import CREATE_TASKS, Place
 from fdbqueue.cli.values import line_of
@@ -53,6 +54,8 @@ def export(
     command is interrupted or killed, start it again with the same arguments: it goes on. Status 1: a queue
     was refused, or something in it cannot be read.
     """
+    if path == "-":
+        raise click.BadParameter("an export goes on in its file, so it needs one", param_hint="FILE")
     with place.database() as database:
         for name in queues:
             place.definition(database, name, CREATE_TASKS)
@@ -81,7 +84,9 @@ def file(
     with place.database(create=create) as database, FinishedFile(Path(path)) as found:
         for name in queues:
             if name not in found.queues:
-                raise click.BadParameter(f"{name!r} is not in {path}", param_hint="QUEUE")
+                like = ", ".join(map(repr, nearest(name, found.queues)))
+                meant = f" (did you mean {like}?)" if like else ""
+                raise click.BadParameter(f"{name!r} is not in {path}{meant}", param_hint="QUEUE")
         _tell(signals, Import(database, place.registry, found, queues).run(), as_json)
 
 
@@ -98,7 +103,7 @@ def _tell(signals: Signals, steps: Iterable[Exported | Imported], as_json: bool)
                 say(f"{step.name!r}: {_told(row)}")
         signals.check()
     if step is None:
-        say("nothing to do: the file is a finished export")
+        say("nothing to do: the file is a finished export; name another file for a new one")
     return unreadable
 
 

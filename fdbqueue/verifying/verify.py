@@ -25,7 +25,7 @@ from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.definition import UNREADABLE, Definition
-from fdbqueue.registry.registry import Registry
+from fdbqueue.registry.registry import Registry, of_kind
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import AnyDatabase, Transaction
 from fdbqueue.tasks.kinds import is_kind
@@ -147,7 +147,7 @@ class Verifier:
     def definition(self, definition: Definition) -> None:
         """Verify a named queue, if this process knows its kind."""
         try:
-            subject = subject_named(self.registry, definition)
+            subject = subject_named(self.registry, of_kind(definition, definition.kind))
         except DefinitionUnreadable:
             return  # a finding of the root
         except FdbQueueError as error:

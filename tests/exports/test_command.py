@@ -46,7 +46,8 @@ def test_an_operator_moves_a_queue(program: Program, tmp_path: Path) -> None:
     assert (status, "not paused: `fdbqueue pause`" in err) == (1, True)
     program("pause", "jobs")
     assert program("export", file) == (0, "", "fdbqueue: 'jobs': 3 tasks\n")
-    assert program("export", file) == (0, "", "fdbqueue: nothing to do: the file is a finished export\n")
+    again = "fdbqueue: nothing to do: the file is a finished export; name another file for a new one\n"
+    assert program("export", file) == (0, "", again)
     status, _, err = program("import", "file", file, url=there)
     assert (status, "no database" in err) == (2, True)
     told = program("import", "file", file, "--create", url=there)
@@ -78,8 +79,20 @@ def test_a_damaged_file_is_told_and_makes_no_queue(program: Program, tmp_path: P
 
 def test_a_queue_that_is_not_in_the_file_is_told(program: Program, tmp_path: Path) -> None:
     program("export", tmp_path / "export", "--in-use")
-    status, _, err = program("import", "file", tmp_path / "export", "others")
-    assert (status, "'others' is not in" in err) == (2, True)
+    status, _, err = program("import", "file", tmp_path / "export", "job")
+    assert (status, "'job' is not in" in err, "did you mean 'jobs'?" in err) == (2, True, True)
+
+
+def test_an_export_to_standard_output_is_refused(program: Program) -> None:
+    status, _, err = program("export", "-", "--in-use")
+    assert (status, "needs one" in err, Path("-").exists()) == (2, True, False)
+
+
+def test_verify_tells_how_an_unfinished_import_ends(program: Program) -> None:
+    with fdbqueue.open(program.url) as db:
+        Registry().create(db, "half", IMPORTING, {})
+    _, out, err = program("verify", "half")
+    assert "not whole yet: run `fdbqueue import file`" in out + err
 
 
 def test_an_unfinished_import_can_be_dropped(program: Program) -> None:
