@@ -26,6 +26,8 @@ class DefinitionUnreadable(FdbQueueError, ValueError):
 class LayoutNewer(DefinitionUnreadable):
     """The queue {name!r} has key layout {layout}, and this release of fdbqueue knows layouts up to {known}: use a newer release. Nothing was changed."""
 
+    layout: int
+
 
 class OlderSessions(FdbQueueError):
-    """Processes of an earlier release of fdbqueue are alive: {told}. Stop them, and upgrade then; one that was killed counts until its session is dead. Nothing was changed."""
+    """Processes of an earlier release of fdbqueue are alive: {told}. Stop them, then upgrade; one that was killed counts until its session is dead. Nothing was changed."""

@@ -1,6 +1,7 @@
 """`fdbqueue upgrade`: bring the queues of earlier releases to the key layout of this one."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import click
 
@@ -10,7 +11,7 @@ from fdbqueue.cli.progress import PLAIN_EVERY_S
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show
 from fdbqueue.database import Database
-from fdbqueue.errors import OlderSessions
+from fdbqueue.errors import DefinitionUnreadable, OlderSessions
 from fdbqueue.key_layout import LAYOUT
 from fdbqueue.signals import Signals
 from fdbqueue.upgrading.upgrade import Upgrade, Work
@@ -52,7 +53,10 @@ def upgrade(signals: Signals, place: Place, dry_run: bool, as_json: bool) -> Non
 
 def _upgraded(signals: Signals, database: Database, work: Upgrade, found: list[Work]) -> Iterator[Row]:
     for one in found:
-        yield _row(one, 0 if one.problem else _rewritten(signals, database, work, one))
+        try:
+            yield _row(one, 0 if one.problem else _rewritten(signals, database, work, one))
+        except DefinitionUnreadable as error:  # a newer release has upgraded it meanwhile
+            yield _row(replace(one, problem=str(error)), 0)
 
 
 def _rewritten(signals: Signals, database: Database, work: Upgrade, one: Work) -> int:
@@ -83,6 +87,5 @@ def _row(one: Work, rewritten: int) -> Row:
 
 
 COLUMNS: Columns = {
-    **{name: field(name) for name in ("queue", "kind", "layout", "entries", "rewritten")},
-    "problem": lambda row: row["problem"] or "",
+    name: field(name) for name in ("queue", "kind", "layout", "entries", "rewritten", "problem")
 }

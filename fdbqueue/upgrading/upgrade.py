@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fdbqueue.database import Database, run
+from fdbqueue.errors import DefinitionUnreadable, LayoutNewer
 from fdbqueue.key_layout import LAYOUT
 from fdbqueue.partitions.current import plan_of
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.records.statistics import LIVE, unpacked
-from fdbqueue.registry.definition import UNREADABLE, Definition
+from fdbqueue.registry.definition import Definition
 from fdbqueue.registry.progress import BEGINNING, place, place_in
 from fdbqueue.registry.registry import Registry
 from fdbqueue.seam import Transaction
@@ -31,8 +32,8 @@ class Work:
 
     queue: str
     kind: str
-    layout: int
-    """That of its definition; the present one, if an upgrade has begun."""
+    layout: int | None
+    """That of its definition; the present one, if an upgrade has begun. None if it cannot be read."""
     entries: int
     """Number of tasks that are taken, delayed or buried: an upgrade looks at each of them."""
     problem: str | None = None
@@ -45,9 +46,9 @@ class Upgrade:
         self._registry = registry
 
     def plan(self) -> list[Work]:
-        """The queues with an older layout, and those with an upgrade under way.
+        """The queues with an older layout, those with an upgrade under way, and those that cannot be read.
 
-        Reads: all definitions; of these queues the progress and the counters, by snapshot.
+        Reads: all definitions, and the progress and the counters of each queue, by snapshot.
         Conflicts: none.
         """
         return [work for found in self._definitions() if (work := self._work(found)) is not None]
@@ -72,22 +73,27 @@ class Upgrade:
             yield from found
             after = found[-1].name
 
-    def _work(self, found: Definition) -> Work | None:
-        if found.kind == UNREADABLE:
-            return Work(found.name, found.kind, found.layout, 0, "its definition cannot be read")
-        entries, is_begun = run(self._database, partial(self._look, found))
-        if found.layout == LAYOUT and not is_begun:
+    def _work(self, listed: Definition) -> Work | None:
+        try:
+            return run(self._database, partial(self._look, listed.name))
+        except DefinitionUnreadable as error:
+            layout = error.layout if isinstance(error, LayoutNewer) else None
+            return Work(listed.name, listed.kind, layout, 0, str(error))
+
+    def _look(self, name: str, tr: Transaction) -> Work | None:
+        """The work on one queue; None without any. Raises: DefinitionUnreadable."""
+        found = self._registry.look(tr, name)
+        if found is None:
             return None
+        progress = tr.snapshot.get(self._registry.keys.upgrade(found.id))
+        parts = self._parts_of(found) if is_kind(found.kind) else []
+        asked = [tr.snapshot.get(keys.live) for keys in parts]
+        if found.layout == LAYOUT and not progress.present():
+            return None
+        entries = waiting([unpacked(LIVE, live.value) for live in asked])
         known = is_kind(found.kind) or is_sessionless(found.kind)
         problem = None if known else f"this process does not know the kind {found.kind!r}"
         return Work(found.name, found.kind, found.layout, entries, problem)
-
-    def _look(self, found: Definition, tr: Transaction) -> tuple[int, bool]:
-        """The number of entries, and true if an upgrade is under way."""
-        parts = self._parts_of(found) if is_kind(found.kind) else []
-        asked = [tr.snapshot.get(keys.live) for keys in parts]
-        progress = tr.snapshot.get(self._registry.keys.upgrade(found.id))
-        return waiting([unpacked(LIVE, live.value) for live in asked]), bool(progress.present())
 
     def _begin(self, name: str, tr: Transaction) -> None:
         """Stamp the definition. Writes: the definition; the progress, if the queue has rows to look at."""

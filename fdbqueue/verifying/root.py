@@ -15,7 +15,7 @@ from fdbqueue import limits
 from fdbqueue import root_keys as columns
 from fdbqueue.calls.once import ATTEMPT
 from fdbqueue.database import runtime_of
-from fdbqueue.errors import DefinitionUnreadable
+from fdbqueue.errors import DefinitionUnreadable, LayoutNewer
 from fdbqueue.registry.definition import Definition
 from fdbqueue.registry.progress import BEGINNING, place_in
 from fdbqueue.registry.registry import Registry
@@ -116,6 +116,9 @@ class RootChecks:
         name = rest[0]
         try:
             found = Definition.from_bytes(name, row.value)
+        except LayoutNewer as error:
+            yield Suspect(Flaw.DEFINITION, row.key, str(error), "Use a newer release.")
+            return
         except DefinitionUnreadable as error:
             drop = command("drop", name, "--yes")
             cure = f"Use the release that made it. If it is damaged, this removes the queue: {drop}"

@@ -103,6 +103,8 @@ def test_a_newer_layout_is_refused_with_its_cure(db: Database, space: Subspace) 
     assert parts_of(db, space)[3:] == (LAYOUT + 1, "whatever")
     assert fdbqueue.list_queues(db, root=space) == ["other", "q"]
     assert set(fdbqueue.statistics(db, root=space)) == {"other"}
+    (finding,) = fdbqueue.verify(db, root=space).findings
+    assert finding.cure == "Use a newer release.", "a drop is refused"
 
 
 @pytest.mark.parametrize("layout", ["1", -1, 1.0, None, b"1"])

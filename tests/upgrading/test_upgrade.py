@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
@@ -165,6 +166,27 @@ def test_a_dropped_queue_leaves_no_progress(db: Database, monkeypatch: pytest.Mo
     assert [key for key in everything(db) if RootKeys(DEFAULT_ROOT).shape_of(key)[0] == UPGRADE] == []
 
 
+def store(db: Database, name: str, change: Callable[[int, str, bytes], tuple[Any, ...]]) -> None:
+    """Store a definition made from its id, kind and options."""
+    key = RootKeys(DEFAULT_ROOT).definition(name)
+    db[key] = layer.pack(change(*layer.unpack(db[key])))
+
+
+def newer(*parts: Any) -> tuple[Any, ...]:
+    return (*parts, LAYOUT + 1)
+
+
+def test_a_plan_tells_why_a_queue_cannot_be_read(db: Database) -> None:
+    store(db, "simple", newer)
+    store(db, "tasks-fifo", lambda id_, kind, _: (id_, kind, b'{"partitions":"none"}'))
+    plan = {one.queue: one for one in upgrade_of(db).plan()}
+    assert sorted(plan) == QUEUES
+    simple, fifo = plan["simple"], plan["tasks-fifo"]
+    assert (simple.layout, fifo.layout) == (LAYOUT + 1, None)
+    assert "use a newer release" in (simple.problem or "")
+    assert "cannot be read" in (fifo.problem or "")
+
+
 def test_live_sessions_of_an_earlier_release_refuse_it() -> None:
     with old_database(later=False) as db:
         before = everything(db)
@@ -207,3 +229,18 @@ def test_the_command_lists_its_work_and_names_older_processes(program: Run) -> N
     status, _, err = program("upgrade")
     assert status == 1
     assert "Nothing was changed" in err
+
+
+def test_the_command_goes_on_behind_a_queue_that_a_newer_release_has_upgraded_meanwhile(
+    program: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def newer_meanwhile(work: Upgrade) -> None:
+        store(work._database, "plain", newer)
+
+    monkeypatch.setattr(Upgrade, "require_no_older_sessions", newer_meanwhile)
+    status, out, err = program("upgrade", "--json")
+    problems = {row["queue"]: row["problem"] for row in map(json.loads, out.splitlines())}
+    assert sorted(problems) == QUEUES
+    assert [queue for queue, problem in problems.items() if problem] == ["plain"]
+    assert status == 1
+    assert f"{len(QUEUES) - 1} queue(s) upgraded" in err
