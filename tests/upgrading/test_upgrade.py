@@ -231,7 +231,7 @@ def test_the_command_lists_its_work_and_names_older_processes(program: Run) -> N
     assert "Nothing was changed" in err
 
 
-def test_the_command_goes_on_behind_a_queue_that_a_newer_release_has_upgraded_meanwhile(
+def test_the_command_goes_on_behind_a_queue_of_a_newer_layout(
     program: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def newer_meanwhile(work: Upgrade) -> None:
