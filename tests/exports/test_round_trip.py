@@ -160,9 +160,7 @@ def test_a_queue_in_use_is_exported_only_if_asked(tmp_path: Path, target: Databa
     assert export(target, tmp_path / "3", in_use=True) == {"busy": {"tasks": 1}, "plain": {}}
 
 
-def test_an_export_of_a_queue_that_was_resumed_in_between_is_refused(
-    tmp_path: Path, target: Database
-) -> None:
+def test_an_export_of_a_queue_resumed_in_between_is_refused(tmp_path: Path, target: Database) -> None:
     """A task that was acked in between lies in the file: it would run again."""
     queue = TaskQueue.create(target, "jobs")
     queue.put(target, 1)
