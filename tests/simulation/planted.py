@@ -1491,7 +1491,7 @@ PLANTS = (
     ),
     Plant(
         "a task that takes its key from another one",
-        unique.follow,
+        unique._returned,
         "if _is_in_use(found, now_us) or key in seen",
         "if key in seen",
         "unique",
