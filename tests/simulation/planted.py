@@ -1975,15 +1975,6 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a cancel that returns before its call has left the line",
-        hub.Hub._finish,
-        "while not end.done() and self.loop.time() < until:",
-        "while False:",
-        "awaited_waits",
-        2_000,
-        near=1504,
-    ),
-    Plant(
         "a cancelled call that is interrupted while it stands in the line",
         aio_verbs.call_verb,
         "answer = await hub.call(call, stop, undo)",
