@@ -2823,15 +2823,6 @@ PLANTS = (
         100,
     ),
     Plant(
-        "a put that reads by snapshot whether its key is still leaving",
-        partitioning.Partitioning._ask_behind,
-        "self._tr.get(",
-        "self._tr.snapshot.get(",
-        "partitions",
-        700,
-        near=128,
-    ),
-    Plant(
         "a holder that settles its items in another order",
         holding.Holder._keep,
         "sorted(found, key=lambda one: one[0].id)",
