@@ -63,6 +63,15 @@ def span(*seconds: float | None) -> int:
     return NEVER if given is None or given >= 3_153_600_000 else max(1, round(given * 1_000_000))
 
 
+def require_layout(tr: Any, queue: Any) -> None:
+    """Judge the layout beside a queue over a subspace, and rely on it. Raises: Refused."""
+    if isinstance(queue, bytes):
+        stored = read(tr.get(layer.pack((37,), prefix=queue)))
+        found = LAYOUT if stored is None else layer.unpack(stored)[0]
+        if found > LAYOUT:
+            raise Refused(f"the queue has the key layout {found}, and this client knows {LAYOUT}")
+
+
 class Queue:
     """A queue in one transaction: its definition is read, and the transaction relies on it."""
 
@@ -134,7 +143,8 @@ class Items:
 
 
 def enqueue(tr: Any, queue: Queue | bytes, payloads: list[bytes], random: bytes) -> None:
-    """Add payloads at the end. `queue`: a named one, or the prefix of a subspace."""
+    """Add payloads at the end. `queue`: a named one, or the prefix of a subspace. Raises: Refused."""
+    require_layout(tr, queue)
     p = 0
     if isinstance(queue, Queue) and queue.plan:
         p = int.from_bytes(random, "big") % queue.plan[1]
@@ -153,6 +163,7 @@ def dequeue(tr: Any, queue: Queue | bytes, count: int, now_us: int) -> list[byte
     """Remove the first payloads, up to `count`. The caller may conclude from fewer that there are no more."""
     if isinstance(queue, Queue) and queue.plan:
         raise Refused("this client takes from queues without partitions")
+    require_layout(tr, queue)
     items = Items(queue.prefix if isinstance(queue, Queue) else queue)
     rows = list(tr.snapshot.get_range(*items.range, limit=count))
     if not rows and return_overdue(tr, items, now_us):
@@ -209,7 +220,8 @@ def results_in(notice: bytes) -> Iterable[tuple[bytes, bytes]]:
 
 
 def give_back(tr: Any, queue: Queue | bytes, payloads: list[bytes], random: bytes) -> None:
-    """Add payloads before the first one."""
+    """Add payloads before the first one. Raises: Refused."""
+    require_layout(tr, queue)
     items = Items(queue.prefix if isinstance(queue, Queue) else queue)
     first = list(tr.snapshot.get_range(*items.range, limit=1))
     before = items.index_of(bytes(first[0].key)) if first else unpacked(read(tr.snapshot.get(items.floor)))

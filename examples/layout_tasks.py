@@ -17,6 +17,7 @@ from examples.layout_client import (
     later,
     number,
     read,
+    require_layout,
     span,
     time,
     unpacked,
@@ -39,7 +40,8 @@ class FairQueue(Queue):
     """A fair queue over a subspace: no definition, no counters of calls, and a floor."""
 
     def __init__(self, tr: Any, prefix: bytes, capacity: int | None, weights: dict[str, int]) -> None:
-        """`weights`: as in a definition, by the task key in hexadecimal."""
+        """`weights`: as in a definition, by the task key in hexadecimal. Raises: Refused."""
+        require_layout(tr, prefix)
         self.tr, self.prefix, self.name, self.kind, self.plan = tr, prefix, "", "fair", None
         self.options = {"capacity": capacity, "weights": weights}
 

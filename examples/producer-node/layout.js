@@ -37,6 +37,13 @@ async function definition(tr, root, name, kinds) {
   return { name, kind, options, prefix: Buffer.concat([root, pack(2, id)]), plan: options.partitions }
 }
 
+/** The layout beside a queue over a subspace. The transaction relies on it. */
+async function requireLayout(tr, prefix) {
+  const stored = await tr.get(under(prefix, 37))
+  const version = stored ? unpack(stored)[0] : LAYOUT
+  if (version > LAYOUT) throw new Refused(`the queue has the key layout ${version}, and this producer knows ${LAYOUT}`)
+}
+
 function under(prefix, column, ...rest) {
   return Buffer.concat([prefix, pack(column), ...rest])
 }
@@ -76,6 +83,7 @@ function pieces(payload) {
 /** Add values at the end of a recipe queue: a name below `root`, or the prefix of a subspace, a Buffer. */
 async function enqueue(tr, root, queue, values, random) {
   const named = Buffer.isBuffer(queue) ? null : await definition(tr, root, queue, ['queue'])
+  if (!named) await requireLayout(tr, queue)
   const payloads = values.map((value) => encoded(value, named ? named.options.codec : 'bytes'))
   const p = named && named.plan ? turnOf(random, named.plan[1]) : 0
   const prefix = named ? partition(named, p) : queue

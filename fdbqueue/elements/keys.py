@@ -11,6 +11,7 @@ S is the subspace of the queue. `name` is the public name of an element: 23 ASCI
     S[6] folder, name     departure  empty                    export-dirq: removed, not yet in it
     S[7]                  mark       16 bytes                 both: identity of this queue in a folder
     S[8, ...]             aside      see aside.py             values that could not be read
+    S[37]                 layout     see registry/subspace_layout.py, of a queue without a definition
 
 An element has one key in S[1], its payload in S[2], and a key in S[3] while it is locked. A listing reads
 S[1] and no payload.

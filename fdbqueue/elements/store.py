@@ -31,9 +31,9 @@ from fdbqueue.errors import (
     PayloadTooLarge,
     QueueLockError,
 )
-from fdbqueue.occupancy import Occupancy
 from fdbqueue.pieces import pieces_of
 from fdbqueue.registry.registry import Guard
+from fdbqueue.registry.subspace_layout import SubspaceGuard
 from fdbqueue.seam import KeyValue, Transaction
 
 _to_bytes = msgspec.msgpack.Encoder().encode
@@ -56,7 +56,7 @@ class Elements:
         """Without a `guard` the queue is not registered: its subspace may hold keys of another program."""
         self.keys = keys
         self.aside = Aside(keys.prefix, keys.aside)
-        self.guard = guard or Occupancy(keys.prefix, keys.is_key, root).ask_until_known
+        self.guard = guard or SubspaceGuard(keys.prefix, keys.is_key, root).ask_until_known
 
     def add(self, tr: Transaction, name: str, payload: bytes) -> str:
         """Add an element as `name`, or as the next free name, and return the name.

@@ -15,7 +15,6 @@ from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Delivery, Untimed
 from fdbqueue.line.staging import Line
 from fdbqueue.line.take import Taker
-from fdbqueue.occupancy import Occupancy
 from fdbqueue.passing import Passed, located
 from fdbqueue.records.keys import (
     INDEX_BYTES,
@@ -29,6 +28,7 @@ from fdbqueue.records.keys import (
 from fdbqueue.records.statistics import count_of
 from fdbqueue.registry.definition import Definition
 from fdbqueue.registry.registry import Registry
+from fdbqueue.registry.subspace_layout import SubspaceGuard
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import admit_to
@@ -67,7 +67,7 @@ class FairItems(Untimed):
     ) -> None:
         definition = Definition(repr(keys.prefix), 0, "fair", Settings(weights=weights).to_options())
         self.name = definition.name
-        self.guard = Occupancy(keys.prefix, keys.is_key, registry.keys.prefix).ask_until_known
+        self.guard = SubspaceGuard(keys.prefix, keys.is_key, registry.keys.prefix).ask_until_known
         self.shape = Shape(registry, definition, keys, self.guard, codec)
         self.keys = keys
         self.codec = codec

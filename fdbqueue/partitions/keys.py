@@ -23,6 +23,8 @@ a result outlives the partition of its task. Times are microseconds since the ep
     S[35] group, id     member   empty                          sweeps, after the cancel of a group
     S[36]               epoch    number of truncates            puts of members
 
+A queue over a subspace may have S[37], its layout: see registry/subspace_layout.py.
+
 Each member of a group has S[35]. S[34] and S[36] outlive a truncate, and S[34] a drop.
 """
 

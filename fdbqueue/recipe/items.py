@@ -23,7 +23,6 @@ from fdbqueue.line.shares import Offer
 from fdbqueue.line.source import Delivery, Untimed
 from fdbqueue.line.staging import Line
 from fdbqueue.line.take import Taken, Taker
-from fdbqueue.occupancy import Occupancy
 from fdbqueue.page import Page, no_place, place_text
 from fdbqueue.partitions.current import Current
 from fdbqueue.partitions.flags import Flag
@@ -43,6 +42,7 @@ from fdbqueue.recipe.keys import (
     whole,
 )
 from fdbqueue.registry.registry import Guard
+from fdbqueue.registry.subspace_layout import SubspaceGuard
 from fdbqueue.seam import KeyValue, Range, Transaction
 from fdbqueue.unreadable import NOT_READ, shown
 
@@ -74,13 +74,13 @@ class Recipe(Untimed):
         a queue that may have partitions; `shared` are the keys that all of them share. `aside`: the place
         for values that cannot be read, if that is not in the line of this partition.
         """
-        occupancy = Occupancy(keys.prefix, keys.is_key, root)
+        bare = SubspaceGuard(keys.prefix, keys.is_key, root)
         self.keys = keys
         self.codec = codec
-        self.guard = guard or occupancy.ask_until_known
+        self.guard = guard or bare.ask_until_known
         if partition and current is not None:
             self.guard = partial(current.guard_of, partition)
-        self._guard_of_all = guard or occupancy.ask
+        self._guard_of_all = guard or bare.ask
         self.doorbell = keys.size  # the first request waits for 0 -> n; after n -> 0 there is no item to miss
         self.ready = keys.items
         self.line = Line(LineKeys(keys.line), self)

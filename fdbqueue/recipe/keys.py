@@ -8,6 +8,7 @@ names the readers.
     S[2]                         size    little-endian          size(); watches of the first request
     S[3, ...]                    line    see line/keys.py
     S[4]                         floor   little-endian, grows   enqueue, by snapshot
+    S[37]                        layout  see registry/subspace_layout.py, of a queue without a definition
 
 A stored payload is WHOLE and the payload, or SPLIT and its packed (pieces, bytes). Delivering an item moves
 it into the line under its suffix; its pieces stay in place. The floor is above the index of each delivered

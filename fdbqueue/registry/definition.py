@@ -56,9 +56,9 @@ class Definition:
             layout = _checked_layout(name, found)
             parsed = _mapping(msgspec.json.decode(options))
             return cls(name, _checked_id(id_), _text(kind), parsed, layout, tuple(more))
+        except LayoutNewer:
+            raise
         except (*UNPACKING, TypeError, msgspec.MsgspecError) as reason:
-            if isinstance(reason, LayoutNewer):
-                raise
             raise DefinitionUnreadable(name=name, reason=f"{type_name(reason)}: {reason}") from reason
 
     @classmethod
@@ -74,6 +74,19 @@ class Definition:
     def is_same_queue(self, other: "Definition") -> bool:
         """True if both describe one queue, whatever their layouts and appended parts."""
         return (self.id, self.kind, self.options) == (other.id, other.kind, other.options)
+
+
+def require_known_layout(name: str, value: bytes) -> None:
+    """Judge the stored layout of a queue without a definition: the packed tuple (layout, *more).
+
+    Raises: LayoutNewer; DefinitionUnreadable for damage.
+    """
+    try:
+        _checked_layout(name, layer.unpack(value)[0])
+    except LayoutNewer:
+        raise
+    except (*UNPACKING, TypeError) as reason:
+        raise DefinitionUnreadable(name=name, reason=f"{type_name(reason)}: {reason}") from reason
 
 
 def _checked_layout(name: str, layout: Any) -> int:
