@@ -66,6 +66,7 @@ class Export:
     def run(self, path: Path) -> Iterator[Exported]:
         """Write the export, or go on with the one in that file. Yield after each batch.
 
+        All queues are looked at first, so a queue that is refused costs no export of the others.
         Raises: QueueNotFound, ExportRefused, ExportUnusable, ExportInUse, UnknownKind, DefinitionUnreadable,
         OSError.
         """
@@ -74,6 +75,8 @@ class Export:
         with ExportFile(path, header) as file:
             if file.state.is_finished:
                 return
+            for name in self._left(file.state.last):
+                _OneQueue(self, file, name).require_fit()
             for name in self._left(file.state.last):
                 yield from _OneQueue(self, file, name).run()
                 file.sync()
@@ -112,6 +115,14 @@ class _OneQueue:
             raise QueueNotFound(name=name)
         self._definition = Definition.listed(name, self._stored)
 
+    def require_fit(self) -> None:
+        """Judge the queue as it is now. Raises: ExportRefused, UnknownKind, DefinitionUnreadable."""
+        _, pause = self._sections()
+        if pause is not None:
+            self._require_paused(run(self._database, partial(_value_of, key=pause)))
+        if not self._export.leave_out:
+            self._require_no_schedules()
+
     def run(self) -> Iterator[Exported]:
         name, counts = self._definition.name, Counts()
         sections, pause = self._sections()
@@ -141,11 +152,15 @@ class _OneQueue:
         found = section.batch(tr, begin)
         if stored.value != self._stored:
             raise self._refused("its definition has changed since the export began: begin another one")
-        if paused is not None and not paused.present():
+        if paused is not None:
+            self._require_paused(paused.value)
+        return found
+
+    def _require_paused(self, value: bytes | None) -> None:
+        if value is None:
             raise self._refused(
                 "it is not paused: `fdbqueue pause` does that; --in-use exports it all the same"
             )
-        return found
 
     def _begin(self, takes: int) -> QueueLine:
         """The definition in the file: written now, or by an interrupted export. Raises: ExportRefused."""

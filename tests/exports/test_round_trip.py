@@ -160,6 +160,15 @@ def test_a_queue_in_use_is_exported_only_if_asked(tmp_path: Path, target: Databa
     assert export(target, tmp_path / "3", in_use=True) == {"busy": {"tasks": 1}, "plain": {}}
 
 
+def test_a_refused_queue_costs_no_export_of_the_others(tmp_path: Path, target: Database) -> None:
+    filled(target, "bag")
+    TaskQueue.create(target, "in use").put(target, 1)
+    steps = Export(target, Registry()).run(tmp_path / "file")
+    with pytest.raises(ExportRefused, match="in use"):
+        next(steps)
+    assert "bag" not in (tmp_path / "file").read_text()
+
+
 def test_an_export_of_a_queue_resumed_in_between_is_refused(tmp_path: Path, target: Database) -> None:
     """A task that was acked in between lies in the file: it would run again."""
     queue = TaskQueue.create(target, "jobs")
