@@ -33,6 +33,9 @@ DIGEST_BYTES = 8
 _DIGITS = 2 * DIGEST_BYTES
 _OURS = _DIGITS + len(b' {"line":"export"')
 """Bytes of a first line that tell an export from another file."""
+_END, _END_BYTES_MAX = b' {"line":"end",', 200
+"""A part of the last line of a finished export, and more than the bytes of that line."""
+_DAMAGED = "it is a finished export, and damaged: name another file"
 
 
 class Place(NamedTuple):
@@ -151,8 +154,14 @@ class ExportFile:
             for found in lines_in(self._stream, Place()):
                 state = state.behind(found)
         except (Broken, ValueError):
-            return state
+            if self._ends_finished():
+                raise ExportUnusable(path=str(self.path), reason=_DAMAGED) from None
         return state
+
+    def _ends_finished(self) -> bool:
+        """True if the last line is that of a finished export: damage before it is no interrupted write."""
+        self._stream.seek(max(0, os.fstat(self._stream.fileno()).st_size - _END_BYTES_MAX))
+        return _END in self._stream.read().splitlines()[-1]
 
     def write(self, lines: Iterable[AnyLine]) -> None:
         """Append lines; the last one ends a batch, or more."""

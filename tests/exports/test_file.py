@@ -134,3 +134,15 @@ def test_a_queue_that_is_created_anew_ends_its_export(tmp_path: Path, target: Da
     TaskQueue.create(target, "jobs").pause(target)
     with pytest.raises(fdbqueue.ExportRefused, match="changed"):
         list(steps)
+
+
+@pytest.mark.parametrize("at", [40, 700])
+def test_a_damaged_finished_export_is_left_as_it_is(
+    whole: bytes, at: int, tmp_path: Path, target: Database
+) -> None:
+    """Were it cut and begun again, a queue that is gone by now would be lost."""
+    damaged = whole[:at] + b"#" + whole[at + 1 :]
+    (tmp_path / "file").write_bytes(damaged)
+    with pytest.raises(ExportUnusable, match="damaged"):
+        export(target, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == damaged
