@@ -14,7 +14,7 @@ from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
-from fdbqueue.errors import DefinitionUnreadable, ImportUnfinished, QueueBusy, QueueExists
+from fdbqueue.errors import DefinitionUnreadable, ImportUnfinished, LayoutNewer, QueueBusy, QueueExists
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue, stored_options
 from fdbqueue.signals import Signals
@@ -152,6 +152,8 @@ def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -
             tasks = None if found.kind in (PLAIN, *ELEMENT_KINDS) else place.tasks_in(database, queue)
             items = _items_in(queue_row(place, database, found))
             there = f"the {items} item(s)"
+        except LayoutNewer:
+            raise
         except (DefinitionUnreadable, ImportUnfinished) as reason:
             tasks, items, there = None, 0, f"all its contents (not counted: {reason})"
         if not yes:

@@ -4,8 +4,11 @@ import json
 from base64 import b64decode
 from pathlib import Path
 
+from fdb import tuple as layer
+
 import fdbqueue
 from fdbqueue import Queue, TaskQueue
+from fdbqueue.key_layout import LAYOUT
 from tests.cli.shell import Shell
 from tests.cli.test_queues import root_of
 
@@ -83,3 +86,12 @@ def test_a_queue_with_an_unreadable_definition_can_be_dropped(shell: Shell) -> N
     assert shell.run("drop", "jobs")[0] == 1
     assert shell.run("drop", "jobs", "--yes")[0] == 0
     assert "jobs" not in shell.run("queues")[1]
+
+
+def test_a_drop_of_a_newer_layout_asks_for_nothing(shell: Shell) -> None:
+    with fdbqueue.open(shell.url) as db:
+        queue = TaskQueue.create(db, "jobs", root=root_of(shell))
+        db[queue._shape.root.definition("jobs")] = layer.pack((1, "", b"", LAYOUT + 1))
+    for given in ([], ["--yes"]):
+        status, _, err = shell.run("drop", "jobs", *given)
+        assert (status, "use a newer release" in err, "--yes" in err) == (2, True, False)
