@@ -15,10 +15,10 @@ from fdbqueue.conformance.checking import Verdict, checked
 from fdbqueue.conformance.program import Program
 from fdbqueue.conformance.vectors import stored_vectors, vectors_in
 from fdbqueue.runtime import RealRuntime
+from tests.conftest import CLUSTER_FILE, TEST_ROOT
 
 FOLDER = Path(__file__).parents[2] / "examples" / "producer-node"
 NODE = shutil.which("node")
-CLUSTER = os.environ.get("FDB_CLUSTER_FILE")
 KINDS = ("queue", "fifo", "fifottl", "limfifottl")
 PATIENCE_S = 60.0
 
@@ -38,21 +38,22 @@ def test_the_producer_conforms():
 @pytest.fixture
 def root() -> Iterator[Subspace]:
     """A root of its own on the cluster, which is removed."""
-    if not CLUSTER or not (FOLDER / "node_modules" / "foundationdb").is_dir():
+    if CLUSTER_FILE is None or not (FOLDER / "node_modules" / "foundationdb").is_dir():
         pytest.skip("it needs FDB_CLUSTER_FILE, and `npm install` in examples/producer-node")
-    one = Subspace(("producer-node", os.urandom(8)))
+    one = TEST_ROOT["producer-node"][os.urandom(8)]
     yield one
-    with fdbqueue.open(f"fdb:{CLUSTER}") as db:
+    with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
         db.clear_range_startswith(one.key())
 
 
 def produce(root: Subspace, *arguments: str) -> None:
     command = [str(NODE), str(FOLDER / "producer.js"), *arguments, "--root", root.key().hex()]
-    subprocess.run(command, check=True, timeout=PATIENCE_S)
+    environment = os.environ | {"FDB_CLUSTER_FILE": str(CLUSTER_FILE)}
+    subprocess.run(command, check=True, timeout=PATIENCE_S, env=environment)
 
 
 def test_workers_in_python_take_its_tasks(root):
-    with fdbqueue.open(f"fdb:{CLUSTER}") as db, ThreadPoolExecutor() as threads:
+    with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db, ThreadPoolExecutor() as threads:
         mails = TaskQueue.create(db, "mails", "fifottl", root=root)
         events = Queue.named(db, "events", root=root)
         waiting = threads.submit(mails.take, db, PATIENCE_S)
@@ -71,7 +72,7 @@ def test_workers_in_python_take_its_tasks(root):
 
 
 def test_a_queue_that_it_does_not_know_is_refused(root):
-    with fdbqueue.open(f"fdb:{CLUSTER}") as db:
+    with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
         tenants = TaskQueue.create(db, "tenants", "utube", root=root)
         with pytest.raises(subprocess.CalledProcessError):
             produce(root, "put", "tenants", "17")
