@@ -1,6 +1,7 @@
 """A queue over a subspace has its layout in a key beside it: a newer one is refused, and changes nothing."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, ElementQueue, FairQueue, Queue, SimpleElementQueue
 from fdbqueue.errors import DefinitionUnreadable, LayoutNewer
-from fdbqueue.fdberror import FDBError
 from fdbqueue.key_layout import LAYOUT
 from fdbqueue.registry.subspace_layout import LAYOUT_COLUMN
 
@@ -87,12 +87,14 @@ def test_a_handle_in_use_meets_a_newer_layout(db: Database, space: Subspace) -> 
 
 @pytest.mark.commits_by_hand
 @pytest.mark.parametrize("name", ["Queue.enqueue", "Queue.dequeue", "FairQueue.put", "ElementQueue.add"])
-def test_a_call_conflicts_with_a_change_of_layout(db: Database, space: Subspace, name: str) -> None:
+def test_a_call_conflicts_with_a_change_of_layout(
+    db: Database, space: Subspace, fdb_module: ModuleType, name: str
+) -> None:
     if name == "Queue.dequeue":
         Queue(space).enqueue(db, 1)
     tr = db.create_transaction()
     CALLS[name](space)(tr)
     db[layout_key(space)] = layer.pack((LAYOUT + 1,))
-    with pytest.raises(FDBError) as conflict:
+    with pytest.raises(fdb_module.FDBError) as conflict:
         tr.commit().wait()
     assert conflict.value.code == 1020
