@@ -12,7 +12,7 @@ from fdbqueue.line.staging import Line
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.partitions.wide import Wide
 from fdbqueue.records.keys import id_in, partition_of
-from fdbqueue.seam import Range, Transaction
+from fdbqueue.seam import Range, ReadTransaction, Transaction
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.shape import Shape
@@ -115,28 +115,30 @@ class Parts:
         plan = self.plan
         if plan is None:
             return self.zero.within(tr, verb)
-        return self._upto(plan.high)[self.place_of(tr, plan, id_)].within(tr, verb, plan)
+        return self._upto(plan.high)[self.place_of(tr, plan, id_, tr)].within(tr, verb, plan)
 
     def look(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes) -> T:
         """Run a verb about one task that changes nothing."""
         plan = self.plan
         if plan is None:
             return self.zero.look(tr, verb)
-        return self._upto(plan.high)[self.place_of(tr, plan, id_)].look(tr, verb, plan)
+        return self._upto(plan.high)[self.place_of(tr, plan, id_, tr)].look(tr, verb, plan)
 
-    def place_of(self, tr: Transaction, plan: Plan, id_: bytes) -> int:
-        """The partition of the task. Reads: the key of a task that has moved."""
+    def place_of(self, tr: Transaction, plan: Plan, id_: bytes, reads: ReadTransaction) -> int:
+        """The partition of the task. Reads: the key of a task that has moved; early, by `reads`, the task."""
         if not plan.may_have_moved:
             return min(partition_of(id_), plan.high - 1)
-        return self._ask_place(tr, plan, id_)()
+        return self._ask_place(tr, plan, id_, reads)()
 
-    def _ask_place(self, tr: Transaction, plan: Plan, id_: bytes) -> Callable[[], int]:
+    def _ask_place(
+        self, tr: Transaction, plan: Plan, id_: bytes, reads: ReadTransaction
+    ) -> Callable[[], int]:
         """Ask for the partition of the task, and early for the keys that a verb reads."""
         put_into, last = partition_of(id_), plan.high - 1
         moved = tr.get(self.shape.shared.moved(id_)) if plan.may_have_moved else None
         self.zero.guard(tr)
         if put_into <= last:
-            tr.get(self.source(put_into).shape.keys.task(id_))
+            reads.get(self.source(put_into).shape.keys.task(id_))
             tr.snapshot.get(self.shape.shared.flag(put_into))
         return lambda: min(moved.value[-1] if moved is not None and moved.present() else put_into, last)
 
@@ -153,7 +155,7 @@ class Parts:
         if plan is None:
             return list(self.zero.within(tr, lambda change: verb(change, targets)))
         groups: dict[int, list[int]] = {}
-        asked = [self._ask_place(tr, plan, target.id) for target in targets]
+        asked = [self._ask_place(tr, plan, target.id, tr) for target in targets]
         for at, place in enumerate(asked):
             groups.setdefault(place(), []).append(at)
         answers: dict[int, T] = {}

@@ -165,7 +165,7 @@ class UniquePuts:
             if entry is None:
                 asked.append(None)
                 continue
-            number = 0 if plan is None else self._parts.place_of(tr, plan, entry.id)
+            number = 0 if plan is None else self._parts.place_of(tr, plan, entry.id, tr.snapshot)
             if number not in changes:
                 changes[number] = self._change(tr, plan, number)
             task = changes[number].shape.keys.task(entry.id)

@@ -127,6 +127,20 @@ def test_a_skipping_put_conflicts_with_no_touch(b: PartitionsBench) -> None:
     b.db.clear(effect_of(b))
 
 
+@pytest.mark.parametrize("partitions", [2, 4])
+def test_no_touch_fails_a_skipping_put_after_a_repartition(parted: MakeBench, partitions: int) -> None:
+    b = parted("fifottl", partitions=3, ttr=60)
+    put(b)
+    taken = b.take()
+    b.queue.repartition(b.db, partitions)
+    b.settle()
+    tr = b.db.create_transaction()
+    assert b.queue.put(tr, "y", unique=KEY).existed
+    tr.set(effect_of(b), b"")
+    b.queue.touch(b.db, taken, 5)
+    assert commits(tr)
+
+
 def test_a_skipping_put_conflicts_with_the_end_of_the_task(b: PartitionsBench) -> None:
     put(b)
     task = b.take()
