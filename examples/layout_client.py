@@ -15,8 +15,9 @@ from fdb import tuple as layer
 from msgspec import msgpack
 
 NEVER = 2**63 - 1
-OPTIONS = {"codec", "partitions", "ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "temporary"}
-OPTIONS |= {"retain_s", "limits", "task_limits", "schema"}
+OPTIONS = {"queue": {"codec", "partitions"}, "elements": {"schema"}}
+OF_TASKS = {"codec", "partitions", "ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "temporary"}
+OF_TASKS |= {"retain_s", "limits", "task_limits"}
 PIECE_BYTES = 90_000
 LAYOUT = 1
 """The version of the layout that this client knows; a definition of three parts has version 0."""
@@ -72,6 +73,19 @@ def require_layout(tr: Any, queue: Any) -> None:
             raise Refused(f"the queue has the key layout {found}, and this client knows {LAYOUT}")
 
 
+def definition_in(name: str, stored: bytes) -> tuple[int, str, dict[str, Any]]:
+    """The id, the kind and the options. Judges the layout first. Raises: Refused."""
+    try:
+        parts = layer.unpack(stored)
+        layout = int(parts[3]) if len(parts) > 3 else 0
+        if layout > LAYOUT:
+            raise Refused(f"{name} has the key layout {layout}, and this client knows {LAYOUT}")
+        id_, kind, options = parts[:3]
+        return id_, kind, dict(json.loads(options))
+    except (ValueError, TypeError, IndexError, struct.error) as reason:
+        raise Refused(f"the definition of {name} cannot be read: {reason}") from reason
+
+
 class Queue:
     """A queue in one transaction: its definition is read, and the transaction relies on it."""
 
@@ -81,15 +95,15 @@ class Queue:
         if stored is None:
             raise Refused(f"there is no queue {name}")
         self.tr, self.root, self.name = tr, root, name
-        self.id, self.kind, options, *more = layer.unpack(bytes(stored))
-        if more and more[0] > LAYOUT:
-            raise Refused(f"{name} has the key layout {more[0]}, and this client knows {LAYOUT}")
-        self.options = json.loads(options)
+        self.id, self.kind, self.options = definition_in(name, stored)
         self.prefix = layer.pack((2, self.id), prefix=root)
-        unknown = set(self.options) - OPTIONS
-        if self.kind not in kinds or unknown or self.options.get("temporary"):
+        unknown = set(self.options) - OPTIONS.get(self.kind, OF_TASKS)
+        if self.kind not in kinds or unknown:
             raise Refused(f"{name} is of kind {self.kind}, with {', '.join(unknown) or 'no unknown options'}")
         self.plan = self.options.get("partitions")
+        owner = self.options.get("temporary")
+        if owner and read(tr.get(layer.pack((4, bytes.fromhex(owner)), prefix=root))) is None:
+            raise Refused(f"the session that owns {name} has gone")
 
     def shared(self, column: int, rest: bytes = b"") -> bytes:
         packed: bytes = layer.pack((column,), prefix=self.prefix)
@@ -235,9 +249,10 @@ def give_back(tr: Any, queue: Queue | bytes, payloads: list[bytes], random: byte
 
 def add_element(tr: Any, queue: Queue, pieces: dict[str, bytes], digit: int, now_us: int) -> str:
     """Add an element, and return its name. `digit`: the last one of the name, 0 to 15."""
-    while read(tr.get(queue.shared(1, name_of(now_us, digit)))) is not None:
-        now_us += 1
-    name, payload = name_of(now_us, digit), msgpack.encode(pieces)
+    minute, at_us = now_us // 60_000_000, now_us
+    while read(tr.get(queue.shared(1, name_of(minute, at_us, digit)))) is not None:
+        at_us += 1
+    name, payload = name_of(minute, at_us, digit), msgpack.encode(pieces)
     for n, at in enumerate(range(0, len(payload), PIECE_BYTES)):
         tr.set(queue.shared(2, name + number(n)), payload[at : at + PIECE_BYTES])
     tr.set(queue.shared(1, name), b"")
@@ -245,6 +260,6 @@ def add_element(tr: Any, queue: Queue, pieces: dict[str, bytes], digit: int, now
     return name.decode()
 
 
-def name_of(now_us: int, digit: int) -> bytes:
-    seconds, us = divmod(now_us, 1_000_000)
-    return f"{seconds - seconds % 60:08x}/{seconds:08x}{us:05x}{digit:x}".encode()
+def name_of(minute: int, at_us: int, digit: int) -> bytes:
+    seconds, us = divmod(at_us, 1_000_000)
+    return f"{60 * minute:08x}/{seconds:08x}{us:05x}{digit:x}".encode()

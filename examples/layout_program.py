@@ -136,9 +136,9 @@ def call(tr: Transaction, asked: dict[str, Any]) -> list[bytes] | str | None:
         return None
     if asked["kind"] in tasks.KINDS and verb in ("put", "put_many") and options.get("on_conflict") is None:
         named = queue_of(tr, root, options, tasks.KINDS)
-        turn = int.from_bytes(random[0], "big")
+        turn = int.from_bytes(random[0], "big") if random else 0
         del options["queue"]
-        ids = tasks.put(tr, named, payloads, random[-1], now_us, turn, **options)
+        ids = tasks.put(tr, named, payloads, random[-1] if random else b"", now_us, turn, **options)
         return ids or None
     if asked["kind"] == "fair-queue" and verb == "put":
         fair = fair_queue(tr, options)

@@ -72,7 +72,7 @@ def put(
 
     Raises: Refused, Full.
     """
-    require(queue, asked)
+    require(queue, asked, len(payloads))
     key = layer.pack((asked.get("key"),)) if "key" in KINDS[queue.kind] else b""
     p = place_of(queue, key, turn)
     tasks = Tasks(queue, p)
@@ -108,7 +108,7 @@ def put(
     return ids
 
 
-def require(queue: Queue, asked: dict[str, Any]) -> None:
+def require(queue: Queue, asked: dict[str, Any], count: int) -> None:
     """Raises: Refused for an option that the kind has not, or that this client leaves to fdbqueue."""
     has = KINDS[queue.kind]
     wants = {"pri": "pri", "ttl": "times", "ttr": "times", "delay": "times", "key": "key", "cost": "cost"}
@@ -118,6 +118,8 @@ def require(queue: Queue, asked: dict[str, Any]) -> None:
     lacking = [name for name, option in wants.items() if name in asked and option not in has]
     if lacking or not set(asked.get("limits", ())) <= set(queue.options.get("task_limits", ())):
         raise Refused(f"a queue of kind {queue.kind} has no {', '.join(lacking) or 'such limits'}")
+    if "unique" in asked and (asked.get("group") or count > 1):
+        raise Refused("a put with a unique key is of one task, and of no group")
     if queue.plan and queue.plan[2] and "key" in has:
         raise Refused("a repartition is under way: try again later")
 
@@ -195,9 +197,8 @@ def follow_key(
         tr.set(tasks.column(8, b"\x01" + slug + place), msgpack.encode(each))
     is_open = queue.kind == "fair" or state[2] < queue.options.get("key_concurrency", 1)
     leads = not state[5] and is_open and (not state[1] or places[0] < state[1])
-    if leads or state[5]:
-        tr.add_read_conflict_key(state_key)
     if leads:
+        tr.add_read_conflict_key(state_key)
         lead(tr, queue, tasks, key, state, places[0], records[0])
         tr.set(state_key, msgpack.encode(state))
     old = (level or b"\x00")[0]
@@ -233,7 +234,7 @@ def level_of(n: int, old: int) -> int:
 
 
 def move(tr: Any, tasks: Tasks, slug: bytes, old: int, new: int) -> None:
-    """Enter a task key among the busy ones, through the gates of the other levels."""
+    """Move a task key among the busy ones, through the gates of the other levels; 0 is none."""
     gates = tasks.column(8, b"\x06" + slug)
     mine = gates + bytes((new,))
     tr.add_read_conflict_range(gates + b"\x00", mine)
@@ -241,8 +242,11 @@ def move(tr: Any, tasks: Tasks, slug: bytes, old: int, new: int) -> None:
     tr.add_write_conflict_key(mine)
     if old:
         tr.clear(tasks.column(8, b"\x05" + bytes((255 - old,)) + slug))
-    tr.set(tasks.column(8, b"\x05" + bytes((255 - new,)) + slug), b"")
-    tr.set(gates, bytes((new,)))
+    if new:
+        tr.set(tasks.column(8, b"\x05" + bytes((255 - new,)) + slug), b"")
+        tr.set(gates, bytes((new,)))
+    else:
+        tr.clear(gates)
 
 
 # A bound, unique keys, groups.
@@ -284,7 +288,7 @@ def extra_of(
     if not any(asked.get(name) for name in ("headers", "result_ttl", "unique", "group", "limits")):
         return None, None
     ttl_us = span(asked["result_ttl"]) if "result_ttl" in asked else 0
-    named = [*asked.get("limits", ())]
+    named = sorted(set(asked.get("limits", ())))
     parts = [asked.get("headers", {}), ttl_us, entry, 0, 0, groups, b"", {}, named, {}, []]
     return parts, entry
 
@@ -295,22 +299,35 @@ def is_taken(tr: Any, queue: Queue, entry: list[Any], now_us: int) -> bool:
     stored = read(tr.get(queue.shared(29, unique)))
     if stored is None:
         return False
+    id_, p = bytes(stored[:20]), 0
+    if queue.plan:
+        moved = read(tr.get(queue.shared(27, id_))) if queue.plan[0] else None
+        p = min(id_[1] if moved is None else moved[0], queue.plan[3] - 1)
     if len(stored) == 28:
         if now_us < int.from_bytes(stored[20:], "big"):
             return True
         tr.clear(queue.shared(30, bytes(stored[20:]) + unique))
         return False
-    id_ = bytes(stored)
-    moved = read(tr.get(queue.shared(27, id_))) if queue.plan else None
-    p = (id_[1] if moved is None else moved[0]) if queue.plan else 0
     task = Tasks(queue, p).task + id_
-    return has_key(read(tr.snapshot.get(task)), unique) or has_key(read(tr.get(task)), unique)
+    found = has_key(read(tr.snapshot.get(task)), unique, now_us)
+    return found or has_key(read(tr.get(task)), unique, now_us)
 
 
-def has_key(stored: bytes | None, unique: bytes) -> bool:
+def has_key(stored: bytes | None, unique: bytes, now_us: int) -> bool:
+    """Raises: Refused for a task that has expired, which only a sweep may end."""
     each: list[Any] = [] if stored is None else msgpack.decode(bytes(stored))
     mine: list[Any] | None = each[24][2] if len(each) > 24 and each[24] else None
-    return mine is not None and mine[0] == unique and (not mine[1] or each[1] in "r~")
+    if mine is None or mine[0] != unique or (mine[1] and each[1] not in "r~"):
+        return False
+    if has_expired(each, now_us):
+        raise Refused("the task with that unique key has expired, and no sweep has ended it: try again later")
+    return True
+
+
+def has_expired(each: list[Any], now_us: int) -> bool:
+    waits = each[1] in "t~"
+    timer_us = each[9] if waits else each[4]
+    return timer_us <= now_us and not (waits and not each[20] and each[4] > now_us)
 
 
 def enter(tr: Any, queue: Queue, entry: list[Any], id_: bytes) -> None:

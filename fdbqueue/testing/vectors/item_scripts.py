@@ -4,16 +4,18 @@ from collections.abc import Iterator
 
 from fdbqueue.conformance.escapes import escaped, told
 from fdbqueue.conformance.vectors import Keys
-from fdbqueue.database import Database, run
+from fdbqueue.elements.keys import ElementKeys
+from fdbqueue.elements.names import name_at
+from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.limits import PAYLOAD_PIECE_BYTES_MAX
 from fdbqueue.line.keys import Due, LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.recipe.keys import QueueKeys, suffix
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import Registry
-from fdbqueue.seam import Transaction
+from fdbqueue.root_keys import RootKeys
 from fdbqueue.testing.vectors.applying import Applier
 from fdbqueue.testing.vectors.script import Script
-from fdbqueue.testing.vectors.verbs import ELEMENTS, FAIR, RECIPE, ROOT, SIMPLE
+from fdbqueue.testing.vectors.verbs import ELEMENTS, FAIR, RECIPE, ROOT, SCHEMA, SIMPLE
 
 _LARGE = told(b"x" * PAYLOAD_PIECE_BYTES_MAX + b"rest")
 
@@ -29,6 +31,7 @@ def item_scripts(applier: Applier) -> Iterator[Script]:
     yield bounded_fair(applier)
     yield elements(applier)
     yield simple_elements(applier)
+    yield taken_names(applier)
 
 
 def recipe(applier: Applier) -> Script:
@@ -68,17 +71,8 @@ _FIRST = QueueKeys(Registry(ROOT).keys.contents(1))
 
 def _begin_with(script: Script, keys: Keys) -> None:
     """Begin with a registered queue and these keys in it."""
-
-    def body(db: Database) -> None:
-        Queue.named(db, script.name, codec="bytes", root=ROOT)
-
-        def put(tr: Transaction) -> None:
-            for key, value in keys.items():
-                tr.set(key, value)
-
-        run(db, put)
-
-    script.given(body)
+    script.given(lambda db: Queue.named(db, script.name, codec="bytes", root=ROOT))
+    script.given_keys(keys)
 
 
 def waited_for(applier: Applier) -> Script:
@@ -187,4 +181,19 @@ def simple_elements(applier: Applier) -> Script:
     script.call("lock", name=name)
     script.call("get", name=name)
     script.call("remove", name=name)
+    return script
+
+
+def taken_names(applier: Applier) -> Script:
+    """The microsecond of a taken name is counted up, into the next second too; its first part stays."""
+    script = Script(applier, ELEMENTS, "elements-taken-names")
+    script.given(lambda db: ElementQueue.named(db, script.name, SCHEMA, root=ROOT))
+    keys = ElementKeys(RootKeys(ROOT).contents(1))
+    end_of_a_minute_us = 1_700_000_039_999_999
+    names = [name_at(1_700_000_001_000_000, 1), name_at(1_700_000_001_000_001, 1)]
+    names.append(name_at(end_of_a_minute_us, 2))
+    script.given_keys({keys.element(name): b"" for name in names})
+    script.call("add", pieces={"body": "two names are taken"})
+    script.wait(37.999_999)
+    script.call("add", pieces={"body": "in the next minute"})
     return script

@@ -35,6 +35,10 @@ class Script:
         """Begin with the keys that `body` leaves, given a database."""
         self._given = self._keys = self._applier.prepare(self._keys, self._now_us, body)
 
+    def given_keys(self, keys: Keys) -> None:
+        """Begin with these keys, too."""
+        self._given = self._keys = dict(sorted((self._keys | keys).items()))
+
     def given_session(self) -> None:
         """Begin with a session that takes tasks."""
 

@@ -8,16 +8,19 @@ from typing import Any
 from fdbqueue.conformance.escapes import escaped
 from fdbqueue.testing.vectors.applying import Applier
 from fdbqueue.testing.vectors.item_scripts import item_scripts
+from fdbqueue.testing.vectors.keyed_scripts import keyed_scripts
 from fdbqueue.testing.vectors.task_scripts import task_scripts
+from fdbqueue.testing.vectors.unique_scripts import unique_scripts
 from fdbqueue.testing.vectors.verbs import ROOT
 
+MAKERS = (item_scripts, task_scripts, keyed_scripts, unique_scripts)
 FILE = Path(__file__).parents[2] / "layout" / "vectors.json"
 
 
 def made() -> dict[str, Any]:
     """The vectors that this code makes, as they are stored."""
     with closing(Applier()) as applier:
-        scripts = [script.to_json() for script in (*item_scripts(applier), *task_scripts(applier))]
+        scripts = [script.to_json() for make in MAKERS for script in make(applier)]
     return {"root": escaped(ROOT.key()), "scripts": scripts}
 
 
