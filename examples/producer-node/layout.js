@@ -7,9 +7,10 @@
 
 const { NEVER, bigEndian, counter, counters, msgpack, pack, unpack } = require('./encodings')
 
-const OPTIONS = [
-  'codec', 'partitions', 'ttl', 'ttr', 'pri', 'capacity', 'key_concurrency', 'weights', 'temporary', 'retain_s',
-  'limits', 'task_limits',
+const OF_ITEMS = ['codec', 'partitions']
+const OF_TASKS = [
+  ...OF_ITEMS, 'ttl', 'ttr', 'pri', 'capacity', 'key_concurrency', 'weights', 'temporary', 'retain_s', 'limits',
+  'task_limits',
 ]
 const KINDS = { fifo: [], fifottl: ['pri', 'ttl', 'ttr', 'delay'], limfifottl: ['pri', 'ttl', 'ttr', 'delay'] }
 const LAYOUT = 1n // the version of the layout; a definition of three parts has version 0
@@ -22,14 +23,24 @@ class Refused extends Error {}
 /** The queue has no room. */
 class Full extends Error {}
 
+/** The parts of a stored definition; its layout is judged first. */
+function parsed(name, stored) {
+  try {
+    const [id, kind, json, version = 0n] = unpack(stored)
+    if (version > LAYOUT) throw new Refused(`${name} has the key layout ${version}, and this producer knows ${LAYOUT}`)
+    return { id, kind, options: JSON.parse(json.toString()) }
+  } catch (error) {
+    throw error instanceof Refused ? error : new Refused(`the definition of ${name} cannot be read: ${error.message}`)
+  }
+}
+
 /** The definition of a queue. The transaction relies on it. */
 async function definition(tr, root, name, kinds) {
   const stored = await tr.get(Buffer.concat([root, pack(0, name)]))
   if (!stored) throw new Refused(`there is no queue ${name}`)
-  const [id, kind, json, version = 0n] = unpack(stored)
-  if (version > LAYOUT) throw new Refused(`${name} has the key layout ${version}, and this producer knows ${LAYOUT}`)
-  const options = JSON.parse(json.toString())
-  const unknown = Object.keys(options).filter((option) => !OPTIONS.includes(option))
+  const { id, kind, options } = parsed(name, stored)
+  const known = kind === 'queue' ? OF_ITEMS : OF_TASKS
+  const unknown = Object.keys(options).filter((option) => !known.includes(option))
   const left = ['temporary', 'task_limits'].filter((option) => options[option])
   if (!kinds.includes(kind) || unknown.length || left.length) {
     throw new Refused(`${name} is of kind ${kind}; options: ${[...unknown, ...left].join(', ') || 'known ones'}`)

@@ -56,6 +56,6 @@ def _checked(program: Program, number: int, root: str, vector: Vector) -> Checke
     """Raises: ProgramFailed, NoAnswer."""
     answer = answer_to(number, vector.before, program.answer(question(number, root, vector)))
     if answer is None:
-        return Checked(vector, Verdict.UNSUPPORTED)
+        return Checked(vector, Verdict.SAME if vector.refuses else Verdict.UNSUPPORTED)
     found = differences(vector, answer)
     return Checked(vector, Verdict.DIFFERENT if found else Verdict.SAME, found)

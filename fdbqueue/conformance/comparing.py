@@ -22,7 +22,10 @@ def _all(vector: Vector, answer: Answer) -> Iterator[str]:
         wanted, got = vector.after.get(key), answer.after.get(key)
         if wanted != got:
             yield f"{escaped(key)}: {_value(got)} in place of {_value(wanted)}"
-    if answer.tells_result and not _same_result(vector.returns, answer.returns):
+    if vector.refuses:
+        if not _is_error(answer.returns):
+            yield "it does not refuse"
+    elif answer.tells_result and not _same_result(vector.returns, answer.returns):
         right = "nothing" if vector.returns is None else repr(vector.returns)
         yield f"it returns {answer.returns!r} in place of {right}"
     if answer.conflicts is not None and vector.conflicts is not None:
@@ -36,8 +39,12 @@ def _value(value: bytes | None) -> str:
 
 def _same_result(wanted: Any, got: Any) -> bool:
     """Errors have names of their own in each language."""
-    refuses = [isinstance(one, dict) and "error" in one for one in (wanted, got)]
-    return all(refuses) if any(refuses) else bool(_heard(wanted) == _heard(got))
+    errors = [*map(_is_error, (wanted, got))]
+    return all(errors) if any(errors) else bool(_heard(wanted) == _heard(got))
+
+
+def _is_error(result: Any) -> bool:
+    return isinstance(result, dict) and "error" in result
 
 
 def _heard(result: Any) -> Any:

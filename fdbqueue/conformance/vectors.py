@@ -41,7 +41,12 @@ class Vector:
     after: Keys
     returns: Any = None
     conflicts: Conflicts | None = None
-    """None for a call given a database, which may make several transactions."""
+    """None for a call that refuses, and for one given a database, which may make several transactions."""
+
+    @property
+    def refuses(self) -> bool:
+        """True for a queue, or an argument, that the page tells each program to refuse."""
+        return is_refusal(self.returns)
 
     def is_one_of(self, selected: str) -> bool:
         """True for `KIND`, `KIND/VERB` or the whole name."""
@@ -118,6 +123,11 @@ def vectors_in(stored: Mapping[str, Any]) -> Iterator[Vector]:
                 plain(step.returns),
                 step.conflicts,
             )
+
+
+def is_refusal(returns: Any) -> bool:
+    """True for the result of a call that the page tells each program to refuse."""
+    return isinstance(returns, dict) and "refused" in returns
 
 
 def plain(returns: Any) -> Any:

@@ -12,6 +12,13 @@ BEHAVES = {
     "other id": lambda told: told | {"id": 0},
     "no shape": lambda told: {"id": told["id"], "keys": [1]},
     "knows nothing": lambda told: {"id": told["id"], "unsupported": True},
+    "does nothing": lambda told: {"id": told["id"], "mutations": []},
+    "fails": lambda told: {"id": told["id"], "mutations": [], "returns": {"error": "Failed"}},
+    "fails late": lambda told: {
+        "id": told["id"],
+        "mutations": [["set", "key", "value"]],
+        "returns": {"error": "Failed"},
+    },
 }
 
 
@@ -32,7 +39,7 @@ def main() -> None:
 
 
 def answer_to(mistake: str, asked: dict[str, Any]) -> dict[str, Any]:
-    if mistake in ("other id", "no shape", "knows nothing"):
+    if mistake not in ("right", "one key too many", "other conflicts", "other result"):
         return {"id": asked["id"]}
     from examples.layout_program import answer  # it costs most of the start of this program
 

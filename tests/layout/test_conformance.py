@@ -17,7 +17,12 @@ from fdbqueue.runtime import RealRuntime
 
 STORED = stored_vectors()
 VECTORS = [*vectors_in(STORED)]
+REFUSALS = [vector for vector in VECTORS if vector.refuses]
+LEFT_TO_FDBQUEUE = {"fifottl-unique": (4, 5), "fifo-groups": (4,), "fifo-limits": (4, 5)}
+LEFT_TO_FDBQUEUE |= {"utube-with-partitions": (7, 8), "utube-partitions-held-key": (3, 4, 5, 8)}
+LEFT_TO_FDBQUEUE |= {"fifottl-unique-scopes": (9,), "simple-elements": (2,)}
 OF_A_QUEUE = [vector for vector in VECTORS if vector.name in ("queue#3", "queue#4", "queue#8")]
+PUTS = {"put", "put_many", "enqueue", "enqueue_many", "add"}
 PATIENCE_S = 60.0
 
 
@@ -31,6 +36,28 @@ def test_a_client_written_from_the_page_conforms():
     assert {one.vector.name: one.differences for one in found if one.differences} == {}
     same = Counter(one.vector.kind for one in found if one.verdict == Verdict.SAME)
     assert set(same) == {vector.kind for vector in VECTORS} - {"simple-elements"}
+    left = {
+        one.vector.name for one in found if one.verdict == Verdict.UNSUPPORTED and one.vector.verb in PUTS
+    }
+    assert left == {f"{name}#{at}" for name, places in LEFT_TO_FDBQUEUE.items() for at in places}
+
+
+@pytest.mark.parametrize("answer", ["knows nothing", "fails"])
+def test_a_refusal_in_any_words_is_the_same(answer):
+    assert {one.verdict for one in proved(answer, REFUSALS)} == {Verdict.SAME}
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("does nothing", "it does not refuse"),
+        ("fails late", "key: the value 'value' in place of no such key"),
+    ],
+)
+def test_a_queue_that_is_not_refused_is_a_difference(answer, told):
+    found = proved(answer, REFUSALS)
+    assert {one.verdict for one in found} == {Verdict.DIFFERENT}
+    assert all(one.differences == [told] for one in found)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +127,13 @@ def test_the_command_tells_counts_and_a_status(capfd):
     status, out, _ = command(capfd, "--only", "queue#3", *program, "one key too many")
     assert status == 1
     assert out.startswith("different\tqueue#3\tenqueue\t%00: ")
+
+
+def test_refusals_prove_nothing_beside_other_calls(capfd):
+    nothing = [sys.executable, "-m", "tests.layout.programs", "knows nothing"]
+    refusals = [part for vector in REFUSALS for part in ("--only", vector.name)]
+    assert command(capfd, *nothing)[0] == 1
+    assert command(capfd, *refusals, *nothing)[0] == 0
 
 
 def test_a_selection_without_a_vector_is_a_mistake(capfd):

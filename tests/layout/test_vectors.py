@@ -74,6 +74,12 @@ def test_each_verb_has_a_call_that_changes_something():
     assert {(one.kind, one.verb) for one in VECTORS if one.verb not in looks} <= changing
 
 
+def test_a_call_that_refuses_changes_nothing():
+    refusals = [one for one in VECTORS if one.refuses]
+    assert {one.kind for one in refusals} == {"queue", "fifo", "elements", "fair-queue"}
+    assert all(one.before == one.after and one.conflicts is None for one in refusals)
+
+
 @pytest.mark.parametrize("data", [b"", b"plain", b'%"\\+ \x00\xff', b"x" * 100, b"a" + bytes(40) + b"b"])
 def test_bytes_come_back_from_their_text(data):
     assert unescaped(escaped(data)) == data

@@ -7,17 +7,42 @@ from typing import Any
 
 from fdbqueue.calls.once import receipts_of
 from fdbqueue.conformance.escapes import heard
-from fdbqueue.conformance.vectors import Conflicts, Keys, merged
+from fdbqueue.conformance.vectors import Conflicts, Keys, is_refusal, merged
 from fdbqueue.database import Database, as_database
 from fdbqueue.embedded.database import open_private
 from fdbqueue.embedded.transaction import Transaction
-from fdbqueue.errors import FdbQueueError
+from fdbqueue.errors import (
+    DefinitionUnreadable,
+    FdbQueueError,
+    GroupClosed,
+    GroupNotFound,
+    ImportUnfinished,
+    InvalidArgument,
+    QueueKindMismatch,
+    QueueNotFound,
+    UnknownKind,
+    UnknownSession,
+    UnsupportedOption,
+)
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.sessions.session import Session
 from fdbqueue.testing.vectors.runtime import VectorRuntime
 from fdbqueue.testing.vectors.verbs import ROOT, Given, verb_of
 
 _ALL = (b"", b"\xff")
+_REFUSALS = (
+    DefinitionUnreadable,
+    GroupClosed,
+    GroupNotFound,
+    ImportUnfinished,
+    InvalidArgument,
+    QueueKindMismatch,
+    QueueNotFound,
+    UnknownKind,
+    UnknownSession,
+    UnsupportedOption,
+)
+"""Errors of calls that docs/layout.md tells each program to refuse. Others are answers of a call."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +96,11 @@ class Applier:
             receipts = ROOT.pack((3,))
             return {key: value for key, value in self._stored().items() if not key.startswith(receipts)}
 
-    def _in_one(self, given: Given, verb: str) -> tuple[Any, Conflicts]:
+    def _in_one(self, given: Given, verb: str) -> tuple[Any, Conflicts | None]:
         tr = self._engine.create_transaction()
         returns = self._told(tr, given, verb)
-        conflicts = _conflicts_of(tr)
+        # A program may find the reason for a refusal in another order.
+        conflicts = None if is_refusal(returns) else _conflicts_of(tr)
         tr.commit().wait()
         return returns, conflicts
 
@@ -87,9 +113,11 @@ class Applier:
         return self._told(database, given, verb)
 
     def _told(self, target: Any, given: Given, verb: str) -> Any:
-        """The result of the call; the name of its error if it refuses."""
+        """The result of the call; the name of its error if it raises one."""
         try:
             return verb_of(given.kind, verb)(target, given)
+        except _REFUSALS as error:
+            return {"refused": type(error).__name__}
         except FdbQueueError as error:
             return {"error": type(error).__name__}
 

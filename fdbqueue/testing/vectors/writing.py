@@ -9,11 +9,12 @@ from fdbqueue.conformance.escapes import escaped
 from fdbqueue.testing.vectors.applying import Applier
 from fdbqueue.testing.vectors.item_scripts import item_scripts
 from fdbqueue.testing.vectors.keyed_scripts import keyed_scripts
+from fdbqueue.testing.vectors.refusal_scripts import refusal_scripts
 from fdbqueue.testing.vectors.task_scripts import task_scripts
 from fdbqueue.testing.vectors.unique_scripts import unique_scripts
 from fdbqueue.testing.vectors.verbs import ROOT
 
-MAKERS = (item_scripts, task_scripts, keyed_scripts, unique_scripts)
+MAKERS = (item_scripts, task_scripts, keyed_scripts, unique_scripts, refusal_scripts)
 FILE = Path(__file__).parents[2] / "layout" / "vectors.json"
 
 
