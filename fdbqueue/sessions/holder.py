@@ -41,9 +41,9 @@ def ask_holder(tr: ReadTransaction, keys: RootKeys, session: bytes) -> Callable[
     rows = tr.get_range(under.start, under.stop, limit=limits.OPENERS_READ_MAX)
 
     def holder() -> Holder:
-        _, name, ttr_us, *process = _parts(record.value, 3)
-        deadline_us, *_ = _parts(heartbeat.value, 1)
-        openers = [_parts(row.value, 1)[1:] for row in _listed(rows)]
+        _, name, ttr_us, *process = padded_parts(record.value, 3)
+        deadline_us, *_ = padded_parts(heartbeat.value, 1)
+        openers = [padded_parts(row.value, 1)[1:] for row in _listed(rows)]
         return Holder(
             session.hex(),
             name if isinstance(name, str) else None,
@@ -60,10 +60,10 @@ def layouts_in(record: bytes, rows: Sequence[bytes], now_us: int) -> list[int]:
 
     Processes of earlier releases tell none; they count as layout 0. So does a session without live openers.
     """
-    parts = _parts(record, 3)
+    parts = padded_parts(record, 3)
     if not isinstance(parts[1], str):
         return [_layout_of(parts[3:])]
-    openers = [_parts(row, 1) for row in rows]
+    openers = [padded_parts(row, 1) for row in rows]
     live = [each for each in openers if isinstance(each[0], int) and each[0] > now_us]
     return [_layout_of(each[1:]) for each in live] or [LAYOUT_BEFORE]
 
@@ -77,7 +77,7 @@ def _listed(rows: Any) -> Sequence[KeyValue]:
     return found
 
 
-def _parts(value: bytes | None, count: int) -> list[Any]:
+def padded_parts(value: bytes | None, count: int) -> list[Any]:
     """The parts of a stored tuple, and None in place of the first `count` that are missing."""
     try:
         parts = [] if value is None else list(layer.unpack(value))

@@ -1,12 +1,8 @@
 """Live sessions of earlier releases: an upgrade is refused, as their processes write the older layout."""
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-from fdb import tuple as layer
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run, runtime_of
@@ -14,7 +10,7 @@ from fdbqueue.errors import OlderSessions
 from fdbqueue.key_layout import LAYOUT
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
-from fdbqueue.sessions.holder import layouts_in
+from fdbqueue.sessions.holder import layouts_in, padded_parts
 from fdbqueue.sessions.openers import deadline_if_readable
 
 
@@ -81,13 +77,6 @@ def _judge(
     deadline_us = deadline_if_readable(heartbeat or b"") or 0
     if deadline_us <= now_us or min(layouts_in(record, openers, now_us)) >= LAYOUT:
         return None
-    _, name, _, host, process_id = (_parts(record) + [None] * 5)[:5]
+    _, name, _, host, process_id = padded_parts(record, 5)[:5]
     alive_s = (deadline_us - now_us) / 1_000_000
     return OlderSession(session.hex(), name, host, process_id, alive_s)
-
-
-def _parts(record: bytes) -> list[Any]:
-    try:
-        return list(layer.unpack(record))
-    except (ValueError, IndexError, TypeError, struct.error):
-        return []
