@@ -159,9 +159,10 @@ class ExportFile:
         return state
 
     def _ends_finished(self) -> bool:
-        """True if the last line is that of a finished export: damage before it is no interrupted write."""
+        """True if the last line is whole, and ends an export: damage before it is no interrupted write."""
         self._stream.seek(max(0, os.fstat(self._stream.fileno()).st_size - _END_BYTES_MAX))
-        return _END in self._stream.read().splitlines()[-1]
+        tail = self._stream.read()
+        return tail.endswith(b"}\n") and _END in tail.splitlines()[-1]
 
     def write(self, lines: Iterable[AnyLine]) -> None:
         """Append lines; the last one ends a batch, or more."""
