@@ -1329,15 +1329,6 @@ PLANTS = (
         near=9,
     ),
     Plant(
-        "the slot of an interrupted call is used again",
-        once.run_once,
-        "if not call.is_in_doubt:\n            receipts.give_slot(slot)\n        elif doubt",
-        "receipts.give_slot(slot)\n        if call.is_in_doubt and doubt",
-        "interrupts",
-        2000,
-        near=959,
-    ),
-    Plant(
         "an interrupted leader leaves its request",
         waiting.Place.stand,
         "self._abandon(lambda _: self._ticket)",
