@@ -10,10 +10,11 @@ import pytest
 
 import fdbqueue
 from examples import layout_client, layout_tasks
-from fdbqueue import Database, ElementQueue, Queue, Subspace, TaskQueue
+from fdbqueue import Database, ElementQueue, Queue, TaskQueue
+from fdbqueue.root_keys import DEFAULT_ROOT
 from tests.support import PATIENCE_S
 
-ROOT = Subspace(("fdbqueue",)).key()
+ROOT = DEFAULT_ROOT.key()
 KINDS = sorted(layout_tasks.KINDS)
 NOW_US = 1_700_000_000_000_000
 

@@ -208,7 +208,7 @@ Run = Callable[..., tuple[int, str, str]]
 def program(tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> Run:
     url = f"embedded:{tmp_path}/data"
     with fdbqueue.open(url) as db:
-        load(db)
+        load(db, DEFAULT_ROOT)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fdb.subspace_impl import Subspace
+
 import fdbqueue
 from fdbqueue import Database
+from fdbqueue.database import run
+from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import RealRuntime
 
 FILE = Path(__file__).with_name("e93aa1e.json")
@@ -28,13 +32,28 @@ class Later(RealRuntime):
 @contextmanager
 def old_database(*, later: bool = True) -> Iterator[Database]:
     with fdbqueue.open("memory:", runtime=Later() if later else None) as db:
-        load(db)
+        load(db, DEFAULT_ROOT)
+        load_bare(db)
         yield db
 
 
-def load(db: Database) -> None:
+def load(db: Database, root: Subspace) -> None:
+    """Load the named queues, and all that belongs to them, below a root."""
+    old = Subspace(("fdbqueue",)).key()
+    rows = {root.key() + key.removeprefix(old): value for key, value in _rows() if key.startswith(old)}
+    run(db, lambda tr: [tr.set(key, value) for key, value in rows.items()])
+
+
+def load_bare(db: Database) -> None:
+    """Load the queues over subspaces."""
+    bare = Subspace(("bare",)).key()
+    rows = {key: value for key, value in _rows() if key.startswith(bare)}
+    run(db, lambda tr: [tr.set(key, value) for key, value in rows.items()])
+
+
+def _rows() -> Iterator[tuple[bytes, bytes]]:
     for key, value in json.loads(FILE.read_text()).items():
-        db[bytes.fromhex(key)] = bytes_of(value)
+        yield bytes.fromhex(key), bytes_of(value)
 
 
 def bytes_of(value: str) -> bytes:
