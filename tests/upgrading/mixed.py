@@ -15,11 +15,10 @@ from fdbqueue.tasks import kinds
 
 COUNT = 40
 NEWER = ("newer", 1)
-PUT, DONE = Subspace(("mixed", "put")), Subspace(("mixed", "done"))
 SESSION_TTR_S = 1.0
 
 
-def put_as_a_newer_release(url: str, worker: int, workers: int) -> None:
+def put_as_a_newer_release(url: str, space_hex: str, worker: int, workers: int) -> None:
     """Put each task once, also after a kill, with parts that the present release does not know."""
     present = kinds._extra
 
@@ -27,24 +26,41 @@ def put_as_a_newer_release(url: str, worker: int, workers: int) -> None:
         return replace(present(*given) or Extra(), more=NEWER)
 
     kinds._extra = appended
+    space = Subspace(rawPrefix=bytes.fromhex(space_hex))
     with fdbqueue.open(url, session_ttr_s=SESSION_TTR_S) as db:
-        queue = TaskQueue.open(db, "q")
+        queue = TaskQueue.open(db, "q", root=root_of(space))
         for number in range(worker, COUNT, workers):
-            fdbqueue.transactional(partial(_put, queue, number))(db)
+            fdbqueue.transactional(partial(_put, queue, marks_of_puts(space), number))(db)
             time.sleep(0.005)  # work that takes time: kills fall into the middle
 
 
-def _put(queue: TaskQueue, number: int, tr: Transaction) -> None:
-    if not tr.get(PUT.pack((number,))).present():
+def root_of(space: Subspace) -> Subspace:
+    """The root of the queue. The marks lie beside it, so `verify` knows each key."""
+    return space["root"]
+
+
+def marks_of_puts(space: Subspace) -> Subspace:
+    """The numbers of the tasks that were put."""
+    return space["put"]
+
+
+def marks_of_acks(space: Subspace) -> Subspace:
+    """The numbers of the tasks that were acked."""
+    return space["acked"]
+
+
+def _put(queue: TaskQueue, marks: Subspace, number: int, tr: Transaction) -> None:
+    if not tr.get(marks.pack((number,))).present():
         queue.put(tr, number, key=f"k{number % 5}")
-        tr.set(PUT.pack((number,)), b"")
+        tr.set(marks.pack((number,)), b"")
 
 
-def work_as_the_present_release(url: str) -> None:
+def work_as_the_present_release(url: str, space_hex: str) -> None:
     """Ack half of the tasks, each in one transaction with its mark; bury the others, until all are there."""
+    space = Subspace(rawPrefix=bytes.fromhex(space_hex))
     with fdbqueue.open(url, session_ttr_s=SESSION_TTR_S) as db:
-        queue = TaskQueue.open(db, "q")
-        while seen(db) < COUNT:
+        queue = TaskQueue.open(db, "q", root=root_of(space))
+        while seen(db, queue) < COUNT:
             task = queue.take(db, 0.1)
             if task is None:
                 continue
@@ -53,15 +69,15 @@ def work_as_the_present_release(url: str) -> None:
             if task.data % 2:
                 queue.bury(db, task)
             else:
-                fdbqueue.transactional(partial(_ack, queue, task))(db)
+                fdbqueue.transactional(partial(_ack, queue, marks_of_acks(space), task))(db)
 
 
-def _ack(queue: TaskQueue, task: Any, tr: Transaction) -> None:
+def _ack(queue: TaskQueue, marks: Subspace, task: Any, tr: Transaction) -> None:
     queue.ack(tr, task)
-    tr.set(DONE.pack((task.data,)), b"")
+    tr.set(marks.pack((task.data,)), b"")
 
 
-def seen(db: Database) -> int:
+def seen(db: Database, queue: TaskQueue) -> int:
     """The number of tasks that are acked or buried."""
-    counts = TaskQueue.open(db, "q").statistics(db)["tasks"]
+    counts = queue.statistics(db)["tasks"]
     return counts["done"] + counts["buried"]
