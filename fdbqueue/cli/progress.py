@@ -15,15 +15,19 @@ from fdbqueue.cli.output import ReaderGone
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import span
 from fdbqueue.cli.values import line_of
-from fdbqueue.database import Database
+from fdbqueue.database import Database, run
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.supervisor import FleetStatus
+from fdbqueue.seam import Transaction
 from fdbqueue.signals import Signals
+from fdbqueue.tasks.queue import TaskQueue
 
 LIVE_EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0
 WINDOW_S = 10.0
 """Length of the time over which rates are measured."""
+LEFT_TIMEOUT_S = 2.0
+"""A supervisor that waits for counts looks after no process, and obeys no signal."""
 
 
 class Pace:
@@ -153,15 +157,16 @@ class Progress:
         return {**_counts(status), **pace}
 
     def _count_left(self) -> int:
-        """Return the number of tasks that are not buried; the one before, if the database is away."""
+        """Return the number of tasks that are not buried; the one before, if no answer comes in time."""
         try:
-            return sum(map(self._left_in, self._queues))
+            return run(self._database, self._left_by, timeout_s=LEFT_TIMEOUT_S)
         except troubles():
             return self._left
 
-    def _left_in(self, queue: str) -> int:
-        found = self._place.tasks_in(self._database, queue).statistics(self._database)["tasks"]
-        return found["total"] - found["buried"]
+    def _left_by(self, tr: Transaction) -> int:
+        handles = [TaskQueue.open(tr, name, root=self._place.root) for name in self._queues]
+        counts = [handle.statistics(tr)["tasks"] for handle in handles]
+        return sum(found["total"] - found["buried"] for found in counts)
 
 
 def _counts(status: FleetStatus) -> dict[str, int]:

@@ -19,14 +19,17 @@ from fdbqueue import TaskQueue
 from fdbqueue.cli.output import LineWriter, ReaderGone
 from fdbqueue.cli.progress import Pace, Progress
 from fdbqueue.cli.session import Place
+from fdbqueue.fdberror import FDBError
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.supervisor import FleetStatus
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.signals import Signals
 from tests.cli.shell import Shell, Within, read_all, rest_of
 from tests.cli.test_queues import root_of
+from tests.queue_support import faulty
 from tests.support import PATIENCE_S, wait_until
 
+DATABASE_LOCKED, TRIES_MAX = 1038, 200
 JOBS = "tests.cli.jobs"
 HERE = Path(__file__).parents[2]
 
@@ -167,6 +170,19 @@ def test_an_idle_fleet_does_not_repeat_itself(
             progress.tick(FleetStatus((), Tally(done=done), 0, 0))
     lines = capfd.readouterr().err.splitlines()
     assert [line.split()[1] for line in lines].count("0") == 1
+
+
+def test_the_progress_does_not_wait_for_a_locked_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client tries again for as long as the lock lasts, and the supervisor has to obey its signals."""
+    monkeypatch.setattr("fdbqueue.cli.progress.LEFT_TIMEOUT_S", 0.1)
+    with fdbqueue.open("memory:") as db:
+        TaskQueue.create(db, "q")
+        locked, engine = faulty(db, FDBError)
+        engine.fate = lambda commits: (DATABASE_LOCKED, False) if commits < TRIES_MAX else (0, True)
+        place = Place("memory:", DEFAULT_ROOT)
+        with Progress(place, locked, ["q"], Signals(), as_json=False, prints=False) as progress:
+            progress._count_left()
+    assert engine.commits < TRIES_MAX
 
 
 def test_the_version_is_printed(shell: Shell) -> None:
