@@ -43,10 +43,10 @@ def joined(parts: Parts, tr: Transaction, drafts: Sequence[Draft], put: Put) -> 
         return put(ready)
     assert first.extra is not None  # it waits
     group = first.extra.waits
-    verb = partial(_join, id_=first.after, member=Member(group, epoch))
-    if not parts.within(tr, verb, first.after):  # it has ended
+    verb = partial(_join, id_=first.after, member=Member(group, epoch), put=partial(put, ready))
+    tasks = parts.within(tr, verb, first.after)
+    if tasks is None:  # it has ended
         return put([with_changes(first, extra=replace(first.extra, waits=b""))])
-    tasks = put(ready)
     if not isinstance(tasks, NoRoom):
         _store(parts, tr, group, tasks[0], first.after)
     return tasks
@@ -85,18 +85,26 @@ def _members(draft: Draft) -> tuple[Member, ...]:
     return () if draft.extra is None else draft.extra.groups
 
 
-def _join(change: Change, id_: bytes, member: Member) -> bool:
-    """Make a stored task a member of one more group. False if it has ended. Raises: InvalidArgument."""
+def _join(
+    change: Change, id_: bytes, member: Member, put: Callable[[], list[Task] | NoRoom]
+) -> list[Task] | NoRoom | None:
+    """Put the tasks that wait for a stored task, and make that one a member of one more group. None if it has
+    ended.
+
+    The put comes first: without room for it, nothing is written. Raises: InvalidArgument.
+    """
     [record] = change.read([id_])
     change.require_sound(id_)
     if record is None or as_of(record, change.now_us) is None:
-        return False
+        return None
     groups = groups_of(record)
     if len(groups) >= limits.GROUPS_OF_TASK_MAX:
         wanted = f"a task with fewer than {limits.GROUPS_OF_TASK_MAX} groups and tasks that wait for it"
         raise InvalidArgument(name="after", wanted=wanted, got=id_text(id_))
-    change.move([record], [with_groups(record, (*groups, member))])
-    return True
+    tasks = put()
+    if not isinstance(tasks, NoRoom):
+        change.move([record], [with_groups(record, (*groups, member))])
+    return tasks
 
 
 def _store(parts: Parts, tr: Transaction, group: bytes, task: Task, parent: bytes) -> None:

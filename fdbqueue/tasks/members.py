@@ -151,13 +151,14 @@ def _moved(roll: Roll, sums: _Sums, old: Record, new: Record) -> Record:
     """`new`, with the marks of its groups. A group that only `new` has begins to count it."""
     before = {member.group for member in groups_of(old)}
     marked: list[Member] = []
-    buried = (new.state == TaskState.BURIED) - (old.state == TaskState.BURIED)
+    is_buried, was_buried = new.state == TaskState.BURIED, old.state == TaskState.BURIED
     for member in groups_of(new):
-        if member.group not in before:
+        is_new = member.group not in before
+        if is_new:
             _enter(roll, sums, new.id, member)
-        elif buried:
+        if buried := is_buried - (was_buried and not is_new):
             sums.add(member, "buried", buried)
-        counts_now = new.state == TaskState.BURIED and not member.holds and not member.counted
+        counts_now = is_buried and not member.holds and not member.counted
         if counts_now:
             sums.add(member, "counted", 1)
             sums.groups[member.group]["failed"] += 1

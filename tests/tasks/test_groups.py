@@ -462,6 +462,14 @@ def test_a_task_after_a_buried_one_waits_for_its_kick(b: PartitionsBench) -> Non
     assert take(b).data == "child"
 
 
+def test_a_task_after_one_that_is_buried_counts_it_as_buried(b: PartitionsBench) -> None:
+    """The verification of the fixture compares the counts."""
+    parent = b.queue.put(b.db, "parent")
+    b.queue.bury(b.db, take(b))
+    b.queue.put(b.db, "child", after=parent)
+    b.queue.kick(b.db)
+
+
 def test_a_task_after_an_ended_one_is_ready(b: PartitionsBench) -> None:
     parent = b.queue.put(b.db, "parent")
     b.queue.ack(b.db, take(b))
@@ -484,6 +492,16 @@ def test_several_tasks_may_wait_for_one(b: PartitionsBench) -> None:
 
 
 # Conflicts and refusals.
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_refused_put_after_another_task_leaves_no_group(parted: MakeBench, partitions: int) -> None:
+    b = parted("limfifottl", partitions=partitions, capacity=1)
+    parent = b.queue.put(b.db, "parent")
+    with pytest.raises(QueueFull):
+        b.queue.put(b.db, "child", after=parent)
+    assert b.queue.peek(b.db, parent).groups == ()
+    assert fdbqueue.verify(b.db, root=b.root).findings == ()
 
 
 def test_ends_of_members_do_not_conflict(b: PartitionsBench, then: TaskQueue) -> None:
