@@ -163,7 +163,7 @@ PLANTS = (
         "pass",
         "crowd",
         350,
-        near=5,
+        near=67,
     ),
     Plant(
         "conflict keys added after their own writes",
@@ -178,6 +178,7 @@ PLANTS = (
 """,
         "crowd",
         350,
+        near=67,
     ),
     Plant(
         "a drop of a dead request that does not conflict with its renewal",
@@ -219,7 +220,7 @@ PLANTS = (
         "60 * 1_000_000",
         "recipe",
         50,
-        near=31,
+        near=11,
     ),
     Plant(
         "receipts of dead processes that are never cleared",
@@ -237,7 +238,7 @@ PLANTS = (
         "type(change)(change.tr.snapshot, change.shape, change.now_us).read(",
         "cancels",
         50,
-        near=6,
+        near=10,
     ),
     Plant(
         "closing clears the receipts of calls in flight",
@@ -246,6 +247,7 @@ PLANTS = (
         "tr.clear_range(self._keys.receipt(self._process, 0), self._keys.receipt(self._process, 10**6))",
         "closing",
         400,
+        near=158,
     ),
     Plant(
         "a counter changed outside the transaction",
@@ -262,6 +264,7 @@ PLANTS = (
         ")",
         "waits",
         150,
+        near=23,
     ),
     Plant(
         "a first request that does not look when a delay is over",
@@ -279,6 +282,7 @@ PLANTS = (
         "]",
         "emptied",
         100,
+        near=6,
     ),
     Plant(
         "watches that are never cancelled",
@@ -311,6 +315,7 @@ PLANTS = (
         "pass",
         "stops",
         300,
+        near=23,
     ),
     Plant(
         "a stopped leader leaves its request in the line",
@@ -319,6 +324,7 @@ PLANTS = (
         "pass",
         "stops",
         100,
+        near=1,
     ),
     Plant(
         "a stopped leader sleeps on",
@@ -327,6 +333,7 @@ PLANTS = (
         "pass",
         "stops",
         100,
+        near=13,
     ),
     Plant(
         "collected results that are never cleared",
@@ -343,6 +350,7 @@ PLANTS = (
         "pass",
         "batches",
         50,
+        near=1,
     ),
     Plant(
         "a returned item goes to the tail",
@@ -351,6 +359,7 @@ PLANTS = (
         "tr.set(self.keys.item(suffix(1 << 40, delivery.id)), delivery.value)",
         "crowd",
         100,
+        near=7,
     ),
     Plant(
         "values that are given back between the first ones",
@@ -359,6 +368,7 @@ PLANTS = (
         "max(0, (index or 0) - 1)",
         "order",
         50,
+        near=23,
     ),
     Plant(
         "a take of too few values that relies on the values it found",
@@ -367,6 +377,7 @@ PLANTS = (
         "pass",
         "agreed",
         100,
+        near=2,
     ),
     Plant(
         "a dead request is dropped together with its item",
@@ -375,6 +386,7 @@ PLANTS = (
         "pass",
         "waits",
         350,
+        near=40,
     ),
     Plant(
         "a deadline compared the wrong way",
@@ -383,7 +395,7 @@ PLANTS = (
         "entry.deadline_us > now_us",
         "waits",
         300,
-        near=102,
+        near=0,
     ),
     Plant(
         "a clear that forgets results that are not collected yet",
@@ -392,6 +404,7 @@ PLANTS = (
         "pass",
         "clearing",
         400,
+        near=2,
     ),
     Plant(
         "an enqueue into a queue that was dropped a moment before",
@@ -400,6 +413,7 @@ PLANTS = (
         "",
         "named",
         50,
+        near=4,
     ),
     Plant(
         "two queues created at once with one id",
@@ -424,7 +438,7 @@ PLANTS = (
         "if mine.leads:\n            self._pass_on(mine) if self._is_over(mine) else self._lead(mine)",
         "crowd",
         600,
-        near=83,
+        near=128,
     ),
     Plant(
         "an answer of nothing because another caller took the last item",
@@ -433,6 +447,7 @@ PLANTS = (
         "if False:",
         "recipe",
         150,
+        near=17,
     ),
     Plant(
         "a caller that came after the look is given its answer",
@@ -441,6 +456,7 @@ PLANTS = (
         "keep=lambda taken: (crew.claim(1000, 10**6), _answer(crew, taken, to_all))",
         "recipe",
         200,
+        near=13,
     ),
     Plant(
         "a watch of a transaction that is never committed",
@@ -457,6 +473,7 @@ PLANTS = (
         "False",
         "waits",
         150,
+        near=5,
     ),
     Plant(
         "a take reads the whole queue",
@@ -465,6 +482,7 @@ PLANTS = (
         "limit=0",
         "crowd",
         50,
+        near=1,
     ),
     Plant(
         "held items that do not conflict with other takes",
@@ -500,6 +518,7 @@ PLANTS = (
         "pass",
         "bank",
         50,
+        near=1,
     ),
     Plant(
         "no read-conflict key for the tasks that are taken",
@@ -517,6 +536,7 @@ PLANTS = (
         "self.tr.snapshot.get(",
         "tasks",
         200,
+        near=4,
     ),
     Plant(
         "a verb that does not compare the lease's token",
@@ -525,6 +545,7 @@ PLANTS = (
         "True",
         "tasks",
         400,
+        near=12,
     ),
     Plant(
         "two acks of one batch that both end one task",
@@ -549,6 +570,7 @@ PLANTS = (
         "of(record).freed = 1",
         "acks",
         50,
+        near=15,
     ),
     Plant(
         "a take that is delivered and not counted",
@@ -565,6 +587,7 @@ PLANTS = (
         "and record",
         "crossed",
         50,
+        near=4,
     ),
     Plant(
         "an uncollected take that counts",
@@ -573,6 +596,7 @@ PLANTS = (
         "pass",
         "crossed",
         50,
+        near=3,
     ),
     Plant(
         "a task that ends on its way, and its take counts",
@@ -581,6 +605,7 @@ PLANTS = (
         "pass",
         "crossed",
         50,
+        near=5,
     ),
     Plant(
         "a lease that ends on its way, and its take counts",
@@ -589,6 +614,7 @@ PLANTS = (
         """change.count("take", -1 if record is None else 0)""",
         "crossed",
         50,
+        near=38,
     ),
     Plant(
         "an overdue result that gives back a later lease",
@@ -597,7 +623,7 @@ PLANTS = (
         "",
         "tasks",
         600,
-        near=88,
+        near=87,
     ),
     Plant(
         "two puts in one seat",
@@ -614,6 +640,7 @@ PLANTS = (
         "pass",
         "bounded",
         50,
+        near=16,
     ),
     Plant(
         "a put at the edge that does not look at the seats",
@@ -622,6 +649,7 @@ PLANTS = (
         "pass",
         "bounded",
         100,
+        near=81,
     ),
     Plant(
         "a batch of puts in one seat",
@@ -664,6 +692,7 @@ PLANTS = (
         "self._sound(tr, deliveries)",
         "rounds",
         300,
+        near=5,
     ),
     Plant(
         "a counter of a task key that never falls",
@@ -680,6 +709,7 @@ PLANTS = (
         "state = replace(state, used=0)",
         "fairness",
         50,
+        near=1,
     ),
     Plant(
         "a join that does not wait for un-acked items",
@@ -696,6 +726,7 @@ PLANTS = (
         "True",
         "joined",
         100,
+        near=1,
     ),
     Plant(
         "an ack after the item went to another proxy",
@@ -704,7 +735,7 @@ PLANTS = (
         "True",
         "proxies",
         400,
-        near=29,
+        near=1,
     ),
     Plant(
         "a put that does not wait for the end of its transaction",
@@ -721,7 +752,7 @@ PLANTS = (
         "pass",
         "proxies",
         100,
-        near=1,
+        near=3,
     ),
     Plant(
         "an element's lock read by snapshot",
@@ -738,6 +769,7 @@ PLANTS = (
         "held.present()",
         "elements",
         200,
+        near=131,
     ),
     Plant(
         "a purge that breaks a lock while it is renewed",
@@ -746,7 +778,7 @@ PLANTS = (
         "tr.snapshot.get(self.keys.lock(name))",
         "elements",
         200,
-        near=11,
+        near=4,
     ),
     Plant(
         "a touch that renews nothing",
@@ -755,6 +787,7 @@ PLANTS = (
         "Lock.from_bytes(held.value)",
         "elements",
         50,
+        near=22,
     ),
     Plant(
         "a lock's token that is never compared",
@@ -771,6 +804,7 @@ PLANTS = (
         "tr.snapshot.get(self.keys.element(name)).present()",
         "elements",
         50,
+        near=7,
     ),
     Plant(
         "a pass that ends with its first full batch",
@@ -787,6 +821,7 @@ PLANTS = (
         "hold.lost or hold.queue.ack(tr, hold.lease, result=done.result)",
         "fleet",
         100,
+        near=2,
     ),
     Plant(
         "a verb of an earlier try that counts for the next one",
@@ -805,7 +840,7 @@ PLANTS = (
     )""",
         "hooked",
         50,
-        near=13,
+        near=0,
     ),
     Plant(
         "a snooze without its delay",
@@ -814,7 +849,7 @@ PLANTS = (
         "hold.lease, 0)",
         "hooked",
         50,
-        near=13,
+        near=0,
     ),
     Plant(
         "a transactional attempt that may be as slow as its transaction",
@@ -823,6 +858,7 @@ PLANTS = (
         "seconds > 2 * limits.EFFECT_MAX_S",
         "hooked",
         50,
+        near=7,
     ),
     Plant(
         "a verb of the handler that is told as an ack",
@@ -847,6 +883,7 @@ PLANTS = (
         "run(self._database, body)",
         "hooked",
         100,
+        near=63,
     ),
     Plant(
         "a transactional handler that commits after its timeout",
@@ -855,6 +892,7 @@ PLANTS = (
         "pass",
         "hooked",
         100,
+        near=1,
     ),
     Plant(
         "an event of which the hooks are not told",
@@ -871,6 +909,7 @@ PLANTS = (
         "pass",
         "several",
         50,
+        near=1,
     ),
     Plant(
         "a queue that fails, and its worker takes nothing for a while",
@@ -888,6 +927,7 @@ PLANTS = (
         "pass",
         "several",
         50,
+        near=3,
     ),
     Plant(
         "an empty queue that saves up turns",
@@ -896,6 +936,7 @@ PLANTS = (
         "self._walked[queue]",
         "several",
         50,
+        near=1,
     ),
     Plant(
         "a wait in several lines that does not end the other waits",
@@ -904,6 +945,7 @@ PLANTS = (
         "pass",
         "several",
         50,
+        near=3,
     ),
     Plant(
         "a stop that does not wake the feeder",
@@ -955,6 +997,7 @@ PLANTS = (
         "events, self._waiting = self._waiting[:1], []",
         "told",
         50,
+        near=1,
     ),
     Plant(
         "a touch that is not counted",
@@ -963,6 +1006,7 @@ PLANTS = (
         "return touched",
         "told",
         50,
+        near=2,
     ),
     Plant(
         "a task that is given back, and its take counts",
@@ -971,6 +1015,7 @@ PLANTS = (
         "pass",
         "told",
         50,
+        near=5,
     ),
     Plant(
         "a task that is given back, and its attempt counts",
@@ -979,6 +1024,7 @@ PLANTS = (
         "attempts=record.attempts",
         "told",
         50,
+        near=5,
     ),
     Plant(
         "a heartbeat that dies of one failed beat",
@@ -987,6 +1033,7 @@ PLANTS = (
         "except ZeroDivisionError as error",
         "fleet",
         100,
+        near=19,
     ),
     Plant(
         "a burial that the row of the run does not count",
@@ -995,6 +1042,7 @@ PLANTS = (
         "pass",
         "fleet",
         50,
+        near=1,
     ),
     Plant(
         "failures that outlive their task",
@@ -1011,6 +1059,7 @@ PLANTS = (
         "_key_of(keys, record.id, record.attempts + 1)",
         "fleet",
         200,
+        near=11,
     ),
     Plant(
         "an outage that counts as a failure of the task",
@@ -1035,6 +1084,7 @@ PLANTS = (
         "pass",
         "outages",
         200,
+        near=50,
     ),
     Plant(
         "an unavailable service that counts as a failure",
@@ -1069,6 +1119,7 @@ PLANTS = (
         "return now",
         "unavailable",
         50,
+        near=2,
     ),
     Plant(
         "a session that ends by an outage that only its keeper met",
@@ -1077,7 +1128,7 @@ PLANTS = (
         "(lambda question: question())(",
         "outages",
         200,
-        near=59,
+        near=15,
     ),
     Plant(
         "a session that is not wanted, and goes on",
@@ -1086,6 +1137,7 @@ PLANTS = (
         "pass",
         "unwanted",
         50,
+        near=1,
     ),
     Plant(
         "a session that ends as its `wanted` fails",
@@ -1098,6 +1150,7 @@ PLANTS = (
     return False""",
         "unwanted",
         50,
+        near=1,
     ),
     Plant(
         "dead sessions that are ended together or not at all",
@@ -1114,6 +1167,7 @@ PLANTS = (
         "for half in (found[:middle],)",
         "unwanted",
         50,
+        near=2,
     ),
     Plant(
         "of a full read of taken tasks the sessions behind it are overlooked",
@@ -1122,6 +1176,7 @@ PLANTS = (
         "len(taken) <= limits.TAKEN_READ_MAX",
         "takeover",
         100,
+        near=15,
     ),
     Plant(
         "a renewal by an old lease that renews the new one",
@@ -1173,6 +1228,7 @@ PLANTS = (
         "if deadline:",
         "takeover",
         50,
+        near=1,
     ),
     Plant(
         "an opener that leaves its row behind",
@@ -1190,6 +1246,7 @@ PLANTS = (
         "if run(database, lambda tr: parts.source(number).within(tr, release, parts.plan)):",
         "takeover",
         50,
+        near=3,
     ),
     Plant(
         "an opener that ends the session of the other openers",
@@ -1206,6 +1263,7 @@ PLANTS = (
         "",
         "temporary",
         100,
+        near=14,
     ),
     Plant(
         "a temporary queue that is replaced while its owner lives",
@@ -1214,6 +1272,7 @@ PLANTS = (
         "if False:",
         "temporary",
         100,
+        near=1,
     ),
     Plant(
         "a temporary queue that is opened by the next owner",
@@ -1222,6 +1281,7 @@ PLANTS = (
         "",
         "temporary",
         50,
+        near=2,
     ),
     Plant(
         "a dead owner of a temporary queue that no opening ends",
@@ -1230,6 +1290,7 @@ PLANTS = (
         "False",
         "temporary",
         100,
+        near=19,
     ),
     Plant(
         "a put into a temporary queue without a look at its owner",
@@ -1308,7 +1369,7 @@ PLANTS = (
         "if self._wrote",
         "late",
         600,
-        near=3,
+        near=27,
     ),
     Plant(
         "an interrupted follower that was made leader keeps the lead",
@@ -1317,7 +1378,7 @@ PLANTS = (
         "if False:",
         "interrupts",
         50,
-        near=1,
+        near=12,
     ),
     Plant(
         "an interrupt that repeats the calls of its followers",
@@ -1376,6 +1437,7 @@ PLANTS = (
         "slice(keys.ready.start, keys.ready.start)",
         "explained",
         50,
+        near=3,
     ),
     Plant(
         "a place that does not count the tasks of its key",
@@ -1392,6 +1454,7 @@ PLANTS = (
         "0",
         "explained",
         50,
+        near=1,
     ),
     Plant(
         "a wait for a holder that has ended",
@@ -1453,6 +1516,7 @@ PLANTS = (
         "change.read([target.id])[0] or held(change, target)",
         "follows",
         200,
+        near=1,
     ),
     Plant(
         "a wait that returns the progress that was seen",
@@ -1461,6 +1525,7 @@ PLANTS = (
         "record.fraction is None",
         "follows",
         50,
+        near=1,
     ),
     Plant(
         "an end of a scope that leaves its entry",
@@ -1487,7 +1552,7 @@ PLANTS = (
         "if key in seen",
         "unique",
         50,
-        near=1,
+        near=17,
     ),
     Plant(
         "a scope that ends while its task comes back",
@@ -1514,7 +1579,7 @@ PLANTS = (
         "tr.clear(keys.unique(key))",
         "unique",
         300,
-        near=149,
+        near=14,
     ),
     Plant(
         "a task that loses its entry on the way to another partition",
@@ -1523,7 +1588,7 @@ PLANTS = (
         "old",
         "unique",
         300,
-        near=29,
+        near=22,
     ),
     Plant(
         "combined puts of one key in one round",
@@ -1532,7 +1597,7 @@ PLANTS = (
         "places[bytes([at])] = at",
         "unique",
         200,
-        near=30,
+        near=53,
     ),
     Plant(
         "a put that takes over the key of an expired task before its end",
@@ -1559,7 +1624,7 @@ PLANTS = (
         "record = sound_record(change.tr.snapshot.get(change.shape.keys.task(current.id)).value, current.id)",
         "unique",
         50,
-        near=2,
+        near=0,
     ),
     Plant(
         "a replace of the data of a taken task",
@@ -1646,7 +1711,7 @@ PLANTS = (
         "pass",
         "groups",
         100,
-        near=24,
+        near=21,
     ),
     Plant(
         "a sweep of ended tasks that does not conflict with another",
@@ -1655,7 +1720,7 @@ PLANTS = (
         "pass",
         "retained",
         200,
-        near=15,
+        near=30,
     ),
     Plant(
         "a sweep that leaves an ended task in the index of its key",
@@ -1672,6 +1737,7 @@ PLANTS = (
         "False",
         "retained",
         50,
+        near=1,
     ),
     Plant(
         "pages of ended tasks that begin with the oldest",
@@ -1680,6 +1746,7 @@ PLANTS = (
         "limit=limit",
         "retained",
         50,
+        near=3,
     ),
     Plant(
         "a wait that watches the result, and not its task",
@@ -1705,7 +1772,7 @@ PLANTS = (
         "change.read([target.id])[0] or held(change, target)",
         "results",
         200,
-        near=36,
+        near=9,
     ),
     Plant(
         "a sweep of results that are not over yet",
@@ -1714,6 +1781,7 @@ PLANTS = (
         "keys.result_times",
         "results",
         50,
+        near=1,
     ),
     Plant(
         "a sweep that leaves the pieces of a result",
@@ -1825,6 +1893,7 @@ PLANTS = (
         "sum(used) - 1",
         "limited",
         50,
+        near=1,
     ),
     Plant(
         "a put that does not open the lane of its task",
@@ -1866,6 +1935,7 @@ PLANTS = (
         "if False:",
         "limit_keys",
         50,
+        near=1,
     ),
     Plant(
         "a start that uses no token of its key",
@@ -1874,6 +1944,7 @@ PLANTS = (
         "pass",
         "limit_keys",
         100,
+        near=1,
     ),
     Plant(
         "a truncate that keeps the slots of keys",
@@ -1898,6 +1969,7 @@ PLANTS = (
         "if False:",
         "verified",
         50,
+        near=5,
     ),
     Plant(
         "a redrive that does not move its cursor",
@@ -1915,6 +1987,7 @@ PLANTS = (
         "if not found.is_open:",
         "redriven",
         50,
+        near=1,
     ),
     Plant(
         "a rate that each process has for itself",
@@ -1989,7 +2062,7 @@ PLANTS = (
         "hold.queue.ack(hold.database, hold.lease)",
         "awaited_tasks",
         100,
-        near=6,
+        near=1,
     ),
     Plant(
         "an empty take in a transaction that conflicts with no put",
@@ -1998,7 +2071,7 @@ PLANTS = (
         "pass",
         "composed",
         100,
-        near=17,
+        near=15,
     ),
     Plant(
         "a take that reads the pause by snapshot",
@@ -2007,6 +2080,7 @@ PLANTS = (
         "tr.snapshot.get(self.shape.keys.paused)",
         "composed",
         200,
+        near=15,
     ),
     Plant(
         "a truncate in steps that conflicts with no change of its tasks",
@@ -2024,6 +2098,7 @@ PLANTS = (
         "",
         "composed",
         100,
+        near=9,
     ),
     Plant(
         "an expired task that is offered before a sweep",
@@ -2048,6 +2123,7 @@ PLANTS = (
         "if True:",
         "composed",
         200,
+        near=3,
     ),
     Plant(
         "a full queue that does not count again after a sweep",
@@ -2065,6 +2141,7 @@ PLANTS = (
         "if False:",
         "composed",
         200,
+        near=10,
     ),
     Plant(
         "an expiry that does not count as a delete",
@@ -2090,6 +2167,7 @@ PLANTS = (
         "NUMBER.pack(0)",
         "composed",
         100,
+        near=3,
     ),
     Plant(
         "a take from a bag that does not go around",
@@ -2116,6 +2194,7 @@ PLANTS = (
         "(keys.contents, keys.classed, keys.class_counts, keys.all_steps)",
         "composed",
         100,
+        near=1,
     ),
     Plant(
         "a take of a named session that a power cut may undo",
@@ -2148,6 +2227,7 @@ PLANTS = (
         "len(ready) == len(timers)",
         "keyed",
         20,
+        near=1,
     ),
     Plant(
         "a return that ends a cancelled task, and a power cut may undo it",
@@ -2228,6 +2308,7 @@ PLANTS = (
         "sorted(_result(one) for one in of)",
         "processes",
         20,
+        near=1,
     ),
     Plant(
         "a slot marked as answered before its results are there",
@@ -2245,6 +2326,7 @@ PLANTS = (
         "    self._asked[slot] += 1\n    try:\n        written =",
         "processes",
         20,
+        near=16,
     ),
     Plant(
         "results read at the place of another slot",
@@ -2261,6 +2343,7 @@ PLANTS = (
         "request.version, request.order = version, results.index(result)",
         "processes",
         20,
+        near=1,
     ),
     Plant(
         "an interrupted leader that keeps its lock",
@@ -2287,6 +2370,7 @@ PLANTS = (
         "if False:\n                if not self._decided:",
         "processes",
         50,
+        near=2,
     ),
     Plant(
         "a leader of threads that wakes no successor",
@@ -2303,6 +2387,7 @@ PLANTS = (
         "None",
         "processes",
         20,
+        near=1,
     ),
     Plant(
         "a request that loses its reads on the way to another process",
@@ -2361,6 +2446,7 @@ PLANTS = (
         "    pass",
         "rings",
         150,
+        near=65,
     ),
     Plant(
         "a look at the log that begins one commit too late",
@@ -2369,6 +2455,7 @@ PLANTS = (
         "read_since(txn, self._seen_version + 1)",
         "rings",
         50,
+        near=7,
     ),
     Plant(
         "a doorbell that clears its marks when it is rung",
@@ -2446,6 +2533,7 @@ PLANTS = (
         "pass",
         "emptied",
         50,
+        near=1,
     ),
     Plant(
         "a watch with an error that passes, taken for a refusal",
@@ -2463,6 +2551,7 @@ PLANTS = (
         "stored",
         "weighty",
         50,
+        near=1,
     ),
     Plant(
         "an item above the bound of a serve that is never served",
@@ -2480,6 +2569,7 @@ PLANTS = (
         "combiner.claim(count_max, 10**9)",
         "weighty",
         100,
+        near=1,
     ),
     Plant(
         "an expired task ends the batch of the takes behind it",
@@ -2514,6 +2604,7 @@ PLANTS = (
         "    self._unlock()\n    self._marks[0] = self._next",
         "processes",
         50,
+        near=1,
     ),
     Plant(
         "a process that leads in an epoch that is over",
@@ -2522,6 +2613,7 @@ PLANTS = (
         "if True:",
         "processes",
         50,
+        near=8,
     ),
     Plant(
         "a floor that is that of the first item delivered",
@@ -2530,6 +2622,7 @@ PLANTS = (
         "min(2**62, *(",
         "crowd",
         50,
+        near=1,
     ),
     Plant(
         "takes that are undone together, and counted as one",
@@ -2546,7 +2639,7 @@ PLANTS = (
         "",
         "cancels",
         300,
-        near=7,
+        near=33,
     ),
     Plant(
         "an undone take of a cancelled task that stays counted",
@@ -2559,7 +2652,7 @@ PLANTS = (
 """,
         "crossed",
         50,
-        near=12,
+        near=4,
     ),
     Plant(
         "a session with the ttr of its last opener",
@@ -2585,7 +2678,7 @@ PLANTS = (
         "return True",
         "takeover",
         300,
-        near=58,
+        near=143,
     ),
     Plant(
         "a renewal of a lease that is over",
@@ -2603,7 +2696,7 @@ PLANTS = (
         "entry.deadline_us < now_us + 3_000_000",
         "waits",
         500,
-        near=214,
+        near=101,
     ),
     Plant(
         "an end of a session that reads its heartbeat by snapshot",
@@ -2612,7 +2705,7 @@ PLANTS = (
         "tr.snapshot.get(keys.heartbeat(session))",
         "takeover",
         900,
-        near=570,
+        near=7,
     ),
     Plant(
         "a commit whose record is not flushed",
@@ -2621,6 +2714,7 @@ PLANTS = (
         "pass",
         "processes",
         20,
+        near=1,
     ),
     Plant(
         "a record that is flushed before it is written",
@@ -2653,7 +2747,7 @@ PLANTS = (
         "pass",
         "partitions",
         150,
-        near=1,
+        near=20,
     ),
     Plant(
         "a flag that is cleared without its range",
@@ -2662,7 +2756,7 @@ PLANTS = (
         "pass",
         "partitions",
         150,
-        near=20,
+        near=2,
     ),
     Plant(
         "a put that goes by an old plan",
@@ -2671,7 +2765,7 @@ PLANTS = (
         "check = int",
         "partitions",
         200,
-        near=11,
+        near=92,
     ),
     Plant(
         "a key that moves before its old partition is empty of it",
@@ -2698,7 +2792,7 @@ PLANTS = (
         "if True",
         "partitions",
         200,
-        near=34,
+        near=4,
     ),
     Plant(
         "an id that forgets its partition",
@@ -2761,6 +2855,7 @@ PLANTS = (
         "[freed(record) for record in noted]",
         "hooked",
         50,
+        near=2,
     ),
     Plant(
         "a take that gives nothing after a sweep of expired tasks",
@@ -2778,6 +2873,7 @@ PLANTS = (
         "edges.bury(",
         "outages",
         50,
+        near=2,
     ),
     Plant(
         "a burial that is taken back from the row of a run that has ended",
@@ -2794,8 +2890,8 @@ PLANTS = (
         "min(leader.until, self._renew_at)",
         "leader.until",
         "waits",
-        200,
-        near=110,
+        600,
+        near=470,
     ),
     Plant(
         "a wait that goes on after its timeout",
@@ -2804,6 +2900,7 @@ PLANTS = (
         "self._renew_at",
         "waits",
         50,
+        near=1,
     ),
     Plant(
         "a heartbeat that comes after the deadline of its session",
@@ -2812,6 +2909,7 @@ PLANTS = (
         "2 * self.ttr",
         "fleet",
         100,
+        near=12,
     ),
     Plant(
         "a holder that settles its items in another order",
@@ -2900,6 +2998,7 @@ PLANTS = (
         "pass",
         "told",
         50,
+        near=1,
     ),
     Plant(
         "a page that its bytes cut short, and is taken for the last one",
@@ -2908,6 +3007,7 @@ PLANTS = (
         "len(ahead) > limit",
         "weighty",
         50,
+        near=3,
     ),
     Plant(
         "a firing that reads the state of its schedule by snapshot",
@@ -2994,6 +3094,7 @@ PLANTS = (
         "run(target,",
         "schedules",
         100,
+        near=10,
     ),
     Plant(
         "a firing that leaves the due time of its schedule",
