@@ -24,6 +24,7 @@ def hang_up_by_default() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.mark.commits_by_hand  # a page is a transaction with a timeout
 def test_a_server_serves_until_it_is_told_to_end(shell: Shell) -> None:
     """An open stream of events does not keep it."""
     ending, status = (

@@ -48,11 +48,11 @@ def test_data_is_in_the_arguments_and_on_standard_input(shell: Shell) -> None:
     """Unchanged: no shell interprets it."""
     data = ["plain", "two words", "$(id) `id` ; 'q' \\ *", "née {}", "", {"a": [1, None]}, 42]
     filled(shell, "q", *data)
-    status, out, _ = run(
+    status, out, err = run(
         shell, "--", "python3", "-c", "import sys; print([*sys.argv[1:], sys.stdin.read()])", "<{}|{}>"
     )
     texts = [value if isinstance(value, str) else json.dumps(value, separators=(",", ":")) for value in data]
-    assert status == 0
+    assert status == 0, err
     assert out.splitlines() == [str([f"<{text}|{text}>", text]) for text in texts]
 
 
@@ -70,6 +70,7 @@ def test_a_module_in_the_working_directory_is_not_imported(
     assert not (shell.folder / "planted").exists()
 
 
+@pytest.mark.commits_by_hand  # a sweep that ends by its timeout is told on standard error
 def test_with_json_output_of_commands_goes_to_standard_error(shell: Shell) -> None:
     """Standard output has JSON only."""
     filled(shell, "q", "x")

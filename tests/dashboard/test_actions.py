@@ -28,6 +28,7 @@ def bury(served: Served, queue: TaskQueue, error: str = "ValueError", data: Any 
     return id_
 
 
+@pytest.mark.commits_by_hand  # each transaction of an action has a timeout
 def test_actions_happen_on_every_engine(db: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", "fifo", root=space)
     id_ = queue.put(db, 1).id

@@ -50,6 +50,12 @@ def test_a_kill_loses_nothing_and_an_interrupt_counts(tmp_path: Path) -> None:
     assert (soak.returncode, list(tmp_path.iterdir())) == (0, [])
 
 
+def test_the_count_has_no_faults_of_the_client() -> None:
+    environment = {f"{program.FAULTS}ENABLE": "", "HOME": "/"}
+    assert program.faults_taken(environment) == {f"{program.FAULTS}ENABLE": ""}
+    assert environment == {"HOME": "/"}
+
+
 def test_a_root_with_keys_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"embedded:{tmp_path / 'data'}"
     with fdbqueue.open(url) as db:

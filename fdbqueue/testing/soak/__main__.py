@@ -7,11 +7,12 @@ promise was broken; then the keys and the notes stay. Ctrl-C ends the run early,
 """
 
 import argparse
+import os
 import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 import fdbqueue
@@ -24,6 +25,7 @@ from fdbqueue.testing.soak.subjects import SUBJECTS
 
 PROCESSES = 8
 PAUSE_S = 0.35
+FAULTS = "FDB_NETWORK_OPTION_CLIENT_BUGGIFY_"
 HEAD = f"{'subject':12} {'put':>9} {'ended':>9} {'again':>9} {'unknown':>9}"
 
 
@@ -40,12 +42,22 @@ def soaked(
     seed: int = 0,
 ) -> tuple[Crew, list[Count]]:
     """Soak, and count. `directory`, an empty one, gets the notes. Raises: RootInUse."""
+    faults = faults_taken(os.environ)
     with fdbqueue.open(setup.url) as db:
         prepare(directory, setup, db)
-    with working(Crew(directory, processes, pause_s, seed)) as crew:
+    with working(Crew(directory, processes, pause_s, seed, faults)) as crew:
         crew.wait_until_begun()
         crew.run(seconds)
     return crew, counted(directory, crew.strikes)
+
+
+def faults_taken(environment: MutableMapping[str, str]) -> dict[str, str]:
+    """Take the variables for faults of FoundationDB's client: only the killed processes have them.
+
+    The count reads hundreds of keys in a transaction, which has no chance to succeed among such faults.
+    """
+    names = [name for name in environment if name.startswith(FAULTS)]
+    return {name: environment.pop(name) for name in names}
 
 
 def prepare(directory: Path, setup: Setup, db: Database) -> None:

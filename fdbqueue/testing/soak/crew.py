@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,11 +22,20 @@ STOPPED_MAX_S = 4.0
 class Crew:
     """Processes. About every `pause_s` seconds one is stopped or killed; a killed one is replaced."""
 
-    def __init__(self, directory: Path, processes: int, pause_s: float, seed: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        processes: int,
+        pause_s: float,
+        seed: int,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`environment`: variables of the processes, beside those of this one."""
         self.strikes: list[Strike] = []
         self._interrupted = False
         self._directory = directory
         self._pause_s = pause_s
+        self._environment = environment or {}
         self._random = random.Random(seed)
         self._begun = 0
         self._stopped: dict[int, tuple[float, int]] = {}
@@ -48,7 +57,8 @@ class Crew:
         program = [sys.executable, "-m", "fdbqueue.testing.soak.process"]
         command = [*program, str(self._directory), name, str(os.getpid())]
         # In a session of its own, so that Ctrl-C reaches only the soak, which kills the processes.
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        environment = os.environ | self._environment
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
 
     def wait_until_begun(self) -> None:
         """Return once each of the first processes has begun its notes, or after an interrupt.
