@@ -24,6 +24,7 @@ MAY_READ_ENVIRONMENT: dict[str, str] = {
     "client_knobs.py": "a variable that the client library reads by itself, and that goes first",
     "cli/": "the program itself",
     "demo/": "a program as well",
+    "testing/soak/__main__.py": "a program, whose processes get variables that it must not have",
 }
 
 FUNCTION_LINES_MAX = 60

@@ -43,9 +43,10 @@ def soaked(
 ) -> tuple[Crew, list[Count]]:
     """Soak, and count. `directory`, an empty one, gets the notes. Raises: RootInUse."""
     faults = faults_taken(os.environ)
+    environment = {**os.environ, **faults}
     with fdbqueue.open(setup.url) as db:
         prepare(directory, setup, db)
-    with working(Crew(directory, processes, pause_s, seed, faults)) as crew:
+    with working(Crew(directory, processes, pause_s, seed, environment)) as crew:
         crew.wait_until_begun()
         crew.run(seconds)
     return crew, counted(directory, crew.strikes)

@@ -30,12 +30,12 @@ class Crew:
         seed: int,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`environment`: variables of the processes, beside those of this one."""
+        """`environment`: the variables of the processes, instead of those of this one."""
         self.strikes: list[Strike] = []
         self._interrupted = False
         self._directory = directory
         self._pause_s = pause_s
-        self._environment = environment or {}
+        self._environment = environment
         self._random = random.Random(seed)
         self._begun = 0
         self._stopped: dict[int, tuple[float, int]] = {}
@@ -57,8 +57,9 @@ class Crew:
         program = [sys.executable, "-m", "fdbqueue.testing.soak.process"]
         command = [*program, str(self._directory), name, str(os.getpid())]
         # In a session of its own, so that Ctrl-C reaches only the soak, which kills the processes.
-        environment = os.environ | self._environment
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, env=self._environment, start_new_session=True
+        )
 
     def wait_until_begun(self) -> None:
         """Return once each of the first processes has begun its notes, or after an interrupt.
