@@ -58,6 +58,16 @@ GROUP = [call("open", ["g/then"], 0), put("g/0", 1), call("close", "g", 2), *han
 DUE = "1.25/2026-11-25T10:00:0"
 
 SOUND: dict[str, tuple[str, Evidence]] = {
+    "a take that began before another one, whose value was released": (
+        "leases",
+        evidence(
+            put("x", 0),
+            Call("a", "take", 1, S, 3 * S, [["x", "t"]]),
+            take("x", "s", 1.25, "b"),
+            end("release", "x", "s", 1.8, "b"),
+            end("finish", "x", "t", 3),
+        ),
+    ),
     "nothing": ("leases", evidence()),
     "all handled": ("leases", evidence(put("x", 0), *handled("x", 1))),
     "an unknown put that was done": ("leases", evidence(unknown("put", ["x"], 0), *handled("x", 1))),

@@ -84,7 +84,8 @@ def given_too_early(evidence: Evidence) -> Iterator[str]:
     for value, takes in evidence.takes_of.items():
         leases = [taken for taken in takes if taken.token]
         for first, second in pairwise(leases):
-            if _is_early(evidence, first, second):
+            is_other_order = second.call.begin_us < first.end_us and not _is_early(evidence, second, first)
+            if _is_early(evidence, first, second) and not is_other_order:
                 after_s = (second.end_us - first.call.begin_us) / 1e6
                 yield f"given again {after_s:.3f} s after its take: {value}"
 
