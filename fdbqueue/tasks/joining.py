@@ -103,6 +103,8 @@ def _join(
         raise InvalidArgument(name="after", wanted=wanted, got=id_text(id_))
     tasks = put()
     if not isinstance(tasks, NoRoom):
+        [record] = change.read([id_])  # again: to make room, the put may have swept this task
+        assert record is not None  # it has not expired
         change.move([record], [with_groups(record, (*groups, member))])
     return tasks
 

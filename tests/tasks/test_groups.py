@@ -494,6 +494,17 @@ def test_several_tasks_may_wait_for_one(b: PartitionsBench) -> None:
 # Conflicts and refusals.
 
 
+def test_a_put_may_sweep_the_task_that_it_comes_after(parted: MakeBench) -> None:
+    """The put makes room, and both of the tasks before it are due: one ends, and the other is ready."""
+    b = parted("limfifottl", capacity=2)
+    parent = b.queue.put(b.db, "parent", delay=1)
+    b.queue.put(b.db, "expires", ttl=1)
+    b.clock.advance(1)
+    b.queue.put(b.db, "child", after=parent)
+    assert b.queue.statistics(b.db)["tasks"]["ready"] == 1
+    assert fdbqueue.verify(b.db, root=b.root).findings == ()
+
+
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_refused_put_after_another_task_leaves_no_group(parted: MakeBench, partitions: int) -> None:
     b = parted("limfifottl", partitions=partitions, capacity=1)
