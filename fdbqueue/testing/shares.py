@@ -39,6 +39,11 @@ SHARES: Sequence[Share] = (
         ),
     ),
     Share(
+        3.0,
+        "each pair of calls meets: it finds a missing conflict for sure",
+        ("paired",),
+    ),
+    Share(
         2.5,
         "the waiting line, receipts and combined calls are below all queues; nine planted bugs or more each",
         ("crowd", "recipe", "waits"),

@@ -49,7 +49,7 @@ M = TypeVar("M", bound=Machine)
 POINTS_MAX = 300_000
 _GENERATION_BYTES = (1, 1_000, 2_000, 10_000)  # a commit of a test has some 500
 # Shared memory if the system has it: on a disk, opening costs more than most runs.
-_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 Checker = Callable[[Trace, Database], Iterable[str]]
 """Given the trace and the final database, yields one sentence per violation."""
@@ -191,7 +191,7 @@ class Simulation:
         self._directory: SharedDirectory | None = None
 
     def _open_store(self) -> Store:
-        store = private_store(self._runtime(Host("engine")), _MEMORY)
+        store = private_store(self._runtime(Host("engine")), MEMORY)
         store.users = 1
         return store
 
@@ -228,7 +228,7 @@ class Simulation:
         meets slow replies only.
         """
         if self._directory is None:
-            self._directory = SharedDirectory(self.scheduler, self._store.env, _MEMORY)
+            self._directory = SharedDirectory(self.scheduler, self._store.env, MEMORY)
             self.limit(GENERATION_BYTES_MAX=Random(f"{self.seed} journal").choice(_GENERATION_BYTES))
         machine = self._machine(Machine, name, self.faults)
         self._start_machine(machine, partial(self._run_process, function, machine, self._directory))
@@ -274,7 +274,7 @@ class Simulation:
     @contextmanager
     def recovered(self, cut: PowerCut) -> Iterator[Database]:
         """Open the files that a power cut has left, as the first process of the next boot."""
-        with tempfile.TemporaryDirectory(prefix="fdbqueue-recovered-", dir=_MEMORY) as path:
+        with tempfile.TemporaryDirectory(prefix="fdbqueue-recovered-", dir=MEMORY) as path:
             place(cut.files, path)
             runtime = self._runtime(Host("recovery"))
             engine = ProcessDatabase(Store(Directory.open(path), runtime, private=False), runtime)

@@ -17,7 +17,7 @@ from fdbqueue.aio import runtime as aio_runtime
 from fdbqueue.aio import verbs as aio_verbs
 from fdbqueue.calls import combine, once, writes
 from fdbqueue.dead import elsewhere, pacing, redrive
-from fdbqueue.disciplines import bag, fair, key_counts, keyed, lanes, micro, places, shifts
+from fdbqueue.disciplines import bag, fair, key_counts, key_lanes, keyed, lanes, micro, places, shifts
 from fdbqueue.elements import cursor, store
 from fdbqueue.embedded import (
     batch,
@@ -3511,5 +3511,67 @@ PLANTS = (
         "emptied",
         50,
         near=9,
+    ),
+    Plant(
+        "a verb that reads its task by snapshot",
+        change.Change.read,
+        "self.tr.get(self.shape.keys.task(id_))",
+        "self.tr.snapshot.get(self.shape.keys.task(id_))",
+        "paired",
+        20,
+    ),
+    Plant(
+        "a dequeue that does not rely on the head before its item",
+        recipe.Recipe.hand_out,
+        "tr.add_read_conflict_range(",
+        "max(",
+        "paired",
+        40,
+        near=6,
+    ),
+    Plant(
+        "an acquire that reads the lock by snapshot",
+        store.Elements.refusal,
+        "tr.get(self.keys.lock(name))",
+        "tr.snapshot.get(self.keys.lock(name))",
+        "paired",
+        60,
+        near=16,
+    ),
+    Plant(
+        "a put at the edge of the capacity beside another one",
+        capacity._pass_the_gate,
+        "tr.add_read_conflict_key(keys.gate)",
+        "pass",
+        "paired",
+        90,
+        near=31,
+    ),
+    Plant(
+        "a put into a lane of a limit's key that does not rely on its place",
+        key_lanes.KeyLanes.put,
+        "tr.add_read_conflict_key(filed(record))",
+        "pass",
+        "paired",
+        80,
+        near=22,
+    ),
+    Plant(
+        "a task key that runs empty beside a put of it",
+        keyed.Keyed._rely_on,
+        "tr.add_read_conflict_range(fifo.start, stop)",
+        "pass",
+        "paired",
+        40,
+        near=5,
+    ),
+    Plant(
+        "two puts at once with one unique key",
+        unique_puts.UniquePuts._round,
+        "tr.get(shared.unique(_key(draft)))",
+        "tr.snapshot.get(shared.unique(_key(draft)))",
+        "paired",
+        180,
+        near=60,
     ),
 )

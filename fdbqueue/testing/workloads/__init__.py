@@ -83,6 +83,7 @@ _MODULES = (
     "named",
     "order",
     "outages",
+    "paired",
     "partitions",
     "pipeline",
     "processes",

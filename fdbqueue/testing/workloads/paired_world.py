@@ -1,0 +1,158 @@
+"""What each queue of the workload `paired` has: calls that it draws, and looks at all that it holds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from fdbqueue.database import Database, run
+from fdbqueue.page import Page
+from fdbqueue.seam import Transaction
+from fdbqueue.testing.soundness import told as findings
+from fdbqueue.testing.workloads.exact_calls import caught
+from fdbqueue.testing.workloads.noted import Rollback
+from fdbqueue.testing.workloads.paired_calls import Call, Look, Verb, both, shown
+from fdbqueue.testing.workloads.paired_store import Twins
+from fdbqueue.verifying.verify import AnyQueue, verify
+
+T = TypeVar("T")
+
+WITHIN, BOTH = 0.4, 0.06
+FORGETTING = ("take", "dequeue", "both", "tick", "repartition", "put", "plain put", "enqueue")
+
+
+class World:
+    """A queue, and the calls of two processes."""
+
+    forgets = False
+    """True if the memory of a process may change the answer of a call."""
+    verbs: Sequence[str] = ()
+    space: AnyQueue | None = None
+    """The queue, if it has no name."""
+
+    def __init__(self, random: Random, twins: Twins) -> None:
+        self.random, self.twins, self._number = random, twins, 0
+
+    # The queue of a run.
+
+    def opened(self, db: Database) -> Any:
+        """The handles of a process."""
+        raise NotImplementedError
+
+    def refresh(self) -> None:
+        """Look at the queue, for calls that fit to its state."""
+
+    def learn(self, answer: Any) -> None:
+        """Note the answer of a call that has happened."""
+
+    def next_time(self, now: int) -> int | None:  # noqa: ARG002  # most queues have no times
+        """The time of the next change."""
+        return None
+
+    def must_forget(self, one: Call, other: Call) -> bool:
+        """True if what processes remember may change the answers, which have to be those of the orders."""
+        return self.forgets and not {one.name, other.name}.isdisjoint(FORGETTING)
+
+    def is_loose(self, one: Call, other: Call) -> bool:  # noqa: ARG002  # most pairs are strict
+        """True if the documentation leaves the outcome of this pair open."""
+        return False
+
+    def leaves_open(self, one: Call) -> bool:  # noqa: ARG002  # most queues have one order
+        """True if this call may do anything after a conflict: the queue promises no order."""
+        return False
+
+    def promises(self, one: Call, other: Call) -> bool:  # noqa: ARG002  # most calls promise nothing
+        """True if the documentation promises that `one` does not conflict with `other`."""
+        return False
+
+    def demands(self, one: Call, other: Call, answer: Any) -> bool:  # noqa: ARG002  # as `promises`
+        """True if the documentation promises that `one`, with this answer, conflicts with `other`."""
+        return False
+
+    def seen(self, tr: Transaction) -> dict[str, Sequence[str]]:
+        """All that a transaction can see; it is rolled back."""
+        raise NotImplementedError
+
+    def names(self) -> Mapping[str, str]:
+        """The data of tasks by their ids."""
+        return {}
+
+    # Calls.
+
+    def draw(self) -> Call:
+        call = self._draw_one()
+        if call.alone or self.random.random() > BOTH:
+            return call
+        other = self._draw_one()
+        return call if other.alone else both(call, other)
+
+    def _draw_one(self) -> Call:
+        while True:
+            call: Call | None = getattr(self, f"_{self.random.choice(self.verbs)}")()
+            if call is not None:
+                return call
+
+    def forget_focus(self) -> None:
+        """Let the next call be about any task. Other calls are mostly about the task of the call before."""
+
+    def _call(
+        self,
+        name: str,
+        text: str,
+        verb: Verb,
+        *,
+        adds: Sequence[str] = (),
+        touches: Any = None,
+        alone: bool = False,
+    ) -> Call:
+        within = not alone and self.random.random() < WITHIN
+        return Call(name, text, verb, adds, within, touches, alone)
+
+    def data(self, count: int) -> list[str]:
+        """Data that no other task has."""
+        self._number += count
+        return [f"d{self._number - count + number}." for number in range(count)]
+
+    # Looks.
+
+    def look(self, db: Database) -> tuple[Look, Mapping[str, str]]:
+        """All that the store shows, and the names of its tasks."""
+        return rolled_back(db, self.seen), self.names()
+
+    def flaws(self, db: Database) -> str:
+        """The findings of a verification, as one text."""
+        spaces = [] if self.space is None else [verify(db, self.space)]
+        return "; ".join(findings(verify(db), *spaces))
+
+
+def rolled_back(db: Database, body: Callable[[Transaction], Any]) -> Any:
+    """The answer of `body`. Its writes are dropped."""
+    answers = []
+
+    def roll_back(tr: Transaction) -> None:
+        answers.append(body(tr))
+        raise Rollback
+
+    caught_rollback(db, roll_back)
+    return answers[-1]
+
+
+def caught_rollback(db: Database, body: Callable[[Transaction], None]) -> None:
+    try:
+        run(db, body)
+    except Rollback:
+        return
+
+
+def pages(look: Callable[..., Page[T]]) -> list[T]:
+    """The things of all pages of a look."""
+    found, after = list[T](), None
+    while True:
+        page = look(after=after)
+        found, after = [*found, *page], page.next
+        if after is None:
+            return found
+
+
+def text_of(verb: Callable[[Transaction], Any], tr: Transaction) -> str:
+    """The answer of a look as a text, or its error."""
+    return shown(caught(verb, tr))
