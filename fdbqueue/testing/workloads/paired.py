@@ -8,27 +8,14 @@ conflict that is missing is found for sure. The code itself, in a serial order, 
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 from fdbqueue.testing.simulation import MEMORY, Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.paired_calls import (
-    Call,
-    Look,
-    Outcome,
-    data_of,
-    in_order,
-    named,
-    shown,
-    unlikeness,
-)
-from fdbqueue.testing.workloads.paired_store import Rows, Twins, When, told
-from fdbqueue.testing.workloads.paired_world import World
+from fdbqueue.testing.workloads.paired_process import Process
+from fdbqueue.testing.workloads.paired_store import Twins
 from fdbqueue.testing.workloads.paired_worlds import drawn_world
 
 NAME = "paired"
-BEFORE = (2, 5, 10, 20)
-ORDERS = (When.BEGIN, When.AFTER)
 
 
 @workload(clients=1, steps=12, never=("die", "stall", "slow_reply", "clock_skew_s"))
@@ -56,144 +43,3 @@ def paired(simulation: Simulation, size: Size) -> Sequence[Checker]:
     for number in range(size.clients):
         simulation.client(use, f"user-{number}")
     return []
-
-
-class Process:
-    def __init__(self, twins: Twins, world: World) -> None:
-        self._random, self._twins, self._world = world.random, twins, world
-        self._handles: Any = None
-        self._seed = self._skip = 0
-        self._before: Rows = {}
-        self._there: Look | None = None
-        self._pair, self._missed = "", False
-
-    def prepare(self) -> None:
-        """Reach a state by some calls, one after the other."""
-        self._open()
-        for number in range(self._random.choice(BEFORE)):
-            if number % 5 == 0:
-                self._world.refresh()
-                self._move(0.2)
-            self._world.forget_focus()
-            side = number % 2
-            self._world.learn(self._drawn().answer(self._handles[side], self._twins.sides[side]))
-
-    def _open(self) -> None:
-        self._handles = [self._world.opened(db) for db in self._twins.sides]
-
-    def _drawn(self) -> Call:
-        self._seed += 1
-        self._twins.runtime.draw_from(f"{self._seed} before")
-        return self._world.draw()
-
-    def _move(self, chance: float) -> None:
-        """Move the clock: mostly to the next change, or to just before it."""
-        random, twins = self._random, self._twins
-        if random.random() >= chance:
-            return
-        following = self._world.next_time(twins.now)
-        if following is None or random.random() < 0.2:
-            following = twins.now + random.choice((1, 250_000, 1_000_000))
-        twins.move_to(following - random.choice((0, 0, 0, 1)))
-
-    def step(self) -> None:
-        world = self._world
-        self._move(0.4)
-        world.refresh()
-        world.forget_focus()
-        one, other = self._drawn(), self._drawn()
-        self._skip = 0 if one.within else self._random.choice((0, 0, 0, 1))
-        self._before, self._there = self._twins.rows(), None
-        self._pair = f"{one}, overlapped by {other}"
-        overlapped = self._happen(one, other, When.BEFORE_COMMIT, None)
-        trap = self._twins.trap
-        if trap.sprung is not None:
-            self._require_promised(one, other, trap.conflicted, overlapped.answers[0])
-            is_open = trap.conflicted and world.leaves_open(one)
-            if not is_open and not world.is_loose(one, other):
-                self._require_serial(one, other, overlapped, trap.sprung, trap.conflicted)
-        world.learn(overlapped.answers)
-
-    def _require_promised(self, one: Call, other: Call, conflicted: bool, answer: Any) -> None:
-        """Raises: AssertionError for a conflict, or none, against the promise of a docstring."""
-        pair = f"{self._world}: {one}, which {other} overlaps"
-        refused = conflicted and self._world.promises(one, other)
-        assert not refused, f"{pair}, conflicts, and the promise is that it does not"
-        missing = not conflicted and self._world.demands(one, other, answer)
-        assert not missing, f"{pair}, does not conflict, and the promise is that it does"
-
-    def _happen(self, one: Call, other: Call, when: When, at: int | None) -> Outcome:
-        """Make both calls."""
-        twins, answers, seed = self._twins, {}, self._seed
-        if self._world.must_forget(one, other):
-            twins.restart()
-            self._open()
-
-        def interrupt() -> None:
-            random_bytes, random = twins.runtime.random_bytes, twins.runtime.random
-            twins.runtime.draw_from(f"{seed} other")
-            answers[1] = other.answer(self._handles[1], twins.second)
-            twins.runtime.random_bytes, twins.runtime.random = random_bytes, random
-
-        twins.trap.set(when, interrupt, self._skip, at)
-        twins.trap.seed = f"{seed} one" if one.within else None
-        twins.runtime.draw_from(f"{seed} one")
-        answers[0] = one.answer(self._handles[0], twins.first)
-        twins.trap.other = None
-        self._missed = 1 not in answers
-        if self._missed:
-            interrupt()
-        return Outcome((answers[0], answers[1]), twins.rows())
-
-    def _require_serial(self, one: Call, other: Call, found: Outcome, at: int, conflicted: bool) -> None:
-        """Raises: AssertionError, which ends the run as a violation, if neither order has this outcome."""
-        unlike: dict[When, str] = {}
-        for when in ORDERS if conflicted else reversed(ORDERS):
-            self._twins.set_back(self._before)
-            serial = self._in_order(one, other, when, at)
-            is_equal = serial.answers == found.answers and told(serial.rows) == told(found.rows)
-            there = None if is_equal else self._look(serial.answers)
-            self._twins.set_back(found.rows)
-            if there is None:
-                return
-            difference = unlikeness(self._seen(found), there, one, other)
-            if difference is None:
-                return
-            unlike[when] = difference
-        self._refuse(one, other, self._seen(found), unlike)
-
-    def _in_order(self, one: Call, other: Call, when: When, at: int) -> Outcome:
-        """Make both calls, one after the other."""
-        found, trap = self._happen(one, other, when, at), self._twins.trap
-        if self._missed and trap.committing not in (None, at):
-            # This process knows more than before, and needs fewer transactions.
-            self._twins.set_back(self._before)
-            found = self._happen(one, other, when, trap.committing)
-        return found
-
-    def _seen(self, found: Outcome) -> Look:
-        """The look at the store after the overlapping calls; it is looked at once."""
-        if self._there is None:
-            flaws = self._world.flaws(self._twins.own)
-            assert not flaws, f"{self._world}: after {self._pair}: {flaws}"
-            self._there = self._look(found.answers)
-        return self._there
-
-    def _refuse(self, one: Call, other: Call, seen: Look, unlike: dict[When, str]) -> None:
-        raise AssertionError(
-            f"{self._world}: {other} overlaps {one}. "
-            f"The answers are {seen['answer of the one']} and {seen['answer of the other']}. "
-            f"Beside the order in which it comes first: {unlike[When.BEGIN]}. "
-            f"Beside that in which it comes last: {unlike[When.AFTER]}"
-        )
-
-    def _look(self, answers: tuple[Any, Any]) -> Look:
-        """The answers and all that the store shows, with the names of tasks."""
-        seen, names = self._world.look(self._twins.own)
-        names = {**names, **dict(data_of(answers))}
-        texts = {
-            "answer of the one": [shown(answers[0])],
-            "answer of the other": [shown(answers[1])],
-            **seen,
-        }
-        return {name: in_order(name, [named(text, names) for text in lines]) for name, lines in texts.items()}
