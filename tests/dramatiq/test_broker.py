@@ -12,6 +12,7 @@ from dramatiq.errors import ConnectionClosed, QueueJoinTimeout, QueueNotFound
 
 import fdbqueue
 from fdbqueue.dramatiq import FdbQueueBroker
+from tests.support import wait_until
 
 JOIN_MS = 60_000
 
@@ -152,6 +153,27 @@ def test_a_consumer_holds_no_more_than_its_prefetch(broker: FdbQueueBroker) -> N
     consumer.ack(first)
     assert next(consumer) is not None
     consumer.close()
+
+
+def test_a_thread_runs_messages_in_the_order_of_their_sends(broker: FdbQueueBroker) -> None:
+    """The thread is paused until its worker has fetched all five."""
+    ran: list[int] = []
+    note = dramatiq.actor(ran.append, actor_name="note")
+    worker = dramatiq.Worker(broker, worker_threads=1)
+    worker.queue_prefetch = 10
+    worker.start()
+    try:
+        (thread,) = worker.workers
+        thread.pause()
+        thread.paused_event.wait()
+        for number in range(5):
+            note.send(number)
+        wait_until(lambda: worker.work_queue.qsize() == 5)
+        worker.resume()
+        broker.join("default", timeout=JOIN_MS)
+    finally:
+        worker.stop()
+    assert ran == [0, 1, 2, 3, 4]
 
 
 def test_messages_of_a_closed_consumer_are_ready_at_once(broker: FdbQueueBroker) -> None:
