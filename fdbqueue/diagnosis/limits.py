@@ -10,7 +10,7 @@ from fdbqueue.diagnosis.check import Check, fine, warning
 from fdbqueue.limiting.holders import ask_holders, ask_key_holders
 from fdbqueue.limiting.key_state import KeyState
 from fdbqueue.limiting.keys import LimitKeys, shown_key
-from fdbqueue.limiting.rule import rule_of
+from fdbqueue.limiting.state import ask_by_snapshot
 from fdbqueue.overview.figures import Figures, LimitFigures
 from fdbqueue.reached import LimitHolder
 from fdbqueue.root_keys import RootKeys
@@ -35,7 +35,7 @@ class SeenHolders:
 
 def see_holders(database: Database, keys: RootKeys, figures: Figures) -> dict[str, list[SeenHolders]]:
     """The holders of the limits that have no free slot, at most limits.LIMIT_HOLDERS_SHOWN of each. Of a
-    limit that counts each key apart, those of its keys without a free slot.
+    limit that counts each key apart, those of its keys without a free slot, and those of tasks without a key.
 
     Reads by snapshot. Round trips: 2 for each of these limits, 3 for one that counts keys apart.
     """
@@ -53,18 +53,21 @@ def _holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list[See
 
 
 def _key_holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list[SeenHolders]:
-    """The holders of full keys, among the first limits.DIAGNOSED_LIMIT_KEYS_MAX ones that tasks use."""
+    """The holders of full keys, among the first limits.DIAGNOSED_LIMIT_KEYS_MAX ones that tasks use. Before
+    them those of tasks without a key, if these use all slots that are theirs.
+    """
     of_limit, most = LimitKeys(keys.prefix, name), limits.DIAGNOSED_LIMIT_KEYS_MAX
-    rule = tr.snapshot.get(of_limit.row)
+    of_no_key, keyless = ask_by_snapshot(tr.snapshot, of_limit), ask_holders(tr.snapshot, of_limit)
     rows = tr.snapshot.get_range(of_limit.counts.start, of_limit.counts.stop, limit=most).to_list()
-    states = [
-        KeyState(of_limit, of_limit.parts_of(row.key)[1], rule_of(rule.value), row.value) for row in rows
-    ]
-    full = [state.key for state in states if state.free(round(now * 1_000_000)) == 0]
+    rule, now_us = of_no_key().rule, round(now * 1_000_000)
+    states = [KeyState(of_limit, of_limit.parts_of(row.key)[1], rule, row.value) for row in rows]
+    full = [state.key for state in states if state.free(now_us) == 0]
     asked = [
         (key, ask_key_holders(tr.snapshot, of_limit, key)) for key in full[: limits.DIAGNOSED_FULL_KEYS_MAX]
     ]
-    return [
+    told = f"the limit {name}, of tasks that name it without a key,"
+    found = [_seen(tr, keys, told, keyless(), now)] if of_no_key().free(now_us) == 0 else []
+    return found + [
         _seen(tr, keys, f"the key {shown_key(key)!r} of the limit {name}", reply(), now)
         for key, reply in asked
     ]

@@ -75,6 +75,20 @@ def test_slots_of_a_key_that_dead_sessions_hold_are_told(still: Database, clock:
     assert found.data["dead"] == 2
 
 
+def test_slots_of_dead_tasks_without_a_key_are_told(still: Database, clock: StillClock) -> None:
+    Limit.set(still, "tenant", slots=1, per_key=True)
+    queue = TaskQueue.create(still, "orders", "fifottl", ttr=600, task_limits=["tenant"])
+    queue.put(still, "x", limits=["tenant"])
+    assert queue.take(still, 0, session=Session(still, ttr=5)) is not None
+    clock.advance(60)
+    [found] = told(still, "limits")
+    assert found.severity == Severity.WARNING
+    assert found.text == (
+        "the limit tenant, of tasks that name it without a key, has no free slot, and 1 of its first 1"
+        " holders are tasks of dead sessions, such as one of orders"
+    )
+
+
 def test_a_group_that_burials_hold_is_told(still: Database) -> None:
     assert told(still, "groups") == []
     queue, group = TaskQueue.create(still, "q"), Group.create(still)
