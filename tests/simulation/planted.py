@@ -1929,6 +1929,15 @@ PLANTS = (
         50,
     ),
     Plant(
+        "a slot of a limit that tasks name, and no watch of its bell",
+        under.Limits.__init__,
+        "for keys in self._keys.values()]",
+        "for keys in self._of_all.values()]",
+        "laned",
+        100,
+        near=1,
+    ),
+    Plant(
         "an end that opens no lane of the key that it frees",
         under.Limits._give_keys_back,
         "if waits and may_open:",

@@ -21,6 +21,7 @@ from fdbqueue.testing.workloads.limited_checks import (
     starts_in_bounds,
 )
 from fdbqueue.testing.workloads.limited_clients import Opened, start
+from fdbqueue.testing.workloads.limited_wakes import wake_across, wakes_reach_other_queues
 
 KINDS = ("fifottl", "limfifottl")
 SETS: Sequence[list[str] | None] = (None, [SLOTS], [SLOTS], [STARTS], [SLOTS, STARTS])
@@ -41,9 +42,17 @@ def laned(simulation: Simulation, size: Size) -> Sequence[Checker]:
             q.put(client.db, "x", delay=delay, limits=client.random.choice(SETS))
             client.pause(0.2)
 
-    start(simulation, size, opened, produce, at_end=pass_by)
+    start(simulation, size, opened, produce, at_end=pass_by, at_last=wake)
     in_bounds = starts_in_bounds(lambda _, task: STARTS in task.limits)
-    return [*map(exact_statistics, NAMES), *PROMISES, in_bounds, none_is_held_up, no_watch_left_behind]
+    counted, ends = map(exact_statistics, NAMES), (none_is_held_up, wakes_reach_other_queues)
+    return [*counted, *PROMISES, in_bounds, *ends, no_watch_left_behind]
+
+
+def wake(client: Client, queues: Sequence[TaskQueue]) -> None:
+    """Let a slot come back in each queue, and a take wait in the other one."""
+    one, other = queues
+    wake_across(client, one, other, [SLOTS], per_key=False)
+    wake_across(client, other, one, [SLOTS], per_key=False)
 
 
 def pass_by(client: Client, q: TaskQueue) -> None:

@@ -28,6 +28,7 @@ from fdbqueue.testing.workloads.limited_checks import (
     starts_in_bounds,
 )
 from fdbqueue.testing.workloads.limited_clients import Opened, start
+from fdbqueue.testing.workloads.limited_wakes import wake_across, wakes_reach_other_queues
 
 KEYS: Sequence[Any] = ("a", 2)
 SETS: Sequence[Any] = (
@@ -53,14 +54,21 @@ def limit_keys(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.pause(0.2)
 
     simulation.client(partial(delete_at_times, times=size.steps), "deleter")
-    start(simulation, size, opened, produce, at_end=pass_by)
+    start(simulation, size, opened, produce, at_end=pass_by, at_last=wake)
     in_bounds = [starts_in_bounds(partial(_is_of, key)) for key in (None, *KEYS)]
-    counted = map(exact_statistics, NAMES)
-    return [*counted, *PROMISES, *in_bounds, none_is_held_up, nothing_is_left, no_watch_left_behind]
+    counted, ends = map(exact_statistics, NAMES), (none_is_held_up, nothing_is_left, wakes_reach_other_queues)
+    return [*counted, *PROMISES, *in_bounds, *ends, no_watch_left_behind]
 
 
 def _is_of(key: Any, _: str, task: Any) -> bool:
     return STARTS in task.limits and bool(task.limits[STARTS] == key)
+
+
+def wake(client: Client, queues: Sequence[TaskQueue]) -> None:
+    """Let a slot come back, and a take of the other queue wait for it: of a key, and of tasks without one."""
+    one, other = queues
+    wake_across(client, one, other, {SLOTS: "f"}, per_key=True)
+    wake_across(client, other, one, [SLOTS], per_key=True)
 
 
 def delete_at_times(client: Client, times: int) -> None:

@@ -30,6 +30,7 @@ from fdbqueue.testing.workloads.tasks import ENOUGH_S, counted_and_found, total
 
 Produce = Callable[[Client, TaskQueue], object]
 AtEnd = Callable[[Client, TaskQueue], object]
+AtLast = Callable[[Client, Sequence[TaskQueue]], object]
 
 
 class Opened:
@@ -71,14 +72,15 @@ def start(
     opened: Opened,
     produce: Produce,
     at_end: AtEnd = lambda _client, _queue: None,
+    at_last: AtLast = lambda _client, _queues: None,
 ) -> None:
-    """Start all clients. `at_end` is called with each queue once no task is left."""
+    """Start all clients. Once no task is left, `at_end` is called with each queue, and `at_last` with all."""
     for at in range(len(NAMES)):
         simulation.client(lambda client, at=at: produce(client, opened(client, at)), f"producer-{at}")
         for number in range(size.clients):
             simulation.client(partial(_work, opened=opened, size=size, at=at), f"worker-{at}-{number}")
     simulation.client(partial(_operate, opened=opened, size=size), "operator")
-    simulation.afterwards(partial(_survive, opened=opened, at_end=at_end), "survivor")
+    simulation.afterwards(partial(_survive, opened=opened, at_end=at_end, at_last=at_last), "survivor")
 
 
 def _work(client: Client, opened: Opened, size: Size, at: int) -> None:
@@ -103,7 +105,7 @@ def _operate(client: Client, opened: Opened, size: Size) -> None:
                 q.repartition(client.db, client.random.choice((2, 3)))
 
 
-def _survive(client: Client, opened: Opened, at_end: AtEnd) -> None:
+def _survive(client: Client, opened: Opened, at_end: AtEnd, at_last: AtLast) -> None:
     queues = opened.all(client)
     client.runtime.sleep(QUIET_S)
     until = client.runtime.monotonic() + ENOUGH_S
@@ -112,6 +114,7 @@ def _survive(client: Client, opened: Opened, at_end: AtEnd) -> None:
             _finish_one(client, q)
     for q in queues:
         at_end(client, q)
+    at_last(client, queues)
     client.call(NAMES[0], "slots", None, lambda: Limit.open(client.db, SLOTS).used)
     for q in queues:
         if q.options.get("partitions", 1) == 1:
