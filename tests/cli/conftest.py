@@ -16,12 +16,16 @@ from tests.conftest import CLUSTER_FILE
 def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
     """The program, with a new database, or a new root on the cluster."""
     if request.param == "embedded":
-        yield Shell(f"embedded:{tmp_path}/data", [], tmp_path)
+        shell = Shell(f"embedded:{tmp_path}/data", [], tmp_path)
+        yield shell
+        shell.end()
         return
     if CLUSTER_FILE is None:
         pytest.skip("FDB_CLUSTER_FILE names no cluster")
     root = ["fdbqueue-test-cli", os.urandom(8).hex()]
-    yield Shell(f"fdb:{CLUSTER_FILE}", root, tmp_path)
+    shell = Shell(f"fdb:{CLUSTER_FILE}", root, tmp_path)
+    yield shell
+    shell.end()
     with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
         db.clear_range_startswith(Subspace(tuple(root)).key())
 

@@ -10,6 +10,9 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Bury
 
+GO = "go"
+"""The file that ends the tasks of `held`."""
+
 
 def nothing(task: Any) -> None:
     """End at once."""
@@ -39,6 +42,14 @@ def counted(tr: Any, task: Any) -> None:
     """Count each task in its transaction, in a subspace that the environment names."""
     space = Subspace(("fdbqueue-test", os.environ["JOBS_SPACE"]))
     tr.add(space.pack((task.data,)), (1).to_bytes(8, "little"))
+
+
+def held(task: Any) -> None:
+    """Report the start, then run until the test lets all tasks go."""
+    folder = Path(os.environ["JOBS_FOLDER"])
+    (folder / task.id).touch()
+    while not (folder / GO).exists():
+        time.sleep(0.01)
 
 
 def slow(task: Any) -> None:

@@ -38,15 +38,23 @@ class Shell:
         self.where = ["--url", url, *(["--root", "/".join(root)] if root else [])]
         self.root = root
         self.folder = folder
+        self._started: list[subprocess.Popen[str]] = []
 
     def program(self, *arguments: str) -> list[str]:
         return [*PROGRAM, *self.where, *arguments]
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(
+        process: subprocess.Popen[str] = subprocess.Popen(
             self.program(*arguments), text=True, **(usual | {"cwd": self.folder} | options)
         )
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Kill the programs that a failed test has left: they would go on for ever."""
+        for process in self._started:
+            process.kill()
 
     def run(self, *arguments: str, given: str | None = None, **options: Any) -> tuple[int, str, str]:
         """Return the status, the standard output and the standard error."""

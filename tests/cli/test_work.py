@@ -24,6 +24,7 @@ from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.supervisor import FleetStatus
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.signals import Signals
+from tests.cli.jobs import GO
 from tests.cli.shell import Shell, Within, read_all, rest_of
 from tests.cli.test_queues import root_of
 from tests.queue_support import faulty
@@ -43,6 +44,12 @@ def filled(shell: Shell, name: str, *data: Any, kind: str = "fifottl", **options
 def statistics(shell: Shell, name: str = "q") -> dict[str, dict[str, int]]:
     with fdbqueue.open(shell.url) as db:
         return TaskQueue.open(db, name, root=root_of(shell)).statistics(db)
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> None:
+    """Read standard error up to a line with these words."""
+    assert process.stderr is not None
+    assert any(words in line for line in process.stderr)
 
 
 def without_progress(said: str) -> str:
@@ -197,13 +204,15 @@ def test_the_modules_of_the_working_directory_are_found(shell: Shell, tmp_path: 
 
 
 def test_sigterm_lets_running_tasks_finish_and_takes_no_more(shell: Shell, tmp_path: Path) -> None:
-    filled(shell, "q", 1, 1, 1, 1)
+    filled(shell, "q", *range(4))
     (tmp_path / "begun").mkdir()
     environment = os.environ | {"JOBS_FOLDER": str(tmp_path / "begun")}
-    arguments = ("q", f"{JOBS}:slow", "--processes", "1", "--threads", "2")
+    arguments = ("q", f"{JOBS}:held", "--processes", "1", "--threads", "2", "--grace", "600")
     working = shell.start("work", *arguments, cwd=HERE, env=environment)
     wait_until(lambda: len(list((tmp_path / "begun").iterdir())) == 2)
     working.send_signal(signal.SIGTERM)
+    read_until(working, "taking no more")
+    (tmp_path / "begun" / GO).touch()
     _, err = rest_of(working)
     assert (working.returncode, err.splitlines()[-1].startswith("fdbqueue: 2 done in ")) == (0, True)
     found = statistics(shell)["tasks"]
@@ -217,10 +226,7 @@ def test_the_second_signal_ends_running_tasks_at_once(shell: Shell, tmp_path: Pa
     working = shell.start("work", "q", f"{JOBS}:slow", "--processes", "1", cwd=HERE, env=environment)
     wait_until(lambda: any((tmp_path / "begun").iterdir()))
     working.send_signal(signal.SIGINT)
-    assert working.stderr is not None
-    for line in working.stderr:
-        if "a second signal ends them at once" in line:  # two pending signals may arrive as one
-            break
+    read_until(working, "a second signal ends them at once")  # two pending signals may arrive as one
     working.send_signal(signal.SIGINT)
     rest_of(working)
     assert working.returncode == 0
