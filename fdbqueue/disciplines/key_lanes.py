@@ -138,7 +138,7 @@ class KeyLanes:
         state = KeyState(lane.limit, lane.key, rule_of(asked.rule.value), asked.count.value)
         has_room = state.has_room(now_us)
         lane.begin(tr, head, has_room)
-        if not has_room and state.due_us:  # a clock that is ahead may have put the next look off
+        if not has_room and state.over_us:  # a clock that is ahead has put the next look off, or has done it
             state.refill(tr, state.full_ns, now_us)
 
     # Looks:

@@ -19,6 +19,7 @@ from fdbqueue.limiting.keys import (
     OF_KEY,
     OPEN,
     OVER,
+    PARKED,
     Held,
     LanePlace,
     LimitKeys,
@@ -73,19 +74,29 @@ class KeyChecks:
             yield task_key(self._keys, held, place)
         elif side != KEY_HOLDER:
             yield lane_at(self._keys.prefix, limit, key, LanePlace(*place)).state
+            yield from (limit.count(key), limit.due(0, key))
 
     def _judge_of_key(self, limit: LimitKeys, row: Row, rest: list[Any], seen: Seen) -> Iterator[Suspect]:
         key, side, *place = rest
         if side == KEY_HOLDER:
             yield from self._judge_holder(limit, row, key, place, seen)
             return
-        stands = stands_of(seen.value(lane_at(self._keys.prefix, limit, key, LanePlace(*place)).state))
-        is_right = stands is not None and bool(stands.head) == (side == OPEN)
-        if not is_right and seen.value(limit.walk) is None:
-            text = (
-                f"A row of the key {shown_key(key)!r} of {limit.name!r} names a lane that stands otherwise."
-            )
+        if seen.value(limit.walk) is None:
+            yield from self._judge_lane(limit, row, key, side, LanePlace(*place), seen)
+
+    def _judge_lane(
+        self, limit: LimitKeys, row: Row, key: bytes, side: int, place: LanePlace, seen: Seen
+    ) -> Iterator[Suspect]:
+        stands = stands_of(seen.value(lane_at(self._keys.prefix, limit, key, place).state))
+        told = f"the key {shown_key(key)!r} of {limit.name!r}"
+        state = KeyState(limit, key, rule_of(seen.value(limit.row)), seen.value(limit.count(key)))
+        if stands is None or bool(stands.head) != (side == OPEN):
+            text = f"A row of {told} names a lane that stands otherwise."
             yield Suspect(Flaw.STRAY, row.key, text, self._mending, lambda tr: tr.clear(row.key))
+        elif side == PARKED and not (_opens_later(state) or seen.value(limit.due(0, key)) is not None):
+            text = f"Nothing opens a parked lane of {told}: its tasks wait for ever."
+            mend = partial(_settle, limit, key)
+            yield Suspect(Flaw.TIMER, row.key, text, self._mending, mend)
 
     def _judge_holder(
         self, limit: LimitKeys, row: Row, key: bytes, place: list[Any], seen: Seen
@@ -144,6 +155,17 @@ def _times_of(limit: LimitKeys, stored: bytes, key: bytes) -> list[bytes]:
     return [*times, limit.due(state.due_us, key)] if state.due_us else times
 
 
+def _opens_later(state: KeyState) -> bool:
+    """True if the end of a task, or the time of a token, opens the parked lanes of the key."""
+    is_of_slots = state.rule is not None and state.rule.is_of_slots
+    return bool(state.due_us) or (is_of_slots and not state.has_room(0))
+
+
+def _settle(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
+    """Let the next sweep look at the lanes of the key."""
+    tr.set(limit.due(0, key), b"")
+
+
 def _look_at(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
     row = tr.get(limit.count(key))
     for time in _times_of(limit, row.value or b"", key):
@@ -153,7 +175,7 @@ def _look_at(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
 def _take_back(limit: LimitKeys, key: bytes, row: Row, tr: Transaction) -> None:
     tr.clear(row.key)
     KeyState(limit, key, None, None).hold(tr, -1)
-    tr.set(limit.due(0, key), b"")
+    _settle(limit, key, tr)
 
 
 def _recount(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
@@ -161,7 +183,7 @@ def _recount(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
     row, holders = tr.get(limit.count(key)), limit.key_holders(key)
     missing = len(tr.get_range(holders.start, holders.stop).to_list()) - number_of(row.value)
     KeyState(limit, key, None, None).hold(tr, missing)
-    tr.set(limit.due(0, key), b"")
+    _settle(limit, key, tr)
 
 
 def miscounted_total(database: Database, limit: LimitKeys, mending: str) -> Suspect | None:

@@ -1964,6 +1964,15 @@ PLANTS = (
         200,
     ),
     Plant(
+        "a put by a slow clock that parks its key for ever",
+        key_lanes.KeyLanes._lead,
+        "if not has_room and state.over_us:",
+        "if not has_room and state.due_us:",
+        "limit_keys",
+        200,
+        near=36,
+    ),
+    Plant(
         "a task that moves on, and its timer stays",
         change.Change._depart,
         "tr.clear(keys.timer(record.timer_us, record.id))",

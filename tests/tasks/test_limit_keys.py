@@ -8,6 +8,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, DeadLetters, Limit, Schedule, Session, TaskQueue, Why, limits, verify
+from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, LimitInUse, LimitNotFound
 from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -45,6 +46,13 @@ def rows(db: Database) -> list[bytes]:
         for part in (keys.counts, keys.of_keys, keys.dues, keys.overs)
     ]
     return [bytes(row.key) for part in under for row in db.get_range(part.start, part.stop)]
+
+
+def settle_once(b: Bench) -> None:
+    """Do the part of one sweep that opens lanes of keys."""
+    of_queue = b.queue._shape.limits
+    assert of_queue is not None
+    run(b.db, lambda tr: of_queue.ask_settle(tr, b.db.runtime.now_us())())
 
 
 def sound(db: Database) -> bool:
@@ -367,3 +375,43 @@ def test_a_key_in_more_lanes_than_one_transaction_turns(
         queue.ack(b.db, task)
         swept(b)
     assert rows(b.db) == []
+
+
+def test_a_clock_that_is_behind_leaves_no_key_parked(
+    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the clock of one process the token of a key has come, and by that of the next one it has not."""
+    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    b = keyed()
+    other = TaskQueue.create(b.db, "other", task_limits=[CALLS])
+    for queue in (b.queue, b.queue, b.queue, other):
+        queue.put(b.db, "x", limits={CALLS: "a"})
+    assert len(b.taken_data()) == 2
+    b.clock.advance(10)
+    settle_once(b)  # opens one lane of the two, and leaves the rest to the next sweep
+    b.clock.advance(-5)
+    swept(b)
+
+    b.clock.advance(20)
+    found = [*b.taken_data(), *other.take_many(b.db, 9, session=b.session)]
+
+    assert len(found) == 2
+    assert sound(b.db)
+
+
+def test_a_put_by_a_clock_that_is_behind_does_not_wait_for_ever(keyed: Callable[..., Bench]) -> None:
+    b = keyed()
+    other = TaskQueue.create(b.db, "other", task_limits=[CALLS])
+    for _ in range(3):
+        b.put("x", limits={CALLS: "a"})
+    assert len(b.taken_data()) == 2
+    b.clock.advance(10)
+    b.sweep()  # opens the lane of the key
+    b.clock.advance(-1)
+    other.put(b.db, "y", limits={CALLS: "a"})
+
+    b.clock.advance(20)
+    swept(b)
+
+    assert other.take(b.db, 0, session=b.session) is not None
+    assert sound(b.db)

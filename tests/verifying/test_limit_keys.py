@@ -8,7 +8,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
 from fdbqueue.disciplines.lanes import Lanes
-from fdbqueue.limiting.key_state import number_bytes
+from fdbqueue.limiting.key_state import KeyState, number_bytes
 from fdbqueue.limiting.keys import OPEN, PARKED, Held, LanePlace, LimitKeys, encode_held
 from fdbqueue.packed_key import key_bytes
 from fdbqueue.parking.lane_keys import OPEN as OPEN_STATE
@@ -44,6 +44,14 @@ def late_head(db: Database) -> None:
     db.set(state, OPEN_STATE + b"\x7f" * 24)
 
 
+def forget_due(db: Database) -> None:
+    """A key without a token has a lane, and its row no time at which that opens."""
+    TaskQueue.open(db, "q").put(db, 6, limits={"calls": "a"})
+    state = KeyState(STARTS, A, None, db.get(STARTS.count(A)))
+    db.clear(STARTS.due(state.due_us, A))
+    db.set(STARTS.count(A), number_bytes(state.full_ns) + number_bytes(0) + number_bytes(state.over_us))
+
+
 CORRUPTIONS: dict[str, tuple[Callable[[Database], Any], set[Flaw]]] = {
     "a pointer is missing": (lambda db: db.clear(pointer(db)), {Flaw.STATE}),
     "a pointer is another one's": (lambda db: db.set(pointer(db) + b"x", B), {Flaw.STRAY}),
@@ -74,9 +82,10 @@ CORRUPTIONS: dict[str, tuple[Callable[[Database], Any], set[Flaw]]] = {
         {Flaw.VALUE, Flaw.COUNTER},
     ),
     "the row counts too many": (lambda db: db.add(SLOTS.count(A), number_bytes(2)), {Flaw.COUNTER}),
-    "the row is missing": (lambda db: db.clear(SLOTS.count(A)), {Flaw.COUNTER}),
+    "the row is missing": (lambda db: db.clear(SLOTS.count(A)), {Flaw.COUNTER, Flaw.TIMER}),
     "the total counts too many": (lambda db: db.add(SLOTS.total, number_bytes(2)), {Flaw.COUNTER}),
     "the time of a key is missing": (lambda db: db.clear(first(db, STARTS.overs)), {Flaw.TIMER}),
+    "nothing opens a parked lane": (forget_due, {Flaw.TIMER}),
     "a time has no key": (lambda db: db.set(STARTS.due(7, B), b""), {Flaw.TIMER}),
 }
 
