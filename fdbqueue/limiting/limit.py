@@ -294,9 +294,9 @@ def _delete(tr: Transaction, keys: LimitKeys) -> None:
         raise LimitInUse(name=keys.name, used=used)
     tr.clear(keys.row)
     if first():  # the lanes of its keys stay with their tasks: sweeps open them
+        tr.clear_range(keys.beside.start, keys.of_keys.start)
+        tr.clear_range(keys.of_keys.stop, keys.beside.stop)
         tr.set(keys.walk, b"")
-        for under in (keys.cells, keys.bell, keys.total):
-            tr.clear(under)
     else:
         tr.clear_range(keys.beside.start, keys.beside.stop)
 

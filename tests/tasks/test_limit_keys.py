@@ -193,6 +193,22 @@ def test_a_deleted_limit_limits_no_key(keyed: Callable[..., Bench]) -> None:
     assert sound(b.db)
 
 
+def test_a_limit_that_is_set_anew_knows_no_token_of_its_keys(keyed: Callable[..., Bench]) -> None:
+    """The row of a key with tokens is none of slots: it told an immense number of them in use."""
+    b = keyed()
+    for number in range(4):
+        b.put(number, limits={CALLS: "a"})
+    assert b.taken_data() == [0, 1]
+
+    Limit.delete(b.db, CALLS)
+    Limit.set(b.db, CALLS, slots=1, per_key=True)
+    swept(b)
+
+    assert b.taken_data() == [2]
+    assert [(one.key, one.used) for one in Limit.keys(b.db, CALLS)] == [("a", 1)]
+    assert sound(b.db)
+
+
 def test_a_truncate_lets_other_queues_go_on(
     keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
