@@ -1858,7 +1858,7 @@ PLANTS = (
         "tr.snapshot.get(keys.row), tr",
         "limited",
         100,
-        near=8,
+        near=12,
     ),
     Plant(
         "the end of a lease that keeps the slot of a task that is ready again",
@@ -1935,7 +1935,6 @@ PLANTS = (
         "for keys in self._of_all.values()]",
         "laned",
         100,
-        near=1,
     ),
     Plant(
         "an end that opens no lane of the key that it frees",
@@ -1944,7 +1943,6 @@ PLANTS = (
         "if False:",
         "limit_keys",
         50,
-        near=1,
     ),
     Plant(
         "a start that uses no token of its key",

@@ -109,7 +109,8 @@ def _survive(client: Client, opened: Opened, at_end: AtEnd, at_last: AtLast) -> 
     queues = opened.all(client)
     client.runtime.sleep(QUIET_S)
     until = client.runtime.monotonic() + ENOUGH_S
-    while any(total(q, client.db) for q in queues) and client.runtime.monotonic() < until:
+    # Each look makes this process sweep the queue: leases that are over in one hold slots of the other one.
+    while sum(total(q, client.db) for q in queues) and client.runtime.monotonic() < until:
         for q in queues:
             _finish_one(client, q)
     for q in queues:
