@@ -1,5 +1,6 @@
 """What each queue of the workload `paired` has: calls that it draws, and looks at all that it holds."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ WITHIN, BOTH = 0.4, 0.06
 FORGETTING = ("take", "dequeue", "both", "tick", "repartition", "put", "plain put", "enqueue")
 
 
-class World:
+class World(ABC):
     """A queue, and the calls of two processes."""
 
     forgets = False
@@ -34,14 +35,14 @@ class World:
 
     # The queue of a run.
 
+    @abstractmethod
     def opened(self, db: Database) -> Any:
         """The handles of a process."""
-        raise NotImplementedError
 
-    def refresh(self) -> None:
+    def refresh(self) -> None:  # noqa: B027  # queues of items need none
         """Look at the queue, for calls that fit to its state."""
 
-    def learn(self, answer: Any) -> None:
+    def learn(self, answer: Any) -> None:  # noqa: B027  # queues of items need none
         """Note the answer of a call that has happened."""
 
     def next_time(self, now: int) -> int | None:  # noqa: ARG002  # most queues have no times
@@ -68,9 +69,9 @@ class World:
         """True if the documentation promises that `one`, with this answer, conflicts with `other`."""
         return False
 
+    @abstractmethod
     def seen(self, tr: Transaction) -> dict[str, Sequence[str]]:
         """All that a transaction can see; it is rolled back."""
-        raise NotImplementedError
 
     def names(self) -> Mapping[str, str]:
         """The data of tasks by their ids."""
@@ -91,7 +92,7 @@ class World:
             if call is not None:
                 return call
 
-    def forget_focus(self) -> None:
+    def forget_focus(self) -> None:  # noqa: B027  # queues of items need none
         """Let the next call be about any task. Other calls are mostly about the task of the call before."""
 
     def _call(
