@@ -5,7 +5,8 @@ use: then each task is in the file as it was at some moment of the export. Each 
 definition: a queue that is dropped, created anew or repartitioned meanwhile ends the export.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -75,8 +76,9 @@ class Export:
         with ExportFile(path, header) as file:
             if file.state.is_finished:
                 return
+            schedules = self.schedules_by_queue()
             for name in self._left(file.state.last):
-                _OneQueue(self, file, name).require_fit()
+                _OneQueue(self, file, name).require_fit(schedules)
             for name in self._left(file.state.last):
                 yield from _OneQueue(self, file, name).run()
                 file.sync()
@@ -91,6 +93,17 @@ class Export:
         while found := self.registry.names(self.database, after):
             yield from (one.name for one in found if not is_left_out(one))
             after = found[-1].name
+
+    def schedules_by_queue(self) -> Mapping[str, Sequence[str]]:
+        """The schedules that put into each queue. None if schedules stay behind."""
+        found, root = defaultdict[str, list[str]](list), Subspace((), self.registry.keys.prefix)
+        after: str | None = None if self.leave_out else ""
+        while after is not None:
+            page = list_schedules(self.database, after=after, root=root)
+            for one in page:
+                found[one.queue].append(one.name)
+            after = page.next
+        return found
 
 
 def is_left_out(definition: Definition) -> bool:
@@ -115,13 +128,15 @@ class _OneQueue:
             raise QueueNotFound(name=name)
         self._definition = Definition.listed(name, self._stored)
 
-    def require_fit(self) -> None:
-        """Judge the queue as it is now. Raises: ExportRefused, UnknownKind, DefinitionUnreadable."""
+    def require_fit(self, schedules: Mapping[str, Sequence[str]]) -> None:
+        """Judge the queue as it is now, with the schedules by queue.
+
+        Raises: ExportRefused, UnknownKind, DefinitionUnreadable.
+        """
         _, pause = self._sections()
         if pause is not None:
             self._require_paused(run(self._database, partial(_value_of, key=pause)))
-        if not self._export.leave_out:
-            self._require_no_schedules()
+        self._require_none_of(schedules)
 
     def run(self) -> Iterator[Exported]:
         name, counts = self._definition.name, Counts()
@@ -167,8 +182,8 @@ class _OneQueue:
         definition, there = self._definition, self._file.state.queue
         begun = QueueLine(definition.name, definition.id, definition.kind, dict(definition.options), takes)
         if there is None:
-            if not self._export.leave_out:
-                self._require_no_schedules()
+            # A schedule may have come since the first look, while other queues were written.
+            self._require_none_of(self._export.schedules_by_queue())
             self._file.write([*self._limits(), begun])
             return begun
         if (there.name, there.id, there.kind, there.options) != (
@@ -218,14 +233,9 @@ class _OneQueue:
             if rule is not None:
                 yield LimitLine(name, rule)
 
-    def _require_no_schedules(self) -> None:
+    def _require_none_of(self, schedules: Mapping[str, Sequence[str]]) -> None:
         """Raises: ExportRefused for a queue into which schedules put tasks."""
-        after: str | None = ""
-        names, root = list[str](), Subspace((), self._registry.keys.prefix)
-        while after is not None:
-            page = list_schedules(self._database, after=after, root=root)
-            names += [one.name for one in page if one.queue == self._definition.name]
-            after = page.next
+        names = schedules.get(self._definition.name)
         if names:
             told = ", ".join(map(repr, names))
             raise self._refused(

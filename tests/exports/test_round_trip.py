@@ -1,6 +1,7 @@
 """A queue that is exported and imported is the same queue: its contents, its order, its statistics."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -8,8 +9,10 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue, verify
 from fdbqueue.errors import ExportRefused, ImportUnfinished, QueueExists
+from fdbqueue.exports import exporting
 from fdbqueue.exports.exporting import Export
 from fdbqueue.registry.registry import IMPORTING, Registry
+from fdbqueue.schedules.schedule import list_schedules
 from tests.exports.support import (
     KINDS,
     LARGE,
@@ -209,6 +212,27 @@ def test_schedules_are_left_out_only_if_asked(tmp_path: Path, target: Database) 
     with pytest.raises(ExportRefused, match="nightly"):
         export(target, tmp_path / "1")
     assert export(target, tmp_path / "2", leave_out=True) == {"jobs": {}}
+
+
+def test_a_schedule_that_comes_after_the_first_look_is_refused(tmp_path: Path, target: Database) -> None:
+    for name in ("first", "second"):
+        TaskQueue.create(target, name).pause(target)
+    steps = Export(target, Registry()).run(tmp_path / "export")
+    assert next(steps).name == "first"
+    Schedule.create(target, "nightly", every=3_600, queue="second")
+    with pytest.raises(ExportRefused, match="nightly"):
+        list(steps)
+
+
+def test_the_first_look_lists_the_schedules_once_for_all_queues(
+    tmp_path: Path, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second", "third"):
+        TaskQueue.create(target, name).pause(target)
+    lists = Mock(side_effect=list_schedules)
+    monkeypatch.setattr(exporting, "list_schedules", lists)
+    export(target, tmp_path / "export")
+    assert lists.call_count == 1 + 3
 
 
 def test_a_temporary_queue_is_passed_over(tmp_path: Path, target: Database) -> None:
