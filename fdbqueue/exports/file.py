@@ -27,14 +27,15 @@ from fdbqueue.exports.lines import (
     QueueLine,
     line_of,
     line_to_json,
+    opening_of,
 )
 
 DIGEST_BYTES = 8
 _DIGITS = 2 * DIGEST_BYTES
-_OURS = _DIGITS + len(b' {"line":"export"')
-"""Bytes of a first line that tell an export from another file."""
-_END, _END_BYTES_MAX = b' {"line":"end",', 200
-"""A part of the last line of a finished export, and more than the bytes of that line."""
+_FIRST = b" " + opening_of(Header)
+"""The bytes behind the digits of a first line. They tell an export from another file."""
+_END, _END_BYTES_MAX = b" " + opening_of(End), 200
+"""The bytes behind the digits of the last line of a finished export, and more than the bytes of that line."""
 _DAMAGED = "it is a finished export, and damaged: name another file"
 
 
@@ -188,8 +189,8 @@ class ExportFile:
 def require_export(path: Path, stream: BinaryIO) -> None:
     """Raises: ExportUnusable for a file of something else. An empty file may become an export."""
     stream.seek(0)
-    first = stream.read(_OURS)
-    if first and first[_DIGITS:] != b' {"line":"export"':
+    first = stream.read(_DIGITS + len(_FIRST))
+    if first and first[_DIGITS:] != _FIRST:
         raise ExportUnusable(path=str(path), reason="it is no export of fdbqueue")
 
 

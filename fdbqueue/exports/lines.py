@@ -167,3 +167,9 @@ AnyLine = Header | LimitLine | QueueLine | Content | Mark | DoneLine | End
 line_to_json = msgspec.json.Encoder().encode
 line_of: Callable[[bytes], AnyLine] = msgspec.json.Decoder(AnyLine).decode
 """Decode a line. Raises one of aside.DAMAGED."""
+
+
+def opening_of(kind: type[Line]) -> bytes:
+    """The bytes with which each line of that kind begins."""
+    config = kind.__struct_config__
+    return line_to_json({config.tag_field: config.tag}).removesuffix(b"}")
