@@ -8,6 +8,7 @@ first line, that digest is empty. Only the last line of a finished file is an `e
 
 import fcntl
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -116,17 +117,15 @@ class State(NamedTuple):
         return self._replace(place=found.place, is_finished=True) if isinstance(line, End) else self
 
 
-class ExportFile:
-    """A file that an export writes. It is locked, and the lines behind its last whole batch are cut off."""
+class _OpenFile(ABC):
+    """A file that is judged when it is opened, and closed if it is refused or its block ends."""
 
-    def __init__(self, path: Path, header: Header) -> None:
-        """Raises: ExportInUse; ExportUnusable for another file, or an export of other queues; OSError."""
-        self.path = path
-        self._stream = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")
+    def __init__(self, path: Path, stream: BinaryIO) -> None:
+        self.path, self._stream = path, stream
         try:
-            self._begin(header)
+            self._begin()
         except BaseException:
-            self._stream.close()
+            stream.close()
             raise
 
     def __enter__(self) -> Self:
@@ -135,15 +134,29 @@ class ExportFile:
     def __exit__(self, *exc: object) -> None:
         self._stream.close()
 
-    def _begin(self, header: Header) -> None:
+    @abstractmethod
+    def _begin(self) -> None:
+        """Judge the file. Raises: an error that refuses it."""
+
+
+class ExportFile(_OpenFile):
+    """A file that an export writes. It is locked, and the lines behind its last whole batch are cut off."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """Raises: ExportInUse; ExportUnusable for another file, or an export of other queues; OSError."""
+        self._header = header
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        super().__init__(path, os.fdopen(os.open(path, flags, 0o600), "r+b"))
+
+    def _begin(self) -> None:
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ExportInUse(path=str(self.path)) from None
         self.state = self._read()
         if self.state.header is None:
-            self.write([header])
-        elif (reason := _other(self.state.header, header)) is not None:
+            self.write([self._header])
+        elif (reason := _other(self.state.header, self._header)) is not None:
             raise ExportUnusable(path=str(self.path), reason=reason)
         else:
             self._stream.truncate(self.state.place.offset)
@@ -212,24 +225,12 @@ class Found(NamedTuple):
     place: Place
 
 
-class FinishedFile:
+class FinishedFile(_OpenFile):
     """A finished export. The whole file has been checked before anything of it is used."""
 
     def __init__(self, path: Path) -> None:
         """Raises: ExportUnusable, with the reason; OSError."""
-        self.path = path
-        self._stream = path.open("rb")
-        try:
-            self.header, self.queues = self._checked()
-        except BaseException:
-            self._stream.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stream.close()
+        super().__init__(path, path.open("rb"))
 
     def lines(self, place: Place) -> Iterator[Read]:
         """Read the lines behind a place. Raises: ExportUnusable if the file has changed since its check."""
@@ -238,33 +239,36 @@ class FinishedFile:
         except (Broken, ValueError) as reason:
             raise ExportUnusable(path=str(self.path), reason="it changes while it is read") from reason
 
-    def _checked(self) -> tuple[Header, dict[str, Found]]:
-        """Read the whole file. Return its first line, and its queues by name."""
+    def _begin(self) -> None:
+        """Read the whole file, and keep its first line, and its queues by name."""
         require_export(self.path, self._stream)
-        state, named, queues = State(), list[LimitLine](), dict[str, Found]()
-        number = 0
-        try:
-            for found in lines_in(self._stream, Place()):
-                if state.is_finished:
-                    raise Broken
-                number += 1
-                state = state.behind(found)
-                if isinstance(found.line, Header) and found.line.format > FORMAT:
-                    raise self._unusable(f"its format is {found.line.format}, of a newer release")
-                if isinstance(found.line, LimitLine):
-                    named.append(found.line)
-                if isinstance(found.line, QueueLine):
-                    queues[found.line.name] = Found(found.line, named, found.place)
-                    named = []
-        except Broken:
-            raise self._unusable(f"it is damaged or cut short behind line {number}") from None
-        except ExportUnusable:
-            raise
-        except ValueError as reason:
-            raise self._unusable(f"line {number + 1} is none of an export ({reason})") from reason
+        state, named, self.queues = State(), list[LimitLine](), dict[str, Found]()
+        for found in self._checked():
+            state = state.behind(found)
+            if isinstance(found.line, Header) and found.line.format > FORMAT:
+                raise self._unusable(f"its format is {found.line.format}, of a newer release")
+            if isinstance(found.line, LimitLine):
+                named.append(found.line)
+            if isinstance(found.line, QueueLine):
+                self.queues[found.line.name] = Found(found.line, named, found.place)
+                named = []
         if state.header is None or not state.is_finished:
             raise self._unusable("it is unfinished: run the same `fdbqueue export` again")
-        return state.header, queues
+        self.header = state.header
+
+    def _checked(self) -> Iterator[Read]:
+        """Read all lines. Raises: ExportUnusable for damage, and for lines that no export has."""
+        number, is_finished = 0, False
+        try:
+            for found in lines_in(self._stream, Place()):
+                if is_finished:
+                    raise Broken
+                number, is_finished = number + 1, isinstance(found.line, End)
+                yield found
+        except Broken:
+            raise self._unusable(f"it is damaged or cut short behind line {number}") from None
+        except ValueError as reason:
+            raise self._unusable(f"line {number + 1} is none of an export ({reason})") from reason
 
     def _unusable(self, reason: str) -> ExportUnusable:
         return ExportUnusable(path=str(self.path), reason=reason)
