@@ -8,7 +8,8 @@ at all, so it is judged before anything else: in a newer layout, kind and option
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,16 +51,12 @@ class Definition:
 
         Raises: LayoutNewer; DefinitionUnreadable for damage, or the value of a newer release.
         """
-        try:
+        with _damage_told(name):
             id_, kind, options, *version = layer.unpack(value)
             found, *more = version or (LAYOUT_BEFORE,)
             layout = _checked_layout(name, found)
             parsed = _mapping(msgspec.json.decode(options))
             return cls(name, _checked_id(id_), _text(kind), parsed, layout, tuple(more))
-        except LayoutNewer:
-            raise
-        except (*UNPACKING, TypeError, msgspec.MsgspecError) as reason:
-            raise DefinitionUnreadable(name=name, reason=f"{type_name(reason)}: {reason}") from reason
 
     @classmethod
     def listed(cls, name: str, value: bytes) -> "Definition":
@@ -81,11 +78,18 @@ def require_known_layout(name: str, value: bytes) -> None:
 
     Raises: LayoutNewer; DefinitionUnreadable for damage.
     """
-    try:
+    with _damage_told(name):
         _checked_layout(name, layer.unpack(value)[0])
+
+
+@contextmanager
+def _damage_told(name: str) -> Iterator[None]:
+    """Raises: DefinitionUnreadable for an error of damaged bytes."""
+    try:
+        yield
     except LayoutNewer:
         raise
-    except (*UNPACKING, TypeError) as reason:
+    except (*UNPACKING, TypeError, msgspec.MsgspecError) as reason:
         raise DefinitionUnreadable(name=name, reason=f"{type_name(reason)}: {reason}") from reason
 
 
