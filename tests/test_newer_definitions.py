@@ -33,6 +33,8 @@ NEWER = {
     "nothing": b"",
     "no tuple": b"\xff\xfe",
     "half a tuple": layer.pack((7, "fifo", options_of()))[:9],
+    "tuples in tuples": b"\x05" * 5_000,
+    "lists in lists": layer.pack((7, "fifo", b"[" * 5_000)),
 }
 
 

@@ -11,7 +11,6 @@ queue that Python 2 wrote, and texts in one of Python 3.
 The keys sort in the order of delivery, so the rest of a key behind P is the position of its entry.
 """
 
-import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,9 +20,9 @@ from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.errors import OriginUnusable
 from fdbqueue.imports.origin import Entry
+from fdbqueue.registry.definition import UNPACKING
 from fdbqueue.seam import Transaction
 
-_UNPACKING = (ValueError, IndexError, struct.error, RecursionError)
 _PACKED, _RAW, _POP = "packed", "raw", "pop"
 _COLUMNS = {"conflict": (_PACKED, 1), "item": (_PACKED, 2), "pop": (_POP, 2)}
 """The form of the value of a key, and the number of parts behind the string."""
@@ -68,7 +67,7 @@ def form_of(key: bytes) -> str | None:
     """The form of the value of a key, given without its prefix; None for a key of something else."""
     try:
         first, *rest = layer.unpack(key)
-    except _UNPACKING:
+    except UNPACKING:
         return None
     if isinstance(first, int):
         return _RAW if len(rest) == 1 else None

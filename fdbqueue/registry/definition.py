@@ -22,7 +22,7 @@ from fdbqueue.misfit import type_name
 
 UNREADABLE = "unreadable"
 """The kind, in listings, of a queue with a definition that cannot be read."""
-UNPACKING = (ValueError, IndexError, struct.error)
+UNPACKING = (ValueError, IndexError, struct.error, RecursionError)
 """Errors of the tuple layer for bytes that it has not packed."""
 ID_MAX = 2**62
 
