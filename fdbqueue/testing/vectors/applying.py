@@ -5,25 +5,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from fdbqueue import errors
 from fdbqueue.calls.once import receipts_of
 from fdbqueue.conformance.escapes import heard
 from fdbqueue.conformance.vectors import Conflicts, Keys, is_refusal, merged
 from fdbqueue.database import Database, as_database
 from fdbqueue.embedded.database import open_private
 from fdbqueue.embedded.transaction import Transaction
-from fdbqueue.errors import (
-    DefinitionUnreadable,
-    FdbQueueError,
-    GroupClosed,
-    GroupNotFound,
-    ImportUnfinished,
-    InvalidArgument,
-    QueueKindMismatch,
-    QueueNotFound,
-    UnknownKind,
-    UnknownSession,
-    UnsupportedOption,
-)
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.sessions.session import Session
 from fdbqueue.testing.vectors.runtime import VectorRuntime
@@ -31,16 +19,16 @@ from fdbqueue.testing.vectors.verbs import ROOT, Given, verb_of
 
 _ALL = (b"", b"\xff")
 _REFUSALS = (
-    DefinitionUnreadable,
-    GroupClosed,
-    GroupNotFound,
-    ImportUnfinished,
-    InvalidArgument,
-    QueueKindMismatch,
-    QueueNotFound,
-    UnknownKind,
-    UnknownSession,
-    UnsupportedOption,
+    errors.DefinitionUnreadable,
+    errors.GroupClosed,
+    errors.GroupNotFound,
+    errors.ImportUnfinished,
+    errors.InvalidArgument,
+    errors.QueueKindMismatch,
+    errors.QueueNotFound,
+    errors.UnknownKind,
+    errors.UnknownSession,
+    errors.UnsupportedOption,
 )
 """Errors of calls that docs/layout.md tells each program to refuse. Others are answers of a call."""
 
@@ -118,7 +106,7 @@ class Applier:
             return verb_of(given.kind, verb)(target, given)
         except _REFUSALS as error:
             return {"refused": type(error).__name__}
-        except FdbQueueError as error:
+        except errors.FdbQueueError as error:
             return {"error": type(error).__name__}
 
     def _session(self, database: Database, call: Mapping[str, Any]) -> Session | None:

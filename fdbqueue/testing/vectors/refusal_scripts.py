@@ -6,7 +6,6 @@ from typing import Any
 from fdb import tuple as layer
 
 from fdbqueue.conformance.escapes import heard
-from fdbqueue.database import Database
 from fdbqueue.groups.group import Group
 from fdbqueue.key_layout import LAYOUT, LAYOUT_BEFORE
 from fdbqueue.registry.definition import Definition
@@ -102,19 +101,12 @@ def arguments(applier: Applier) -> Script:
 def groups(applier: Applier) -> Script:
     """Groups that take no member, and a task that a group does not take."""
     script = Script(applier, "fifo", "fifo-closed-groups")
-    ids: list[str] = []
-
-    def body(db: Database) -> None:
-        for name in (b"the-closed-group", b"group--cancelled", b"group-of-a-batch"):
-            db.runtime.source = name.ljust  # type: ignore[attr-defined]  # a VectorRuntime
-            ids.append(Group.create(db, retain_s=60, root=ROOT).id)
-        Group(ids[0], root=ROOT).close(db)
-        Group(ids[1], root=ROOT).cancel(db)
-
-    script.given(body)
+    closed, cancelled = script.given_group("the-closed-group"), script.given_group("group--cancelled")
+    open_ = script.given_group()
+    script.given(lambda db: Group(closed, root=ROOT).close(db))
+    script.given(lambda db: Group(cancelled, root=ROOT).cancel(db))
     script.call("create", codec="bytes")
-    *closed, open_ = ids
-    for group in (*closed, b"no-group-is-this".hex()):
+    for group in (closed, cancelled, b"no-group-is-this".hex()):
         script.call("put", payload="member", group=group)
     script.call("put", payload="member", group=open_, unique="u")
     return script

@@ -7,6 +7,7 @@ from typing import Any
 from fdbqueue.conformance.escapes import escaped, told
 from fdbqueue.conformance.vectors import Keys, Step, changes
 from fdbqueue.database import Database
+from fdbqueue.groups.group import Group
 from fdbqueue.sessions.session import Session
 from fdbqueue.testing.vectors.applying import Applier
 from fdbqueue.testing.vectors.runtime import in_turn
@@ -43,10 +44,20 @@ class Script:
         """Begin with a session that takes tasks."""
 
         def body(db: Database) -> None:
-            db.runtime.source = SESSION.encode().ljust  # type: ignore[attr-defined]  # a VectorRuntime
+            _draw(db, SESSION)
             Session(db, ttr=60, root=ROOT)
 
         self.given(body)
+
+    def given_group(self, name: str = "group-of-a-batch") -> str:
+        """Begin with an open group. `name`: the 16 bytes of its id, which it returns in hexadecimal."""
+
+        def body(db: Database) -> None:
+            _draw(db, name)
+            Group.create(db, retain_s=60, root=ROOT)
+
+        self.given(body)
+        return name.encode().hex()
 
     def wait(self, seconds: float) -> None:
         self._now_us += round(seconds * _US)
@@ -68,3 +79,8 @@ class Script:
         if self._given:
             stored["given"] = {escaped(key): told(value) for key, value in self._given.items()}
         return {**stored, "steps": [step.to_json() for step in self.steps]}
+
+
+def _draw(db: Database, text: str) -> None:
+    """Let the next random bytes be this text."""
+    db.runtime.source = text.encode().ljust  # type: ignore[attr-defined]  # a VectorRuntime

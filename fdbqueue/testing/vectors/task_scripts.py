@@ -7,7 +7,6 @@ from typing import Any
 from fdbqueue.conformance.escapes import told
 from fdbqueue.database import Database, run
 from fdbqueue.disciplines.key_counts import KeyCounts, slug_of
-from fdbqueue.groups.group import Group
 from fdbqueue.limiting.limit import Limit
 from fdbqueue.limits import RECORD_PAYLOAD_BYTES_MAX
 from fdbqueue.packed_key import key_bytes
@@ -222,17 +221,11 @@ def unique(applier: Applier) -> Script:
 
 def groups(applier: Applier) -> Script:
     script = Script(applier, "fifo", "fifo-groups")
-    group: list[str] = []
-
-    def body(db: Database) -> None:
-        db.runtime.source = b"group-of-a-batch".ljust  # type: ignore[attr-defined]  # a VectorRuntime
-        group.append(Group.create(db, retain_s=60, root=ROOT).id)
-
     script.given_session()
-    script.given(body)
+    group = script.given_group()
     script.call("create", codec="bytes")
-    first = script.call("put", payload="member", group=group[0])
-    script.call("put", payload="another", group=group[0])
+    first = script.call("put", payload="member", group=group)
+    script.call("put", payload="another", group=group)
     script.call("put", payload="next", after=first[0])
     taken = _take(script, 2)
     script.call("ack", **_held(taken[0]))

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.database import Database
-from fdbqueue.groups.group import Group
 from fdbqueue.limiting.limit import Limit
 from fdbqueue.packed_key import key_bytes
 from fdbqueue.partitions.keys import SharedKeys
@@ -110,18 +109,12 @@ def partitioned_unique(applier: Applier) -> Script:
 
 def partitioned_members(applier: Applier) -> Script:
     script = Script(applier, "fifo", "fifo-partitions-group")
-    group: list[str] = []
-
-    def body(db: Database) -> None:
-        db.runtime.source = b"group-of-a-batch".ljust  # type: ignore[attr-defined]  # a VectorRuntime
-        group.append(Group.create(db, retain_s=60, root=ROOT).id)
-        TaskQueue.create(db, script.name, "fifo", codec="bytes", partitions=3, root=ROOT)
-
-    script.given(body)
-    script.call("put", payload="member", group=group[0])
-    script.call("put_many", payloads=["third", "fourth"], group=group[0])
+    group = script.given_group()
+    script.given(lambda db: TaskQueue.create(db, script.name, "fifo", codec="bytes", partitions=3, root=ROOT))
+    script.call("put", payload="member", group=group)
+    script.call("put_many", payloads=["third", "fourth"], group=group)
     script.call("truncate")
-    script.call("put", payload="of the next epoch", group=group[0])
+    script.call("put", payload="of the next epoch", group=group)
     return script
 
 
