@@ -9,6 +9,7 @@ import fdbqueue
 from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
 from fdbqueue.disciplines.lanes import UNNAMED, Lanes
 from fdbqueue.records.keys import ID_BYTES
+from tests.verifying.corruptions import Corruptions, require_found_and_mended
 
 API, MAILS = b"\x01", b"\x02"
 """Lanes."""
@@ -34,7 +35,7 @@ def file_elsewhere(db: Database) -> None:
     db.clear(old)
 
 
-CORRUPTIONS: dict[str, tuple[Callable[[Database], Any], set[Flaw]]] = {
+CORRUPTIONS: Corruptions = {
     "a lane with tasks is closed": (lambda db: db.clear(lanes_of(db).open_key(API)), {Flaw.STATE}),
     "an entry is missing": (lambda db: db.clear(entry(db, API)), {Flaw.STATE, Flaw.COUNTER}),
     "an entry and its lane are missing": (
@@ -65,13 +66,7 @@ def db() -> Any:
 def test_a_corruption_is_found_and_mended(
     db: Database, corrupt: Callable[[Database], Any], flaws: set[Flaw]
 ) -> None:
-    assert not verify(db).findings
-    corrupt(db)
-
-    assert {finding.flaw for finding in verify(db).findings} == flaws
-    verify(db, mend=True)
-
-    assert not verify(db).findings
+    require_found_and_mended(db, corrupt, flaws)
     assert sorted(task.data for task in TaskQueue.open(db, "q").take_many(db, 9)) == [1, 2]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
+from fdbqueue import Database, Flaw, Limit, TaskQueue
 from fdbqueue.disciplines.lanes import Lanes
 from fdbqueue.limiting.key_state import KeyState, number_bytes
 from fdbqueue.limiting.keys import OPEN, PARKED, Held, LanePlace, LimitKeys, encode_held
@@ -15,6 +15,7 @@ from fdbqueue.parking.lane_keys import OPEN as OPEN_STATE
 from fdbqueue.parking.lane_keys import LaneKeys
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from tests.verifying.corruptions import Corruptions, require_found_and_mended
 
 ROOT = RootKeys(DEFAULT_ROOT).prefix
 SLOTS, STARTS = LimitKeys(ROOT, "tenant"), LimitKeys(ROOT, "calls")
@@ -52,7 +53,7 @@ def forget_due(db: Database) -> None:
     db.set(STARTS.count(A), number_bytes(state.full_ns) + number_bytes(0) + number_bytes(state.over_us))
 
 
-CORRUPTIONS: dict[str, tuple[Callable[[Database], Any], set[Flaw]]] = {
+CORRUPTIONS: Corruptions = {
     "a pointer is missing": (lambda db: db.clear(pointer(db)), {Flaw.STATE}),
     "a pointer is another one's": (lambda db: db.set(pointer(db) + b"x", B), {Flaw.STRAY}),
     "a state is missing": (
@@ -109,13 +110,6 @@ def db() -> Any:
 def test_a_corruption_is_found_and_mended(
     db: Database, corrupt: Callable[[Database], Any], flaws: set[Flaw]
 ) -> None:
-    assert not verify(db).findings
-    corrupt(db)
-
-    assert {finding.flaw for finding in verify(db).findings} == flaws
-    for _ in range(3):
-        verify(db, mend=True)
-
-    assert not verify(db).findings
+    require_found_and_mended(db, corrupt, flaws, 3)
     assert Limit.open(db, "tenant").used == 1
     assert [task.data for task in TaskQueue.open(db, "q").take_many(db, 9)] == [4]

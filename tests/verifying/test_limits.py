@@ -10,6 +10,7 @@ from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
 from fdbqueue.limiting.keys import Held, LimitKeys, cells_bytes, encode_held
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from tests.verifying.corruptions import Corruptions, require_found_and_mended
 
 KEYS = LimitKeys(RootKeys(DEFAULT_ROOT).prefix, "api")
 STRANGER = KEYS.holder(1, id_bytes("0" * 31 + "1"))
@@ -20,7 +21,7 @@ def held(db: Database) -> bytes:
     return bytes(row.key)
 
 
-CORRUPTIONS: dict[str, tuple[Callable[[Database], Any], set[Flaw]]] = {
+CORRUPTIONS: Corruptions = {
     "a holder is missing": (lambda db: db.clear(held(db)), {Flaw.STATE, Flaw.COUNTER}),
     "a holder has no task": (
         lambda db: db.set(STRANGER, encode_held(Held(3, "q", 0, b"s"))),
@@ -46,14 +47,7 @@ def db() -> Any:
 def test_a_corruption_is_found_and_mended(
     db: Database, corrupt: Callable[[Database], Any], flaws: set[Flaw]
 ) -> None:
-    assert not verify(db).findings
-    corrupt(db)
-
-    assert {finding.flaw for finding in verify(db).findings} == flaws
-    for _ in flaws:
-        verify(db, mend=True)
-
-    assert not verify(db).findings
+    require_found_and_mended(db, corrupt, flaws, len(flaws))
     assert Limit.open(db, "api").used == 1
 
 

@@ -1,6 +1,6 @@
 """Partitions are verified like queues, with the keys that they share; planted corruptions are found."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,13 @@ from fdbqueue.database import run
 from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.disciplines.key_state import state_of, state_to_bytes
 from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.line.keys import LineKeys, Ticket, renewal_value
 from fdbqueue.records.keys import TaskKeys, id_bytes
 from fdbqueue.records.statistics import LIVE, packed
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.shape import Shape
 from tests.partitions.support import PARTITIONS, key_in, moving_key
+from tests.verifying.corruptions import BEYOND, MEND, OF_ALL_PARTITIONS, Plants, require_found_and_ended
 from tests.verifying.places import missing_id
-
-MEND = "--mend"
-TICKET = Ticket(b"s" * 10, b"r" * 12, 1)
-BEYOND = PARTITIONS + 2
 
 
 @dataclass
@@ -93,22 +89,14 @@ def held(at: Place, tr: Any) -> None:
     tr.set(keyed.state_key(key), state_to_bytes(replace(state, pointer=b"", head=b"", held=True)))
 
 
-PLANTS: dict[str, tuple[Callable[[Place, Any], object], Flaw, str]] = {
+PLANTS: Plants = {
+    **OF_ALL_PARTITIONS,
     "a record": (lambda at, tr: tr.set(at.keys(3).task(at.id_in(3)), b"no record"), Flaw.RECORD, MEND),
     "a counter": (counted, Flaw.COUNTER, MEND),
     "a counter of a task key": (counted_by_key, Flaw.KEY_COUNTER, MEND),
     "a counter of a class": (
         lambda at, tr: tr.add(at.keys(1).class_count("Odd"), b"\x01" + bytes(7)),
         Flaw.COUNTER,
-        MEND,
-    ),
-    "no flag": (lambda at, tr: tr.clear(at.shared.flag(1)), Flaw.STATE, MEND),
-    "no flag of partition 0": (lambda at, tr: tr.clear(at.shared.flag(0)), Flaw.STATE, MEND),
-    "a flag of no partition": (lambda at, tr: tr.set(at.shared.flag(BEYOND), b""), Flaw.STRAY, MEND),
-    "a bell": (lambda at, tr: tr.set(at.shared.bell, b"x"), Flaw.VALUE, MEND),
-    "a renewal in the line of all": (
-        lambda at, tr: tr.set(LineKeys(at.shared.line).renewal(TICKET), renewal_value(2**60)),
-        Flaw.STRAY,
         MEND,
     ),
     "a task that has not moved": (
@@ -133,16 +121,6 @@ PLANTS: dict[str, tuple[Callable[[Place, Any], object], Flaw, str]] = {
         Flaw.STRAY,
         "fdbqueue repartition q 7",
     ),
-    "no number of a partition": (
-        lambda at, tr: tr.set(at.shared.partitions.start + b"\x00\x15\x01", b""),
-        Flaw.UNKNOWN,
-        "Another program",
-    ),
-    "a flag within a partition": (
-        lambda at, tr: tr.set(at.keys(1).prefix + b"\x15\x18\x00", b""),
-        Flaw.UNKNOWN,
-        "Another program",
-    ),
 }
 
 
@@ -154,14 +132,7 @@ def test_partitions_in_use_are_sound(place: Place) -> None:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_corruption_of_a_partition_is_found_and_ends(place: Place, name: str) -> None:
-    plant, flaw, cure = PLANTS[name]
-    run(place.db, lambda tr: plant(place, tr))
-    found = place.verify().findings
-    assert flaw in {one.flaw for one in found}
-    assert any(cure in one.cure for one in found if one.flaw == flaw)
-    if cure == MEND:
-        assert place.verify(mend=True).sound
-        assert place.verify().findings == ()
+    require_found_and_ended(place, *PLANTS[name])
 
 
 def test_a_repartition_and_moved_tasks_are_sound(place: Place) -> None:

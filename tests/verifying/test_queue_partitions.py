@@ -1,23 +1,18 @@
 """Partitions of recipe queues are verified like queues, with the keys that they share."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Flaw, Queue, Verification, limits, verify
 from fdbqueue.database import run
-from fdbqueue.line.keys import LineKeys, Ticket, renewal_value
 from fdbqueue.partitions.keys import SharedKeys, prefix_of
 from fdbqueue.recipe.items import COUNTER
 from fdbqueue.recipe.keys import QueueKeys, suffix
+from tests.partitions.support import PARTITIONS
+from tests.verifying.corruptions import BEYOND, MEND, OF_ALL_PARTITIONS, Plants, require_found_and_ended
 
-MEND = "--mend"
-PARTITIONS = 4
-BEYOND = PARTITIONS + 2
-TICKET = Ticket(b"s" * 10, b"r" * 12, 1)
 LARGE = "x" * (3 * limits.PAYLOAD_PIECE_BYTES_MAX)
 
 
@@ -55,34 +50,16 @@ def place(db: Database, space: Subspace) -> Place:
     return Place(db, space, queue)
 
 
-PLANTS: dict[str, tuple[Callable[[Place, Any], object], Flaw, str]] = {
+PLANTS: Plants = {
+    **OF_ALL_PARTITIONS,
     "an item": (lambda at, tr: tr.set(at.first(3), b"\x01"), Flaw.RECORD, "sets it aside"),
     "a counter": (lambda at, tr: tr.add(at.keys(2).size, COUNTER.pack(2)), Flaw.COUNTER, MEND),
     "a piece": (lambda at, tr: tr.set(at.keys(1).piece(suffix(9, b"r"), 0), b"x"), Flaw.PAYLOAD, MEND),
     "a floor": (lambda at, tr: tr.set(at.keys(2).floor, b"\xff" * 8), Flaw.VALUE, MEND),
-    "no flag": (lambda at, tr: tr.clear(at.shared.flag(1)), Flaw.STATE, MEND),
-    "no flag of partition 0": (lambda at, tr: tr.clear(at.shared.flag(0)), Flaw.STATE, MEND),
-    "a flag of no partition": (lambda at, tr: tr.set(at.shared.flag(BEYOND), b""), Flaw.STRAY, MEND),
-    "a bell": (lambda at, tr: tr.set(at.shared.bell, b"x"), Flaw.VALUE, MEND),
-    "a renewal in the line of all": (
-        lambda at, tr: tr.set(LineKeys(at.shared.line).renewal(TICKET), renewal_value(2**60)),
-        Flaw.STRAY,
-        MEND,
-    ),
     "a partition too many": (
         lambda at, tr: tr.set(at.keys(BEYOND).item(suffix(0, b"r")), b"\x001"),
         Flaw.STRAY,
         f"fdbqueue repartition q {BEYOND + 1}",
-    ),
-    "no number of a partition": (
-        lambda at, tr: tr.set(at.shared.partitions.start + b"\x00\x15\x01", b""),
-        Flaw.UNKNOWN,
-        "Another program",
-    ),
-    "a flag within a partition": (
-        lambda at, tr: tr.set(at.keys(1).prefix + b"\x15\x18\x00", b""),
-        Flaw.UNKNOWN,
-        "Another program",
     ),
     "a place of a task": (lambda at, tr: tr.set(at.shared.moved(b"id"), b"\x01"), Flaw.UNKNOWN, "Another"),
 }
@@ -96,14 +73,7 @@ def test_partitions_in_use_are_sound(place: Place) -> None:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_corruption_of_a_partition_is_found_and_ends(place: Place, name: str) -> None:
-    plant, flaw, cure = PLANTS[name]
-    run(place.db, lambda tr: plant(place, tr))
-    found = place.verify().findings
-    assert flaw in {one.flaw for one in found}
-    assert any(cure in one.cure for one in found if one.flaw == flaw)
-    if cure == MEND:
-        assert place.verify(mend=True).sound
-        assert place.verify().findings == ()
+    require_found_and_ended(place, *PLANTS[name])
 
 
 def test_held_items_of_all_partitions_are_sound(place: Place) -> None:
