@@ -14,6 +14,7 @@ from fdbqueue.cli.group import cli, json_option
 from fdbqueue.cli.parameters import SecondsRange, UsablePath
 from fdbqueue.cli.show import Columns, Row, field, show
 from fdbqueue.conformance.checking import Checked, Verdict, checked
+from fdbqueue.conformance.escapes import heard_result, unescaped
 from fdbqueue.conformance.program import Program
 from fdbqueue.conformance.vectors import Vector, stored_vectors, vectors_in
 from fdbqueue.runtime import RealRuntime
@@ -77,8 +78,8 @@ def _read(file: Path | None) -> dict[str, Any]:
         return stored_vectors()
     try:
         found: dict[str, Any] = json.loads(file.read_text())
-        [*vectors_in(found)]
-        str(found["root"])
+        [heard_result(one.returns) for one in vectors_in(found)]
+        unescaped(found["root"])
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CommandError(f"{file} has no vectors: see layout/vectors.schema.json") from None
     return found

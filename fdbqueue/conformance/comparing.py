@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from fdbqueue.conformance.escapes import escaped, unescaped
+from fdbqueue.conformance.escapes import escaped, heard_result
 from fdbqueue.conformance.protocol import Answer
 from fdbqueue.conformance.vectors import Ranges, Vector
 
@@ -40,18 +40,11 @@ def _value(value: bytes | None) -> str:
 def _same_result(wanted: Any, got: Any) -> bool:
     """Errors have names of their own in each language."""
     errors = [*map(_is_error, (wanted, got))]
-    return all(errors) if any(errors) else bool(_heard(wanted) == _heard(got))
+    return all(errors) if any(errors) else bool(heard_result(wanted) == heard_result(got))
 
 
 def _is_error(result: Any) -> bool:
     return isinstance(result, dict) and "error" in result
-
-
-def _heard(result: Any) -> Any:
-    """A result, in which texts are the bytes that they stand for."""
-    if isinstance(result, list):
-        return [*map(_heard, result)]
-    return unescaped(result) if isinstance(result, str) else result
 
 
 def _of_ranges(does: str, got: Ranges, wanted: Ranges) -> Iterator[str]:

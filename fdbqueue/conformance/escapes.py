@@ -4,11 +4,14 @@ A vector is read by people, too: keys, names and payloads stay legible. In JSON,
 needs an escape. A file may store a long run of one byte as its text and a number.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 _PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b'%"\\+')
+_TEXT = re.compile(r"(?:[ -$&-~]|%[0-9A-Fa-f]{2})*")
 _TEXT_OF = [chr(byte) if byte in _PLAIN else f"%{byte:02x}" for byte in range(256)]
 
 
@@ -17,6 +20,9 @@ def escaped(data: bytes) -> str:
 
 
 def unescaped(text: str) -> bytes:
+    """The bytes that a text stands for. Raises: ValueError for a bad escape, or a character of no text."""
+    if not _TEXT.fullmatch(text):
+        raise ValueError(f"{text!r} is no text of bytes: a byte is printable ASCII, or % and two hex digits")
     return unquote_to_bytes(text)
 
 
@@ -53,3 +59,10 @@ def _part(part: str | Sequence[str | int]) -> bytes:
         return unescaped(part)
     text, times = part
     return unescaped(str(text)) * int(times)
+
+
+def heard_result(result: Any) -> Any:
+    """The result of a call, in which texts are the bytes that they stand for. Raises: ValueError."""
+    if isinstance(result, list):
+        return [*map(heard_result, result)]
+    return unescaped(result) if isinstance(result, str) else result

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.conformance.escapes import escaped, heard, unescaped
+from fdbqueue.conformance.escapes import escaped, heard, heard_result, unescaped
 from fdbqueue.conformance.vectors import Conflicts, Keys, Vector, keys_of, ranges_of, texts_of
 from fdbqueue.embedded.atomic import ADD, COMPARE_AND_CLEAR, MAX, OPERATIONS
 
@@ -73,6 +73,7 @@ def _answer(before: Keys, told: Mapping[str, Any]) -> Answer:
     conflicts = None
     if "reads" in told:
         conflicts = Conflicts(ranges_of(told["reads"]), ranges_of(told.get("writes", ())))
+    heard_result(told.get("returns"))  # a text that stands for no bytes is no result
     return Answer(after, told.get("returns"), "returns" in told, conflicts)
 
 

@@ -148,6 +148,24 @@ def test_a_program_that_is_not_there_is_a_mistake(capfd):
     assert "no-such-program: No such file or directory" in err
 
 
+@pytest.mark.parametrize("text", ["%zz", "%4", "half%", "caf\u00e9", "a\nb"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda text: {"keys": {text: ""}},
+        lambda text: {"keys": {"key": text}},
+        lambda text: {"mutations": [["set", "key", text]]},
+        lambda text: {"keys": {}, "reads": [text]},
+        lambda text: {"keys": {}, "returns": [text]},
+    ],
+    ids=["key", "value", "mutation", "range", "result"],
+)
+def test_a_text_that_stands_for_no_bytes_is_no_answer(text, part):
+    """The program means other bytes than those that a reader would guess."""
+    with pytest.raises(NoAnswer, match="is no text of bytes"):
+        answer_to(1, {}, json.dumps({"id": 1} | part(text)).encode())
+
+
 def test_a_mutation_that_there_is_not_is_named():
     line = b'{"id": 1, "mutations": [["frob", "key", "value"]]}'
     with pytest.raises(NoAnswer, match="there is no mutation 'frob'"):
