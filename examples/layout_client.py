@@ -15,7 +15,7 @@ from fdb import tuple as layer
 from msgspec import msgpack
 
 NEVER = 2**63 - 1
-OPTIONS = {"queue": {"codec", "partitions"}, "elements": {"schema"}}
+OPTIONS = {"queue": {"codec", "partitions"}, "elements": {"schema"}, "simple-elements": set[str]()}
 OF_TASKS = {"codec", "partitions", "ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "temporary"}
 OF_TASKS |= {"retain_s", "limits", "task_limits"}
 PIECE_BYTES = 90_000
@@ -247,16 +247,22 @@ def give_back(tr: Any, queue: Queue | bytes, payloads: list[bytes], random: byte
 # Elements.
 
 
-def add_element(tr: Any, queue: Queue, pieces: dict[str, bytes], digit: int, now_us: int) -> str:
-    """Add an element, and return its name. `digit`: the last one of the name, 0 to 15."""
+def add_element(tr: Any, queue: Queue | bytes, pieces: dict[str, bytes], digit: int, now_us: int) -> str:
+    """Add an element, and return its name. A simple element has one piece, with an empty name.
+
+    `digit`: the last one of the name, 0 to 15. Raises: Refused.
+    """
+    require_layout(tr, queue)
+    prefix = queue.prefix if isinstance(queue, Queue) else queue
+    elements, parts, count = (layer.pack((column,), prefix=prefix) for column in (1, 2, 4))
     minute, at_us = now_us // 60_000_000, now_us
-    while read(tr.get(queue.shared(1, name_of(minute, at_us, digit)))) is not None:
+    while read(tr.get(elements + name_of(minute, at_us, digit))) is not None:
         at_us += 1
     name, payload = name_of(minute, at_us, digit), msgpack.encode(pieces)
     for n, at in enumerate(range(0, len(payload), PIECE_BYTES)):
-        tr.set(queue.shared(2, name + number(n)), payload[at : at + PIECE_BYTES])
-    tr.set(queue.shared(1, name), b"")
-    tr.add(queue.shared(4), counters(1, _0=1))
+        tr.set(parts + name + number(n), payload[at : at + PIECE_BYTES])
+    tr.set(elements + name, b"")
+    tr.add(count, counters(1, _0=1))
     return name.decode()
 
 

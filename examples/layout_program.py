@@ -144,9 +144,10 @@ def call(tr: Transaction, asked: dict[str, Any]) -> list[bytes] | str | None:
         fair = fair_queue(tr, options)
         tasks.put(tr, fair, payloads, random[-1], now_us, **options)
         return None
-    if asked["kind"] == "elements" and verb == "add":
-        elements = queue_of(tr, root, options, ["elements"])
-        pieces = {name: text.encode() for name, text in options["pieces"].items()}
+    if asked["kind"] in ("elements", "simple-elements") and verb == "add":
+        elements = queue_of(tr, root, options, [asked["kind"]])
+        named = {name: text.encode() for name, text in options.get("pieces", {}).items()}
+        pieces = named or {"": payloads[0]}
         return client.add_element(tr, elements, pieces, random[0][0] % 16, now_us)
     raise client.Refused(f"this client has no {asked['kind']}/{verb}")
 

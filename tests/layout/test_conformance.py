@@ -20,7 +20,7 @@ VECTORS = [*vectors_in(STORED)]
 REFUSALS = [vector for vector in VECTORS if vector.refuses]
 LEFT_TO_FDBQUEUE = {"fifottl-unique": (4, 5), "fifo-groups": (4,), "fifo-limits": (4, 5)}
 LEFT_TO_FDBQUEUE |= {"utube-with-partitions": (7, 8), "utube-partitions-held-key": (3, 4, 5, 8)}
-LEFT_TO_FDBQUEUE |= {"fifottl-unique-scopes": (9,), "simple-elements": (2,)}
+LEFT_TO_FDBQUEUE |= {"fifottl-unique-scopes": (9,)}
 OF_A_QUEUE = [vector for vector in VECTORS if vector.name in ("queue#3", "queue#4", "queue#8")]
 PUTS = {"put", "put_many", "enqueue", "enqueue_many", "add"}
 PATIENCE_S = 60.0
@@ -35,7 +35,7 @@ def test_a_client_written_from_the_page_conforms():
     found = proved("right", VECTORS)
     assert {one.vector.name: one.differences for one in found if one.differences} == {}
     same = Counter(one.vector.kind for one in found if one.verdict == Verdict.SAME)
-    assert set(same) == {vector.kind for vector in VECTORS} - {"simple-elements"}
+    assert set(same) == {vector.kind for vector in VECTORS}
     left = {
         one.vector.name for one in found if one.verdict == Verdict.UNSUPPORTED and one.vector.verb in PUTS
     }

@@ -76,7 +76,7 @@ def test_each_verb_has_a_call_that_changes_something():
 
 def test_a_call_that_refuses_changes_nothing():
     refusals = [one for one in VECTORS if one.refuses]
-    assert {one.kind for one in refusals} == {"queue", "fifo", "elements", "fair-queue"}
+    assert {one.kind for one in refusals} == {"queue", "fifo", "elements", "simple-elements", "fair-queue"}
     assert all(one.before == one.after and one.conflicts is None for one in refusals)
 
 

@@ -30,6 +30,7 @@ def item_scripts(applier: Applier) -> Iterator[Script]:
     yield fair(applier)
     yield bounded_fair(applier)
     yield elements(applier)
+    yield bare_elements(applier)
     yield simple_elements(applier)
     yield taken_names(applier)
 
@@ -171,6 +172,16 @@ def elements(applier: Applier) -> Script:
     script.call("purge", maxlock=30)
     script.call("dequeue", name=second)
     script.call("drop")
+    return script
+
+
+def bare_elements(applier: Applier) -> Script:
+    """Elements over a subspace have no definition."""
+    script = Script(applier, ELEMENTS, "elements-over-a-subspace", subspace="%02bare%00")
+    name = script.call("add", pieces={"body": "hello"})
+    script.call("lock", name=name)
+    script.call("get", name=name)
+    script.call("remove", name=name)
     return script
 
 

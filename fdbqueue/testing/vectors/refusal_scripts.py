@@ -14,7 +14,7 @@ from fdbqueue.registry.subspace_layout import LAYOUT_COLUMN
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.testing.vectors.applying import Applier
 from fdbqueue.testing.vectors.script import SESSION, Script
-from fdbqueue.testing.vectors.verbs import ELEMENTS, FAIR, RECIPE, ROOT, SCHEMA
+from fdbqueue.testing.vectors.verbs import ELEMENTS, FAIR, RECIPE, ROOT, SCHEMA, SIMPLE
 
 _NEWER = LAYOUT + 1
 _PART = "a part of a newer release"
@@ -30,6 +30,8 @@ def refusal_scripts(applier: Applier) -> Iterator[Script]:
     yield definitions(applier, ELEMENTS, "add", {"schema": SCHEMA}, pieces={"body": "hello"})
     yield beside(applier, RECIPE, "enqueue", payload="first")
     yield beside(applier, FAIR, "put", key="ada", payload="a1")
+    yield beside(applier, ELEMENTS, "add", pieces={"body": "hello"})
+    yield beside(applier, SIMPLE, "add", payload="hello")
     yield temporary(applier)
     yield arguments(applier)
     yield groups(applier)

@@ -236,10 +236,14 @@ _FAIR: dict[str, Verb] = {
 
 
 def _elements(tr: Any, given: Given) -> ElementQueue:
+    if "subspace" in given.call:
+        return ElementQueue(given.subspace, SCHEMA, root=ROOT)
     return ElementQueue.named(tr, given.name, create=False, root=ROOT)
 
 
 def _simple(tr: Any, given: Given) -> SimpleElementQueue:
+    if "subspace" in given.call:
+        return SimpleElementQueue(given.subspace, root=ROOT)
     return SimpleElementQueue.named(tr, given.name, create=False, root=ROOT)
 
 
