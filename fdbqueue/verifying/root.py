@@ -116,13 +116,8 @@ class RootChecks:
         name = rest[0]
         try:
             found = Definition.from_bytes(name, row.value)
-        except LayoutNewer as error:
-            yield Suspect(Flaw.DEFINITION, row.key, str(error), "Use a newer release.")
-            return
         except DefinitionUnreadable as error:
-            drop = command("drop", name, "--yes")
-            cure = f"Use the release that made it. If it is damaged, this removes the queue: {drop}"
-            yield Suspect(Flaw.DEFINITION, row.key, str(error), cure)
+            yield unreadable(row.key, name, error)
             return
         last = seen.value(self._keys.last_id)
         if last is None or int.from_bytes(last, "little") < found.id:
@@ -209,6 +204,15 @@ class RootChecks:
             text = f"The session {session.hex()} has ended, and is still a member of a run."
             excuse = unless_ending(self._keys, session)
             yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key), [excuse])
+
+
+def unreadable(key: bytes, name: str, error: DefinitionUnreadable) -> Suspect:
+    """The finding for a definition that cannot be read, or has options that cannot."""
+    cure = "Use a newer release."
+    if not isinstance(error, LayoutNewer):
+        drop = command("drop", name, "--yes")
+        cure = f"Use the release that made it. If it is damaged, this removes the queue: {drop}"
+    return Suspect(Flaw.DEFINITION, key, str(error), cure)
 
 
 def unless_ending(keys: RootKeys, session: bytes) -> Excuse:

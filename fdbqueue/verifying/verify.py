@@ -25,7 +25,7 @@ from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.definition import UNREADABLE, Definition
-from fdbqueue.registry.registry import Registry, of_kind
+from fdbqueue.registry.registry import Registry, codec_of, of_kind, require_options
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.seam import AnyDatabase, Transaction
 from fdbqueue.tasks.kinds import is_kind
@@ -49,7 +49,7 @@ from fdbqueue.verifying.limits import miscounted_in_all
 from fdbqueue.verifying.orphans import orphans
 from fdbqueue.verifying.partitions import partitioned
 from fdbqueue.verifying.recipe import RecipeChecks
-from fdbqueue.verifying.root import RootChecks
+from fdbqueue.verifying.root import RootChecks, unreadable
 from fdbqueue.verifying.shared import Partitioned, stored_partitions, strays
 from fdbqueue.verifying.slices import Checks, Suspect, below, judged, slices
 from fdbqueue.verifying.tasks import TaskChecks
@@ -145,11 +145,14 @@ class Verifier:
             self._report(None, root.prefix, suspect, partial(_mend_at_once, suspect))
 
     def definition(self, definition: Definition) -> None:
-        """Verify a named queue, if this process knows its kind."""
+        """Verify a named queue, if this process knows its kind and its options."""
+        root = self.registry.keys
         try:
             subject = subject_named(self.registry, of_kind(definition, definition.kind))
-        except DefinitionUnreadable:
-            return  # a finding of the root
+        except DefinitionUnreadable as error:
+            found = unreadable(root.definition(definition.name), definition.name, error)
+            self._report(None, root.prefix, found, partial(_mend_at_once, found))
+            return
         except FdbQueueError as error:
             self._uncompared.append(f"The queue {definition.name!r}: {error}")
             return
@@ -260,8 +263,10 @@ def subject_named(registry: Registry, definition: Definition) -> Subject | None:
     """The named queue; None for a kind that is unknown here. Raises: as `shape_of`."""
     contents, guard, kind = registry.contents(definition), registry.guard(definition), definition.kind
     if kind == PLAIN:
+        codec_of(definition)  # it judges the options, too
         return _of_plain(registry, definition)
     if kind in (PIECES, SIMPLE):
+        require_options(definition, ["schema"] if kind == PIECES else ())
         return _of_elements(Elements(ElementKeys(contents), guard), definition.name, registered=True)
     return _of_tasks(shape_of(registry, definition), registered=True) if is_kind(kind) else None
 

@@ -1,13 +1,26 @@
 """Verification of plain, fair and element queues, and the rules of the call itself."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, FairQueue, Flaw, Queue, Session, SimpleElementQueue, TaskQueue, limits, verify
+from fdbqueue import (
+    Database,
+    ElementQueue,
+    FairQueue,
+    Finding,
+    Flaw,
+    Queue,
+    Session,
+    SimpleElementQueue,
+    TaskQueue,
+    limits,
+    verify,
+)
 from fdbqueue.database import run
 from fdbqueue.elements.keys import ElementKeys
 from fdbqueue.errors import NotADatabase, QueueNotFound, WrongType
@@ -167,6 +180,36 @@ def test_a_queue_of_an_unknown_kind_is_told(db: Database, space: Subspace) -> No
     found = verify(db, root=space)
     assert found.findings == ()
     assert found.uncompared == ("The queue 'q': its kind 'no such kind' is unknown.",)
+
+
+CREATED: dict[str, Callable[[Database, Any], object]] = {
+    "tasks": lambda db, root: TaskQueue.create(db, "q", "fifo", partitions=2, root=root),
+    "items": lambda db, root: Queue.named(db, "q", partitions=2, root=root),
+    "elements": lambda db, root: ElementQueue.named(db, "q", root=root),
+    "simple elements": lambda db, root: SimpleElementQueue.named(db, "q", root=root),
+}
+
+
+def findings_with(db: Database, root: Any, kind: str, **options: Any) -> list[Finding]:
+    """The findings of a queue whose definition has these options, too: of all queues, and by its name."""
+    CREATED[kind](db, root)
+    registry = Registry(root)
+    found = registry.find(db, "q")
+    db[registry.keys.definition("q")] = replace(found, options={**found.options, **options}).to_bytes()
+    return [one for queue in (None, "q") for one in verify(db, queue, root=root).findings]
+
+
+@pytest.mark.parametrize("plan", ["x", 7, {}, [], [0, "2"], [0, 0], [0, 999, 0, 999], [1, 4, 0, 2]], ids=repr)
+@pytest.mark.parametrize("kind", ["tasks", "items"])
+def test_a_damaged_plan_is_told(db: Database, space: Subspace, kind: str, plan: Any) -> None:
+    found = findings_with(db, space, kind, partitions=plan)
+    assert [(one.flaw, "fdbqueue drop q" in one.cure) for one in found] == [(Flaw.DEFINITION, True)] * 2
+
+
+@pytest.mark.parametrize("kind", CREATED)
+def test_an_option_that_is_unknown_here_is_told(db: Database, space: Subspace, kind: str) -> None:
+    found = findings_with(db, space, kind, option_of_a_newer_release=1)
+    assert [(one.flaw, "newer_release" in one.text) for one in found] == [(Flaw.DEFINITION, True)] * 2
 
 
 def test_a_queue_that_is_dropped_meanwhile_has_no_findings(db: Database, space: Subspace) -> None:
