@@ -1,7 +1,9 @@
 """Trouble: an error that a background thread survives. Threads that keep leases alive end for no error.
 
-The log gets each trouble at once with its traceback, and then once a minute with its count. An error may
-refuse to be formatted: `text_of` and `traceback_of` have an answer for each one.
+The log gets each trouble at once with its traceback, and then once a minute with its count. `LayoutNewer` is
+told once, without a traceback: its text says all, and only a newer release ends it.
+
+An error may refuse to be formatted: `text_of` and `traceback_of` have an answer for each one.
 
 A background thread goes on after an exception of a class in SURVIVED. Every other exception ends it:
 KeyboardInterrupt, gevent's GreenletExit, and the command line's Interrupted.
@@ -12,9 +14,11 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from types import TracebackType
 
 from fdbqueue import limits
+from fdbqueue.errors import LayoutNewer
 from fdbqueue.runtime import Runtime
 
 SURVIVED = (Exception, SystemExit)
@@ -70,11 +74,12 @@ class Troubles:
         """Log the error, unless the last minute has. Never fails."""
         # A log's handler may raise, and there is no other place to report to.
         with suppress(*SURVIVED):
-            count = self._count((title, type(error), _place_of(error)))
+            again_s = inf if isinstance(error, LayoutNewer) else limits.TROUBLE_TOLD_EVERY_S
+            count = self._count((title, type(error), _place_of(error)), again_s)
             if count is not None:
                 self._tell(log, title, error, count)
 
-    def _count(self, key: object) -> int | None:
+    def _count(self, key: object, again_s: float) -> int | None:
         """The count since the last log line; None if the trouble is not to be logged now."""
         now = self._runtime.monotonic()
         with self._lock:
@@ -82,19 +87,19 @@ class Troubles:
             if met is None:
                 if len(self._met) >= limits.TROUBLES_KEPT:
                     del self._met[next(iter(self._met))]
-                self._met[key] = _Trouble(0, now + limits.TROUBLE_TOLD_EVERY_S)
+                self._met[key] = _Trouble(0, now + again_s)
                 return 0
             met.untold += 1
             if now < met.tell_at:
                 return None
-            count, met.untold, met.tell_at = met.untold, 0, now + limits.TROUBLE_TOLD_EVERY_S
+            count, met.untold, met.tell_at = met.untold, 0, now + again_s
             return count
 
     def _tell(self, log: logging.Logger, title: str, error: BaseException, count: int) -> None:
         name, text = type(error).__name__, text_of(error)
         if count:
             log.warning("%s (%d more times): %s: %s", title, count, name, text)
-        elif self._is_away(error):
+        elif self._is_away(error) or isinstance(error, LayoutNewer):
             log.warning("%s: %s: %s", title, name, text)
         else:
             log.error("%s: %s: %s", title, name, text, exc_info=(type(error), error, error.__traceback__))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from fdbqueue import limits
+from fdbqueue.errors import LayoutNewer
 from fdbqueue.logger import logger
 from fdbqueue.trouble import Troubles, text_of, traceback_of
 from tests.support import ManualClock
@@ -65,6 +66,19 @@ def test_a_database_that_is_away_needs_no_traceback(
 ) -> None:
     troubles.met(LOG, "it fails", raised(ConnectionError("gone")))
     assert list(lines(caplog)) == ["it fails: ConnectionError: gone"]
+
+
+def test_a_newer_layout_is_told_once_without_a_traceback(
+    troubles: Troubles, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its text names the queue, the layout and the cure, and only a newer release ends it."""
+    for _ in range(121):
+        troubles.met(LOG, "it is not swept", raised(LayoutNewer(name="q", layout=2, known=1)))
+        clock.advance(1)
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("it is not swept: LayoutNewer: The queue 'q' has key layout 2, and")
+    assert not record.exc_text
 
 
 def test_the_memory_of_troubles_is_bounded(troubles: Troubles) -> None:

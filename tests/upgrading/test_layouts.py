@@ -13,6 +13,7 @@ from fdbqueue.errors import DefinitionUnreadable, LayoutNewer
 from fdbqueue.key_layout import LAYOUT
 from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import RootKeys
+from fdbqueue.sessions.keeper import keeper_of
 
 MAKERS: dict[str, Callable[[Database, Subspace], Any]] = {
     "tasks": lambda db, root: TaskQueue.create(db, "q", "utube", root=root),
@@ -105,6 +106,20 @@ def test_a_newer_layout_is_refused_with_its_cure(db: Database, space: Subspace) 
     assert set(fdbqueue.statistics(db, root=space)) == {"other"}
     (finding,) = fdbqueue.verify(db, root=space).findings
     assert finding.cure == "Use a newer release.", "a drop is refused"
+
+
+def test_sweeps_tell_a_newer_layout_in_one_line(
+    db: Database, space: Subspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = TaskQueue.create(db, "q", "fifottl", root=space)
+    queue.put(db, 1, ttl=1e-6)
+    store(db, space, LAYOUT + 1)
+    keeper = keeper_of(db, RootKeys(space))
+    for _ in range(3):
+        keeper.tick()
+    [record] = [record for record in caplog.records if "'q'" in record.getMessage()]
+    assert "has key layout 2" in record.getMessage()
+    assert not record.exc_text
 
 
 @pytest.mark.parametrize("layout", ["1", -1, 1.0, None, b"1"])
