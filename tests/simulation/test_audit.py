@@ -36,7 +36,7 @@ from fdbqueue.testing.audit.receipts import Receipts
 from fdbqueue.testing.audit.sessions import Sessions
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.trace import Operation, Trace
+from fdbqueue.testing.trace import Footprint, Operation, Trace
 
 S = 1_000_000
 NOW_US = 100 * S
@@ -260,6 +260,21 @@ def test_a_call_returns_at_its_timeout() -> None:
         for ended_s in (2.0, 3.0, 3.5, 9.0)
     ]
     assert list(late_in(trace)) == ["c waited 6.0 s longer than its timeout of 2 s"]
+
+
+@pytest.mark.parametrize(("conflicts", "judged"), [(5, 1), (6, 0)])
+def test_a_call_may_be_late_by_the_pauses_of_its_retries(conflicts: int, judged: int) -> None:
+    trace = Trace()
+    trace.operations = [Operation("c", "jobs", "take", None, 0, 1.0, ended=1, ended_s=2.5, timeout_s=0.0)]
+    trace.transactions = [
+        Footprint(who, 1, at_s, outcome, 1, 1, 9)
+        for who, at_s, outcome in (
+            *[("c", 1.0 + number / 10, "refused: 1020") for number in range(conflicts)],
+            *[("c", 0.9, "refused: 1020"), ("c", 2.6, "refused: 1020")],
+            *[("other", 1.2, "refused: 1020"), ("c", 1.2, "committed")],
+        )
+    ]
+    assert len(list(late_in(trace))) == judged
 
 
 @pytest.mark.parametrize(("done", "judged"), [(1, 0), (2, 1)])

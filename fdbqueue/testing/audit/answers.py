@@ -7,6 +7,7 @@ A kind with task keys may hold a ready task back, so the rule is for the other k
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from fdbqueue import limits
 from fdbqueue.records.keys import Record, id_text
 from fdbqueue.task import TaskState
 from fdbqueue.testing.audit.model import TaskStep
@@ -16,7 +17,10 @@ from fdbqueue.testing.trace import Operation, Trace
 TAKE = "take"
 """The name of an operation that takes tasks; its result is empty if there was none."""
 LATE_MAX_S = 1.0
-"""A call may return so long after its timeout: its last look has a few round trips, and others go first."""
+"""A call may return so long after its timeout: its last look has a few round trips, and others go first. The
+pauses before its retries come on top.
+"""
+_CONFLICT = "refused: 1020"
 SKEW_S = 10.0
 """Clocks may be so far ahead that a task with a ttl has expired for one process, and not for another."""
 
@@ -26,8 +30,18 @@ def late_in(trace: Trace) -> Iterator[str]:
     for op in trace.operations:
         if op.timeout_s is not None and op.ended_s is not None:
             late_s = op.ended_s - op.began_s - op.timeout_s
-            if late_s > LATE_MAX_S:
+            if late_s > LATE_MAX_S and late_s > LATE_MAX_S + _pauses_s(trace, op):
                 yield f"{op.client} waited {late_s:.1f} s longer than its timeout of {op.timeout_s:g} s"
+
+
+def _pauses_s(trace: Trace, op: Operation) -> float:
+    """The longest pauses before the retries of a call: each conflict with others doubles the next one."""
+    conflicts = sum(
+        tr.who == op.client and tr.outcome == _CONFLICT and op.began_s <= tr.at_s <= (op.ended_s or tr.at_s)
+        for tr in trace.transactions
+    )
+    longest = (limits.RETRY_DELAY_FIRST_S * limits.RETRY_DELAY_GROWTH**n for n in range(conflicts))
+    return sum(min(pause_s, limits.RETRY_DELAY_MAX_S) for pause_s in longest)
 
 
 @dataclass
