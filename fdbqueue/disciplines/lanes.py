@@ -34,34 +34,27 @@ UNNAMED = b"\x00"
 class _Page:
     """The first tasks of a lane, or its pointers. Its read may have begun in a lane before it."""
 
+    rows: Sequence[KeyValue] = ()
+    is_cut = False
+    """True if the lane may have more tasks, or the first ones."""
+
     def __init__(self, found: Range, under: slice, asked: int) -> None:
         """`under`: the whole lane. `asked`: number of tasks that the read returns at most."""
         self._found = found
         self.under = under
         self.asked = asked
-        self._replied: tuple[list[KeyValue], bool] | None = None
 
-    def _reply(self) -> tuple[list[KeyValue], bool]:
-        if self._replied is None:
-            start, stop, found = self.under.start, self.under.stop, self._found.to_list()
-            rows = [row for row in found if start <= row.key < stop]
-            self._replied = rows, len(found) == self.asked and bool(found[-1].key < stop)
-        return self._replied
-
-    @property
-    def rows(self) -> list[KeyValue]:
-        return self._reply()[0]
-
-    @property
-    def is_cut(self) -> bool:
-        """True if the lane may have more tasks, or the first ones."""
-        return self._reply()[1]
+    def see(self) -> Sequence[KeyValue]:
+        """Wait for the rows, and return them."""
+        start, stop, found = self.under.start, self.under.stop, self._found.to_list()
+        self.rows = [row for row in found if start <= row.key < stop]
+        self.is_cut = len(found) == self.asked and found[-1].key < stop
+        return self.rows
 
     @property
     def is_empty(self) -> bool:
         """True if the lane has no task."""
-        rows, is_cut = self._reply()
-        return not rows and not is_cut
+        return not self.rows and not self.is_cut
 
 
 class Lanes(Fifo):
@@ -77,6 +70,7 @@ class Lanes(Fifo):
         self.of_keys = KeyLanes(self.lane_keys, names, root, queue, keys.partition)
         self.names_of: Callable[[bytes], Sequence[str]] = cache(self._names_of)
         """The names of a lane. There are few lanes, and each look asks for them several times."""
+        self._lane_of: Callable[[Sequence[str], str | None], bytes] = cache(self._mask)
         self._turns = count()
         self._likely: Sequence[bytes] = ()
         """Lanes in which the last look found tasks. It is advice: the next look asks for them at once."""
@@ -89,24 +83,34 @@ class Lanes(Fifo):
         return self._kind.place(record)
 
     def lane(self, record: Record) -> bytes:
-        named, keyed = limits_named(record), keyed_limit(record)
+        extra = record.extra
+        if extra is None or not extra.limits:
+            return UNNAMED
+        return self._lane_of(extra.limits, next(iter(extra.limit_keys), None))
+
+    def _mask(self, named: Sequence[str], with_key: str | None) -> bytes:
+        """The lane of tasks that name these limits, and one of them with a key."""
         mask = sum(1 << at for at, name in enumerate(self._names) if name in named)
-        if keyed is None or keyed[0] not in self._names:
+        if with_key is None or with_key not in self._names:
             return bytes((mask,))
-        return bytes((mask, self._names.index(keyed[0]) + 1))
+        return bytes((mask, self._names.index(with_key) + 1))
 
     def filed(self, record: Record) -> bytes:
-        key: bytes = self.before(record).stop
-        return key
+        return self._start(record) + self._kind.place(record)
 
     def before(self, record: Record) -> slice:
         """The tasks in the lane of a ready one, up to its own key."""
+        start = self._start(record)
+        return slice(start, start + self._kind.place(record))
+
+    def _start(self, record: Record) -> bytes:
+        """The begin of the tasks in the lane of a ready one."""
         lane, keyed = self.lane(record), keyed_limit(record)
         if len(lane) == 1 or keyed is None:
-            start: bytes = self._keys.ready_at(lane)
+            start: bytes = self.lane_keys.plain(lane).start
         else:
             start = self.lane_keys.fifo(lane, keyed[1]).start
-        return slice(start, start + self.place(record))
+        return start
 
     def open_key(self, lane: bytes) -> bytes:
         return self.lane_keys.open_key(lane)
@@ -136,15 +140,13 @@ class Lanes(Fifo):
         return partial(self._put, tr)
 
     def _put(self, tr: Transaction, records: Sequence[Record]) -> None:
-        ready = [record for record in records if record.state == TaskState.READY]
-        if keyed := _keyed(ready):
+        if keyed := _ready_with_keys(records):
             self.of_keys.put(tr, keyed, self.lane, self.filed)
-        self._file(tr, (), ready)
+        self._file(tr, (), records)
 
     def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
         self._file(tr, olds, news)
-        ready = [one for one in (*olds, *news) if one.state == TaskState.READY]
-        if keyed := _keyed(ready):
+        if keyed := _ready_with_keys((*olds, *news)):
             self.of_keys.follow(tr, keyed, self.lane)
 
     def _file(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
@@ -154,7 +156,7 @@ class Lanes(Fifo):
             tr.set(self.open_key(lane), b"")
 
     def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
-        if keyed := _keyed(records):
+        if keyed := _ready_with_keys(records):
             self.of_keys.claim(tr, keyed, self.lane)
 
     def startable(self, tr: Transaction, limit: int, gate: Gate) -> Iterable[Record]:
@@ -190,17 +192,18 @@ class Lanes(Fifo):
         early: Mapping[bytes, _Page],
     ) -> Iterator[Record]:
         known = [row.key[len(self.open.start) :] for row in rows.to_list()]
-        found = [read_index(tr, unnamed.rows, self.mend)] if unnamed.rows else []
+        found = [read_index(tr, unnamed.rows, self.mend)] if unnamed.see() else []
         likely = list[bytes]()
         self._likely, self._lead = likely, b""
         for few in self._windows([lane for lane in known if self._room(gate, lane) != 0]):
             asked = [
                 (lane, early.get(lane) or self._ask_first(tr, lane, len(few), limit, gate)) for lane in few
             ]
-            found += [
-                self._following(tr, lane, page, limit, gate) for lane, page in asked if not page.is_empty
-            ]
-            likely += [lane for lane, page in asked if page.rows]
+            for lane, page in asked:
+                if page.see():
+                    likely.append(lane)
+                if not page.is_empty:
+                    found.append(self._following(tr, lane, page, limit, gate))
             if not unnamed.rows and likely[:1] == known[:1] and self.keyed_name(known[0]) is None:
                 self._lead = known[0]
             if len(known) > limits.LANES_KEPT:
@@ -215,10 +218,12 @@ class Lanes(Fifo):
     def _room(self, gate: Gate, lane: bytes) -> int | None:
         return gate.room(self.names_of(lane), self.keyed_name(lane))
 
-    def _windows(self, lanes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    def _windows(self, lanes: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
         """The lanes, limits.LANES_READ_MAX at a time. Other ones are first at each take, so none starves."""
         most = limits.LANES_READ_MAX
-        at = next(self._turns) * most % max(len(lanes), 1) if len(lanes) > most else 0
+        if len(lanes) <= most:
+            return [lanes] if lanes else []
+        at = next(self._turns) * most % len(lanes)
         turned = [*lanes[at:], *lanes[:at]]
         return (turned[start : start + most] for start in range(0, len(turned), most))
 
@@ -254,6 +259,7 @@ class Lanes(Fifo):
             start = page.rows[-1].key + b"\x00" if page.rows else page.under.start
             behind = slice(start, page.under.stop)
             page = _Page(self._rows(tr, behind, limit), behind, limit)
+            page.see()
 
     def _close_empty(self, tr: Transaction, asked: Iterable[tuple[bytes, _Page]]) -> None:
         for lane, page in asked:
@@ -274,9 +280,13 @@ def limits_named(record: Record) -> Sequence[str]:
     return () if record.extra is None else record.extra.limits
 
 
-def _keyed(records: Sequence[Record]) -> list[Record]:
-    """Those that name a limit with a key."""
-    return [one for one in records if one.extra is not None and one.extra.limit_keys]
+def _ready_with_keys(records: Iterable[Record]) -> list[Record]:
+    """Those that are ready, and name a limit with a key."""
+    return [
+        one
+        for one in records
+        if one.extra is not None and one.extra.limit_keys and one.state == TaskState.READY
+    ]
 
 
 def keyed_limit(record: Record) -> Keyed | None:

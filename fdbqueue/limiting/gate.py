@@ -68,14 +68,15 @@ class Gate:
         """Number of tasks with these names that may start; None for any number. `but`: a name that they have
         with keys, which counts only if its limit does not count them apart.
         """
-        self._see()
-        rooms = [self._rooms[name] for name in names if name in self._rooms and not self._skips(name, but)]
-        if self._left is not None:
-            rooms.append(self._left)
-        return min(rooms) if rooms else None
-
-    def _skips(self, name: str, but: str | None) -> bool:
-        return name == but and self._apart.counts(name)
+        if self._asked is not None:
+            self._see()
+        room = self._left
+        for name in names:
+            few = self._rooms.get(name)
+            if few is None or (name == but and self._apart.counts(name)):
+                continue
+            room = few if room is None else min(room, few)
+        return room
 
     def spend(self) -> Mapping[str, Callable[[], State]]:
         """The limits as this look has read them. A start changes them, so the second one gets none."""
@@ -105,18 +106,18 @@ class Gate:
         if self.room(names, but) == 0 or (keyed is not None and self.room_of_key(keyed) == 0):
             return False
         if self._left is not None:
-            self._left = max(0, self._left - _weight(keyed))
+            self._left = max(0, self._left - (1 if keyed is None else _weight(keyed)))
         for name in names:
-            if name in self._rooms and not self._skips(name, but):
+            if name in self._rooms and not (name == but and self._apart.counts(name)):
                 self._rooms[name] -= 1
         if keyed in self._key_rooms:
             self._key_rooms[keyed] -= 1
         return True
 
 
-def _weight(keyed: Keyed | None) -> int:
+def _weight(keyed: Keyed) -> int:
     """The number of starts for which one of a task with a key counts: it writes the key several times."""
-    return 1 if keyed is None else 1 + len(keyed[1]) // limits.KEY_BYTES_OF_A_START
+    return 1 + len(keyed[1]) // limits.KEY_BYTES_OF_A_START
 
 
 def _nothing() -> None:

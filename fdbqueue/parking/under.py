@@ -82,6 +82,8 @@ class Limits:
         were any.
         """
         asked = [(name, tr.get(keys.row)) for name, keys in self._named.items() if self._may_have_keys(name)]
+        if not asked:
+            return _none_settled
         early = {name: self._settling(name).ask(tr, now_us) for name, _ in asked if name in self._has_keys}
 
         def settle() -> bool:
@@ -346,6 +348,10 @@ def _give_back_of(tr: Transaction, keys: LimitKeys, holders: Iterable[bytes]) ->
 def _holder_bytes(name: str) -> int:
     """The bytes that a start writes for a limit at most: the value of a holder has the name of its queue."""
     return 200 + limits.QUEUE_NAME_BYTES_MAX + 4 * len(name.encode())
+
+
+def _none_settled() -> bool:
+    return False
 
 
 def _known(numbers: Iterable[int | None]) -> Iterator[int]:

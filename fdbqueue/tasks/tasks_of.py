@@ -57,6 +57,8 @@ def task_of(record: Record, data: Any) -> Task:
 
 
 def _limits_of(extra: Extra) -> dict[str, Any]:
+    if not extra.limit_keys:
+        return dict.fromkeys(extra.limits)
     return {name: key_in(extra.limit_keys.get(name, b"")) for name in extra.limits}
 
 

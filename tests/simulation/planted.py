@@ -1923,8 +1923,8 @@ PLANTS = (
     Plant(
         "a limit that one task names, and that holds up all tasks",
         limit_gate.Gate.room,
-        "for name in names if name in self._rooms and not self._skips(name, but)]",
-        "for name in self._rooms]",
+        "for name in names:",
+        "for name in self._rooms:",
         "laned",
         50,
     ),
