@@ -26,6 +26,7 @@ class DefinitionUnreadable(FdbQueueError, ValueError):
 class LayoutNewer(DefinitionUnreadable):
     """The queue {name!r} has key layout {layout}, and this release of fdbqueue knows layouts up to {known}: use a newer release. Nothing was changed."""
 
+    name: str
     layout: int
 
 

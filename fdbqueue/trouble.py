@@ -1,7 +1,7 @@
 """Trouble: an error that a background thread survives. Threads that keep leases alive end for no error.
 
 The log gets each trouble at once with its traceback, and then once a minute with its count. `LayoutNewer` is
-told once, without a traceback: its text says all, and only a newer release ends it.
+told once for each queue, without a traceback: its text says all, and only a newer release ends it.
 
 An error may refuse to be formatted: `text_of` and `traceback_of` have an answer for each one.
 
@@ -74,8 +74,11 @@ class Troubles:
         """Log the error, unless the last minute has. Never fails."""
         # A log's handler may raise, and there is no other place to report to.
         with suppress(*SURVIVED):
-            again_s = inf if isinstance(error, LayoutNewer) else limits.TROUBLE_TOLD_EVERY_S
-            count = self._count((title, type(error), _place_of(error)), again_s)
+            which: object = _place_of(error)
+            again_s = limits.TROUBLE_TOLD_EVERY_S
+            if isinstance(error, LayoutNewer):  # one place raises it for all queues
+                which, again_s = error.name, inf
+            count = self._count((title, type(error), which), again_s)
             if count is not None:
                 self._tell(log, title, error, count)
 

@@ -81,6 +81,12 @@ def test_a_newer_layout_is_told_once_without_a_traceback(
     assert not record.exc_text
 
 
+def test_the_newer_layout_of_each_queue_is_told(troubles: Troubles, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("q", "r", "q"):
+        troubles.met(LOG, "it is not swept", raised(LayoutNewer(name=name, layout=2, known=1)))
+    assert [record.getMessage().partition(" has ")[0][-3:] for record in caplog.records] == ["'q'", "'r'"]
+
+
 def test_the_memory_of_troubles_is_bounded(troubles: Troubles) -> None:
     for number in range(3 * limits.TROUBLES_KEPT):
         troubles.met(LOG, f"trouble {number}", KeyError("k"))
