@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from fdbqueue.limits import RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH, RETRY_DELAY_MAX_S
+
 TraceEvent = tuple[float, str, str, tuple[Any, ...]]  # virtual seconds, client, event, details
 
 
@@ -118,3 +120,10 @@ class Trace:
         for event in self.events:
             digest.update(repr(event).encode())
         return digest.hexdigest()
+
+
+def longest_pause_s(refusals: int) -> float:
+    """The longest pause before the next attempt of a transaction, with `refusals` refused ones before the
+    last one.
+    """
+    return min(RETRY_DELAY_FIRST_S * RETRY_DELAY_GROWTH**refusals, RETRY_DELAY_MAX_S)

@@ -7,12 +7,11 @@ A kind with task keys may hold a ready task back, so the rule is for the other k
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fdbqueue import limits
 from fdbqueue.records.keys import Record, id_text
 from fdbqueue.task import TaskState
 from fdbqueue.testing.audit.model import TaskStep
 from fdbqueue.testing.runtime import EPOCH_S
-from fdbqueue.testing.trace import Operation, Trace
+from fdbqueue.testing.trace import Operation, Trace, longest_pause_s
 
 TAKE = "take"
 """The name of an operation that takes tasks; its result is empty if there was none."""
@@ -40,8 +39,7 @@ def _pauses_s(trace: Trace, op: Operation) -> float:
         tr.who == op.client and tr.outcome == _CONFLICT and op.began_s <= tr.at_s <= (op.ended_s or tr.at_s)
         for tr in trace.transactions
     )
-    longest = (limits.RETRY_DELAY_FIRST_S * limits.RETRY_DELAY_GROWTH**n for n in range(conflicts))
-    return sum(min(pause_s, limits.RETRY_DELAY_MAX_S) for pause_s in longest)
+    return sum(map(longest_pause_s, range(conflicts)))
 
 
 @dataclass

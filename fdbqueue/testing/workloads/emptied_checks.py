@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from fdbqueue import limits
 from fdbqueue.database import Database
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.runtime import EPOCH_S
 from fdbqueue.testing.simulation import Checker
-from fdbqueue.testing.trace import Operation, Trace
+from fdbqueue.testing.trace import Operation, Trace, longest_pause_s
 from fdbqueue.testing.workloads.leftovers import nothing_left
 
 NAME = "emptied"
@@ -96,7 +95,6 @@ def _pauses_s(trace: Trace, span: Span) -> float:
             continue
         transaction = attempt.who, attempt.number
         if span[0] <= attempt.at_s <= span[1]:
-            longest_s = limits.RETRY_DELAY_FIRST_S * limits.RETRY_DELAY_GROWTH ** refused[transaction]
-            pauses_s += min(longest_s, limits.RETRY_DELAY_MAX_S)
+            pauses_s += longest_pause_s(refused[transaction])
         refused[transaction] += 1
     return pauses_s
