@@ -6,7 +6,7 @@ merges the first tasks of the lanes in that order, too. parking/lane_keys.py has
 
 A put sets the open key of its lane blindly, so puts conflict with nothing. A take that finds a lane empty
 clears its key, and has read serialisably that no task is there; so a put that it did not see aborts it. It
-does so only among many lanes: a lane of which tasks come and go would cost a conflict each time.
+does so only among many lanes: clearing a lane costs a conflict with the next put, each time.
 
 Tasks that name a limit with a key are in lanes of their own, which key_lanes.py keeps. A take reads the
 pointers of these in place of tasks.
