@@ -277,6 +277,17 @@ def test_a_call_may_be_late_by_the_pauses_of_its_retries(conflicts: int, judged:
     assert len(list(late_in(trace))) == judged
 
 
+@pytest.mark.parametrize(("errors", "judged"), [(24, 1), (25, 0)])
+def test_a_call_may_be_late_by_its_retries_after_errors_of_versions(errors: int, judged: int) -> None:
+    trace = Trace()
+    trace.operations = [
+        Operation("c", "jobs", "take", None, 1, 1.0, ended=errors + 2, ended_s=2.5, timeout_s=0.0)
+    ]
+    error = (1.2, "c", "fault", ("future_version",))
+    trace.events = [error, (1.2, "other", "fault", ("too_old",)), *[error] * errors, error]
+    assert len(list(late_in(trace))) == judged
+
+
 @pytest.mark.parametrize(("done", "judged"), [(1, 0), (2, 1)])
 def test_a_run_counts_one_end_for_each_lease(done: int, judged: int) -> None:
     keys = Registry(DEFAULT_ROOT).keys

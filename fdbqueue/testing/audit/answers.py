@@ -7,6 +7,7 @@ A kind with task keys may hold a ready task back, so the rule is for the other k
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from fdbqueue.limits import RETRY_DELAY_FIRST_S
 from fdbqueue.records.keys import Record, id_text
 from fdbqueue.task import TaskState
 from fdbqueue.testing.audit.model import TaskStep
@@ -19,7 +20,10 @@ LATE_MAX_S = 1.0
 """A call may return so long after its timeout: its last look has a few round trips, and others go first. The
 pauses before its retries come on top.
 """
+AGAIN_MAX_S = 2 * RETRY_DELAY_FIRST_S
+"""The pause before a retry after an old or a future version, and the reads up to the next such error."""
 _CONFLICT = "refused: 1020"
+_ERRORS_OF_VERSIONS = {("too_old",), ("future_version",)}
 SKEW_S = 10.0
 """Clocks may be so far ahead that a task with a ttl has expired for one process, and not for another."""
 
@@ -39,7 +43,14 @@ def _pauses_s(trace: Trace, op: Operation) -> float:
         tr.who == op.client and tr.outcome == _CONFLICT and op.began_s <= tr.at_s <= (op.ended_s or tr.at_s)
         for tr in trace.transactions
     )
-    return sum(map(longest_pause_s, range(conflicts)))
+    return sum(map(longest_pause_s, range(conflicts))) + AGAIN_MAX_S * _errors_of_versions(trace, op)
+
+
+def _errors_of_versions(trace: Trace, op: Operation) -> int:
+    return sum(
+        who == op.client and kind == "fault" and details in _ERRORS_OF_VERSIONS
+        for _, who, kind, details in trace.events[op.began : op.ended]
+    )
 
 
 @dataclass
