@@ -36,6 +36,7 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
     kind = random.choice(("fifo", "fifottl", "fifottl", "utubettl"))
     # From other dice, so that all else of a seed is as it would be without.
     has_run = Random(f"{simulation.seed} run").random() < RUN_P
+    supervised: list[bytes] = [] if has_run else [b""]
     for start_s in (random.uniform(0.1, 4), random.uniform(14, 18)):
         simulation.outage(start_s, random.choice((0.5, 1.5, 3, 5)) * TTR_S)
 
@@ -49,12 +50,16 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def supervise_for_a_while(client: Client) -> None:
         """End the run of the workers: what they count later must leave no row behind."""
         run(client.db, supervise)
+        supervised.append(RUN)
         client.runtime.sleep(client.random.uniform(0, FAULTY_S))
         end_session(client.db, KEYS, RUN, lambda *_: True, died=False)
 
     def work(client: Client) -> None:
         opened(client, kind)
-        worker = hired(client, RUN if has_run else b"")
+        # As in a fleet: the end of a worker before the supervisor begins would clear the counts of the run.
+        while not supervised:
+            client.runtime.sleep(0.1)
+        worker = hired(client, supervised[0])
         worker.start()
         client.runtime.sleep(FAULTY_S)
         client.calm()  # a worker can give tasks back at its end only if the database answers
