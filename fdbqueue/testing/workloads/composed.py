@@ -52,8 +52,8 @@ KINDS: Sequence[tuple[str, bool, dict[str, Any]]] = (
 """Kinds, with times or without, and options. Without times no sweep changes a task: the model is exact."""
 
 
-# In some runs, one call removes 149 tasks.
-@workload(clients=3, steps=16, more=("version_changed",), wide=("VERB_BATCH",))
+# In some runs, one call puts 12 tasks, and another removes 149.
+@workload(clients=3, steps=16, more=("version_changed",), wide=("VERB_BATCH", "BATCH_BYTES_MAX"))
 def composed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     random = simulation.random
