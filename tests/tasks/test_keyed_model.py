@@ -1,6 +1,5 @@
 """Keyed kinds go through the whole life cycle beside plain models of the next task."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -15,11 +14,11 @@ import fdbqueue
 from fdbqueue import TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.disciplines.key_counts import level_of
+from tests.conftest import SLOW
 from tests.tasks.model import Model, ModelTask
 from tests.tasks.support import StillClock
 from tests.tasks.test_model import LifeCycle
 
-SLOW = "FDBQUEUE_TEST_SLOW" in os.environ
 KEYS = 3
 
 
