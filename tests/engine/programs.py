@@ -207,8 +207,8 @@ def fork_while_leading_and_watching(path: str, key: str) -> None:
     _, changed = db.get_and_watch(key.encode())
     take_a_slot(db)
     lead_in_a_thread(db)
-    if os.fork():
-        say("leading")
+    if not os.fork():
+        say("leading")  # by the child: it has closed the descriptors of its parent by now
     sys.stdin.readline()
     del changed
 
