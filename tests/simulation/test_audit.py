@@ -278,7 +278,7 @@ def test_a_call_may_be_late_by_the_pauses_of_its_retries(conflicts: int, judged:
 
 
 @pytest.mark.parametrize(("errors", "judged"), [(24, 1), (25, 0)])
-def test_a_call_may_be_late_by_its_retries_after_errors_of_versions(errors: int, judged: int) -> None:
+def test_a_call_may_be_late_by_retries_after_old_versions(errors: int, judged: int) -> None:
     trace = Trace()
     trace.operations = [
         Operation("c", "jobs", "take", None, 1, 1.0, ended=errors + 2, ended_s=2.5, timeout_s=0.0)

@@ -67,13 +67,6 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
         worker.stop()
         ended(worker)
 
-    def operate(client: Client) -> None:
-        """Kick buried tasks: a worker may excuse the attempt afterwards."""
-        q = opened(client, kind)
-        while client.runtime.monotonic() < FAULTY_S:
-            client.runtime.sleep(client.random.uniform(0.2, 2))
-            q.kick(client.db, 9)
-
     def survive(client: Client) -> None:
         q = opened(client, kind)
         worker = hired(client)
@@ -86,7 +79,7 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(produce, f"producer-{number}")
         simulation.client(work, f"worker-{number}")
     if random.random() < 0.3:
-        simulation.client(operate, "operator")
+        simulation.client(partial(operate, kind), "operator")
     if has_run:
         simulation.client(supervise_for_a_while, "supervisor")
     simulation.afterwards(survive, "survivor")
@@ -96,6 +89,14 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
 def opened(client: Client, kind: str) -> TaskQueue:
     ttr = None if kind == "fifo" else TTR_S
     return TaskQueue.create(client.db, NAME, kind, ttr=ttr, if_not_exists=True)
+
+
+def operate(kind: str, client: Client) -> None:
+    """Kick buried tasks: a worker may excuse the attempt afterwards."""
+    q = opened(client, kind)
+    while client.runtime.monotonic() < FAULTY_S:
+        client.runtime.sleep(client.random.uniform(0.2, 2))
+        q.kick(client.db, 9)
 
 
 def hired(client: Client, run_id: bytes = b"") -> Worker:
