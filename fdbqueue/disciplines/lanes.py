@@ -105,11 +105,10 @@ class Lanes(Fifo):
 
     def _start(self, record: Record) -> bytes:
         """The begin of the tasks in the lane of a ready one."""
-        lane, keyed = self.lane(record), keyed_limit(record)
-        if len(lane) == 1 or keyed is None:
-            start: bytes = self.lane_keys.plain(lane).start
-        else:
-            start = self.lane_keys.fifo(lane, keyed[1]).start
+        lane = self.lane(record)
+        keyed = None if len(lane) == 1 else keyed_limit(record)
+        tasks = self.lane_keys.plain(lane) if keyed is None else self.lane_keys.fifo(lane, keyed[1])
+        start: bytes = tasks.start
         return start
 
     def open_key(self, lane: bytes) -> bytes:
@@ -250,11 +249,8 @@ class Lanes(Fifo):
     def _unkeyed(self, tr: Transaction, lane: bytes, page: _Page, limit: int, gate: Gate) -> Iterator[Record]:
         names = self.names_of(lane)
         while True:
-            for record in read_index(tr, page.rows, self.mend):
-                if gate.room(names) == 0:  # the tasks before this one have used it up
-                    return
-                yield record
-            if not page.is_cut:
+            yield from read_index(tr, page.rows, self.mend)
+            if not page.is_cut or gate.room(names) == 0:  # the gate lets none of its tasks through any more
                 return
             start = page.rows[-1].key + b"\x00" if page.rows else page.under.start
             behind = slice(start, page.under.stop)

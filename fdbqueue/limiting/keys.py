@@ -29,7 +29,8 @@ tasks hold slots, and never tokens. `time` is in microseconds since the epoch.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -158,8 +159,7 @@ class LimitKeys:
         return self._of_queue(queue) + _BYTES + id_.replace(b"\x00", b"\x00\xff") + _END
 
     def _of_queue(self, queue: int) -> bytes:
-        packed: bytes = layer.pack((queue,))
-        return self._holder + packed
+        return self._holder + _packed_queue(queue)
 
     def task_in(self, holder_key: bytes) -> tuple[int, bytes]:
         """The queue and the task of a holder's key."""
@@ -172,13 +172,34 @@ def _packed(root: bytes, *parts: Any) -> bytes:
     return key
 
 
+@lru_cache(maxsize=256)
+def _packed_queue(queue: int) -> bytes:
+    """Kept, as each start and each end of a task needs it, and the tuple layer is slow."""
+    packed: bytes = layer.pack((queue,))
+    return packed
+
+
 _CELL_BITS = 8 * NUMBER_BYTES
 _CELLS = struct.Struct(f"<{CELLS_MAX}Q")
+_ONES = [1 << (_CELL_BITS * cell) for cell in range(CELLS_MAX)]
 
 
 def cells_bytes(numbers: Mapping[int, int]) -> bytes:
     """The value of these cells, and 0 in all others; also the operand of the atomic add of these numbers."""
-    total = sum(number << (_CELL_BITS * cell) for cell, number in numbers.items())
+    return _long(sum(number * _ONES[cell] for cell, number in numbers.items()))
+
+
+def one_more_bytes(cells: Iterable[int]) -> bytes:
+    """The operand of the atomic add of 1 for each of these cells; a cell may be there several times."""
+    return _long(sum(map(_ONES.__getitem__, cells)))
+
+
+def one_less_bytes(cells: Iterable[int]) -> bytes:
+    """As `one_more_bytes`, of -1."""
+    return _long(-sum(map(_ONES.__getitem__, cells)))
+
+
+def _long(total: int) -> bytes:
     return (total & ((1 << (_CELL_BITS * CELLS_MAX)) - 1)).to_bytes(NUMBER_BYTES * CELLS_MAX, "little")
 
 

@@ -1,13 +1,11 @@
 """State: one limit as a transaction has read it, and the starts that it takes from there."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 
 from fdbqueue.database import conflict_in
 from fdbqueue.limiting.bucket import Bucket
-from fdbqueue.limiting.keys import LimitKeys, cells_bytes, cells_of
+from fdbqueue.limiting.keys import LimitKeys, cells_bytes, cells_of, one_less_bytes, one_more_bytes
 from fdbqueue.limiting.rule import Rule, rule_of
 from fdbqueue.limiting.slots import free_slots, places
 from fdbqueue.seam import ReadTransaction, Transaction, Value
@@ -67,7 +65,7 @@ class State:
             pass_gate(tr, self.keys.gate_of_all)
         for cell in dict.fromkeys(chosen.cells):
             pass_gate(tr, self.keys.gates[cell])
-        tr.add(self.keys.cells, cells_bytes(Counter(chosen.cells)))
+        tr.add(self.keys.cells, one_more_bytes(chosen.cells))
         return chosen.cells
 
     def _take_tokens(self, tr: Transaction, bucket: Bucket, count: int, first: int) -> None:
@@ -89,7 +87,7 @@ def pass_gate(tr: Transaction, gate: bytes) -> None:
 
 def give_slots(tr: Transaction, keys: LimitKeys, cells: Iterable[int]) -> None:
     """Give slots of these cells back, blindly, and wake the takes that wait for one."""
-    tr.add(keys.cells, cells_bytes({cell: -number for cell, number in Counter(cells).items()}))
+    tr.add(keys.cells, one_less_bytes(cells))
     ring(tr, keys)
 
 
@@ -99,13 +97,11 @@ def ring(tr: Transaction, keys: LimitKeys) -> None:
 
 def ask(tr: Transaction, keys: LimitKeys) -> Callable[[], State]:
     """Ask for a limit. Reads: its rule, serialisably; its cells, by snapshot."""
-    row, cells = tr.get(keys.row), tr.snapshot.get(keys.cells)
-    return cache(partial(_state_of, keys, row, cells))
+    return _replied(keys, tr.get(keys.row), tr.snapshot.get(keys.cells))
 
 
 def ask_by_snapshot(tr: ReadTransaction, keys: LimitKeys) -> Callable[[], State]:
-    row, cells = tr.get(keys.row), tr.get(keys.cells)
-    return cache(partial(_state_of, keys, row, cells))
+    return _replied(keys, tr.get(keys.row), tr.get(keys.cells))
 
 
 def rely_on_all(tr: Transaction, keys: LimitKeys) -> None:
@@ -114,5 +110,13 @@ def rely_on_all(tr: Transaction, keys: LimitKeys) -> None:
     tr.add_read_conflict_key(keys.cells)
 
 
-def _state_of(keys: LimitKeys, row: Value, cells: Value) -> State:
-    return State(keys, rule_of(row.value), cells_of(cells.value))
+def _replied(keys: LimitKeys, row: Value, cells: Value) -> Callable[[], State]:
+    state: State | None = None
+
+    def reply() -> State:
+        nonlocal state
+        if state is None:
+            state = State(keys, rule_of(row.value), cells_of(cells.value))
+        return state
+
+    return reply

@@ -217,9 +217,10 @@ class Limits:
             state = reply()
             few = self._start_keys(tr, state, tasks, few, slots, holder, now_us) if state.counts_keys else few
             cells = state.start(tr, len(few), random[0], now_us) if few else ()
+            held = {cell: encode_held(Held(cell, *holder)) for cell in set(cells)}
             for at, cell in zip(few, cells, strict=False):
                 slots[at][state.keys.name] = cell
-                tr.set(state.keys.holder(self._queue, tasks[at][0]), encode_held(Held(cell, *holder)))
+                tr.set(state.keys.holder(self._queue, tasks[at][0]), held[cell])
         return [*slots]
 
     def _start_keys(
