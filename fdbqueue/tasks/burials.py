@@ -8,8 +8,9 @@ from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.sweep import as_of
 from fdbqueue.tasks.tasks_of import task_of
-from fdbqueue.tasks.verbs import Target, present
+from fdbqueue.tasks.verbs import Target
 from fdbqueue.unreadable import shown
 
 
@@ -40,11 +41,12 @@ def edit(change: Change, target: Target, data: Any, payload: bytes, kick: bool) 
 
 
 def _buried(change: Change, target: Target) -> Record:
-    try:
-        record = present(change, target)
-    except TaskNotFound:
+    [record] = change.read([target.id])
+    # Without its sweep: a buried task needs none, and a refusal writes nothing.
+    current = None if record is None else as_of(record, change.now_us)
+    if current is None:
         change.require_sound(target.id)
-        raise
-    if record.state != TaskState.BURIED:
-        raise NotBuried(id=id_text(target.id), state=TaskState(record.state).name.lower())
-    return record
+        raise TaskNotFound(id=id_text(target.id), name=change.shape.name)
+    if current.state != TaskState.BURIED:
+        raise NotBuried(id=id_text(target.id), state=TaskState(current.state).name.lower())
+    return current

@@ -2,10 +2,12 @@
 
 import pytest
 
-from fdbqueue import DeadLetters, Unreadable, limits
+from fdbqueue import DeadLetters, Unreadable, limits, transactional, verify
 from fdbqueue.errors import NotBuried, PayloadTooLarge, TaskNotFound
 from fdbqueue.records.keys import TaskKeys
+from fdbqueue.seam import Transaction
 from tests.dead.conftest import Grave
+from tests.tasks.support import StillClock
 
 LARGE = "x" * (limits.RECORD_PAYLOAD_BYTES_MAX + 1)
 HUGE = "x" * (2 * limits.PAYLOAD_PIECE_BYTES_MAX + 1)
@@ -52,6 +54,22 @@ def test_a_task_that_is_not_buried_is_left_alone(grave: Grave, state: str) -> No
         with pytest.raises(NotBuried, match=state):
             call()
     assert grave.queue.peek(grave.db, id_).data == 1
+
+
+def test_a_refused_call_leaves_an_unswept_task_as_it_is(still: Grave, clock: StillClock) -> None:
+    """A transaction that goes on after the refusal has no part of a sweep: that would miscount the task."""
+    id_ = still.queue.put(still.db, 1, delay=5).id
+    clock.advance(6)
+
+    @transactional
+    def refused(tr: Transaction) -> None:
+        for call in (lambda: still.letters.edit(tr, id_, 2), lambda: still.letters.kick(tr, id_)):
+            with pytest.raises(NotBuried, match="ready"):
+                call()
+
+    refused(still.db)
+    assert verify(still.db, "grave", root=still.root).findings == ()
+    assert still.queue.take(still.db, 0).id == id_
 
 
 def test_a_missing_task_is_told(grave: Grave) -> None:
