@@ -1,0 +1,169 @@
+"""A call that is refused in a caller's transaction leaves no part of a change in it.
+
+The transaction may go on, and commit. The task may be due, or its lease or life may be over, before a sweep.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import (
+    DeadLetters,
+    FdbQueueError,
+    Limit,
+    QueueFull,
+    Session,
+    Task,
+    TaskQueue,
+    transactional,
+    verify,
+)
+from fdbqueue.seam import Transaction
+from tests.tasks.support import LONG_S, StillClock
+
+QUEUES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "timed": ("fifottl", {}, {}),
+    "full": ("limfifottl", {"capacity": 1}, {}),
+    "keyed": ("utubettl", {}, {"key": "k"}),
+    "unique": ("fifottl", {}, {"unique": "u"}),
+    "partitions": ("fifottl", {"partitions": 2}, {}),
+    "limits": ("fifottl", {"limits": ["slots"]}, {}),
+}
+"""A kind, options of the queue, and options of its task."""
+
+Call = Callable[[Transaction], object]
+
+
+@dataclass
+class Bench:
+    """A queue with one task, and two sessions."""
+
+    db: fdbqueue.Database
+    clock: StillClock
+    queue: TaskQueue
+    put_options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.session, self.other = Session(self.db, ttr=LONG_S), Session(self.db, ttr=LONG_S)
+        self.letters = DeadLetters.open(self.db, self.queue.name)
+        self.task: Task
+
+    def put(self, **options: Any) -> None:
+        self.task = self.queue.put(self.db, 1, **self.put_options, **options)
+
+    def take(self, session: Session, **options: Any) -> None:
+        self.put(**options)
+        taken = self.queue.take(self.db, 0, session=session)
+        assert taken is not None
+        self.task = taken
+
+    def calls(self) -> Iterator[tuple[str, Call]]:
+        """Calls on the task: by its lease, by its id, and puts beside it."""
+        q, task, id_ = self.queue, self.task, self.task.id
+        mine: dict[str, Any] = {"session": self.session}
+        yield "ack", lambda tr: q.ack(tr, task)
+        yield "ack by id", lambda tr: q.ack(tr, id_, **mine)
+        yield "bury", lambda tr: q.bury(tr, task)
+        yield "bury by id", lambda tr: q.bury(tr, id_)
+        yield "cancel", lambda tr: q.cancel(tr, id_)
+        yield "defer", lambda tr: q.defer(tr, task, 5, **mine)
+        yield "delete", lambda tr: q.delete(tr, task)
+        yield "delete by id", lambda tr: q.delete(tr, id_)
+        yield "excuse", lambda tr: q.excuse(tr, task)
+        yield "exhaust", lambda tr: q.exhaust(tr, task, 1)
+        yield "give_back", lambda tr: q.give_back(tr, task)
+        yield "progress", lambda tr: q.progress(tr, task, 0.5, **mine)
+        yield "release", lambda tr: q.release(tr, task, **mine)
+        yield "release by id", lambda tr: q.release(tr, id_, **mine)
+        yield "renew", lambda tr: q.renew(tr, [task])
+        yield "result", lambda tr: q.result(tr, id_)
+        yield "step", lambda tr: q.step(tr, task, "a", lambda _: 1, **mine)
+        yield "touch", lambda tr: q.touch(tr, task, 5, **mine)
+        yield "edit", lambda tr: self.letters.edit(tr, id_, 2)
+        yield "kick", lambda tr: self.letters.kick(tr, id_)
+        yield "put", lambda tr: q.put(tr, 3)
+        yield "put after", lambda tr: q.put(tr, 3, after=id_)
+        for how in ("skip", "replace", "debounce"):
+            yield f"put unique, {how}", partial(q.put, data=3, unique="u", on_conflict=how)
+
+
+def buried(bench: Bench) -> None:
+    bench.take(bench.session)
+    bench.queue.bury(bench.db, bench.task.id)
+
+
+def cancelled(bench: Bench) -> None:
+    bench.take(bench.session)
+    bench.queue.cancel(bench.db, bench.task.id)
+
+
+def gone(bench: Bench) -> None:
+    bench.take(bench.session)
+    bench.queue.ack(bench.db, bench.task)
+
+
+STATES: Mapping[str, tuple[Callable[[Bench], None], float]] = {
+    "ready": (lambda bench: bench.put(), 0),
+    "delayed": (lambda bench: bench.put(delay=50), 0),
+    "due": (lambda bench: bench.put(delay=5), 6),
+    "expired": (lambda bench: bench.put(ttl=5), 6),
+    "taken": (lambda bench: bench.take(bench.session), 0),
+    "taken by another": (lambda bench: bench.take(bench.other), 0),
+    "lease over": (lambda bench: bench.take(bench.session, ttr=5), 6),
+    "lease and life over": (lambda bench: bench.take(bench.session, ttr=5, ttl=5), 12),
+    "buried": (buried, 0),
+    "cancelled": (cancelled, 0),
+    "gone": (gone, 0),
+}
+"""How the task comes into a state, and the seconds that pass behind it."""
+
+
+def bench_in(state: str, kind: str) -> Bench:
+    clock = StillClock()
+    db = fdbqueue.open("memory:", runtime=clock)
+    Limit.set(db, "slots", slots=5)
+    name, options, put_options = QUEUES[kind]
+    bench = Bench(db, clock, TaskQueue.create(db, "bench", name, **options), put_options)
+    prepare, seconds = STATES[state]
+    prepare(bench)
+    clock.advance(seconds)
+    return bench
+
+
+def image(bench: Bench) -> dict[bytes, bytes]:
+    return {bytes(row.key): bytes(row.value) for row in bench.db.get_range(b"", b"\xff")}
+
+
+def refused(bench: Bench, call: Call) -> list[FdbQueueError]:
+    """Make the call in a transaction that goes on behind a refusal, and commits."""
+    errors: list[FdbQueueError] = []
+
+    @transactional
+    def go_on(tr: Transaction) -> None:
+        errors.clear()
+        try:
+            call(tr)
+        except FdbQueueError as error:
+            errors.append(error)
+
+    go_on(bench.db)
+    return errors
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("kind", QUEUES)
+def test_a_refused_call_leaves_no_part_of_a_change(kind: str, state: str) -> None:
+    """A full queue has been swept for room: a whole change, and sound."""
+    for number, (name, _) in enumerate([*bench_in(state, kind).calls()]):
+        bench = bench_in(state, kind)
+        _, call = [*bench.calls()][number]
+        before = image(bench)
+        errors = refused(bench, call)
+        if errors and not isinstance(errors[0], QueueFull):
+            assert image(bench) == before, name
+        assert verify(bench.db, "bench").findings == (), name
+        bench.db.close()
