@@ -1,7 +1,7 @@
 """A persistent queue and its proxies in one process: each answer and each item equal those of a plain model.
 
-Proxies fetch items, ack them in any order, and close; transactions commit or fail; the next client of the
-same owner begins with the items that the one before it has not acked.
+Proxies fetch items, ack them in any order, and close; transactions commit, fail, or lose an item to an
+operator; the next client of the same owner begins with the items that the one before it has not acked.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def exact_persistent(simulation: Simulation, size: Size) -> Sequence[Checker]:
     maxsize = random.choice((0, 3))
 
     def use(client: Client) -> None:
-        process = Process(client, maxsize)
+        process = Process(client, maxsize, Random(f"{simulation.seed} lost items"))
         for _ in range(size.steps):
             client.call(NAME, "step", None, process.step)
         process.close_all()

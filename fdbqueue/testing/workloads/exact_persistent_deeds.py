@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from queue import Empty, Full
+from random import Random
 from typing import Any
 
 from fdbqueue.database import run
@@ -14,7 +15,7 @@ from fdbqueue.testing.workloads.exact_calls import require_equal
 
 NAME, OWNER = "exact_persistent", "owner"
 VERBS = (*("put",) * 5, *("get",) * 5, *("ack",) * 3, "task_done", *("together",) * 3, "connect", "close")
-PROXIES_MAX, REOPENED, LOOKED = 4, 0.04, 0.4
+PROXIES_MAX, REOPENED, LOOKED, LOST = 4, 0.04, 0.4, 0.15
 TTR_S = 1_000.0  # no session dies: the workload `proxies` has those that do
 ERRORS = (Empty, Full, NotUnacked, NothingToAck, OwnerReplaced)
 
@@ -32,8 +33,10 @@ class Known:
 
 
 class Process:
-    def __init__(self, client: Client, maxsize: int) -> None:
+    def __init__(self, client: Client, maxsize: int, losses: Random) -> None:
+        """`losses`: dice of their own, for the transactions that lose an item."""
         self._client, self._random, self._maxsize = client, client.random, maxsize
+        self._losses = losses
         self._waiting: list[int] = []
         """The items that wait. An item is its number, so they lie in this order."""
         self._number = 0
@@ -96,7 +99,7 @@ class Process:
         """A transaction of a get, puts and acks, which may fail at its end."""
         puts, acks = self._random.choice((0, 1, 2)), self._random.choice((0, 1, 2))
         items, crashes = [self._new() for _ in range(puts)], self._random.random() < 0.3
-        before, held, fetched = list(known.unacked), len(known.unacked), list[Any]()
+        before, held, fetched, lost = list(known.unacked), len(known.unacked), list[Any](), list[int]()
 
         def body() -> None:
             with known.proxy.transaction():
@@ -107,17 +110,28 @@ class Process:
                     caught(known.proxy.task_done)
                 if crashes:
                     raise Crash
+                lost.extend(self._lose(fetched[0]))
 
         found = caught(body, more=(Crash,))
         require_equal("get in a transaction", fetched, [self._fetched(known)])
         has_room = self._has_room(puts)
-        require_equal("transaction", found, Crash if crashes else None if has_room else Full)
+        right = Crash if crashes else NotUnacked if lost else None if has_room else Full
+        require_equal("transaction", found, right)
+        known.unacked = [item for item in known.unacked if item not in lost]
         if found is None:
             known.unacked = known.unacked[acks:]
             self._waiting += items
         else:
             self._back(known.unacked[held:])
             known.unacked = before
+
+    def _lose(self, item: Any) -> list[int]:
+        """Mostly nothing; else an operator deletes the item that the transaction has fetched."""
+        if item is Empty or self._losses.random() >= LOST:
+            return []
+        taken = run(self._client.db, lambda tr: self._tasks.tasks(tr, "t", 100))
+        self._tasks.delete(self._client.db, next(task.id for task in taken if task.data == item))
+        return [item]
 
     def _connect(self, _: Known) -> None:
         if len(self._proxies) < PROXIES_MAX:
