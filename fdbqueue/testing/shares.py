@@ -41,7 +41,15 @@ SHARES: Sequence[Share] = (
     Share(
         3.0,
         "each pair of calls meets: it finds a missing conflict for sure",
-        ("paired",),
+        (
+            "paired",
+            "paired_groups",
+            "paired_limits",
+            "paired_line",
+            "paired_partitions",
+            "paired_persistent",
+            "paired_schedules",
+        ),
     ),
     Share(
         2.5,

@@ -9,37 +9,17 @@ conflict that is missing is found for sure. The code itself, in a serial order, 
 from collections.abc import Sequence
 from random import Random
 
-from fdbqueue.testing.simulation import MEMORY, Checker, Client, Simulation
+from fdbqueue.testing.simulation import Checker, Simulation
 from fdbqueue.testing.workloads import Size, workload
-from fdbqueue.testing.workloads.paired_process import Process
-from fdbqueue.testing.workloads.paired_store import Twins
+from fdbqueue.testing.workloads.paired_runs import NEVER, bounded, let_pairs_meet
 from fdbqueue.testing.workloads.paired_worlds import drawn_world
 
 NAME = "paired"
 
 
-@workload(clients=1, steps=12, never=("die", "stall", "slow_reply", "clock_skew_s"))
+@workload(clients=1, steps=12, never=NEVER)
 def paired(simulation: Simulation, size: Size) -> Sequence[Checker]:
     random = Random(f"{simulation.seed} paired")
-    simulation.limit(
-        SWEEP_EVERY_S=1e6,
-        SWEEPERS_MAX=1,
-        SESSIONS_SWEPT_EVERY_S=0,
-        KEY_LEVEL_MIN=random.choice((1, 64)),
-        FAILURES_KEPT=random.choice((1, 3)),
-    )
-
-    def use(client: Client) -> None:
-        client.calm()
-        twins = Twins(client, MEMORY)
-        try:
-            process = Process(twins, drawn_world(random, twins))
-            process.prepare()
-            for _ in range(size.steps):
-                client.call(NAME, "pair", None, process.step)
-        finally:
-            twins.close()
-
-    for number in range(size.clients):
-        simulation.client(use, f"user-{number}")
+    bounded(simulation, random)
+    let_pairs_meet(simulation, size, NAME, random, drawn_world)
     return []

@@ -32,6 +32,8 @@ class Call:
     within: bool = False
     touches: Any = None
     alone: bool = False
+    parts: Sequence["Call"] = ()
+    """The calls of which it is made, one after the other."""
 
     def __str__(self) -> str:
         return f"{self.text} in a transaction" if self.within else self.text
@@ -50,6 +52,12 @@ def both(one: Call, other: Call) -> Call:
 
     adds = (*one.adds, *other.adds)
     return Call("both", f"({one.text} and {other.text})", verb, adds, within=True, touches=one.touches)
+
+
+def chain(first: Call, then: Call) -> Call:
+    """Two calls of one process, each in transactions of its own."""
+    text = f"{first}, and then {then}"
+    return Call("chain", text, then.verb, (*first.adds, *then.adds), alone=True, parts=(first, then))
 
 
 Look = Mapping[str, Sequence[str]]

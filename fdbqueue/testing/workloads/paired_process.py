@@ -15,7 +15,6 @@ from fdbqueue.testing.workloads.paired_calls import (
 from fdbqueue.testing.workloads.paired_store import Rows, Twins, When, told
 from fdbqueue.testing.workloads.paired_world import World
 
-BEFORE = (2, 5, 10, 20)
 ORDERS = (When.BEGIN, When.AFTER)
 
 
@@ -31,7 +30,7 @@ class Process:
     def prepare(self) -> None:
         """Reach a state by some calls, one after the other."""
         self._open()
-        for number in range(self._random.choice(BEFORE)):
+        for number in range(self._random.choice(self._world.before)):
             if number % 5 == 0:
                 self._world.refresh()
                 self._move(0.2)
@@ -62,7 +61,7 @@ class Process:
         self._move(0.4)
         world.refresh()
         world.forget_focus()
-        one, other = self._drawn(), self._drawn()
+        one, other = self._drawn(), self._world.lengthened(self._drawn(), self._drawn)
         self._skip = 0 if one.within else self._random.choice((0, 0, 0, 1))
         self._before, self._there = self._twins.rows(), None
         self._pair = f"{one}, overlapped by {other}"
@@ -85,31 +84,36 @@ class Process:
 
     def _happen(self, one: Call, other: Call, when: When, at: int | None) -> Outcome:
         """Make both calls."""
-        twins, answers, seed = self._twins, {}, self._seed
-        if self._world.must_forget(one, other):
+        twins, world, seed = self._twins, self._world, self._seed
+        parts = other.parts or (other,)
+        if any(world.must_forget(one, part) for part in parts):
             twins.restart()
             self._open()
+        steps = [[part] for part in parts] if when is When.BETWEEN else [parts]
+        begun, answers = len(steps), list[Any]()
 
         def interrupt() -> None:
             random_bytes, random = twins.runtime.random_bytes, twins.runtime.random
-            twins.runtime.draw_from(f"{seed} other")
-            answers[1] = other.answer(self._handles[1], twins.second)
+            for part in steps.pop(0):
+                twins.runtime.draw_from(f"{seed} other{' again' * len(answers)}")
+                answers.append(part.answer(self._handles[1], twins.second))
             twins.runtime.random_bytes, twins.runtime.random = random_bytes, random
 
         twins.trap.set(when, interrupt, self._skip, at)
         twins.trap.seed = f"{seed} one" if one.within else None
         twins.runtime.draw_from(f"{seed} one")
-        answers[0] = one.answer(self._handles[0], twins.first)
-        twins.trap.other = None
-        self._missed = 1 not in answers
-        if self._missed:
+        answer = one.answer(self._handles[0], twins.first)
+        twins.trap.forget()
+        self._missed = len(steps) == begun
+        while steps:
             interrupt()
-        return Outcome((answers[0], answers[1]), twins.rows())
+        return Outcome((answer, answers if other.parts else answers[0]), twins.rows())
 
     def _require_serial(self, one: Call, other: Call, found: Outcome, at: int, conflicted: bool) -> None:
         """Raises: AssertionError, which ends the run as a violation, if neither order has this outcome."""
         unlike: dict[When, str] = {}
-        for when in ORDERS if conflicted else reversed(ORDERS):
+        orders = (*ORDERS, When.BETWEEN) if other.parts else ORDERS
+        for when in orders if conflicted else reversed(orders):
             self._twins.set_back(self._before)
             serial = self._in_order(one, other, when, at)
             is_equal = serial.answers == found.answers and told(serial.rows) == told(found.rows)
@@ -146,6 +150,7 @@ class Process:
             f"The answers are {seen['answer of the one']} and {seen['answer of the other']}. "
             f"Beside the order in which it comes first: {unlike[When.BEGIN]}. "
             f"Beside that in which it comes last: {unlike[When.AFTER]}"
+            + (f". Between its parts: {unlike[When.BETWEEN]}" if When.BETWEEN in unlike else "")
         )
 
     def _look(self, answers: tuple[Any, Any]) -> Look:

@@ -35,13 +35,20 @@ class When(Enum):
     BEGIN = auto()
     BEFORE_COMMIT = auto()
     AFTER = auto()
+    BETWEEN = auto()
+    """A part of the other call comes first, and the rest of it last."""
+
+
+_STEPS_FROM_THE_BEGIN = {When.BEGIN: 1, When.BETWEEN: 2}
+"""The number of steps of the other process, if the first one happens at the begin of an attempt."""
 
 
 class Trap:
-    """Has `other` happen once, in the transaction of which the number is known, or in the `skip`th commit."""
+    """Has another call happen in the transaction of which the number is known, or in the `skip`th commit."""
 
     def __init__(self) -> None:
-        self.other: Callable[[], None] | None = None
+        self.others: list[Callable[[], None]] = []
+        """The next steps of the other process."""
         self.when = When.BEFORE_COMMIT
         self.skip = 0
         self.attempts = 0
@@ -55,9 +62,10 @@ class Trap:
         self.conflicted = False
         """True if the commit of that attempt met a conflict."""
 
-    def set(self, when: When, other: Callable[[], None] | None, skip: int = 0, at: int | None = None) -> None:
-        """`at`: the attempt for BEGIN and AFTER, as `sprung` tells after BEFORE_COMMIT."""
-        self.when, self.other, self.skip, self.attempts = when, other, skip, 0
+    def set(self, when: When, other: Callable[[], None], skip: int = 0, at: int | None = None) -> None:
+        """`at`: the attempt for serial orders, as `sprung` tells after BEFORE_COMMIT."""
+        self.when, self.skip, self.attempts = when, skip, 0
+        self.others = [other] * _STEPS_FROM_THE_BEGIN.get(when, 1)
         self.sprung, self.conflicted, self.committing = at, False, None
 
     def begins(self) -> int:
@@ -67,29 +75,32 @@ class Trap:
 
     def reads(self, attempt: int) -> None:
         """The attempt gets its read version."""
-        if self.when is When.BEGIN and attempt == self.sprung:
+        if attempt == self.sprung and len(self.others) == _STEPS_FROM_THE_BEGIN.get(self.when):
             self._spring()
 
     def commits(self, attempt: int) -> None:
         self.reads(attempt)  # it may have read nothing
         if self.skip == 0:
             self.committing = attempt
-            if self.when is When.BEFORE_COMMIT and self.other is not None:
+            if self.when is When.BEFORE_COMMIT and self.others:
                 self.sprung = attempt
                 self._spring()
         self.skip -= 1
 
     def committed(self, attempt: int) -> None:
-        if self.when is When.AFTER and attempt == self.sprung:
+        if self.when in (When.AFTER, When.BETWEEN) and attempt == self.sprung:
             self._spring()
 
     def refused(self, attempt: int, code: int) -> None:
         self.conflicted = self.conflicted or (attempt == self.sprung and code == _NOT_COMMITTED)
 
+    def forget(self) -> None:
+        """Let nothing happen any more."""
+        self.others = []
+
     def _spring(self) -> None:
-        other, self.other = self.other, None
-        if other is not None:
-            other()
+        if self.others:
+            self.others.pop(0)()
 
 
 class TrappedEngine(Engine):

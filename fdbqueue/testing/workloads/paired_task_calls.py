@@ -1,5 +1,6 @@
 """The calls of a task queue in the workload `paired`: puts, takes, verbs of a task, verbs of the queue."""
 
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -38,7 +39,7 @@ ROOT = RootKeys(DEFAULT_ROOT)
 
 
 class TaskCalls(World):
-    verbs = (
+    verbs: Sequence[str] = (
         *("put",) * 7,
         *("put_many",) * 2,
         *("take",) * 6,

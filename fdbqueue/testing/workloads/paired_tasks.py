@@ -56,9 +56,11 @@ class Handles:
 
 
 class Tasks(TaskLooks):
+    kinds = KINDS
+
     def __init__(self, random: Random, twins: Twins) -> None:
         super().__init__(random, twins)
-        self.kind, options = random.choice(KINDS)
+        self.kind, options = random.choice(self.kinds)
         self.options = {**options, **self._drawn_options()}
         self.forgets = self.kind == "bag" or "partitions" in self.options
         self._make_limits()

@@ -27,6 +27,8 @@ class World(ABC):
     forgets = False
     """True if the memory of a process may change the answer of a call."""
     verbs: Sequence[str] = ()
+    before: Sequence[int] = (2, 5, 10, 20)
+    """The numbers of calls before the first pair."""
     space: AnyQueue | None = None
     """The queue, if it has no name."""
 
@@ -85,6 +87,10 @@ class World(ABC):
             return call
         other = self._draw_one()
         return call if other.alone else both(call, other)
+
+    def lengthened(self, call: Call, draw: Callable[[], Call]) -> Call:  # noqa: ARG002  # most worlds have pairs
+        """The second call of a pair, perhaps with a third one behind it."""
+        return call
 
     def _draw_one(self) -> Call:
         while True:
