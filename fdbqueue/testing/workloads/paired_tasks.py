@@ -134,8 +134,9 @@ class Tasks(TaskLooks):
         return {**self.known, **self.seen_names, **groups}
 
     def must_forget(self, one: Call, other: Call) -> bool:
-        is_a_round = "tick" in (one.name, other.name)
-        return is_a_round or super().must_forget(one, other)
+        names = {one.name, other.name}
+        starts_in_a_lane = "task_limits" in self.options and not names.isdisjoint(("take", "both"))
+        return "tick" in names or starts_in_a_lane or super().must_forget(one, other)
 
     def is_loose(self, one: Call, other: Call) -> bool:
         """A take relies on its own task only, and a verb about many tasks on those that it has seen. So does
