@@ -7,6 +7,7 @@ and whichever slots the calls use again. A call that was interrupted has its eff
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -20,6 +21,7 @@ from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import SPACE
 from fdbqueue.testing.workloads.paired_runs import NEVER
 from fdbqueue.testing.workloads.paired_store import QuietRuntime
+from fdbqueue.testing.workloads.paired_world import pages
 from fdbqueue.testing.workloads.receipts_store import UnsureEngine
 
 NAME, ALL = "receipts", 1_000
@@ -27,7 +29,7 @@ UNSURE = (KeyboardInterrupt, FDBError)
 VERBS = ("enqueue", "enqueue", "dequeue", "put", "put", "finish")
 
 
-@workload(clients=1, steps=60, never=NEVER)
+@workload(clients=1, steps=200, never=NEVER)
 def receipts(simulation: Simulation, size: Size) -> Sequence[Checker]:
     random = Random(f"{simulation.seed} {NAME}")
     simulation.limit(SWEEP_EVERY_S=1e6)
@@ -97,10 +99,9 @@ class Process:
     # Looks.
 
     def require_once(self) -> None:
-        self._items.require_once(self._values.items(self._db, ALL))
-        self._jobs.require_once(
-            task.data for state in "rt" for task in self._tasks.tasks(self._db, state, ALL)
-        )
+        self._items.require_once(pages(partial(self._values.items, self._db, ALL)))
+        tasks = (task for state in "rt" for task in pages(partial(self._tasks.tasks, self._db, state, ALL)))
+        self._jobs.require_once(task.data for task in tasks)
 
 
 class Ledger:
