@@ -192,7 +192,8 @@ class Place:
     @contextmanager
     def answering(self, database: Database, timeout_s: float) -> Iterator[None]:
         """Raise CommandError if a cluster leaves a transaction of the block unanswered for this time."""
-        if self.url.startswith("fdb:"):
+        is_cluster = self.url.startswith("fdb:")
+        if is_cluster:
             database.options.set_transaction_timeout(round(timeout_s * 1000))
         try:
             yield
@@ -200,6 +201,9 @@ class Place:
             if failure.code != _TIMED_OUT:
                 raise
             raise self._no_answer(timeout_s, failure) from None
+        finally:
+            if is_cluster:  # the binding has one database for all that open the cluster in this process
+                database.options.set_transaction_timeout(0)
 
     def _no_answer(self, timeout_s: float, cause: BaseException | None) -> CommandError:
         return CommandError(f"no answer from {self.url} in {timeout_s:g} s ({text_of(cause)})")

@@ -2,16 +2,20 @@
 
 import json
 import shlex
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import fdbqueue
 from fdbqueue import TaskQueue, Verification
+from fdbqueue.cli.exits import CommandError
+from fdbqueue.cli.session import Place
 from fdbqueue.database import run
 from fdbqueue.fdberror import FDBError
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.records.statistics import LIVE, packed
+from fdbqueue.root_keys import DEFAULT_ROOT
 from tests.cli.shell import Within
 from tests.cli.test_queues import root_of
 
@@ -25,6 +29,7 @@ def test_a_sound_queue_has_status_zero(program: Within) -> None:
     assert err.endswith(" keys: no finding\n")
 
 
+@pytest.mark.commits_by_hand  # a scan has a timeout
 def test_a_finding_is_ended_by_its_cure(program: Within) -> None:
     """It is typed as it is shown, also for a name with odd characters."""
     program.run("create", "--kind", "fifo", "--", "-a q")
@@ -73,3 +78,12 @@ def test_a_cluster_that_falls_silent_is_told(program: Within, monkeypatch: pytes
     status, out, err = program.run("verify")
     assert (status, out) == (2, "")
     assert f"no answer from {program.url} in 60 s" in err
+
+
+def test_the_timeout_of_a_verification_ends_with_it() -> None:
+    """The binding has one database for all that open the cluster in a process."""
+    set_ms: list[int] = []
+    database: Any = SimpleNamespace(options=SimpleNamespace(set_transaction_timeout=set_ms.append))
+    with pytest.raises(CommandError, match="no answer"), Place("fdb:", DEFAULT_ROOT).answering(database, 5):
+        raise FDBError(1031)
+    assert set_ms == [5_000, 0]
