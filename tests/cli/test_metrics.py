@@ -20,6 +20,7 @@ def test_one_page_is_printed(program: Within) -> None:
     assert 'fdbqueue_tasks{queue="mails",state="ready"} 1.0' in out
 
 
+@pytest.mark.commits_by_hand  # a scrape has a timeout
 def test_named_queues_alone_are_told(program: Within) -> None:
     for name in ("mails", "prints"):
         program.run("create", name)

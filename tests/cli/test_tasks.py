@@ -6,6 +6,8 @@ import platform
 import shlex
 from typing import Any
 
+import pytest
+
 import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.cli.held import HELD_COLUMNS, shown_held
@@ -39,6 +41,7 @@ def test_options_of_a_put_are_those_of_the_tasks(program: Within) -> None:
     assert (later["data"], later["key"], later["expires"]) == ("later", 7, None)
 
 
+@pytest.mark.commits_by_hand  # a page reads nine hundred keys in one transaction
 def test_tasks_with_a_long_key_are_put_in_parts(program: Within) -> None:
     program.run("create", "q", "--kind", "utube")
     words = [str(n) for n in range(900)]
@@ -55,6 +58,7 @@ def test_lines_become_tasks(shell: Shell, program: Within) -> None:
     assert [task["data"] for task in listed(program, "ready")] == [1, "two", [3]]
 
 
+@pytest.mark.commits_by_hand  # a page reads a thousand keys in one transaction
 def test_tasks_lists_the_first_n(program: Within) -> None:
     program.run("create", "q")
     with fdbqueue.open(program.url) as db:

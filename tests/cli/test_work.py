@@ -57,6 +57,7 @@ def without_progress(said: str) -> str:
     return "".join(line for line in said.splitlines(keepends=True) if " done; " not in line)
 
 
+@pytest.mark.commits_by_hand  # a sweep that ends by its timeout is told on standard error
 def test_a_function_is_called_with_each_task(shell: Shell) -> None:
     filled(shell, "q", *range(50))
     filled(shell, "r", *range(50, 60))
@@ -233,6 +234,7 @@ def test_the_second_signal_ends_running_tasks_at_once(shell: Shell, tmp_path: Pa
     assert statistics(shell)["tasks"]["ready"] == 1
 
 
+@pytest.mark.commits_by_hand  # faults leave the fleet no time to show a rate
 def test_a_terminal_shows_a_live_line(shell: Shell) -> None:
     filled(shell, "q", *([0.05] * 60))
     ours, theirs = pty.openpty()
