@@ -29,7 +29,7 @@ tasks hold slots, and never tokens. `time` is in microseconds since the epoch.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -49,6 +49,9 @@ KEYED = CELLS_MAX
 
 _BYTES, _END = b"\x01", b"\x00"
 """The tuple layer's code of a byte string, and its end."""
+_PARTS: Sequence[bytes] = [layer.pack((part,)) for part in range(OVER + 1)]
+_NUMBERS: Sequence[bytes] = [layer.pack((number,)) for number in range(CELLS_MAX + 1)]
+"""Packed once: each handle of a queue makes the keys of its limits."""
 
 
 class Held(NamedTuple):
@@ -93,67 +96,59 @@ class LimitKeys:
 
     def __init__(self, root: bytes, name: str) -> None:
         self.name = name
-        self._root = root
-        self.row = _packed(root, LIMIT, name)
-        self.cells = _packed(root, LIMITED, name, CELLS)
-        self.bell = _packed(root, LIMITED, name, BELL)
-        self.gates = [_packed(root, LIMITED, name, GATE, n) for n in range(CELLS_MAX)]
-        self.gate_of_all = _packed(root, LIMITED, name, GATE, CELLS_MAX)
-        self._holder = _packed(root, LIMITED, name, HOLDER)
-        self.holders = slice(self._holder + b"\x00", self._holder + b"\xff")
-        self.beside = slice(_packed(root, LIMITED, name) + b"\x00", _packed(root, LIMITED, name) + b"\xff")
+        self.row: bytes = layer.pack((LIMIT, name), prefix=root)
+        self._prefix: bytes = layer.pack((LIMITED, name), prefix=root)
+        self.beside = _below(self._prefix)
+        at: Sequence[bytes] = [self._prefix + part for part in _PARTS]
+        self.cells, self.bell, self._holder = at[CELLS], at[BELL], at[HOLDER]
+        self.walk, self.total = at[WALK], at[TOTAL]
+        *self.gates, self.gate_of_all = (at[GATE] + number for number in _NUMBERS)
+        self.holders, self.counts = _below(self._holder), _below(at[COUNT])
+        self.of_keys, self.dues, self.overs = _below(at[OF_KEY]), _below(at[DUE]), _below(at[OVER])
 
-        self.counts = self._under(COUNT)
-        self.of_keys = self._under(OF_KEY)
-        self.dues = self._under(DUE)
-        self.overs = self._under(OVER)
-        self.walk = _packed(root, LIMITED, name, WALK)
-        self.total = _packed(root, LIMITED, name, TOTAL)
-
-    def _under(self, *parts: Any) -> slice:
-        under = _packed(self._root, LIMITED, self.name, *parts)
-        return slice(under + b"\x00", under + b"\xff")
+    def _packed(self, *parts: Any) -> bytes:
+        key: bytes = layer.pack(parts, prefix=self._prefix)
+        return key
 
     # Of a key:
 
     def count(self, key: bytes) -> bytes:
-        return _packed(self._root, LIMITED, self.name, COUNT, key)
+        return self._packed(COUNT, key)
 
     def key_gate(self, key: bytes) -> bytes:
-        return _packed(self._root, LIMITED, self.name, KEY_GATE, key)
+        return self._packed(KEY_GATE, key)
 
     def key_holder(self, key: bytes, queue: int, id_: bytes) -> bytes:
-        return _packed(self._root, LIMITED, self.name, OF_KEY, key, KEY_HOLDER, queue, id_)
+        return self._packed(OF_KEY, key, KEY_HOLDER, queue, id_)
 
     def key_holders(self, key: bytes) -> slice:
-        return self._under(OF_KEY, key, KEY_HOLDER)
+        return _below(self._packed(OF_KEY, key, KEY_HOLDER))
 
     def lanes(self, key: bytes, side: int) -> slice:
         """The lanes of the key that are open, or parked: `side` is OPEN or PARKED."""
-        return self._under(OF_KEY, key, side)
+        return _below(self._packed(OF_KEY, key, side))
 
     def lane(self, key: bytes, side: int, place: LanePlace) -> bytes:
-        return _packed(self._root, LIMITED, self.name, OF_KEY, key, side, *place)
+        return self._packed(OF_KEY, key, side, *place)
 
     def due(self, time_us: int, key: bytes) -> bytes:
-        return _packed(self._root, LIMITED, self.name, DUE, time_us, key)
+        return self._packed(DUE, time_us, key)
 
     def over(self, time_us: int, key: bytes) -> bytes:
-        return _packed(self._root, LIMITED, self.name, OVER, time_us, key)
+        return self._packed(OVER, time_us, key)
 
     def until(self, column: int, time_us: int) -> slice:
         """The keys of DUE, or of OVER, up to that time."""
-        return slice(self._under(column).start, _packed(self._root, LIMITED, self.name, column, time_us + 1))
+        return slice(self._packed(column) + b"\x00", self._packed(column, time_us + 1))
 
     def parts_of(self, key: bytes) -> tuple[Any, ...]:
         """The parts of a key behind the name of the limit."""
-        parts: tuple[Any, ...] = layer.unpack(key, prefix_len=len(_packed(self._root, LIMITED, self.name)))
+        parts: tuple[Any, ...] = layer.unpack(key, prefix_len=len(self._prefix))
         return parts
 
     def holders_in(self, queue: int) -> slice:
         """The holders in the queue with that id."""
-        under = self._of_queue(queue)
-        return slice(under + b"\x00", under + b"\xff")
+        return _below(self._of_queue(queue))
 
     def holder(self, queue: int, id_: bytes) -> bytes:
         return self._of_queue(queue) + _BYTES + id_.replace(b"\x00", b"\x00\xff") + _END
@@ -167,9 +162,8 @@ class LimitKeys:
         return queue, id_
 
 
-def _packed(root: bytes, *parts: Any) -> bytes:
-    key: bytes = layer.pack(parts, prefix=root)
-    return key
+def _below(prefix: bytes) -> slice:
+    return slice(prefix + b"\x00", prefix + b"\xff")
 
 
 @lru_cache(maxsize=256)
