@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
+from fdbqueue.testing.history import read
 from fdbqueue.testing.soak import __main__ as program
 from fdbqueue.testing.soak.client import NOTES, Client
 from fdbqueue.testing.soak.counting import counted_in
 from fdbqueue.testing.soak.setup import Setup
 from fdbqueue.testing.soak.subjects import SUBJECTS, opened
+from fdbqueue.testing.soak.subjects.persistent import Persistent
 from tests.support import PATIENCE_S, wait_until
 
 STEPS = 4
@@ -25,11 +27,31 @@ def test_each_subject_keeps_its_promise(tmp_path: Path) -> None:
         program.prepare(tmp_path, setup, db)
         client = Client(db, setup, tmp_path, f"w{random.randrange(10_000)}")
         for subject in opened(db, setup):
+            subject.put(client, 2)  # steps by chance may put nothing
             for _ in range(STEPS):
                 subject.step(client)
         counts = counted_in(db, setup, tmp_path)
     assert [finding for count in counts for finding in count.findings] == []
     assert all(count.ended > 0 for count in counts if count.subject != "schedules")
+
+
+def test_an_ack_ends_the_last_lease_of_an_item_that_came_twice(tmp_path: Path) -> None:
+    """The process stood still for longer than its first lease. The ack names the item, and no lease."""
+    setup = Setup("memory:", ("persistent",), wait_s=0)
+    with fdbqueue.open(setup.url) as db:
+        program.prepare(tmp_path, setup, db)
+        client = Client(db, setup, tmp_path, "w")
+        [subject] = opened(db, setup)
+        assert isinstance(subject, Persistent)
+        fetched = iter([(["x", "w:1"], "x"), (["x", "w:2"], "x")])
+        subject._fetch = lambda *_: next(fetched, None)  # type: ignore[method-assign]
+        client.random.seed(1)
+        while not subject.take(client, 2):
+            pass
+    acks = [
+        call.argument for call in read(tmp_path / NOTES / subject.name) if call.name in ("ack", "release")
+    ]
+    assert acks == [[["x", "w:2"]]]
 
 
 @pytest.mark.timeout(300)

@@ -52,13 +52,14 @@ class Persistent(Subject):
             return bool(moved)
         proxy = self._queue.connect() if client.chance(0.2) else self._queue
         fetched = [one for _ in range(min(count, FETCHED_MAX)) if (one := self._fetch(client, proxy))]
-        leases = [lease for lease, _ in fetched]
+        # An ack names its item. If the item was lost meanwhile, and came once more, it ends the last lease.
+        leases = {item: lease for lease, item in fetched}
         if proxy is not self._queue:
-            client.call(self.name, "release", leases, proxy.close)
-            return bool(fetched)
-        for lease, item in fetched:
+            client.call(self.name, "release", [*leases.values()], proxy.close)
+            return bool(leases)
+        for item, lease in leases.items():
             client.call(self.name, "ack", [lease], partial(proxy.ack, item), refusals=REFUSALS)
-        return bool(fetched)
+        return bool(leases)
 
     def _fetch(self, client: Client, proxy: Proxy) -> tuple[list[str], str] | None:
         """Fetch an item: its value with a token of this fetch, and the item."""
