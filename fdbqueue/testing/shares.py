@@ -32,6 +32,7 @@ SHARES: Sequence[Share] = (
             "exact_fair",
             "exact_groups",
             "exact_line",
+            "exact_mixed",
             "exact_partitions",
             "exact_persistent",
             "exact_schedules",

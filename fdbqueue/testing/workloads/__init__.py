@@ -59,6 +59,7 @@ _MODULES = (
     "exact_fair",
     "exact_groups",
     "exact_line",
+    "exact_mixed",
     "exact_partitions",
     "exact_persistent",
     "exact_schedules",

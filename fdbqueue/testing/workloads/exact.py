@@ -58,7 +58,14 @@ def exact(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 def one_process(
-    simulation: Simulation, size: Size, name: str, random: Random, kinds: Kinds, user: type[Many]
+    simulation: Simulation,
+    size: Size,
+    name: str,
+    random: Random,
+    kinds: Kinds,
+    user: type[Many],
+    model_of: type[Model] = Model,
+    process_of: "type[Process] | None" = None,
 ) -> Sequence[Checker]:
     """A process that calls one queue, of a kind by chance, and its model."""
     kind, options = random.choice(kinds)
@@ -67,9 +74,10 @@ def one_process(
     def use(client: Client) -> None:
         caller = Caller(client)
         q = TaskQueue.create(client.db, name, kind, if_not_exists=True, **options, **retains)
-        model = Model(kind, {**options, **retains})
+        model = model_of(kind, {**options, **retains})
         model.now = caller.clock.now
-        process = Process(user(caller, q, model, {one: Session(client.db, ttr=inf) for one in "ab"}))
+        sessions = {one: Session(client.db, ttr=inf) for one in "ab"}
+        process = (process_of or Process)(user(caller, q, model, sessions))
         for _ in range(size.steps):
             client.call(name, "step", None, process.step)
 
@@ -90,14 +98,20 @@ class Process:
         self._move()
         if random.random() < LOOKED:
             self._looks.look(self._swept)
-        verb = random.choice(RARE) if random.random() < 0.12 else random.choice(VERBS)
-        if verb not in ("use_a_lease", "by_id"):
+        verb = self._verb()
+        if not self._may_be_unswept(verb):
             self._sweep()
         getattr(self._user, verb)()
         self._model.sweep()
         self._swept = False
         if random.random() < SWEPT:
             self._sweep()
+
+    def _verb(self) -> str:
+        return self._random.choice(RARE) if self._random.random() < 0.12 else self._random.choice(VERBS)
+
+    def _may_be_unswept(self, verb: str) -> bool:
+        return verb in ("use_a_lease", "by_id")
 
     def _move(self) -> None:
         """Move the clock: mostly to the next change of a task, or to just before it."""
@@ -108,7 +122,7 @@ class Process:
             to = following - random.choice((0, 0, 1))
         elif chance < 0.4:
             to += random.choice((1, 250_000, 1_000_000, 4_000_000))
-        if to > model.now:
+        if to > model.now and self._may_move_to(to):
             self._sweep()  # at the time that the model has
             self._caller.clock.move_to(to)
             model.now, self._swept = to, False
@@ -116,6 +130,9 @@ class Process:
             model.sweep()
             if contested or random.random() < SWEPT:
                 self._sweep()
+
+    def _may_move_to(self, _: int) -> bool:
+        return True
 
     def _sweep(self) -> None:
         if not self._swept:

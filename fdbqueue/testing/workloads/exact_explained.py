@@ -72,6 +72,7 @@ def reasons(model: Model, life: Life, found: Explanation) -> Iterator[Why]:
         yield Why.PAUSED
     if life.state == "r":
         place = found.place or TaskPlace()
+        yield from (Why.KEY_HELD,) if found.held is not None else ()
         yield from (Why.KEY_BUSY,) if not place.key_is_open else ()
         yield from (Why.KEY_BEHIND,) if place.ahead_in_key else ()
         far = (place.round or 0) > (place.current_round or 0) + 1
@@ -80,4 +81,5 @@ def reasons(model: Model, life: Life, found: Explanation) -> Iterator[Why]:
     else:
         held = Why.HOLDER_ENDED if life.session in model.overdue else Why.TAKEN
         taken = held if life.cancelled is None else Why.CANCELLED
-        yield {"!": Why.BURIED, "~": Why.DELAYED, "t": taken}[life.state]
+        waits = Why.DELAYED if life.waits is None else Why.WAITING
+        yield {"!": Why.BURIED, "~": waits, "t": taken}[life.state]

@@ -41,6 +41,10 @@ class Life:
     steps: dict[str, Any] = field(default_factory=dict)
     failed: list[tuple[int, Failure]] = field(default_factory=list)
     """The stored failures with their numbers."""
+    waits: str | None = None
+    """The group for whose end it waits."""
+    groups: dict[str, bool] = field(default_factory=dict)
+    """Its groups. True for one that counts it as failed, since a burial."""
 
     @property
     def place(self) -> tuple[int, str]:
@@ -73,6 +77,8 @@ class Life:
             result_ttl=seconds(self.result_ttl),
             steps=len(self.steps),
             unique=self.unique,
+            groups=tuple(self.groups),
+            waits_for=self.waits,
         )
 
     def ended(self, outcome: str, now: int) -> EndedTask:

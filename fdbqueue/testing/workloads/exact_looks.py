@@ -33,7 +33,7 @@ class Looks(Counts):
         if swept:
             looks.append(self._statistics)
             looks += [partial(self._ended, size)] if "retain_s" in self.model.options else []
-            looks += [self._keys] if self.q.kind in KEYED else []
+            looks += [self._keys] if self.q.kind in KEYED and not self.user.is_under_way() else []
         for look in looks:
             if swept and random.random() < ALONE:
                 self._at(self.caller.client.db, look)

@@ -98,7 +98,7 @@ class Verbs:
     def _require_taken(self, found: list[Task], count: int, session: Session) -> None:
         ready = self.model.takeable()
         most = min(count, len(ready))
-        least = min(most, 1 if self.model.is_parted else limits.SERVE_MAX)  # the line gives fewer
+        least = min(most, self._least())
         assert least <= len(found) <= most, f"taken: {found}, of {ready}"
         for number, task in enumerate(found):
             self._require_next(task, ready, number)
@@ -107,6 +107,14 @@ class Verbs:
             self.model.lease(life, task, session.id.hex())
             require_equal("take", task, life.shown())
         self.leases = [*self.leases, *found][-12:]
+
+    def is_under_way(self) -> bool:
+        """True if a repartition is: then a task key may have tasks in two partitions."""
+        return False
+
+    def _least(self) -> int:
+        """The number of tasks that a take gives at least, if as many are ready: the line gives fewer."""
+        return 1 if self.model.is_parted else limits.SERVE_MAX
 
     def _require_next(self, task: Task, ready: list[Life], number: int) -> None:
         """Fair queues and partitions have an order for each key, and bags have none."""
