@@ -410,7 +410,7 @@ GROUPS_OF_TASK_MAX = 16
 # Groups that one transaction of a sweep looks at, and groups that it lets end.
 GROUPS_SWEPT_MAX = 50
 GROUPS_ENDED_MAX = 10
-# Groups with counts that a sweep remembers. If the counts are the same one sweep later, it clears the doubt.
+# Groups whose counts a pass of sweeps remembers. The next pass clears the doubt of each with the same counts.
 GROUPS_REMEMBERED_MAX = 1000
 # Time for which the rows of an ended group are kept, if its create does not tell another.
 GROUP_RETAIN_S = 86_400.0

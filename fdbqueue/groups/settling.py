@@ -7,7 +7,7 @@ meanwhile changes the counts, so it aborts the sweep: no end is missed. Two swee
 once.
 
 A group that is in use would abort each sweep that clears its doubt. So a sweep clears the doubt only of a
-group that has the same counts as one sweep before. Any process that uses a task queue of the root sweeps.
+group that has the same counts as one pass before. Any process that uses a task queue of the root sweeps.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ class Doubted:
 
 
 def judge(found: Doubted, before: Counts | None) -> Verdict:
-    """`before`: its counts one sweep ago."""
+    """`before`: its counts in the last pass, if it was remembered."""
     row = found.row
     if row is None or row.ended_us:
         return Verdict.CLEAR
@@ -104,7 +104,9 @@ class Settling:
         self._after = b""
         """The last group in doubt that this pass has looked at."""
         self._before: dict[bytes, Counts] = {}
-        """The counts of groups in doubt, one sweep ago."""
+        """The counts of groups in doubt, in the last pass."""
+        self._now: dict[bytes, Counts] = {}
+        """Those of this pass."""
 
     def guard(self, _: Transaction) -> Callable[[], None]:
         return _nothing
@@ -137,19 +139,24 @@ class Settling:
         for one, verdict in judged:
             if verdict is Verdict.CLEAR:
                 self._clear(tr, one.group)
-        self._remember(found)
+        self._remember([one for one, verdict in judged if verdict is Verdict.LEAVE])
         ended = 0
         for one in ends:
             if ended == limits.GROUPS_ENDED_MAX:
                 return True
             ended += self._end(tr, one)
         self._after = found[-1].group if found and len(rows) == limit else b""
+        if not self._after:
+            self._before, self._now = self._now, {}
         return bool(self._after)
 
     def _remember(self, found: Sequence[Doubted]) -> None:
-        if len(self._before) > limits.GROUPS_REMEMBERED_MAX:
-            self._before.clear()
-        self._before.update((one.group, one.counts) for one in found)
+        """Keep the counts of the first groups of a pass. The next pass clears those that stay the same, and
+        has room for others.
+        """
+        for one in found:
+            if len(self._now) < limits.GROUPS_REMEMBERED_MAX:
+                self._now[one.group] = one.counts
 
     def _see(self, tr: Transaction, groups: Sequence[bytes]) -> list[Doubted]:
         snapshot, keys = tr.snapshot, self._keys

@@ -576,6 +576,24 @@ def test_an_end_that_a_sweep_did_not_see_aborts_it(b: PartitionsBench, then: Tas
     assert started(then, b) == ["then"]
 
 
+def test_doubts_of_more_groups_than_are_remembered_end(
+    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pass clears as many as it remembers; the others have their room in the next one."""
+    monkeypatch.setattr(limits, "GROUPS_REMEMBERED_MAX", 2)
+    monkeypatch.setattr(limits, "GROUPS_SWEPT_MAX", 2)
+    for number in range(9):
+        made(b).put(b.db, b.queue, number)
+        b.queue.ack(b.db, take(b))
+    settling, doubts = Settling(b.db, RootKeys(b.root)), RootKeys(b.root).doubts
+    in_doubt = []
+    for _ in range(6):
+        while transactional(settling.tidy)(b.db):
+            pass
+        in_doubt.append(len(list(b.db.get_range(doubts.start, doubts.stop))))
+    assert in_doubt == [9, 7, 5, 3, 1, 0]
+
+
 REFUSED: dict[str, Callable[[PartitionsBench, Group], object]] = {
     "a text that is no id": lambda b, _: b.queue.put(b.db, 1, group="x"),
     "a task as a group": lambda b, _: b.queue.put(b.db, 1, group=b.queue.put(b.db, 1)),
