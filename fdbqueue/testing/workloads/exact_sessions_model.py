@@ -67,7 +67,11 @@ class Sessions:
         self._end(one, lambda life: self._model.lose(life, HOLDER_DIED, "release"))
 
     def die_all(self) -> None:
-        for one in self.overdue():
+        self.die_first(len(self.known))
+
+    def die_first(self, most: int) -> None:
+        """End the sessions that are overdue for the longest time."""
+        for one in sorted(self.overdue(), key=lambda one: (one.deadline, one.id))[:most]:
             self.die(one)
         self._model.sweep()  # a task that comes back may have expired
 

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any, NamedTuple
 
+from fdbqueue import limits
 from fdbqueue.database import run
 from fdbqueue.errors import NotTaken, UnknownSession
 from fdbqueue.holder import HolderProcess
@@ -93,7 +94,7 @@ class Openers(Many):
         take, alone = partial(self.q.take_many, n=count, session=session), self.random.random() < 0.6
         found = self.caller.answer(take, always_alone=True) if alone else self.caller.within(take)
         if alone and self._known(session) is not None and not self.model.takeable():
-            self.known.die_all()
+            self.known.die_first(limits.DEAD_SESSIONS_MAX)  # a take that does not wait ends one batch
         if self._known(session) is None:
             require_equal("take", found, UnknownSession(session=session.id.hex()))
         else:
