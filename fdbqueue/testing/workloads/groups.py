@@ -73,6 +73,7 @@ def groups(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def watch(client: Client) -> None:
         opened(client)
+        client.calm()  # many reads in one transaction: among frequent faults, it would never end
         for _ in range(2 * size.steps):
             client.pause(0.5)
             look(client)
