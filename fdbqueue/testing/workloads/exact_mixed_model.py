@@ -7,7 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fdbqueue.packed_key import key_bytes
+from fdbqueue.partitions.plan import home_of
+from fdbqueue.records.keys import id_bytes, partition_of
 from fdbqueue.task import Task
+from fdbqueue.testing.workloads.exact_explained import KEYED
 from fdbqueue.testing.workloads.exact_groups_model import Gathered
 from fdbqueue.testing.workloads.exact_life import Life
 from fdbqueue.testing.workloads.exact_model import Model
@@ -20,6 +24,17 @@ class MixedModel(Model):
         self.groups: dict[str, Gathered] = {}
         self.away: list[dict[str, bool]] = []
         """The groups of each task that a redrive has moved into the other queue, in order."""
+
+    def in_state(self, state: str) -> list[Life]:
+        """As in `exact`. In its partition, a task that has moved there comes before those put there."""
+        found = super().in_state(state)
+        if state == "r" and self.is_parted and self.kind in KEYED:
+            found.sort(key=lambda life: (life.pri, self._is_at_home(life), life.id))
+        return found
+
+    def _is_at_home(self, life: Life) -> bool:
+        home = home_of(key_bytes(life.key), self.options["partitions"])
+        return partition_of(id_bytes(life.id)) == home
 
     # Members.
 
