@@ -4,7 +4,6 @@ import errno
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -27,8 +26,8 @@ from tests.power.runs import DATA, Run, failing, forged, recorded, upgraded
 
 pytestmark = pytest.mark.skipif(recording.compiler() is None, reason="no C compiler: apt-get install gcc")
 CUTS = 30
-PLANT_CUTS = 200
-"""The judge stops at the first broken promise."""
+PLANT_ROUNDS, PLANT_CUTS = 20, 10
+"""Each round cuts the whole run: a bug that shows at its end alone is found in the first ones."""
 SEED = 1
 
 
@@ -50,6 +49,11 @@ def tiny_run() -> Iterator[Run]:
     """A run with many checkpoints."""
     with tempfile.TemporaryDirectory(dir=main_folder()) as made:
         yield recorded(Path(made), processes=2, steps=12, shape="tiny")
+
+
+def is_found(planted: Run, folder: Path) -> bool:
+    seeds = range(SEED, SEED + PLANT_ROUNDS)
+    return any(any(judge(planted, folder, seed, PLANT_CUTS)) for seed in seeds)
 
 
 def test_a_power_cut_loses_no_acknowledged_commit(run: Run, folder: Path) -> None:
@@ -74,7 +78,7 @@ def test_a_power_cut_at_an_upgrade_loses_nothing(folder: Path) -> None:
 def test_the_judge_finds_a_planted_bug(tiny_run: Run, folder: Path, plant: Plant) -> None:
     planted = replace(tiny_run, records=list(plant(tiny_run.records)))
 
-    assert list(islice(judge(planted, folder, SEED, PLANT_CUTS), 1))
+    assert is_found(planted, folder)
 
 
 def test_the_judge_finds_a_base_with_an_early_name(run: Run, folder: Path) -> None:
@@ -82,18 +86,18 @@ def test_the_judge_finds_a_base_with_an_early_name(run: Run, folder: Path) -> No
     records = list(early_rename(run.records))
     first = next(number for number, record in enumerate(records) if record.kind is Kind.NOTE)
 
-    assert list(islice(judge(replace(run, records=records[:first]), folder, SEED, PLANT_CUTS), 1))
+    assert is_found(replace(run, records=records[:first]), folder)
 
 
 def test_a_value_that_looks_like_a_record_is_none(folder: Path) -> None:
-    assert list(judge(forged(folder, "salted"), folder, SEED, PLANT_CUTS // 10)) == []
+    assert list(judge(forged(folder, "salted"), folder, SEED, 20)) == []
 
 
 def test_the_judge_finds_a_seal_without_the_salt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = forged(folder, forger.UNSALTED)
     monkeypatch.setattr(journal, "_seal", forger.unsalted)
 
-    assert list(islice(judge(planted, folder, SEED, PLANT_CUTS), 1))
+    assert is_found(planted, folder)
 
 
 @pytest.mark.parametrize(
