@@ -8,18 +8,17 @@ import pytest
 
 from fdbqueue.testing import Case, Simulation, all_workloads
 
-SEEDS = (1, 2)
+SEED = 1
 
 HASHES = """
 from fdbqueue.testing import Case, all_workloads
 for name, workload in all_workloads().items():
-    for seed in {seeds}:
-        print(name, seed, Case.of(workload, seed).run({detailed}).trace.hash())
+    print(name, Case.of(workload, {seed}).run({detailed}).trace.hash())
 """
 
 
 def hashes_of_a_process(hash_seed: str, *, detailed: bool = False) -> str:
-    program = HASHES.format(seeds=SEEDS, detailed=detailed)
+    program = HASHES.format(seed=SEED, detailed=detailed)
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run(
         [sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True
@@ -31,7 +30,7 @@ def test_a_trace_depends_on_neither_hashes_nor_its_detail() -> None:
     """One test: each process runs all workloads, so each more would cost a minute of a busy processor."""
     plain, detailed = hashes_of_a_process("1"), hashes_of_a_process("2", detailed=True)
     assert plain == detailed
-    assert len(plain.splitlines()) == len(SEEDS) * len(all_workloads())
+    assert len(plain.splitlines()) == len(all_workloads())
 
 
 def test_a_run_does_not_depend_on_the_runs_before_it() -> None:
