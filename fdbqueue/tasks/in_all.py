@@ -1,6 +1,7 @@
 """Verbs about many tasks, in the partitions of a queue one after the other; without partitions, in the queue.
 
-All partitions change in one transaction. Reads and conflicts are those of the verb (verbs.py), in each.
+All partitions change in one transaction. Reads and conflicts are those of the verb (verbs.py), in each. The
+first change checks the queue before any of them writes: a transaction may go on behind a refusal, and commit.
 """
 
 from collections.abc import Callable, Sequence
@@ -101,4 +102,5 @@ def occupied(changes: Sequence[Change], under: Callable[[Change], slice]) -> lis
         change.tr.snapshot.get_range(keys.start, keys.stop, limit=1)
         for change, keys in zip(changes, ranges, strict=True)
     ]
+    changes[0].require_queue()  # asked with the first keys: no round trip of its own
     return [change for change, first in zip(changes, asked, strict=True) if first.to_list()]

@@ -314,6 +314,7 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
 
 def truncate(change: Change) -> None:
     """Remove every task. Writes: clears their range. Conflicts: every call on a task of the queue."""
+    change.require_queue()
     keys = change.shape.keys
     for under in (keys.contents, keys.failures, keys.classed, keys.class_counts, keys.all_steps):
         change.tr.clear_range(under.start, under.stop)
@@ -328,7 +329,9 @@ def remove_first(change: Change, count: int) -> int:
     Conflicts: a change of the tasks.
     """
     tr, keys = change.tr, change.shape.keys
-    found = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=count).to_list()
+    asked = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=count)
+    change.require_queue()  # after the read is sent: no round trip of its own
+    found = asked.to_list()
     for entry in found:
         tr.add_read_conflict_key(entry.key)
     prefix = len(keys.tasks.start)
@@ -349,6 +352,7 @@ def pause(change: Change) -> None:
 
 def resume(change: Change) -> None:
     """Let tasks be taken again, and wake waiting takes. Writes: clears the flag. Conflicts: takes."""
+    change.require_queue()
     change.tr.clear(change.shape.keys.paused)
     change.count("other")
 

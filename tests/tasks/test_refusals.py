@@ -4,6 +4,7 @@ The transaction may go on, and commit. The task may be due, or its lease or life
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -52,6 +53,9 @@ class Bench:
         self.letters = DeadLetters.open(self.db, self.queue.name)
         self.task: Task
 
+    def close(self) -> None:
+        self.db.close()
+
     def put(self, **options: Any) -> None:
         self.task = self.queue.put(self.db, 1, **self.put_options, **options)
 
@@ -84,7 +88,15 @@ class Bench:
         yield "step", lambda tr: q.step(tr, task, "a", lambda _: 1, **mine)
         yield "touch", lambda tr: q.touch(tr, task, 5, **mine)
         yield "edit", lambda tr: self.letters.edit(tr, id_, 2)
-        yield "kick", lambda tr: self.letters.kick(tr, id_)
+        yield "kick one", lambda tr: self.letters.kick(tr, id_)
+        yield "kick", lambda tr: q.kick(tr, 2)
+        yield "kick matching", lambda tr: self.letters.kick_matching(tr)
+        yield "release all", lambda tr: q.release_all(tr)
+        yield "take", lambda tr: q.take(tr, **mine)
+        yield "truncate", lambda tr: q.truncate(tr)
+        yield "truncate some", lambda tr: q.truncate_some(tr, 2)
+        yield "pause", lambda tr: q.pause(tr)
+        yield "resume", lambda tr: q.resume(tr)
         yield "put", lambda tr: q.put(tr, 3)
         yield "put after", lambda tr: q.put(tr, 3, after=id_)
         for how in ("skip", "replace", "debounce"):
@@ -154,16 +166,39 @@ def refused(bench: Bench, call: Call) -> list[FdbQueueError]:
     return errors
 
 
+def benches(kind: str, state: str) -> Iterator[tuple[Bench, str, Call]]:
+    """A bench for each call."""
+    number, count = 0, 1
+    while number < count:
+        with closing(bench_in(state, kind)) as bench:
+            calls = [*bench.calls()]
+            yield bench, *calls[number]
+        number, count = number + 1, len(calls)
+
+
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("kind", QUEUES)
 def test_a_refused_call_leaves_no_part_of_a_change(kind: str, state: str) -> None:
     """A full queue has been swept for room: a whole change, and sound."""
-    for number, (name, _) in enumerate([*bench_in(state, kind).calls()]):
-        bench = bench_in(state, kind)
-        _, call = [*bench.calls()][number]
+    for bench, name, call in benches(kind, state):
         before = image(bench)
         errors = refused(bench, call)
         if errors and not isinstance(errors[0], QueueFull):
             assert image(bench) == before, name
         assert verify(bench.db, "bench").findings == (), name
-        bench.db.close()
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "taken", "buried"])
+@pytest.mark.parametrize("kind", ["timed", "keyed", "partitions"])
+def test_a_call_behind_a_repartition_leaves_no_part(kind: str, state: str) -> None:
+    """A queue that was repartitioned in the same transaction refuses most calls."""
+    for bench, name, call in benches(kind, state):
+        before = bench.queue.statistics(bench.db)
+
+        def repartition_first(tr: Transaction, bench: Bench = bench, call: Call = call) -> None:
+            bench.queue.repartition(tr, 3)
+            call(tr)
+
+        if refused(bench, repartition_first):
+            assert bench.queue.statistics(bench.db) == before, name
+        assert verify(bench.db, "bench").findings == (), name
