@@ -54,8 +54,13 @@ class Requests(Table):
         return not {one.name, other.name}.isdisjoint(("dequeue", "hold"))
 
     def is_loose(self, one: Call, other: Call) -> bool:
-        """Values that are given back have the first place, and so has an item that is still held."""
-        return {one.name, other.name} == {"hold", "give_back"}
+        """Values that are given back have the first place. So has an item that is still held, and one of a
+        dead request that comes back in a look or a take. A request has one look at a time.
+        """
+        if one.name == other.name == "look" and one.touches == other.touches:
+            return True
+        names = {one.name, other.name}
+        return "give_back" in names and not names.isdisjoint(("hold", "look", "dequeue"))
 
     def lengthened(self, call: Call, draw: Callable[[], Call]) -> Call:  # noqa: ARG002  # only pairs are serial
         """A look reads the line by snapshot: three calls in a row may tell."""
@@ -165,7 +170,11 @@ class Requests(Table):
         steps = Reason[choice(REASONS)], Otherwise[choice(BY_OTHERS)]
         look = Look(self.twins.now, *steps, choice((1, ticket.count)))
         text = f"look of {ticket.rid.hex()} for {look.reason.name}, else {look.otherwise.name}"
-        return Call("look", text, lambda q, tr: self._looked(q, ticket, look, tr), within=True)
+        verb = partial(self._looked_in, ticket, look)
+        return Call("look", text, verb, within=True, touches=ticket.rid)
+
+    def _looked_in(self, ticket: Ticket, look: Look, q: Queue, tr: Transaction) -> list[Any]:
+        return self._looked(q, ticket, look, tr)
 
     def _looked(self, q: Queue, ticket: Ticket, look: Look, tr: Transaction) -> list[Any]:
         turn = _line(q).look(tr, ticket, look)

@@ -1,5 +1,7 @@
 """The process of the workload `paired`: it draws pairs of calls, lets them meet, and judges their outcome."""
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from fdbqueue.testing.workloads.paired_calls import (
@@ -12,10 +14,14 @@ from fdbqueue.testing.workloads.paired_calls import (
     shown,
     unlikeness,
 )
+from fdbqueue.testing.workloads.paired_footprint import Footprint, meetings
 from fdbqueue.testing.workloads.paired_store import Rows, Twins, When, told
 from fdbqueue.testing.workloads.paired_world import World
 
 ORDERS = (When.BEGIN, When.AFTER)
+UNNOTICED = 0.5
+"""The share of steps whose pairs are chosen by what one changes and the other sees."""
+PAIRS, MET_AT_ONCE = 4, 3
 
 
 class Process:
@@ -26,6 +32,7 @@ class Process:
         self._before: Rows = {}
         self._there: Look | None = None
         self._pair, self._missed = "", False
+        self._met = Counter[Any]()
 
     def prepare(self) -> None:
         """Reach a state by some calls, one after the other."""
@@ -57,13 +64,52 @@ class Process:
         twins.move_to(following - random.choice((0, 0, 0, 1)))
 
     def step(self) -> None:
-        world = self._world
         self._move(0.4)
-        world.refresh()
-        world.forget_focus()
+        self._world.refresh()
+        self._before = self._twins.rows()
+        answers: tuple[Any, ...] = ()
+        for one, other, skip in self._chosen() if self._random.random() < UNNOTICED else self._any_pair():
+            self._twins.set_back(self._before)
+            answers = self._meet(one, other, skip)
+        self._world.learn(answers)
+
+    def _any_pair(self) -> Iterator[tuple[Call, Call, int]]:
+        self._world.forget_focus()
         one, other = self._drawn(), self._world.lengthened(self._drawn(), self._drawn)
-        self._skip = 0 if one.within else self._random.choice((0, 0, 0, 1))
-        self._before, self._there = self._twins.rows(), None
+        yield one, other, 0 if one.within else self._random.choice((0, 0, 0, 1))
+
+    def _chosen(self) -> Iterator[tuple[Call, Call, int]]:
+        """Of some calls, the pairs in which one changes keys behind the back of the other: new kinds of
+        pairs, or the rarest one.
+        """
+        calls = list[Call]()
+        for _ in range(PAIRS):
+            self._world.forget_focus()
+            calls += (self._drawn(), self._drawn())
+        found = {meeting.kind: meeting for meeting in meetings([*map(self._footprint, calls)])}
+        rarest = sorted(found, key=self._met.__getitem__)
+        for kind in [kind for kind in rarest if not self._met[kind]][:MET_AT_ONCE] or rarest[:1]:
+            self._met[kind] += 1
+            yield found[kind].one, found[kind].other, found[kind].number
+
+    def _footprint(self, call: Call) -> Footprint:
+        """Make the call alone, and take it back."""
+        twins = self._twins
+        if self._world.must_forget(call, call):
+            twins.restart()
+            self._open()
+        twins.trap.set(When.AFTER, twins.trap.forget)
+        twins.runtime.draw_from(f"{self._seed} one")
+        call.answer(self._handles[0], twins.first)
+        after, before = twins.rows(), self._before
+        changed = {key for key in after.keys() | before.keys() if after.get(key) != before.get(key)}
+        commits = tuple(twins.trap.commits_made)
+        twins.set_back(before)
+        return Footprint(call, commits, frozenset(changed))
+
+    def _meet(self, one: Call, other: Call, skip: int) -> tuple[Any, Any]:
+        """Let the second call happen just before a commit of the first one."""
+        world, self._skip, self._there = self._world, skip, None
         self._pair = f"{one}, overlapped by {other}"
         overlapped = self._happen(one, other, When.BEFORE_COMMIT, None)
         trap = self._twins.trap
@@ -72,7 +118,7 @@ class Process:
             is_open = trap.conflicted and world.leaves_open(one)
             if not is_open and not world.is_loose(one, other):
                 self._require_serial(one, other, overlapped, trap.sprung, trap.conflicted)
-        world.learn(overlapped.answers)
+        return overlapped.answers
 
     def _require_promised(self, one: Call, other: Call, conflicted: bool, answer: Any) -> None:
         """Raises: AssertionError for a conflict, or none, against the promise of a docstring."""

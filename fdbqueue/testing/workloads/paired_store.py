@@ -11,8 +11,11 @@ from typing import Any
 
 from fdbqueue.database import Database, run
 from fdbqueue.embedded import layout
+from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.database import Database as Engine
+from fdbqueue.embedded.rangeread import NOTHING, Batch, RangeQuery, conflict_range
 from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.selectors import Anchor
 from fdbqueue.embedded.snapshot import Snapshot
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.stores import private_store
@@ -21,6 +24,7 @@ from fdbqueue.fdberror import FDBError
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.testing.runtime import SimulatedRuntime
 from fdbqueue.testing.simulation import Client
+from fdbqueue.testing.workloads.paired_footprint import Commit
 
 Rows = dict[bytes, bytes]
 
@@ -61,12 +65,14 @@ class Trap:
         """The seed of the call, if it makes its random numbers in each attempt."""
         self.conflicted = False
         """True if the commit of that attempt met a conflict."""
+        self.commits_made: list[Commit] = []
 
     def set(self, when: When, other: Callable[[], None], skip: int = 0, at: int | None = None) -> None:
         """`at`: the attempt for serial orders, as `sprung` tells after BEFORE_COMMIT."""
         self.when, self.skip, self.attempts = when, skip, 0
         self.others = [other] * _STEPS_FROM_THE_BEGIN.get(when, 1)
         self.sprung, self.conflicted, self.committing = at, False, None
+        self.commits_made = []
 
     def begins(self) -> int:
         """The number of a new attempt."""
@@ -122,7 +128,22 @@ class TrappedTransaction(Transaction):
 
     def step_begin(self) -> None:
         super().step_begin()
-        self._attempt = self._trap.begins()
+        self._attempt, self._seen = self._trap.begins(), KeySet(set(), [])
+
+    def step_read(self, key: bytes, is_snapshot: bool) -> bytes | None:
+        self._seen.points.add(key)
+        return super().step_read(key, is_snapshot)
+
+    def step_find_key(self, anchor: Anchor, is_snapshot: bool) -> bytes:
+        found = super().step_find_key(anchor, is_snapshot)
+        self._seen.add_range(*sorted((anchor.key, found + b"\x00")))
+        return found
+
+    def step_read_range(self, query: RangeQuery, is_snapshot: bool) -> Batch:
+        batch = super().step_read_range(query, is_snapshot)
+        if batch is not NOTHING:
+            self._seen.add_range(*conflict_range(query, batch))
+        return batch
 
     def _open_snapshot(self) -> Snapshot:
         if self._snapshot is None:
@@ -138,6 +159,7 @@ class TrappedTransaction(Transaction):
             if self._trap.seed is not None:
                 self._twins_runtime.draw_from(self._trap.seed)
             raise
+        self._trap.commits_made.append(Commit(self._seen, request.reads, request.buffer.conflicts))
         self._trap.committed(self._attempt)
 
 
