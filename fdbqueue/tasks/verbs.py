@@ -282,8 +282,7 @@ def peek(change: Change, target: Target) -> Task:
 
 def kick(change: Change, count: int, besides: int = 0) -> tuple[int, int]:
     """Kick the first `count` buried tasks. Return how many were kicked, and how many were read: some may have
-    expired. `count` were read, too, if the next have to wait for another transaction. `besides`: as in
-    Change.joinable.
+    expired. `count` stands, too, for tasks that wait for another transaction. `besides`: Change.joinable.
 
     Reads: the tasks.
     Conflicts: a change of the tasks.

@@ -40,8 +40,7 @@ def outlive_all(client: Client, q: TaskQueue) -> None:
 def groups(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3, GROUPS_SWEPT_MAX=2, GROUPS_ENDED_MAX=1)
-    random = simulation.random
-    kind, partitions = random.choice(KINDS), random.choice((1, 1, 3))
+    kind, partitions = simulation.random.choice(KINDS), simulation.random.choice((1, 1, 3))
 
     def opened(client: Client) -> TaskQueue:
         ttr = None if kind in ("fifo", "utube") else 2

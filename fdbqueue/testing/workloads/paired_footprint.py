@@ -1,4 +1,4 @@
-"""The footprint of a call in the workload `paired`: what each of its commits has seen, and what it changes.
+"""The footprint of a call in the workload `paired`: the keys that its commits see, and those that it changes.
 
 A commit that has seen a key without a conflict, by snapshot or under another key, goes on when another call
 changes that key. Of all pairs of calls, only those can have an outcome that no serial order has.
@@ -33,7 +33,7 @@ class Footprint(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """Two calls, of which the second changes a key behind the back of the first one's commit `number`."""
+    """Two calls. The second one changes a key that commit `number` of the first one has seen unguarded."""
 
     one: "Call"
     other: "Call"
