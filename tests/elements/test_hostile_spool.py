@@ -230,6 +230,7 @@ def test_a_sticky_lock_of_another_user_is_not_ours(db: Database, space: Subspace
     assert left(import_from(folder_at(both.path), db, both.queue)) == [(name, "it is locked")]
 
 
+@pytest.mark.commits_by_hand
 @pytest.mark.parametrize("name", ["../escaped/file", "etc/passwd", "x", "5f000000/../../escaped"])
 def test_a_name_in_the_database_is_no_path(db: Database, both: Pieces, tmp_path: Path, name: str) -> None:
     """Writers of the key space are trusted, but a malformed name is not used as a path."""

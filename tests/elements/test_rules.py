@@ -78,6 +78,7 @@ def test_names_are_in_the_order_of_their_adding(db: Database, q: ElementQueue) -
     assert len(set(names)) == 30
 
 
+@pytest.mark.commits_by_hand
 def test_a_name_that_is_taken_becomes_the_next_microsecond(db: Database, space: Subspace) -> None:
     q = element_queue(space, rndhex=3)
 

@@ -421,6 +421,7 @@ def test_a_rolled_back_transaction_leaves_no_schedule(bench: ScheduleBench) -> N
     assert bench.names() == []
 
 
+@pytest.mark.commits_by_hand
 def test_all_verbs_work_in_one_transaction(bench: ScheduleBench) -> None:
     # By the database: `run` in a transaction of the binding would start a thread of its own.
     schedule = bench.create("0 0 * * *", data=1)

@@ -330,6 +330,7 @@ def test_a_cancel_ends_members_in_every_state(b: PartitionsBench, monkeypatch: p
     assert of.wait(b.db, 0).failed == 8
 
 
+@pytest.mark.commits_by_hand
 def test_statistics_name_cancelled_tasks_until_a_sweep(
     b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -576,6 +577,7 @@ def test_an_end_that_a_sweep_did_not_see_aborts_it(b: PartitionsBench, then: Tas
     assert started(then, b) == ["then"]
 
 
+@pytest.mark.commits_by_hand
 def test_doubts_of_more_groups_than_are_remembered_end(
     b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_page_of_large_items_is_bounded_in_bytes(db: Database, space: Subspace
     assert list(chain(*pages)) == [payload(n) for n in range(COUNT)]
 
 
+@pytest.mark.commits_by_hand
 def test_a_snapshot_of_large_items_is_bounded_in_bytes(db: Database, items: FairQueue, reads: Reads) -> None:
     pages = pages_of(lambda after: items.snapshot(db, after=after))
     assert [len(sizes) for sizes in reads.sizes_bytes] == PAGES

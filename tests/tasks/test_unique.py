@@ -91,6 +91,7 @@ def test_queues_of_every_kind_have_unique_keys(db: fdbqueue.Database, space: Any
     assert fdbqueue.verify(db, root=space).findings == ()
 
 
+@pytest.mark.commits_by_hand
 def test_a_put_in_a_transaction_sees_the_one_before(b: PartitionsBench) -> None:
     @transactional
     def body(tr: Any) -> list[fdbqueue.Task]:
