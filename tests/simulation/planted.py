@@ -43,6 +43,7 @@ from fdbqueue.groups import waiting as group_waits
 from fdbqueue.limiting import bucket as limit_bucket
 from fdbqueue.limiting import gate as limit_gate
 from fdbqueue.limiting import key_state
+from fdbqueue.limiting import limit as limit_verbs
 from fdbqueue.limiting import slots as limit_slots
 from fdbqueue.limiting import state as limit_state
 from fdbqueue.line import decision, results, shares, staging, take, taking, waiting
@@ -3543,7 +3544,7 @@ PLANTS = (
         "max(",
         "paired",
         40,
-        near=6,
+        near=10,
     ),
     Plant(
         "an acquire that reads the lock by snapshot",
@@ -3561,7 +3562,7 @@ PLANTS = (
         "pass",
         "paired",
         90,
-        near=31,
+        near=12,
     ),
     Plant(
         "a put into a lane of a limit's key that does not rely on its place",
@@ -3587,8 +3588,8 @@ PLANTS = (
         "tr.get(shared.unique(_key(draft)))",
         "tr.snapshot.get(shared.unique(_key(draft)))",
         "paired",
-        180,
-        near=60,
+        60,
+        near=1,
     ),
     Plant(
         "a transaction that goes on without an item that it must still hold",
@@ -3614,7 +3615,8 @@ PLANTS = (
         "tr.clear(self.keys.notice(ticket.rid))",
         "pass",
         "paired_line",
-        50,
+        100,
+        near=35,
     ),
     Plant(
         "a take that passes by a line of which it has not seen the end",
@@ -3623,6 +3625,7 @@ PLANTS = (
         "len(known) > limits.SERVE_MAX",
         "paired_line",
         50,
+        near=5,
     ),
     Plant(
         "the start that exhausts a key beside an end of the key",
@@ -3631,6 +3634,42 @@ PLANTS = (
         "if False:",
         "paired_limits",
         100,
-        near=14,
+        near=21,
+    ),
+    Plant(
+        "a put of a leaving task key that reads its old partition by snapshot",
+        partitioning.Partitioning._ask_behind,
+        "self._tr.get(self._counts_key(old, key))",
+        "self._tr.snapshot.get(self._counts_key(old, key))",
+        "paired_partitions",
+        60,
+        near=2,
+    ),
+    Plant(
+        "a change of a rate beside a start",
+        limit_verbs._poured,
+        "tr.add_read_conflict_key(state.keys.cells)",
+        "pass",
+        "paired_limits",
+        200,
+        near=44,
+    ),
+    Plant(
+        "a put after a buried task that its group does not count as buried",
+        members._moved,
+        "(was_buried and not is_new)",
+        "was_buried",
+        "exact_mixed",
+        60,
+        near=1,
+    ),
+    Plant(
+        "a repartition of a paused queue whose new partitions go on",
+        repartition.begin,
+        "if paused.present():",
+        "if paused.present() and plan is not None:",
+        "exact_mixed",
+        100,
+        near=28,
     ),
 )
