@@ -14,9 +14,9 @@ After that, `slack_s` is the time that live processes need:
 
 `sharers`: processes that share the sweeping, as far as a process knows: one, and at most
 limits.SWEEPERS_MAX - 1 sessions that it takes for alive. `sweeps`: rounds for groups: one of them lets
-limits.GROUPS_ENDED_MAX groups end, and looks twice. `passes`: SCHEDULES_SOUGHT_EVERY_S, and `late_s` for a
-due time, if there are schedules. Queues under limits of starts get `tokens_s` more: the time in which each of
-them has a token for every task.
+limits.GROUPS_ENDED_MAX groups end, or clears the doubts of limits.GROUPS_REMEMBERED_MAX, and looks twice.
+`passes`: SCHEDULES_SOUGHT_EVERY_S, and `late_s` for a due time, if there are schedules. Queues under limits
+of starts get `tokens_s` more: the time in which each of them has a token for every task.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -96,9 +96,10 @@ def slack_s(rows: Mirror, root: RootKeys, now_us: int) -> float:
     """The time that live processes need after the last deadline."""
     rounds_s = sharers(rows, root, now_us) * (limits.SESSIONS_SWEPT_EVERY_S + limits.SWEEP_EVERY_S)
     groups = sum(1 for _ in rows.keys_in(root.groups.start, root.groups.stop))
-    sweeps_s = 2 * groups / limits.GROUPS_ENDED_MAX * limits.SWEEP_EVERY_S
+    sweeps = 2 * (groups / limits.GROUPS_ENDED_MAX + groups / limits.GROUPS_REMEMBERED_MAX)
     passes_s = limits.SCHEDULES_SOUGHT_EVERY_S + late_s(rows, root, now_us)
-    return SETTLED_S + rounds_s + sweeps_s + (passes_s if has_schedules(rows, root) else 0.0)
+    settled_s = SETTLED_S + rounds_s + sweeps * limits.SWEEP_EVERY_S
+    return settled_s + (passes_s if has_schedules(rows, root) else 0.0)
 
 
 def sharers(rows: Mirror, root: RootKeys, now_us: int) -> int:
