@@ -19,6 +19,11 @@ class Share(NamedTuple):
 
 SHARES: Sequence[Share] = (
     Share(
+        6.0,
+        "all features of a task queue meet in one model; the states that 35 s have missed are rare ones of it",
+        ("exact_mixed",),
+    ),
+    Share(
         4.0,
         "a model has the right answer of every verb; 15 planted bugs in one, five new ones in the other",
         ("exact", "composed"),
@@ -32,7 +37,6 @@ SHARES: Sequence[Share] = (
             "exact_fair",
             "exact_groups",
             "exact_line",
-            "exact_mixed",
             "exact_partitions",
             "exact_persistent",
             "exact_schedules",

@@ -70,6 +70,11 @@ class Client:
     def name(self) -> str:
         return self._machine.name
 
+    @property
+    def commits(self) -> int:
+        """The number of commits of the run so far, refused ones included."""
+        return len(self._trace.transactions)
+
     def call(
         self,
         subject: str,

@@ -20,6 +20,7 @@ from fdbqueue.testing.workloads.noted import Rollback
 
 WITHIN, ROLLED_BACK = 0.4, 0.08
 _MARK = SPACE["exact"].key()
+_ROOT = RootKeys(DEFAULT_ROOT)
 _TIMED_OUT = 1031
 
 Verb = Callable[[Any], Any]
@@ -76,7 +77,7 @@ class Caller:
         """Let the process sweep all that is due. Many faults may use up the time of a sweep: then it sweeps
         again.
         """
-        keeper = keeper_of(self.client.db, RootKeys(DEFAULT_ROOT))
+        keeper = keeper_of(self.client.db, _ROOT)
         while True:
             try:
                 keeper.tick()

@@ -114,7 +114,12 @@ class MixedProcess(Process):
         return self._model.is_open_to(to)
 
     def _sweep(self) -> None:
-        if not self._swept:
-            for _ in range(4 if self._model.groups else 1):  # the end of a member, of a group, of the next
-                self._caller.tick()
-            self._swept = True
+        """Sweep the end of a member, that of its group, and that of the next one, until nothing is left."""
+        if self._swept:
+            return
+        for _ in range(4 if self._model.groups else 1):
+            before = self._caller.client.commits
+            self._caller.tick()
+            if self._caller.client.commits == before:
+                break
+        self._swept = True
