@@ -17,6 +17,7 @@ from fdbqueue.testing.workloads.exact_schedules_model import Model, Put
 from fdbqueue.testing.workloads.exact_schedules_plan import Plan
 from fdbqueue.testing.workloads.exact_schedules_times import local, zone_of
 from fdbqueue.testing.workloads.exact_times import micro
+from fdbqueue.testing.workloads.paired_world import pages
 
 PAGE, TIMES = 2, 4
 
@@ -54,7 +55,7 @@ class Looks:
         require_equal("next times", [at.isoformat() for at in schedule.next_times(tr, TIMES)], wanted)
 
     def _tasks(self, queue: str, tr: Any) -> None:
-        found = list(TaskQueue.open(tr, queue).tasks(tr, "r", 200))
+        found = pages(partial(TaskQueue.open(tr, queue).tasks, tr, "r", 200))
         puts = sorted(self._model.queues[queue], key=attrgetter("pri"))
         require_equal(f"the tasks of {queue}", [*map(_put, found)], puts)
 
