@@ -20,7 +20,7 @@ class Share(NamedTuple):
 SHARES: Sequence[Share] = (
     Share(
         6.0,
-        "all features of a task queue meet in one model; the states that 35 s have missed are rare ones of it",
+        "the features of a task queue meet in one model; most states that 35 s have missed are there",
         ("exact_mixed",),
     ),
     Share(
