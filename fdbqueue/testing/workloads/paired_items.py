@@ -52,7 +52,7 @@ class Items(World):
         """
         if one.name == other.name == "both" and one.adds and other.adds:
             return True
-        return self.forgets and "dequeue" in one.name + other.name
+        return self.forgets and "dequeue" in f"{one} {other}"
 
     def leaves_open(self, one: Call) -> bool:
         return self.forgets and one.name in ("dequeue", "peek", "both")
