@@ -53,7 +53,13 @@ KINDS: Sequence[tuple[str, bool, dict[str, Any]]] = (
 
 
 # In some runs, one call puts 12 tasks, and another removes 149.
-@workload(clients=3, steps=16, more=("version_changed",), wide=("VERB_BATCH", "BATCH_BYTES_MAX"))
+# A take gives as many tasks as it may, and some have long keys.
+@workload(
+    clients=3,
+    steps=16,
+    more=("version_changed",),
+    wide=("VERB_BATCH", "BATCH_BYTES_MAX", "BATCH_RECORDS_BYTES_MAX", "SERVE_BYTES_MAX"),
+)
 def composed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     random = simulation.random
