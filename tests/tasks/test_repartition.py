@@ -171,6 +171,18 @@ def test_a_task_joins_the_present_partition_and_keeps_its_id(
     assert {task.data[0] for task in iter(b.take, None)} == set(ids.values())
 
 
+def test_a_task_that_moves_back_home_is_found(parted: MakeBench) -> None:
+    b = parted("utube", partitions=4)
+    id_ = b.put("back", key=KEY)
+    for count in (1, 4):
+        b.queue.bury(b.db, id_)
+        assert b.repartition(count).is_finished
+        assert b.queue.kick(b.db) == 1
+    assert b.places()[id_] == partition_of(id_bytes(id_)) == home_of(key_bytes(KEY), 4)
+    assert b.queue.peek(b.db, id_).data == "back"
+    assert b.queue.ack(b.db, b.take()).id == id_
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_verbs_find_a_task_that_has_moved(parted: MakeBench, kind: str) -> None:
     b = parted(kind, partitions=4)
