@@ -3616,7 +3616,7 @@ PLANTS = (
         "pass",
         "paired_line",
         100,
-        near=35,
+        near=52,
     ),
     Plant(
         "a take that passes by a line of which it has not seen the end",

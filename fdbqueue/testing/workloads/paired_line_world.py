@@ -41,7 +41,7 @@ class Requests(Table):
         self.space = self._q = Queue(SPACE[NAME])
         self._tickets: list[Ticket] = []
         self._focus: Ticket | None = None
-        self._unborn = b""
+        self._unborn = self._begun = b""
 
     def __str__(self) -> str:
         return "a queue of items with requests in its line"
@@ -116,7 +116,7 @@ class Requests(Table):
 
     def forget_focus(self) -> None:
         super().forget_focus()
-        self._focus, self._unborn = None, b""
+        self._focus, self._unborn, self._begun = None, b"", b""
 
     def _ticket(self) -> Ticket | None:
         """A request: mostly that of the call before."""
@@ -147,8 +147,10 @@ class Requests(Table):
         return Call("dequeue", f"dequeue {count}", lambda q, tr: q.dequeue_many(tr, count), within=True)
 
     def _register(self) -> Call:
+        if self._begun == self._unborn:
+            self._unborn = b""  # two requests never have one name
         rid, count = self._rid(), self.random.choice((1, 1, 2))
-        verb = partial(self._registered_in, rid, count)
+        self._begun, verb = rid, partial(self._registered_in, rid, count)
         text = f"register {rid.hex()} for {count}"
         return Call("register", text, verb, [rid.hex()], within=True, touches=rid)
 
