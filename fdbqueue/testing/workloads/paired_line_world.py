@@ -19,6 +19,7 @@ from fdbqueue.testing.workloads.paired_world import pages, rolled_back, text_of
 
 NAME, ALL, RID_BYTES, SERVED = "paired_line", 99, 12, 0.5
 REASONS = ("ARRIVAL", "SIGNAL", "SIGNAL", "NOTICE", "RENEWAL", "RENEWAL", "NEGLECT", "CONFLICT")
+COME_BACK_IN = {"look", "hold", "dequeue", "give_back"}
 BY_OTHERS = ("SLEEP", "SLEEP", "RENEW", "LEAVE")
 
 
@@ -42,6 +43,8 @@ class Requests(Table):
         self._tickets: list[Ticket] = []
         self._focus: Ticket | None = None
         self._unborn = self._begun = b""
+        self._has_dead = False
+        """True if a request or a result is past its deadline."""
 
     def __str__(self) -> str:
         return "a queue of items with requests in its line"
@@ -54,13 +57,13 @@ class Requests(Table):
         return not {one.name, other.name}.isdisjoint(("dequeue", "hold"))
 
     def is_loose(self, one: Call, other: Call) -> bool:
-        """Values that are given back have the first place. So has an item that is still held, and one of a
-        dead request that comes back in a look or a take. A request has one look at a time.
+        """Values that are given back have the first place, and so has an item that is still held. Items of
+        dead requests come back in any look or take. A request has one look at a time.
         """
         if one.name == other.name == "look" and one.touches == other.touches:
             return True
         names = {one.name, other.name}
-        return "give_back" in names and not names.isdisjoint(("hold", "look", "dequeue"))
+        return names == {"hold", "give_back"} or (self._has_dead and names <= COME_BACK_IN)
 
     def lengthened(self, call: Call, draw: Callable[[], Call]) -> Call:  # noqa: ARG002  # only pairs are serial
         """A look reads the line by snapshot: three calls in a row may tell."""
@@ -70,16 +73,16 @@ class Requests(Table):
 
     def look_around(self) -> None:
         self._tickets = run(self.twins.own, self._there)
-        rolled_back(self.twins.own, self._require_shares)
+        first = run(self.twins.own, partial(self._next_time, now=0))
+        self._has_dead = first is not None and first < self.twins.now
+        if not self._has_dead:  # a dead request has no share, and its items come back
+            rolled_back(self.twins.own, self._require_shares)
 
     def _require_shares(self, tr: Transaction) -> None:
         """A take without a request gets only items behind the shares of all requests.
 
         Raises: AssertionError, which ends the run as a violation.
         """
-        next_time = self._next_time(tr, 0)
-        if next_time is not None and next_time < self.twins.now:
-            return  # a dead request has no share, and its items come back
         items = pages(partial(self._q.items, tr, ALL))
         shares = items[: sum(ticket.count for ticket in self._tickets)]
         got = _line(self._q).pass_by(tr, 2, b"", self.twins.now).answers
