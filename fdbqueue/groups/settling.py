@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
-from fdb.subspace_impl import Subspace
 from msgspec.structs import replace
 
 from fdbqueue import limits
@@ -99,7 +98,7 @@ class Settling:
     def __init__(self, database: Database, keys: RootKeys) -> None:
         self._database = database
         self._keys = keys
-        self._registry = Registry(Subspace((), keys.prefix))
+        self._registry = Registry(keys)
         self._now_us = database.runtime.now_us
         self._after = b""
         """The last group in doubt that this pass has looked at."""

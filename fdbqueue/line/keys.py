@@ -31,6 +31,7 @@ from msgspec import Struct
 from fdbqueue import limits
 
 REQUEST, DUE, NOTICE, RESULT, RENEWAL = range(5)
+_COLUMNS: list[bytes] = [layer.pack((column,)) for column in range(RENEWAL + 1)]
 
 STAMP_BYTES = 10
 
@@ -77,7 +78,7 @@ class Due:
 
 class LineKeys:
     def __init__(self, prefix: bytes) -> None:
-        columns: list[bytes] = [layer.pack((n,), prefix=prefix) for n in range(RENEWAL + 1)]
+        columns = [prefix + column for column in _COLUMNS]
         self._request, self._due, self._notice, self._result, self._renewal = columns
         self.prefix = prefix
         # A column ends where the next one begins: any byte may follow its prefix.

@@ -43,15 +43,13 @@ GROUP_BYTES = 16
 _NUMBER_BYTES = 4
 
 
-def _packed(column: int) -> bytes:
-    packed: bytes = layer.pack((column,))
-    return packed
+_PACKED: dict[int, bytes] = {column: layer.pack((column,)) for column in range(FLAG, EPOCH + 1)}
 
 
 def prefix_of(subspace: Any, partition: int) -> bytes:
     """The prefix of the keys of a partition of the queue in `subspace`."""
     prefix: bytes = subspace.key()
-    return prefix + _packed(PARTITION) + bytes((partition,)) if partition else prefix
+    return prefix + _PACKED[PARTITION] + bytes((partition,)) if partition else prefix
 
 
 def time_bytes(time_us: int) -> bytes:
@@ -63,7 +61,7 @@ class SharedKeys:
 
     def __init__(self, subspace: Any) -> None:
         prefix: bytes = subspace.key()
-        columns = {n: prefix + _packed(n) for n in range(FLAG, RESULT_AT + 2)}
+        columns = {n: prefix + _PACKED[n] for n in range(FLAG, RESULT_AT + 2)}
         self._flag, self._moved, self._partition = columns[FLAG], columns[MOVED], columns[PARTITION]
         self.flags = slice(columns[FLAG], columns[BELL])
         self.bell = columns[BELL]
@@ -77,7 +75,7 @@ class SharedKeys:
         self._result, self._result_at = columns[RESULT], columns[RESULT_AT]
         self.results = slice(columns[RESULT], columns[RESULT_AT])
         self.result_times = slice(columns[RESULT_AT], columns[RESULT_AT + 1])
-        of_groups = {n: prefix + _packed(n) for n in (MEMBERS, MEMBER, EPOCH)}
+        of_groups = {n: prefix + _PACKED[n] for n in (MEMBERS, MEMBER, EPOCH)}
         self._members, self._member = of_groups[MEMBERS], of_groups[MEMBER]
         self.members = slice(of_groups[MEMBERS], of_groups[MEMBER])
         self.all_member = slice(of_groups[MEMBER], of_groups[EPOCH])

@@ -81,7 +81,7 @@ class QueueHandle:
         self._service = ("queue", prefix, self._codec.key, contended, self._root.prefix, guard is None)
 
     def _registry(self) -> Registry:
-        return Registry(Subspace((), self._root.prefix))
+        return Registry(self._root)
 
     def _recipe_of(self, target: DatabaseOrTransaction) -> RecipeParts:
         """The items, by the plan of the database of `target`: calls on several may be given."""

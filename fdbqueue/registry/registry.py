@@ -41,7 +41,8 @@ class Registry:
     """The named queues under one root. Every method takes a database or a transaction first."""
 
     def __init__(self, root: Any = DEFAULT_ROOT) -> None:
-        self.keys = RootKeys(root)
+        """`root`: a prefix, or the keys of one, which cost some twenty keys to build."""
+        self.keys = root if isinstance(root, RootKeys) else RootKeys(root)
 
     def create(
         self, target: DatabaseOrTransaction, name: str, kind: str, options: Mapping[str, Any]

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from fdb.subspace_impl import Subspace
-
 from fdbqueue import limits
 from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, is_away
@@ -35,7 +33,7 @@ class Pass:
 
     def __init__(self, database: Database, keys: RootKeys) -> None:
         self._database = database
-        self._registry = Registry(Subspace((), keys.prefix))
+        self._registry = Registry(keys)
         self._keys = keys
         self._look_at = database.runtime.monotonic() + limits.SCHEDULES_SOUGHT_EVERY_S
         self._left_to_others: dict[str, float] = {}

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fdb.subspace_impl import Subspace
-
 from fdbqueue import limits
 from fdbqueue.database import Database, is_away, run
 from fdbqueue.errors import QueueNotFound
@@ -50,7 +48,7 @@ def end_in_all_queues(
     Returns the sessions that still hold something: in queues of a kind unknown here, or in a queue that
     fails. If the sessions `died`, their attempts have failed.
     """
-    registry = Registry(Subspace((), keys.prefix))
+    registry = Registry(keys)
     left: set[bytes] = set()
     after = ""
     while found := registry.names(database, after, limits.QUEUES_PER_TRANSACTION):
