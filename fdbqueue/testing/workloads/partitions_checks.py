@@ -81,25 +81,27 @@ def found_by_its_id(trace: Trace, _: Database) -> Iterator[str]:
 
 def nothing_is_true(trace: Trace, _: Database) -> Iterator[str]:
     """Check that a take answers "nothing" only if no task was ready during the whole call."""
-    takers = _first_takers(trace)
+    takers = _takers(trace)
     for empty in (op for op in trace.of(NAME, "take") if op.done and op.result is None):
         for value, op in _ready_at_once(trace):
-            taker = takers.get(value)
-            if taker is not None and op.before(empty) and empty.before(taker):
+            of_it = takers.get(value, ())
+            if of_it and op.before(empty) and all(empty.before(taker) for taker in of_it):
                 yield f"told {empty.client} that there is nothing while {value!r} lay there"
 
 
 def woken_in_time(trace: Trace, _: Database) -> Iterator[str]:
     """Check that a take which waits gets a task soon after its put, and none waits for longer beside it."""
-    takers = _first_takers(trace)
+    takers = _takers(trace)
     for value, op in _ready_at_once(trace):
-        ended_s, taker = op.ended_s, takers.get(value)
-        if ended_s is None or taker is None or taker.ended_s is None:
+        ended_s = op.ended_s
+        # The first one to end: a take that began before it may have got the task after its first lease.
+        taken_s = min((one.ended_s for one in takers.get(value, ()) if one.ended_s is not None), default=None)
+        if ended_s is None or taken_s is None:
             continue
         for wait in trace.of(NAME, "take"):
             if wait.ended_s is None or not wait.argument:
                 continue
-            beside_s = min(wait.ended_s, taker.ended_s) - max(wait.began_s, ended_s)
+            beside_s = min(wait.ended_s, taken_s) - max(wait.began_s, ended_s)
             if beside_s > PROMPT_S:
                 yield f"{wait.client} waited for {beside_s:.1f} s beside the ready {value!r}"
 
@@ -129,10 +131,11 @@ def _ready_at_once(trace: Trace) -> Sequence[tuple[str, Operation]]:
     ]
 
 
-def _first_takers(trace: Trace) -> dict[str, Operation]:
-    found: dict[str, Operation] = {}
+def _takers(trace: Trace) -> dict[str, list[Operation]]:
+    """The takes that have got each task, and the calls that finished it."""
+    found: dict[str, list[Operation]] = {}
     for op in trace.of(NAME, "take", "finish"):
         value = op.argument if op.name == "finish" else op.result
-        if value is not None and (value not in found or op.began < found[value].began):
-            found[value] = op
+        if value is not None:
+            found.setdefault(value, []).append(op)
     return found
