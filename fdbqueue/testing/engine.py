@@ -43,6 +43,7 @@ _ARRIVES_P = 0.75
 _SLOW_MIN_S = 0.001
 _STALL_MIN_S = 1.0
 _NO_ANSWER_S = 1.0
+_REFUSED_MAX = 100
 
 
 class Hearer(Protocol):
@@ -166,11 +167,12 @@ class Machine:
         else:
             self.wait(scattered(self.random, _SLOW_MIN_S, self.faults.slow_reply_max_s))
 
-    def read(self) -> None:
-        """Let a read meet its faults. Raises FDBError."""
+    def read(self, *, spared: bool = False) -> None:
+        """Let a read meet its faults, if it is `spared` only outages. Raises FDBError."""
         self.point()
-        trouble = "future_version" if self.waits_in_vain() else self._reads.throw()
-        if trouble is not None:
+        is_away = self.waits_in_vain()
+        trouble = "future_version" if is_away else self._reads.throw()
+        if trouble is not None and (is_away or not spared):
             self.fault(trouble)
             raise FDBError(_CODES[trouble])
 
@@ -256,6 +258,8 @@ class FaultyTransaction(Transaction):
         self._late: CommitRequest | None = None
         self._met_conflict = False
         """True from a conflict to the next commit."""
+        self._refused = 0
+        """Attempts since the last commit that a fault of a read has ended."""
         super().__init__(database)
 
     def step_begin(self) -> None:
@@ -265,26 +269,36 @@ class FaultyTransaction(Transaction):
 
     # -- reads --------------------------------------------------------------------------------------------
 
+    def _meet_faults(self) -> None:
+        """Let a read meet its faults, but none after _REFUSED_MAX attempts without a commit: with a fault for
+        every twenty reads, hardly any attempt with 150 of them comes to its end.
+        """
+        try:
+            self._machine.read(spared=self._refused >= _REFUSED_MAX)
+        except FDBError:
+            self._refused += 1
+            raise
+
     def step_read_version(self) -> int:
-        self._machine.read()
+        self._meet_faults()
         return super().step_read_version()
 
     def step_read(self, key: bytes, is_snapshot: bool) -> bytes | None:
-        self._machine.read()
+        self._meet_faults()
         found = super().step_read(key, is_snapshot)
         self._keys_read += 1
         self._log(is_snapshot, key, found)
         return found
 
     def step_find_key(self, anchor: Anchor, is_snapshot: bool) -> bytes:
-        self._machine.read()
+        self._meet_faults()
         found = super().step_find_key(anchor, is_snapshot)
         self._keys_read += max(1, abs(anchor.offset))
         self._log(is_snapshot, anchor.given, found)
         return found
 
     def step_read_range(self, query: RangeQuery, is_snapshot: bool) -> Batch:
-        self._machine.read()
+        self._meet_faults()
         batch = super().step_read_range(query, is_snapshot)
         self._keys_read += max(1, len(batch.records))
         if self._machine.trace.detailed:
@@ -320,6 +334,7 @@ class FaultyTransaction(Transaction):
     def step_commit(self, request: CommitRequest) -> None:
         """Commit `request`, or not. Raises the error that the client sees."""
         machine = self._machine
+        self._refused = 0
         trouble = "unknown_not_done" if machine.waits_in_vain() else self._trouble()
         self._met_conflict = trouble == "not_committed"
         if trouble is None:
