@@ -6,7 +6,7 @@ own: the run itself is as it would be without. The processes follow each other:
 - in half of the runs, the first lives from that moment on for FIRST_S, beside leases, sessions and requests
   of the dead that are not over yet;
 - the second lives until all of these are over, and all that they held has been taken (bounds.py);
-- others follow while tasks are left that wait for the tokens of a limit.
+- under limits of starts, others follow while tasks are left that wait for tokens, or groups for sweeps.
 
 Each waits in every queue for entries, and finishes those that it gets; it waits for groups, tasks and room;
 and its keeper sweeps. None puts anything, but into a full queue: nothing but the promised sweeps and bells
@@ -23,7 +23,14 @@ from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.embedded.store import Store
 from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.testing.aftermath.bounds import last_deadline_us, sharers, slack_s, tasks_in, tokens_s
+from fdbqueue.testing.aftermath.bounds import (
+    are_groups_swept,
+    last_deadline_us,
+    sharers,
+    slack_s,
+    tasks_in,
+    tokens_s,
+)
 from fdbqueue.testing.aftermath.contents import Contents, contents_of
 from fdbqueue.testing.aftermath.left import left
 from fdbqueue.testing.aftermath.life import Life, awaits_tokens
@@ -86,7 +93,10 @@ class Aftermath:
             self.scheduler.now = max(self.scheduler.now, last_s - self._random.choice(_LEADS_S))
             self._live("second", queues, last_s + self._slack_s(), is_last=True)
             until_s = self.scheduler.now + tokens_s(rows, root, tasks_in(rows, queues))
-            while self.scheduler.now < until_s and awaits_tokens(rows, queues):
+            # Tasks that had to wait for tokens may have ended too late for the sweeps of their groups.
+            while self.scheduler.now < until_s and (
+                awaits_tokens(rows, queues) or are_groups_swept(rows, root)
+            ):
                 self.scheduler.now += tokens_s(rows, root, 0)  # as many as a burst
                 self._live("third", queues, self.scheduler.now + self._slack_s(), is_last=True)
         except Stuck as reason:

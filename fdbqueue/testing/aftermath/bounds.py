@@ -117,6 +117,12 @@ def has_schedules(rows: Mirror, root: RootKeys) -> bool:
     return next(rows.keys_in(root.schedules.start, root.schedules.stop), None) is not None
 
 
+def are_groups_swept(rows: Mirror, root: RootKeys) -> bool:
+    """True if sweeps of groups still have something to do at once."""
+    under = root.group_sweeps
+    return next(rows.keys_in(under.start, under.stop), None) is not None
+
+
 def tokens_s(rows: Mirror, root: RootKeys, tasks: int) -> float:
     """The longest time in which a limit of starts gets `tasks` tokens, and those of a burst."""
     rules = (rule_of(row.value) for row in rows.under(root.limits.start, root.limits.stop))
