@@ -24,6 +24,7 @@ VERBS = (
     *("end",) * 6,
     "manage",
     "kick",
+    "answer",
     "change",
 )
 RARE = 0.04
@@ -34,7 +35,7 @@ RARE = 0.04
     clients=1,
     steps=60,
     never=("die", "stall", "slow_reply", "clock_skew_s"),
-    wide=("BATCH_HOLDERS_BYTES_MAX", "GROUPS_ENDED_MAX", "SERVE_MAX"),
+    wide=("BATCH_HOLDERS_BYTES_MAX", "GROUPS_ENDED_MAX", "SERVE_BYTES_MAX", "SERVE_MAX"),
 )
 def exact_groups(simulation: Simulation, size: Size) -> Sequence[Checker]:
     random = Random(f"{simulation.seed} exact groups")
@@ -69,6 +70,7 @@ class Process(Deeds):
         books, random = self.books, self.random
         ends = [end for one in books.members.values() for end in (one.due, one.until, one.expires)]
         ends += [books.tokens.next(books.now), *(group.over for group in books.groups.values())]
+        ends += [then.expires for then in books.thens.values()]
         following = earliest(*(end for end in ends if end is not None and end > books.now))
         if random.random() < 0.4 and following is not None:
             books.now = following - random.choice((0, 0, 1))

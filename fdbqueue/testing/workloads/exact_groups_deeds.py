@@ -8,7 +8,7 @@ from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.workloads.exact_calls import Caller, Verb, require_equal
-from fdbqueue.testing.workloads.exact_groups_model import SECOND, Books, Gathered, Member, Tokens
+from fdbqueue.testing.workloads.exact_groups_model import SECOND, Books, Gathered, Member, Then, Tokens
 from fdbqueue.testing.workloads.exact_times import added, micro
 
 NAME, APART, THEN, SLOTS, STARTS = (
@@ -57,7 +57,9 @@ class Deeds:
             lambda tr: Group.create(tr, then=then, wait_for_buried=holds, retain_s=retain)
         )
         told = made.progress(self._caller.client.db)
-        self.books.groups[made.id] = Gathered(made.id, holds, told.then, micro(ttl), retain * SECOND)
+        then_one = Then(told.then, micro(ttl), added(self.books.now, micro(ttl)))
+        self.books.groups[made.id] = Gathered(made.id, holds, then_one, retain * SECOND)
+        self.books.thens[then_one.id] = then_one
 
     def _group(self) -> Gathered | None:
         return self.random.choice([*self.books.groups.values(), None])
@@ -136,6 +138,23 @@ class Deeds:
         require_equal("kicked", found, len(buried))
         for one in buried:
             one.state = "r"
+
+    def answer(self) -> None:
+        """Bury the task of `then` of a group, remove it, or kick all that are buried."""
+        thens, verb = self.books.thens, self.random.choice(("bury", "bury", "kick", "kick", "delete"))
+        buried = [then for then in thens.values() if then.state == "!"]
+        if verb == "kick":
+            found = self._caller.answer(lambda tr: self.then.kick(tr, 50), always_alone=True)
+            require_equal("kicked", found, len(buried))
+            for then in buried:
+                then.kick()
+        elif thens:
+            one = thens[self.random.choice(list(thens))]
+            self._done(lambda tr: getattr(self.then, verb)(tr, one.id))
+            if verb == "bury":
+                one.state = "!"
+            else:
+                del thens[one.id]
 
     def change(self) -> None:
         if self.random.random() < 0.3:

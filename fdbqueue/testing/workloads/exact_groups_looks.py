@@ -13,8 +13,8 @@ from fdbqueue.limiting.limit import Limit
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.workloads.exact_calls import Caller, caught, require_equal
-from fdbqueue.testing.workloads.exact_groups_model import Books, Gathered
-from fdbqueue.testing.workloads.exact_times import added, is_over, seconds
+from fdbqueue.testing.workloads.exact_groups_model import Books, Then
+from fdbqueue.testing.workloads.exact_times import seconds
 
 See = Callable[[Callable[[Any], Any]], Any]
 
@@ -29,8 +29,9 @@ def require_all(
     see: See = partial(run, caller.client.db)
     _require_groups(see(list_groups), books)
     for group in books.groups.values():
-        peek = partial(_peek, then, group.then)
-        _require_then(see(partial(caught, peek)), group, books.now)
+        assert group.then is not None  # each group of this workload has one
+        peek = partial(_peek, then, group.then.id)
+        _require_then(see(partial(caught, peek)), group.id, group.then, books)
     _require_limits(see, books, names)
     for (is_apart, q), state in product(enumerate(queues), "rt!~"):
         found = [task.id for task in see(partial(q.tasks, state=state, limit=100))]
@@ -58,18 +59,18 @@ def _require_groups(found: list[GroupProgress], books: Books) -> None:
         require_equal(f"the group {one.id}", counts, (*wanted, group.cancelled, seconds(group.ended)))
 
 
-def _require_then(found: Any, group: Gathered, now: int) -> None:
-    """The task of `then` waits, or is ready with a ttl from the end of the group on, or has gone."""
-    expires = added(group.ended, group.then_ttl)
-    if group.then_state == "-" or is_over(expires, now):
-        assert isinstance(found, TaskNotFound), f"the task of the group {group.id}: {found}"
+def _require_then(found: Any, group: str, then: Then, books: Books) -> None:
+    """The task of `then` waits, or is ready with a ttl from the end of the group on, or is buried, or has
+    gone.
+    """
+    if then.id not in books.thens:
+        assert isinstance(found, TaskNotFound), f"the task of the group {group}: {found}"
         return
-    assert isinstance(found, Task), f"the task of the group {group.id}: {found!r}"
+    assert isinstance(found, Task), f"the task of the group {group}: {found!r}"
     told = (found.state, found.waits_for)
-    waits = group.id if group.then_state == "~" else None
-    require_equal("then", told, (TaskState(group.then_state), waits))
-    if group.then_state == "r":
-        require_equal("the ttl of then", found.expires, seconds(expires))
+    require_equal("then", told, (TaskState(then.state), group if then.waits else None))
+    if then.state == "r":
+        require_equal("the ttl of then", found.expires, seconds(then.expires))
 
 
 def _require_limits(see: See, books: Books, names: tuple[str, str]) -> None:

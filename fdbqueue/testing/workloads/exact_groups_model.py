@@ -8,14 +8,35 @@ SECOND = 1_000_000
 
 
 @dataclass
+class Then:
+    """The task of `then` of a group. Its ttl begins with its start, if it is not buried by then."""
+
+    id: str
+    ttl: int | None
+    expires: int | None
+    state: str = "~"
+    waits: bool = True
+
+    def start(self, now: int) -> None:
+        self.waits = False
+        if self.state == "~":
+            self.state, self.expires = "r", added(now, self.ttl)
+
+    def kick(self) -> None:
+        self.state = "~" if self.waits else "r"
+
+    def is_over(self, now: int) -> bool:
+        return self.state in "r!" and is_over(self.expires, now)
+
+
+@dataclass
 class Gathered:
     """A group. Times are microseconds."""
 
     id: str
     holds: bool
-    then: str
-    then_ttl: int | None
-    retain: int
+    then: Then | None = None
+    retain: int = 0
     total: int = 0
     done: int = 0
     failed: int = 0
@@ -24,7 +45,6 @@ class Gathered:
     ended: int | None = None
     over: int | None = None
     """The time of the next look at an ended group: it is forgotten without buried members."""
-    then_state: str = "~"
 
     @property
     def left(self) -> int:
@@ -79,6 +99,8 @@ class Books:
     now: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     groups: dict[str, Gathered] = field(default_factory=dict)
+    thens: dict[str, Then] = field(default_factory=dict)
+    """The tasks of `then` that are still there: they may outlive their groups."""
 
     def taken(self) -> list[Member]:
         return [one for one in self.members.values() if one.state == "t"]
@@ -142,11 +164,16 @@ class Books:
                 self.gone(one)
         for group in [*self.groups.values()]:
             self._settle(group)
+        self.thens = {id_: then for id_, then in self.thens.items() if not then.is_over(self.now)}
 
     def _settle(self, group: Gathered) -> None:
         if group.ended is None and group.left <= 0 and (group.cancelled or not group.is_open):
             group.ended, group.is_open, group.over = self.now, False, self.now + group.retain
-            group.then_state = "-" if group.cancelled else "r"
+            assert group.then is not None  # each group of this workload has one
+            if group.cancelled:
+                self.thens.pop(group.then.id, None)
+            else:
+                group.then.start(self.now)
         while group.id in self.groups and is_over(group.over, self.now):
             if any(one.group is group for one in self.members.values()):
                 group.over = self.now + self.looked_at_every

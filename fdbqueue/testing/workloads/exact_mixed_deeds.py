@@ -132,7 +132,7 @@ class Mixed(DeadDeeds, MixedPuts, Many):
     def gather(self) -> None:
         holds = self.random.random() < 0.5
         made = self.caller.answer(lambda tr: Group.create(tr, wait_for_buried=holds))
-        self.model.groups[made.id] = Gathered(made.id, holds, "", None, 0)
+        self.model.groups[made.id] = Gathered(made.id, holds)
 
     def end_group(self) -> None:
         """Close a group, or cancel it."""

@@ -58,7 +58,7 @@ class MixedPuts(Verbs):
         if group is not None:
             model.join(life, model.groups[group])
         if after in model.lives and made.waits_for is not None:
-            model.groups[made.waits_for] = own = Gathered(made.waits_for, True, "", None, 0, is_open=False)
+            model.groups[made.waits_for] = own = Gathered(made.waits_for, True, is_open=False)
             model.join(model.lives[after], own)
             life.state, life.waits = "~", own.id
 
