@@ -17,7 +17,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped
 from fdbqueue.testing.workloads.tasks import outlive
-from fdbqueue.testing.workloads.unique_checks import NAME, PROMISES, WINDOW_S
+from fdbqueue.testing.workloads.unique_checks import NAME, PROMISES, TTR_S, WINDOW_S
 from fdbqueue.testing.workloads.unique_deeds import end, left, once, put
 
 KINDS = ("fifottl", "utubettl", "limfifottl")
@@ -34,7 +34,7 @@ def unique(simulation: Simulation, size: Size) -> Sequence[Checker]:
     capacity = 6 if kind == "limfifottl" else None
 
     def opened(client: Client) -> TaskQueue:
-        options = {"ttr": 2, "capacity": capacity, "partitions": partitions}
+        options = {"ttr": TTR_S, "capacity": capacity, "partitions": partitions}
         return TaskQueue.create(client.db, NAME, kind, if_not_exists=True, **options)  # type: ignore[arg-type]
 
     def put_some(client: Client, q: TaskQueue, thread: int) -> None:

@@ -13,6 +13,7 @@ from fdbqueue.testing.trace import Operation, Trace
 NAME = "unique"
 WINDOW_S = 3.0
 LATEST_S = 3.0
+TTR_S = 2.0
 QUEUED, IMMORTAL, IN_SECONDS = "a", "d", "c"
 ENDS = ("ack", "delete", "cancel")
 
@@ -49,10 +50,19 @@ def has_surely(trace: Trace, key: str, holder: Task, task: Task, until: Operatio
     if key not in (QUEUED, IMMORTAL):
         return False
     ends = [op for op in trace.of(NAME, *ENDS) if op.argument == holder.id]
-    if key == QUEUED:  # a take without an answer may have taken it, and given it back
-        takes = trace.of(NAME, TAKE)
-        ends += [op for op in takes if not op.done or op.result is None or op.result.id == holder.id]
+    if key == QUEUED:
+        ends += [op for op in trace.of(NAME, TAKE) if _may_have_taken(op, holder)]
     return not any(begun(op, until) for op in ends)
+
+
+def _may_have_taken(op: Operation, task: Task) -> bool:
+    """True, too, for a take that has given back what another one had delivered to it: it has no answer, or it
+    lasted longer than that lease, and got another task.
+    """
+    if not op.done or op.result is None or op.result.id == task.id:
+        return True
+    lasted_s = (op.ended_s or 0.0) - op.began_s
+    return lasted_s > TTR_S - 2 * limits.CLOCK_SKEW_S
 
 
 def begun(op: Operation, until: Operation) -> bool:
