@@ -17,7 +17,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import cramped
 from fdbqueue.testing.workloads.tasks import outlive
-from fdbqueue.testing.workloads.unique_checks import NAME, PROMISES, TTR_S, WINDOW_S
+from fdbqueue.testing.workloads.unique_checks import NAME, TTR_S, WINDOW_S, promises
 from fdbqueue.testing.workloads.unique_deeds import end, left, once, put
 
 KINDS = ("fifottl", "utubettl", "limfifottl")
@@ -79,4 +79,4 @@ def unique(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.client(produce, f"producer-{number}")
         simulation.client(work, f"worker-{number}")
     simulation.afterwards(survive, "survivor")
-    return [*PROMISES, no_watch_left_behind]
+    return [*promises(simulation.faults.clock_skew_s), no_watch_left_behind]

@@ -1,9 +1,9 @@
 """The promises of unique keys, checked after a simulated run."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
-from fdbqueue import limits
 from fdbqueue.database import Database
 from fdbqueue.task import Task, TaskState
 from fdbqueue.testing.audit.answers import TAKE
@@ -32,37 +32,41 @@ def puts(trace: Trace) -> list[tuple[Operation, Put, Task]]:
     return [(op, op.argument, op.result) for op in trace.of(NAME, "put") if op.done]
 
 
-def one_task_has_a_key(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that no put made a task while another one surely had its key."""
+def one_task_has_a_key(trace: Trace, _: Database, skew_s: float) -> Iterator[str]:
+    """Check that no put made a task while another one surely had its key.
+
+    `skew_s`: the most by which two clocks of the run differ.
+    """
     made = [(op, wish, task) for op, wish, task in puts(trace) if not task.existed]
     for op, wish, task in made:
         for earlier, other, holder in made:
-            if other.key == wish.key and earlier.before(op) and has_surely(trace, wish.key, holder, task, op):
+            is_earlier = other.key == wish.key and earlier.before(op)
+            if is_earlier and has_surely(trace, wish.key, earlier, op, skew_s):
                 yield f"{op.client} made {task.id}, while {holder.id} had the key {wish.key}"
 
 
-def has_surely(trace: Trace, key: str, holder: Task, task: Task, until: Operation) -> bool:
-    """True if nothing that had begun at the end of `until` may have ended the scope of `holder`."""
+def has_surely(trace: Trace, key: str, put: Operation, until: Operation, skew_s: float) -> bool:
+    """True if nothing that had begun at the end of `until` may have ended the scope of the task of `put`."""
     if any(begun(op, until) for op in trace.of(NAME, "truncate")):
         return False
-    if key == IN_SECONDS:
-        return task.created - holder.created < WINDOW_S - 2 * limits.CLOCK_SKEW_S
+    if key == IN_SECONDS:  # the window begins within the put
+        return until.ended_s is not None and until.ended_s - put.began_s < WINDOW_S - skew_s
     if key not in (QUEUED, IMMORTAL):
         return False
-    ends = [op for op in trace.of(NAME, *ENDS) if op.argument == holder.id]
+    ends = [op for op in trace.of(NAME, *ENDS) if op.argument == put.result.id]
     if key == QUEUED:
-        ends += [op for op in trace.of(NAME, TAKE) if _may_have_taken(op, holder)]
+        ends += [op for op in trace.of(NAME, TAKE) if _may_have_taken(op, put.result, skew_s)]
     return not any(begun(op, until) for op in ends)
 
 
-def _may_have_taken(op: Operation, task: Task) -> bool:
+def _may_have_taken(op: Operation, task: Task, skew_s: float) -> bool:
     """True, too, for a take that has given back what another one had delivered to it: it has no answer, or it
     lasted longer than that lease, and got another task.
     """
     if not op.done or op.result is None or op.result.id == task.id:
         return True
     lasted_s = (op.ended_s or 0.0) - op.began_s
-    return lasted_s > TTR_S - 2 * limits.CLOCK_SKEW_S
+    return lasted_s > TTR_S - skew_s
 
 
 def begun(op: Operation, until: Operation) -> bool:
@@ -126,10 +130,12 @@ def nothing_is_left(trace: Trace, _: Database) -> Iterator[str]:
     yield from (f"{op.result} keys of unique keys are left" for op in trace.of(NAME, "left") if op.result)
 
 
-PROMISES: tuple[Checker, ...] = (
-    one_task_has_a_key,
-    returned_tasks_exist,
-    later_data_win,
-    debounces_are_bounded,
-    nothing_is_left,
-)
+def promises(skew_s: float) -> tuple[Checker, ...]:
+    """The checkers of a run. `skew_s`: the most by which two of its clocks differ."""
+    return (
+        partial(one_task_has_a_key, skew_s=skew_s),
+        returned_tasks_exist,
+        later_data_win,
+        debounces_are_bounded,
+        nothing_is_left,
+    )
