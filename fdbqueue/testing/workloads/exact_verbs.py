@@ -19,6 +19,8 @@ SPANS = (None, None, 0.25, 0.5, 1, 3, 10)
 NAMES = ("a", "b", "c")
 KEYED = ("utube", "utubettl", "fair")
 FAILURES = (None, Failure("Odd", "it failed"), Failure("Rare"))
+BYTES_OF_FOUR = 10_000
+"""The records and payloads of four tasks have fewer bytes."""
 
 
 class Verbs:
@@ -113,8 +115,11 @@ class Verbs:
         return False
 
     def _least(self) -> int:
-        """The number of tasks that a take gives at least, if as many are ready: the line gives fewer."""
-        return 1 if self.model.is_parted else limits.SERVE_MAX
+        """The number of tasks that a take gives at least, if as many are ready: the line gives fewer, and so
+        does a small bound of bytes.
+        """
+        bytes_max = min(limits.SERVE_BYTES_MAX, limits.BATCH_BYTES_MAX, limits.BATCH_RECORDS_BYTES_MAX)
+        return 1 if self.model.is_parted or bytes_max < BYTES_OF_FOUR else limits.SERVE_MAX
 
     def _require_next(self, task: Task, ready: list[Life], number: int) -> None:
         """Fair queues and partitions have an order for each key, and bags have none."""
