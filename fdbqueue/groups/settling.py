@@ -124,7 +124,7 @@ class Settling:
     # Groups in doubt.
 
     def _settle(self, tr: Transaction) -> bool:
-        """Look at the next groups in doubt. True if more are behind them, or more have ended.
+        """Look at the next groups in doubt. True if there may be more of them.
 
         Reads: their definitions and counts, by snapshot; serialisably of those that end or are clear.
         Conflicts: then, an end of a member of such a group.
@@ -144,6 +144,8 @@ class Settling:
             if ended == limits.GROUPS_ENDED_MAX:
                 return True
             ended += self._end(tr, one)
+        if ended or any(verdict is Verdict.CLEAR for _, verdict in judged):
+            return True  # the same groups come again, in case this does not commit
         self._after = found[-1].group if found and len(rows) == limit else b""
         if not self._after:
             self._before, self._now = self._now, {}

@@ -43,6 +43,19 @@ def settle(b: PartitionsBench) -> None:
             pass
 
 
+def test_a_sweep_that_does_not_commit_looks_at_its_groups_again(
+    b: PartitionsBench, then: TaskQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "GROUPS_SWEPT_MAX", 1)
+    for _ in range(3):
+        made(b, then).close(b.db)
+    settling = Settling(b.db, RootKeys(b.root))
+    assert settling.tidy(b.db.create_transaction())  # its commit is lost
+    while transactional(settling.tidy)(b.db):
+        pass
+    assert started(then, b) == ["then"] * 3
+
+
 def counts(b: PartitionsBench, of: Group) -> tuple[int, int, int]:
     found = of.progress(b.db)
     assert found.done + found.failed + found.left == found.total
