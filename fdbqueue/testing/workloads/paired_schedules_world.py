@@ -1,6 +1,7 @@
 """A schedule whose due time has come, and a queue near its capacity: firings beside every change of both."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.schedules.schedule import Schedule, fire_due
+from fdbqueue.schedules.values import ScheduleStatus
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.workloads.exact_calls import caught
@@ -115,8 +117,14 @@ class Schedules(Queues):
     def seen(self, tr: Transaction) -> dict[str, Sequence[str]]:
         found = super().seen(tr)
         for name in dict.fromkeys(NAMES):
-            found[f"the schedule {name}"] = [text_of(_opened(tr, name).status, tr)]
+            found[f"the schedule {name}"] = [text_of(partial(self._status, name), tr)]
         return found
+
+    def _status(self, name: str, tr: Transaction) -> ScheduleStatus:
+        """The last task is a random id once its queue was dropped."""
+        told = _opened(tr, name).status(tr)
+        is_there = told.last_task in (None, *self.names())
+        return told if is_there else replace(told, last_task="gone")
 
 
 def _opened(target: Any, name: str) -> Schedule:
