@@ -57,6 +57,11 @@ SHARES: Sequence[Share] = (
         ),
     ),
     Share(
+        3.0,
+        "each commit of a call is in doubt: it finds a lost or doubled effect for sure",
+        ("doubted",),
+    ),
+    Share(
         2.5,
         "the waiting line, receipts and combined calls are below all queues; nine planted bugs or more each",
         ("crowd", "recipe", "waits"),

@@ -24,6 +24,7 @@ NOW_US = 1_700_000_000_000_000
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 WITHOUT = {
     "bank",
+    "doubted",
     "paired",
     "paired_groups",
     "paired_limits",

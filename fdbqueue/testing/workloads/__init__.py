@@ -51,6 +51,7 @@ _MODULES = (
     "composed",
     "crossed",
     "crowd",
+    "doubted",
     "elements",
     "emptied",
     "exact",

@@ -15,12 +15,19 @@ NEVER = ("die", "stall", "slow_reply", "clock_skew_s")
 Made = Callable[[Random, Twins], World]
 
 
-def let_pairs_meet(simulation: Simulation, size: Size, name: str, random: Random, made: Made) -> None:
+def let_pairs_meet(
+    simulation: Simulation,
+    size: Size,
+    name: str,
+    random: Random,
+    made: Made,
+    process_in: Callable[[Twins, World], Process] = Process,
+) -> None:
     def use(client: Client) -> None:
         client.calm()
         twins = Twins(client, MEMORY)
         try:
-            process = Process(twins, made(random, twins))
+            process = process_in(twins, made(random, twins))
             process.prepare()
             for _ in range(size.steps):
                 client.call(name, "pair", None, process.step)

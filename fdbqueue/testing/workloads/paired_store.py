@@ -1,10 +1,10 @@
 """The store of the workload `paired`: its rows can be set back, and a process has a trap in its commits.
 
 The trap has another call happen at one moment of a call: at the begin of one of its transactions, just before
-the commit, or just after it.
+the commit, or just after it. Or it lets commits end in errors, done or not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from random import Random
 from typing import Any
@@ -13,6 +13,7 @@ from fdbqueue.database import Database, run
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.database import Database as Engine
+from fdbqueue.embedded.futures import Future
 from fdbqueue.embedded.rangeread import NOTHING, Batch, RangeQuery, conflict_range
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.selectors import Anchor
@@ -29,7 +30,7 @@ from fdbqueue.testing.workloads.paired_footprint import Commit
 Rows = dict[bytes, bytes]
 
 _END = b"\xff"
-_NOT_COMMITTED = 1020
+_NOT_COMMITTED, _UNKNOWN, _VERSION_CHANGED = 1020, 1021, 1039
 _RECEIPTS = RootKeys(DEFAULT_ROOT).receipts
 
 
@@ -45,6 +46,17 @@ class When(Enum):
 
 _STEPS_FROM_THE_BEGIN = {When.BEGIN: 1, When.BETWEEN: 2}
 """The number of steps of the other process, if the first one happens at the begin of an attempt."""
+
+
+class Trouble(Enum):
+    """The end of a commit: its error, and true if it is done."""
+
+    CONFLICT = (_NOT_COMMITTED, False)
+    LOST = (_UNKNOWN, False)
+    DONE = (_UNKNOWN, True)
+    CHANGED = (_VERSION_CHANGED, True)
+    LATE = (_VERSION_CHANGED, False)
+    """It arrives just before the next commit, and is refused if it conflicts by then."""
 
 
 class Trap:
@@ -66,6 +78,19 @@ class Trap:
         self.conflicted = False
         """True if the commit of that attempt met a conflict."""
         self.commits_made: list[Commit] = []
+        self._clean, self._troubles = 0, list[Trouble]()
+        self.late: CommitRequest | None = None
+
+    def doubt(self, clean: int, troubles: Sequence[Trouble]) -> None:
+        """Let the commits behind the first `clean` ones end so."""
+        self._clean, self._troubles, self.late = clean, [*troubles], None
+
+    def trouble(self) -> Trouble | None:
+        """The end of the next commit; None for the usual one."""
+        if self._clean:
+            self._clean -= 1
+            return None
+        return self._troubles.pop(0) if self._troubles else None
 
     def set(self, when: When, other: Callable[[], None], skip: int = 0, at: int | None = None) -> None:
         """`at`: the attempt for serial orders, as `sprung` tells after BEFORE_COMMIT."""
@@ -123,7 +148,7 @@ class TrappedEngine(Engine):
 
 class TrappedTransaction(Transaction):
     def __init__(self, database: TrappedEngine) -> None:
-        self._trap, self._twins_runtime = database.trap, database.quiet
+        self._twins, self._trap, self._twins_runtime = database, database.trap, database.quiet
         super().__init__(database)
 
     def step_begin(self) -> None:
@@ -151,6 +176,24 @@ class TrappedTransaction(Transaction):
         return super()._open_snapshot()
 
     def step_commit(self, request: CommitRequest) -> None:
+        trouble = self._trap.trouble()
+        if trouble is None:
+            self._commit_well(request)
+            return
+        error, is_done = trouble.value
+        if is_done:
+            self._commit_well(request)
+        if trouble is Trouble.LATE:
+            self._trap.late = request
+        raise FDBError(error)
+
+    def commit(self) -> Future:
+        late, self._trap.late = self._trap.late, None
+        if late is not None:
+            self._twins.commit(late)
+        return super().commit()
+
+    def _commit_well(self, request: CommitRequest) -> None:
         self._trap.commits(self._attempt)
         try:
             super().step_commit(request)

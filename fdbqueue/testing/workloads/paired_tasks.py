@@ -149,6 +149,10 @@ class Tasks(TaskLooks):
         """A bag, and partitions, give any task to a take that tries again."""
         return self.forgets and one.name in ("take", "both", "kick", "many", "redrive")
 
+    def may_vary(self, one: Call) -> bool:
+        """A take goes on with the next lane."""
+        return super().may_vary(one) or ("task_limits" in self.options and one.name == "take")
+
     def promises(self, one: Call, other: Call) -> bool:
         """Of queues without a capacity, task keys and limits: puts beside all, and verbs of two tasks."""
         if self.kind not in ("fifo", "fifottl") or {"partitions", "limits", "task_limits"} & {*self.options}:

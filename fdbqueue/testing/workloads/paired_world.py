@@ -63,6 +63,10 @@ class World(ABC):
         """True if this call may do anything after a conflict: the queue promises no order."""
         return False
 
+    def may_vary(self, one: Call) -> bool:
+        """True if a second attempt of this call may do something else than the first one."""
+        return self.leaves_open(one)
+
     def promises(self, one: Call, other: Call) -> bool:  # noqa: ARG002  # most calls promise nothing
         """True if the documentation promises that `one` does not conflict with `other`."""
         return False
