@@ -1652,7 +1652,7 @@ PLANTS = (
         "pass",
         "groups",
         300,
-        near=64,
+        near=21,
     ),
     Plant(
         "a group that ends while a member is left",
@@ -1685,8 +1685,8 @@ PLANTS = (
         "not member.holds and not member.counted",
         "not member.counted",
         "groups",
-        50,
-        near=17,
+        200,
+        near=90,
     ),
     Plant(
         "a truncate that forgets the members of groups",
@@ -1712,7 +1712,7 @@ PLANTS = (
         "pass",
         "groups",
         100,
-        near=21,
+        near=13,
     ),
     Plant(
         "a sweep of ended tasks that does not conflict with another",
@@ -3218,7 +3218,7 @@ PLANTS = (
         "seen.counts.left > 0",
         "exact_groups",
         100,
-        near=16,
+        near=45,
     ),
     Plant(
         "lost members that count as failed twice",
@@ -3227,7 +3227,7 @@ PLANTS = (
         'gone["members"]',
         "exact_groups",
         50,
-        near=16,
+        near=8,
     ),
     Plant(
         "a next token that is told too late",
