@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from fdbqueue.testing.workloads.paired_calls import Call, Look, Outcome, unlikeness
 from fdbqueue.testing.workloads.paired_process import Process
@@ -31,7 +30,7 @@ class Doubts(Process):
         call = self._drawn_alone()
         found, wanted = self._alone(call, 0, ()), None
         for clean in range(min(COMMITS_MAX, len(self._twins.trap.commits_made))):
-            wanted = wanted or self._shown(found)
+            wanted = wanted or self._look(found.answers)
             self._twins.set_back(self._before)
             way = self._random.choice(WAYS)
             found = self._alone(call, clean, way)
@@ -58,17 +57,14 @@ class Doubts(Process):
         twins.trap.doubt(0, ())
         return Outcome((answer, None), twins.rows())
 
-    def _shown(self, found: Outcome) -> Look:
-        return self._look(found.answers)
-
     def _require_the_same(
         self, call: Call, clean: int, way: Sequence[Trouble], found: Outcome, wanted: Look
     ) -> None:
         """Raises: AssertionError, which ends the run as a violation."""
         told = f"{self._world}: {call}, with {' and '.join(one.name for one in way)} after {clean} commits"
-        flaws: Any = self._world.flaws(self._twins.own)
+        flaws = self._world.flaws(self._twins.own)
         assert not flaws, f"{told}: {flaws}"
         if self._world.may_vary(call):
             return
-        difference = unlikeness(self._shown(found), wanted, call, _NO_CALL)
+        difference = unlikeness(self._look(found.answers), wanted, call, _NO_CALL)
         assert difference is None, f"{told}: {difference} without"
