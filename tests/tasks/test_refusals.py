@@ -15,7 +15,9 @@ import fdbqueue
 from fdbqueue import (
     DeadLetters,
     FdbQueueError,
+    Group,
     Limit,
+    QueueDropped,
     QueueFull,
     Session,
     Task,
@@ -69,6 +71,7 @@ class Bench:
         """Calls on the task: by its lease, by its id, and puts beside it."""
         q, task, id_ = self.queue, self.task, self.task.id
         mine: dict[str, Any] = {"session": self.session}
+        group = Group.create(self.db)
         yield "ack", lambda tr: q.ack(tr, task)
         yield "ack by id", lambda tr: q.ack(tr, id_, **mine)
         yield "bury", lambda tr: q.bury(tr, task)
@@ -99,8 +102,11 @@ class Bench:
         yield "resume", lambda tr: q.resume(tr)
         yield "put", lambda tr: q.put(tr, 3)
         yield "put after", lambda tr: q.put(tr, 3, after=id_)
-        for how in ("skip", "replace", "debounce"):
-            yield f"put unique, {how}", partial(q.put, data=3, unique="u", on_conflict=how)
+        yield "put many", lambda tr: q.put_many(tr, [3, 4])
+        yield "put into a group", lambda tr: q.put(tr, 3, group=group)
+        debounce: dict[str, Any] = {"delay": 5, "debounce_max": 60}
+        for how, given in (("skip", {}), ("replace", {}), ("debounce", debounce)):
+            yield f"put unique, {how}", partial(q.put, data=3, unique="u", on_conflict=how, **given)
 
 
 def buried(bench: Bench) -> None:
@@ -202,3 +208,28 @@ def test_a_call_behind_a_repartition_leaves_no_part(kind: str, state: str) -> No
         if refused(bench, repartition_first):
             assert bench.queue.statistics(bench.db) == before, name
         assert verify(bench.db, "bench").findings == (), name
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "due", "expired", "buried", "gone"])
+@pytest.mark.parametrize("kind", QUEUES)
+def test_a_call_on_a_dropped_queue_is_refused_before_it_writes(kind: str, state: str) -> None:
+    for bench, name, call in benches(kind, state):
+        bench.queue.drop(bench.db)
+        before = image(bench)
+        errors = refused(bench, call)
+        assert [type(error) for error in errors] == [QueueDropped], name
+        assert image(bench) == before, name
+
+
+@pytest.mark.parametrize("kind", QUEUES)
+def test_a_call_behind_a_drop_leaves_no_part(kind: str) -> None:
+    """The queue was dropped in the same transaction."""
+    for bench, name, call in benches(kind, "ready"):
+
+        def drop_first(tr: Transaction, bench: Bench = bench, call: Call = call) -> None:
+            bench.queue.drop(tr)
+            call(tr)
+
+        before = image(bench)
+        assert refused(bench, drop_first), name
+        assert image(bench).items() <= before.items(), name
