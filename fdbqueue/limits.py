@@ -416,6 +416,16 @@ GROUPS_REMEMBERED_MAX = 1000
 GROUP_RETAIN_S = 86_400.0
 # The shortest time between two looks at an ended group that still has buried members.
 GROUP_LOOKED_AT_EVERY_S = 60.0
+# Names that the first read of a cursor over elements asks for; each further one asks for twice as many.
+NAMES_READ_FIRST = 16
+# The embedded engine. With more watched keys, a ring reads the commit log: a look at one key costs less than
+# decoding one record. Rings that one look answers; and a commit of more keys rings all processes.
+WATCHED_KEYS_LOOKED_AT_MAX = 64
+RINGS_AT_ONCE = 64
+KEYS_RUNG_MAX = 1_000
+# Records of old commits that one commit deletes from the log, if the remainder of its version is 0.
+LOG_TRIMMED_MAX = 256
+LOG_TRIMMED_EVERY_VERSIONS = 64
 # Celery: bindings of one exchange, owned queues that one declaration looks at, and dead ones that it removes.
 BINDINGS_MAX = 10_000
 DEAD_QUEUES_DROPPED = 20

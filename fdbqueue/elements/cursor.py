@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from fdbqueue import limits
 
-_FIRST_BATCH = 16
-
 ReadNames = Callable[[str, int], list[str]]
 """Given a name and a limit: the next names, at most `limit`."""
 
@@ -31,7 +29,7 @@ class Cursor:
         self._ahead: list[str] = []  # in reverse
         self._last = ""
         self._ended = False
-        self._batch = min(_FIRST_BATCH, self._batch_max)
+        self._batch = min(limits.NAMES_READ_FIRST, self._batch_max)
 
     def end(self) -> None:
         self.rewind()

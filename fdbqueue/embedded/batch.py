@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import lmdb
 
+from fdbqueue import limits
 from fdbqueue.embedded import commitlog, layout, request
 from fdbqueue.embedded.commitlog import RecentCommits, Written
 from fdbqueue.embedded.conflicts import KeySet
@@ -23,14 +24,12 @@ from fdbqueue.embedded.versionstamp import place, stamp
 from fdbqueue.embedded.writes import Pending, WriteBuffer, resolve
 from fdbqueue.errors import StorageFull
 from fdbqueue.fdberror import FDBError
-from fdbqueue.limits import TRANSACTION_BYTES_MAX
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
 
-BATCH_BYTES_MAX = 2 * TRANSACTION_BYTES_MAX
+BATCH_BYTES_MAX = 2 * limits.TRANSACTION_BYTES_MAX
 _READER_CHECK_EVERY_VERSIONS = 64
-_REMOVED_NOTED_MAX = 1_001
 _TRIMS = 8
 _TRIMMED_WORTH_A_TRY = 256
 _UNKNOWN = 1021
@@ -312,7 +311,7 @@ def _apply_one(txn: Any, buffer: WriteBuffer, stamp_bytes: bytes, written: Writt
     values: dict[bytes, bytes | None] = {}
     for begin, end in buffer.cleared:
         for key in layout.delete_range(txn, begin, end):
-            if len(written.removed) < _REMOVED_NOTED_MAX:
+            if len(written.removed) <= limits.KEYS_RUNG_MAX:
                 written.removed.add(key)
     for key, entry in buffer.entries.items():
         value = resolve(entry, layout.get(txn, key), stamp_bytes) if isinstance(entry, Pending) else entry

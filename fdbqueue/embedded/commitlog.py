@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from fdbqueue import limits
 from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.journal import NOWHERE, Place
 from fdbqueue.embedded.layout import LOG_END, LOG_PREFIX, Txn, log_key
 from fdbqueue.embedded.pool import Answer
 from fdbqueue.fdberror import FDBError
-from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 
 # Twice the age of a transaction, since two processes do not read their clocks at the same instant.
-_KEPT_US = int(2 * TRANSACTION_AGE_MAX_S * 1_000_000)
-_TRIM_EVERY_VERSIONS = 64
-_TRIM_RECORDS_MAX = 256
+_KEPT_US = int(2 * limits.TRANSACTION_AGE_MAX_S * 1_000_000)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -71,7 +69,7 @@ def append(
         now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges, answers, asked_in, place
     )
     txn.put(log_key(written.version), _encode(record), append=False)
-    if written.version % _TRIM_EVERY_VERSIONS == 0:
+    if written.version % limits.LOG_TRIMMED_EVERY_VERSIONS == 0:
         _trim(txn, now_us)
 
 
@@ -83,7 +81,7 @@ def note_place(txn: Txn, place: Place, now_us: int) -> None:
 def _trim(txn: Txn, now_us: int) -> None:
     cursor = txn.cursor()
     found = cursor.set_range(LOG_PREFIX)
-    for _ in range(_TRIM_RECORDS_MAX):
+    for _ in range(limits.LOG_TRIMMED_MAX):
         # A record from the future was written before the clock was set back. It is deleted: kept, it would
         # keep all later records. The newest record stays, as it shows how far back the log reaches.
         if not found or cursor.key() >= LOG_END:
@@ -112,14 +110,14 @@ def last_place(txn: Txn) -> Place:
 def trim_before(txn: Txn, version: int) -> int:
     """Delete records before `version`, which no transaction needs; return their number.
 
-    One call deletes at most `_TRIM_RECORDS_MAX`, and never the newest.
+    One call deletes at most limits.LOG_TRIMMED_MAX, and never the newest.
     """
     newest = _newest(txn)
     if newest is None:
         return 0
     cursor = txn.cursor()
     found, end, count = cursor.set_range(LOG_PREFIX), min(log_key(version), newest), 0
-    while found and cursor.key() < end and count < _TRIM_RECORDS_MAX:
+    while found and cursor.key() < end and count < limits.LOG_TRIMMED_MAX:
         cursor.delete()
         found, count = bool(cursor.key()), count + 1
     return count

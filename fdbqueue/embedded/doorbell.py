@@ -18,6 +18,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection
 
+from fdbqueue import limits
 from fdbqueue.embedded.bytelocks import LockFile
 from fdbqueue.embedded.directory import Directory, by_descriptor
 from fdbqueue.embedded.system import SYSTEM, System
@@ -30,7 +31,6 @@ log = logger("fdbqueue.embedded")
 _DIRECTORY = "doorbells"
 _BOARD = "board"
 _LOOK_EVERY_S = 1.0
-_RINGS_AT_ONCE = 64
 
 _SLOTS = 1024
 _BUCKETS = 1023
@@ -39,7 +39,6 @@ _BOARD_BYTES = (_BUCKETS + 1) * _SLOTS
 _FREE, _MARK = 0, 1
 _EMPTY_ROW = bytes(_SLOTS)
 _EMPTY_COLUMN = bytes(_BUCKETS + 1)
-_KEYS_LOOKED_UP_MAX = 1_000  # a commit of more keys rings all slots
 
 
 class Doorbell:
@@ -159,7 +158,7 @@ class Doorbell:
         # timeout, Python would wait for the timeout even with MSG_DONTWAIT.
         assert self._socket is not None
         with contextlib.suppress(BlockingIOError):
-            for _ in range(_RINGS_AT_ONCE):
+            for _ in range(limits.RINGS_AT_ONCE):
                 self._socket.recv(1)
 
     # -- ringing ----------------------------------------------------------------------------------------
@@ -174,9 +173,8 @@ class Doorbell:
 
     def _slots_of(self, keys: Collection[bytes]) -> set[int]:
         assert self._board is not None
-        buckets = (
-            {_ANY_KEY} if len(keys) > _KEYS_LOOKED_UP_MAX else {zlib.crc32(key) % _BUCKETS for key in keys}
-        )
+        many = len(keys) > limits.KEYS_RUNG_MAX
+        buckets = {_ANY_KEY} if many else {zlib.crc32(key) % _BUCKETS for key in keys}
         slots: set[int] = set()
         for bucket in buckets:
             row = self._board[bucket * _SLOTS : (bucket + 1) * _SLOTS]

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from fdbqueue import limits
 from fdbqueue.embedded import commitlog, layout
 from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.doorbell import Doorbell
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from fdbqueue.embedded.store import Store
 
 
-_KEYS_LOOKED_AT_MAX = 64  # above it, the log is read: a look at one key costs less than decoding one record
 _KEYS_KEPT = 64  # empty entries before they are dropped; a doubling bound keeps the cost per watch constant
 
 
@@ -120,7 +120,7 @@ class Watches:
 
     def _worth_a_look(self, txn: layout.Txn) -> Collection[bytes]:
         keys = list(self._by_key)
-        if len(keys) <= _KEYS_LOOKED_AT_MAX:
+        if len(keys) <= limits.WATCHED_KEYS_LOOKED_AT_MAX:
             return keys
         oldest = commitlog.oldest_version(txn)
         if oldest is None or oldest > self._seen_version + 1:

@@ -22,9 +22,13 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "BATCH_HOLDERS_BYTES_MAX": (100, 1_000),
     "SERVE_BYTES_MAX": (20, 100, 1_000),
     "MOVED_BYTES_MAX": (100, 10_000),
-    # The line.
+    "RECORD_PAYLOAD_BYTES_MAX": (0, 3),
+    "NOTICE_BYTES_MAX": (0, 40),
+    # The line, and the receipts of its calls.
     "SERVE_MAX": (2, 5),
     "RESULTS_RETURNED_MAX": (1, 2),
+    "OFFERS_TO_SPARE": (0, 1),
+    "RECEIPTS_SWEPT_MAX": (1, 2),
     # Groups and schedules.
     "GROUPS_SWEPT_MAX": (1, 3),
     "GROUPS_ENDED_MAX": (1, 2),
@@ -45,7 +49,20 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "ACKS_APART_MAX": (0, 1),
     "ATTEMPTS_TOGETHER_MAX": (1,),
     "LOOKS_PER_CLEARING": (1, 3),
+    "TAKES_PER_VISIT": (1, 2),
+    "HOME_SESSIONS_MAX": (1, 2),
     "AMENDS_PER_BEAT": (1, 2),
+    # The memory of a process, and the reads of a pass.
+    "SERVICES_REMEMBERED": (1, 2),
+    "NAMES_READ_FIRST": (1, 3),
+    "SLICE_KEYS_MAX": (3, 20),
+    "COUNTED_ROWS": (2, 10),
+    # The embedded engine.
+    "WATCHED_KEYS_LOOKED_AT_MAX": (0, 1),
+    "RINGS_AT_ONCE": (1, 2),
+    "KEYS_RUNG_MAX": (0, 3),
+    "LOG_TRIMMED_MAX": (1, 4),
+    "LOG_TRIMMED_EVERY_VERSIONS": (1, 3),
 }
 
 

@@ -619,7 +619,7 @@ def test_a_pass_goes_over_batches_without_gap_or_double(db: Database, space: Sub
 
 def test_no_transaction_is_open_between_elements(db: Database, q: ElementQueue, monkeypatch: Any) -> None:
     """Names read ahead are of one transaction; the next one reads the later state of the rest."""
-    monkeypatch.setattr("fdbqueue.elements.cursor._FIRST_BATCH", 2)
+    monkeypatch.setattr("fdbqueue.limits.NAMES_READ_FIRST", 2)
     names = filled(db, q, 6)
     pass_ = q.names(db)
     assert next(pass_) == names[0]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
+from fdbqueue import limits
 from fdbqueue.embedded import commitlog
 from fdbqueue.embedded import doorbell as doorbell_module
-from fdbqueue.embedded import watches as watches_module
 from tests.engine import programs
 from tests.engine.running import running, wait_until
 from tests.support import PATIENCE_S, becomes_ready
@@ -165,7 +165,7 @@ def bucket_of(key: bytes) -> int:
 
 def test_a_look_beyond_a_trimmed_log_is_one_at_every_watched_key(monkeypatch):
     """It is trimmed further than the look before after a long standstill, or if a clock has jumped."""
-    monkeypatch.setattr(watches_module, "_KEYS_LOOKED_AT_MAX", 0)
+    monkeypatch.setattr(limits, "WATCHED_KEYS_LOOKED_AT_MAX", 0)
     with fdbqueue.open("memory:") as db:
         store, waiting = db.engine._store, watch(db, b"watched")
         store.watches._rung()
