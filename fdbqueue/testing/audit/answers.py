@@ -22,7 +22,8 @@ pauses before its retries come on top.
 """
 AGAIN_MAX_S = 2 * RETRY_DELAY_FIRST_S
 """The pause before a retry after an old or a future version, and the reads up to the next such error."""
-_CONFLICT = "refused: 1020"
+_CONFLICTS = ("refused: 1020", "refused: not_committed")
+"""Outcomes of transactions that met another one, or a fault that tells so."""
 _ERRORS_OF_VERSIONS = {("too_old",), ("future_version",)}
 SKEW_S = 10.0
 """Clocks may be so far ahead that a task with a ttl has expired for one process, and not for another."""
@@ -38,9 +39,9 @@ def late_in(trace: Trace) -> Iterator[str]:
 
 
 def _pauses_s(trace: Trace, op: Operation) -> float:
-    """The longest pauses before the retries of a call: each conflict with others doubles the next one."""
+    """The longest pauses before the retries of a call: each conflict doubles the next one."""
     conflicts = sum(
-        tr.who == op.client and tr.outcome == _CONFLICT and op.began_s <= tr.at_s <= (op.ended_s or tr.at_s)
+        tr.who == op.client and tr.outcome in _CONFLICTS and op.began_s <= tr.at_s <= (op.ended_s or tr.at_s)
         for tr in trace.transactions
     )
     return sum(map(longest_pause_s, range(conflicts))) + AGAIN_MAX_S * _errors_of_versions(trace, op)
