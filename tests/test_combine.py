@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -276,6 +277,41 @@ def test_a_call_that_left_while_claimed_is_not_claimed_again() -> None:
     combiner, follower = Combiner(Interrupting(), work), threading.Thread(target=follow)
     combiner.call("leader")
     assert claims == [["leader", "interrupted"], ["leader"]]
+
+
+def test_the_answer_of_a_call_that_left_while_claimed_goes_to_no_other_call() -> None:
+    """Its part of the batch has happened. So its answer is among those of the batch, and is dropped."""
+    is_claimed = threading.Event()
+
+    class Interrupting(RealRuntime):
+        def event(self) -> threading.Event:
+            return Interrupted() if threading.current_thread().name == "interrupted" else threading.Event()
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002  # that of an event
+            is_claimed.wait(PATIENCE_S)
+            raise KeyboardInterrupt
+
+    def follow() -> None:
+        name = threading.current_thread().name
+        with suppress(KeyboardInterrupt):
+            answers[name] = combiner.call(name).answer
+
+    def work(crew: Combiner, _: Call) -> None:
+        for number, follower in enumerate(followers):
+            follower.start()
+            wait_for_pending(crew, number + 2)
+        calls = crew.claim(1000, 1000)
+        is_claimed.set()
+        followers[0].join(PATIENCE_S)
+        crew.deal([call.payload for call in calls], to_all=True)
+
+    answers: dict[str, Any] = {}
+    combiner = Combiner(Interrupting(), work)
+    followers = [threading.Thread(target=follow, name=name) for name in ("interrupted", "next")]
+    leader = combiner.call("leader")
+    followers[1].join(PATIENCE_S)
+    assert (leader.answer, answers) == (["leader"], {"next": ["next"]})
 
 
 def test_claims_are_bounded_but_one_call_is_always_served() -> None:

@@ -112,6 +112,22 @@ def test_looking_is_bounded(db: Database, space: Subspace, monkeypatch: pytest.M
     assert q.snapshot(db, after=page.next) == ([], [("a", ["a2"])])
 
 
+def test_a_page_that_bytes_cut_short_tells_where_the_next_one_begins(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q = FairQueue(space, key=first_letter)
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 10)
+    items = [f"a{number} {'x' * 8}" for number in range(3)]
+    for item in items:
+        q.put(db, item)
+    listed, after = list[str](), None
+    for _ in items:
+        page = q.snapshot(db, after=after)
+        listed += [item for _, of_key in [("", page.round), *page.lines] for item in of_key]
+        after = page.next
+    assert (listed, after) == (items, None)
+
+
 def test_a_large_item_goes_in_pieces(db: Database, space: Subspace) -> None:
     q = FairQueue(space, key=first_letter)
     large = "a" * (2 * limits.PAYLOAD_PIECE_BYTES_MAX)

@@ -118,11 +118,12 @@ def test_a_timeout_ends_the_transaction(db, k):
 
 
 def test_a_timeout_is_over_all_attempts(db):
-    """on_error neither restarts the clock nor forgets the timeout."""
+    """on_error neither restarts the clock nor forgets the timeout. No pause is as long as the timeout."""
     tr = db.create_transaction()
     tr.options.set_timeout(100)
+    tr.options.set_max_retry_delay(5)
     codes = [0]
-    while codes[-1] == 0:
+    while codes[-1] == 0 and len(codes) < 2_000:
         codes.append(error_code(lambda: tr.on_error(NOT_COMMITTED).wait()))
     assert codes[-1] == TIMED_OUT
     assert len(codes) > 2
@@ -437,6 +438,15 @@ def test_a_timeout_is_in_milliseconds_of_the_clock(clock, clocked):
     clock.advance(0.9)
     assert error_code(lambda: tr[b"a"].wait()) == 0
     clock.advance(0.2)
+    assert error_code(lambda: tr[b"a"].wait()) == TIMED_OUT
+
+
+def test_a_retry_does_not_begin_the_timeout_anew(clock, clocked):
+    tr = clocked.create_transaction()
+    tr.options.set_timeout(1_000)
+    clock.advance(0.6)
+    tr.on_error(NOT_COMMITTED).wait()
+    clock.advance(0.6)
     assert error_code(lambda: tr[b"a"].wait()) == TIMED_OUT
 
 

@@ -496,8 +496,11 @@ def test_several_tasks_may_wait_for_one(b: PartitionsBench) -> None:
     parent = of.put(b.db, b.queue, "parent")
     for number in range(limits.GROUPS_OF_TASK_MAX - 1):
         b.queue.put(b.db, number, after=parent)
+    tr = b.db.create_transaction()
     with pytest.raises(InvalidArgument):
-        b.queue.put(b.db, "one too many", after=parent)
+        b.queue.put(tr, "one too many", after=parent)
+    tr.commit().wait()  # a refused put has written nothing
+    assert b.queue.statistics(b.db)["tasks"]["total"] == limits.GROUPS_OF_TASK_MAX
     of.close(b.db)
     b.queue.ack(b.db, take(b))
     settle(b)

@@ -707,3 +707,16 @@ def test_two_queues_share_a_transaction(bench: MakeBench) -> None:
     b.queue.ack(tr, task)
     tr.commit().wait()
     assert (b.counts("total"), other.statistics(b.db)["tasks"]["ready"]) == ((0,), 1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
+def test_a_kick_of_several_batches_kicks_its_number_of_tasks(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    b = bench("fifo")
+    for number in range(7):
+        b.queue.bury(b.db, b.put(number))
+    kicked = min(count, 7)
+    assert b.queue.kick(b.db, count) == kicked
+    assert b.counts("ready", "buried") == (kicked, 7 - kicked)

@@ -14,7 +14,7 @@ DIES_AFTER_S = 3.0
 
 class Many(Verbs):
     def kick(self) -> None:
-        count = self.random.choice((1, 2, 9))
+        count = self.random.choice((1, 2, 3, 5, 9))
         buried = self.model.in_state("!")
         many = count > limits.VERB_BATCH
         found = self.caller.answer(lambda tr: self.q.kick(tr, count), always_alone=many)
