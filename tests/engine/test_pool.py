@@ -18,6 +18,7 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import bytelocks, layout
 from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Answer, Pool
 from tests.engine import programs
 from tests.engine.running import Program, running, wait_until
@@ -194,6 +195,28 @@ def test_a_stopped_asker_holds_up_no_commit(db, pool, asking):
     other.process.send_signal(signal.SIGCONT)
     assert other.line().split()[0].isdigit()
     assert [count(db, key) for key in (b"other", b"both")] == [1, 101]
+
+
+def test_a_leader_whose_commit_may_wait_flushes_for_another_process(db, pool, asking, monkeypatch):
+    """The other process has asked for a durable commit, and its call returns."""
+    other = asking("other")
+    programs.lead(pool)
+    other.go()
+    wait_until_asked(pool, 1)
+    other.process.send_signal(signal.SIGSTOP)
+    pool.resign()
+    durability, flushed = db.engine._store.committer._batches._durability, []
+    write = durability.write
+    monkeypatch.setattr(
+        durability, "write", lambda entry, flush: (flushed.append(flush), write(entry, flush))
+    )
+    tr = counting(db)
+    tr.options.set_durability_risky()
+    assert commit_code(tr) == 0
+    other.process.send_signal(signal.SIGCONT)
+    assert other.line().split()[0].isdigit()
+    assert flushed == [Flush.NOW]
+    assert count(db, b"both") == 2
 
 
 def test_an_interrupted_asker_knows_that_its_commit_is_decided(path, db, pool):

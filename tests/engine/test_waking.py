@@ -152,6 +152,18 @@ def test_a_change_during_a_look_is_found_by_the_next(db, path, monkeypatch):
     assert [n for n, future in enumerate(futures) if future.is_ready()] == [50]
 
 
+def test_a_change_is_found_by_the_log_though_another_watch_was_armed_behind_it(db, path, monkeypatch):
+    """The look begins in the log where the look before has ended, and not at the newest watch."""
+    watches = db.engine._store.watches
+    monkeypatch.setattr(watches.doorbell, "listen", lambda: None)
+    monkeypatch.setattr(limits, "WATCHED_KEYS_LOOKED_AT_MAX", 0)
+    changed = watch(db, b"changed")
+    write_elsewhere(path, "changed")
+    armed_behind = watch(db, b"armed behind")
+    watches._rung()
+    assert (changed.is_ready(), armed_behind.is_ready()) == (True, False)
+
+
 def marks(db: fdbqueue.Database, key: bytes) -> int:
     """Return the number of slots that are marked for a key."""
     row = bucket_of(key) * doorbell_module._SLOTS
