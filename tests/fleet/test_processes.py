@@ -350,6 +350,20 @@ def test_a_process_is_recycled_after_its_number_of_tasks(fleet_of, db, queue, ef
     assert fleet.status().restarts == 0
 
 
+def test_a_stop_at_once_reaches_a_process_that_is_being_recycled(fleet_of, db, queue):
+    """Its other task runs for an hour. The stop releases it."""
+
+    def stop(status):
+        if any(process.state == "retiring" for process in status.processes):
+            fleet.stop(at_once=True)
+
+    queue.put_many(db, [["sleep", 3600], ["nothing"]])
+    fleet = fleet_of(OBEY, processes=1, threads=2, recycle_tasks=1, grace_s=3600)
+    fleet.run(stop)
+    tasks = queue.statistics(db)["tasks"]
+    assert (tasks["ready"], tasks["taken"]) == (1, 0)
+
+
 @pytest.mark.commits_by_hand
 def test_a_handler_that_hangs_costs_its_process_at_most(fleet_of, db, queue, effects):
     """The attempt fails after the timeout; the process finishes its other tasks, and is replaced."""

@@ -24,6 +24,8 @@ spans = st.sampled_from([0.25, 0.5, 1.0, 3.0, None])
 delays = st.sampled_from([0, 0, 0, 0.5, 2.0])
 waits = st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.25, 1.0, 5.0])
 lives = st.sampled_from([None, None, 5.0, 1.0, 0.25])
+LISTED = 1_000
+"""More than the tasks that the steps of an example put."""
 picks = st.sampled_from([0, 0, 1, 2, 3, 5, 8, 13, 21])  # counted from the last
 in_transaction = st.booleans()
 
@@ -214,11 +216,11 @@ class LifeCycle(RuleBasedStateMachine):
         keeper(self.db).tick()
         assert self.queue.statistics(self.db) == self.model.statistics()
         for state in "rt!~":
-            found = {task.id: task for task in self.queue.tasks(self.db, state, 100)}
+            found = {task.id: task for task in self.queue.tasks(self.db, state, LISTED)}
             expected = {task.id: task for task in self.model.tasks.values() if task.state == state}
             assert found.keys() == expected.keys()
             assert all(_agree(found[id_], expected[id_]) for id_ in found)
-        listed = [task.id for task in self.queue.tasks(self.db, "r", 100)]
+        listed = [task.id for task in self.queue.tasks(self.db, "r", LISTED)]
         assert (listed if self.in_order else sorted(listed)) == [task.id for task in self.model.ready()]
 
 
