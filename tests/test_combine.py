@@ -279,7 +279,7 @@ def test_a_call_that_left_while_claimed_is_not_claimed_again() -> None:
     assert claims == [["leader", "interrupted"], ["leader"]]
 
 
-def test_the_answer_of_a_call_that_left_while_claimed_goes_to_no_other_call() -> None:
+def test_the_answer_of_a_call_that_left_goes_to_no_other() -> None:
     """Its part of the batch has happened. So its answer is among those of the batch, and is dropped."""
     is_claimed = threading.Event()
 

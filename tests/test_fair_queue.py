@@ -112,7 +112,7 @@ def test_looking_is_bounded(db: Database, space: Subspace, monkeypatch: pytest.M
     assert q.snapshot(db, after=page.next) == ([], [("a", ["a2"])])
 
 
-def test_a_page_that_bytes_cut_short_tells_where_the_next_one_begins(
+def test_a_page_that_bytes_cut_short_has_a_next_one(
     db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     q = FairQueue(space, key=first_letter)

@@ -197,7 +197,7 @@ def test_a_stopped_asker_holds_up_no_commit(db, pool, asking):
     assert [count(db, key) for key in (b"other", b"both")] == [1, 101]
 
 
-def test_a_leader_whose_commit_may_wait_flushes_for_another_process(db, pool, asking, monkeypatch):
+def test_a_leader_whose_commit_may_wait_flushes_for_others(db, pool, asking, monkeypatch):
     """The other process has asked for a durable commit, and its call returns."""
     other = asking("other")
     programs.lead(pool)

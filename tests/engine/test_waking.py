@@ -152,7 +152,7 @@ def test_a_change_during_a_look_is_found_by_the_next(db, path, monkeypatch):
     assert [n for n, future in enumerate(futures) if future.is_ready()] == [50]
 
 
-def test_a_change_is_found_by_the_log_though_another_watch_was_armed_behind_it(db, path, monkeypatch):
+def test_a_watch_armed_behind_a_change_does_not_hide_it(db, path, monkeypatch):
     """The look begins in the log where the look before has ended, and not at the newest watch."""
     watches = db.engine._store.watches
     monkeypatch.setattr(watches.doorbell, "listen", lambda: None)

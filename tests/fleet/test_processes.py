@@ -350,7 +350,7 @@ def test_a_process_is_recycled_after_its_number_of_tasks(fleet_of, db, queue, ef
     assert fleet.status().restarts == 0
 
 
-def test_a_stop_at_once_reaches_a_process_that_is_being_recycled(fleet_of, db, queue):
+def test_a_stop_at_once_reaches_a_recycled_process(fleet_of, db, queue):
     """Its other task runs for an hour. The stop releases it."""
 
     def stop(status):

@@ -710,7 +710,7 @@ def test_two_queues_share_a_transaction(bench: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
-def test_a_kick_of_several_batches_kicks_its_number_of_tasks(
+def test_a_kick_of_several_batches_kicks_its_number(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(limits, "VERB_BATCH", 2)
