@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, Queue, limits
 from fdbqueue.calls.once import ATTEMPT, is_stale, run_once, sweep
+from fdbqueue.database import run
 from fdbqueue.embedded import batch
 from fdbqueue.errors import PayloadUnreadable, StorageFull
 from fdbqueue.root_keys import RootKeys
@@ -247,9 +249,23 @@ def test_sweeping_clears_slots_that_are_a_day_old_and_no_others(db: Database, sp
     db.set(root.receipt(b"dead", 1), ATTEMPT.pack(now_us - day_us - 1, 1))
     db.set(root.receipt(b"live", 1), ATTEMPT.pack(now_us - day_us + 1, 1))
     tr = db.create_transaction()
-    assert sweep(tr, root, now_us) == 1
+    assert sweep(tr, root, now_us, root.receipts.start) == 1
     tr.commit().wait()
     assert [key for key, _ in receipts(db, root)] == [root.receipt(b"live", 1)]
+
+
+def test_a_stale_slot_behind_many_live_ones_is_swept(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sweeps that all began at the first slot would never see it."""
+    monkeypatch.setattr(limits, "RECEIPTS_SWEPT_MAX", 2)
+    root, now_us = RootKeys(space), 10**15
+    slots = [root.receipt(b"%d" % number, 1) for number in range(5)]
+    for stale in slots:
+        for slot in slots:
+            db.set(slot, ATTEMPT.pack(0 if slot == stale else now_us, 1))
+        swept = [run(db, partial(sweep, keys=root, now_us=now_us, place=place)) for place in slots]
+        assert sum(swept) == 1
 
 
 def test_a_receipt_is_stale_after_a_day() -> None:

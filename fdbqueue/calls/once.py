@@ -64,32 +64,35 @@ class Receipts:
         """
         free, self._free = self._free, []
         if next(self._attempts) > 1:
+            place = self._keys.receipt(self._database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES), 0)
             with suppress(*engine_errors(), FdbQueueError):
-                run(self._database, lambda tr: self._clear(tr, free), timeout_s=limits.CLOSE_TIMEOUT_S)
+                run(self._database, lambda tr: self._clear(tr, free, place), timeout_s=limits.CLOSE_TIMEOUT_S)
 
     def is_needed(self) -> bool:
         """True: only this object knows the slots of the calls in flight."""
         return True
 
-    def _clear(self, tr: Transaction, free: Sequence[bytes]) -> None:
+    def _clear(self, tr: Transaction, free: Sequence[bytes], place: bytes) -> None:
         for slot in free[: limits.BATCH_ITEMS_MAX]:
             tr.clear(slot)
-        sweep(tr, self._keys, self._database.runtime.now_us())
+        sweep(tr, self._keys, self._database.runtime.now_us(), place)
 
 
 def receipts_of(database: Database, keys: RootKeys) -> Receipts:
     return database.service(("receipts", keys.prefix), lambda owner: Receipts(owner, keys))
 
 
-def sweep(tr: Transaction, keys: RootKeys, now_us: int) -> int:
+def sweep(tr: Transaction, keys: RootKeys, now_us: int, place: bytes) -> int:
     """Clear slots that have not been written for a day. Return their number.
 
-    Reads: the first `limits.RECEIPTS_SWEPT_MAX` slots by snapshot, and serialisably each slot that it clears.
+    `place`: the key at which it begins; behind the last slot it goes on with the first one. Each sweep has
+    another place, or slots behind many of live processes would never be seen.
+    Reads: `limits.RECEIPTS_SWEPT_MAX` slots by snapshot, and serialisably each slot that it clears.
     Conflicts: a call that uses one of these slots at the same moment.
     """
-    seen = tr.snapshot.get_range(
-        keys.receipts.start, keys.receipts.stop, limit=limits.RECEIPTS_SWEPT_MAX
-    ).to_list()
+    ranges = ((place, keys.receipts.stop), (keys.receipts.start, place))
+    asked = [tr.snapshot.get_range(start, stop, limit=limits.RECEIPTS_SWEPT_MAX) for start, stop in ranges]
+    seen = [slot for rows in asked for slot in rows.to_list()][: limits.RECEIPTS_SWEPT_MAX]
     # Another program may use this root: only receipts are cleared.
     ours = [slot for slot in seen if keys.is_receipt(slot.key) and len(slot.value) == ATTEMPT.size]
     stale = [slot.key for slot in ours if is_stale(slot.value, now_us)]

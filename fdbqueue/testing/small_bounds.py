@@ -24,11 +24,10 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "MOVED_BYTES_MAX": (100, 10_000),
     "RECORD_PAYLOAD_BYTES_MAX": (0, 3),
     "NOTICE_BYTES_MAX": (0, 40),
-    # The line, and the receipts of its calls.
+    # The line.
     "SERVE_MAX": (2, 5),
     "RESULTS_RETURNED_MAX": (1, 2),
     "OFFERS_TO_SPARE": (0, 1),
-    "RECEIPTS_SWEPT_MAX": (1, 2),
     # Groups and schedules.
     "GROUPS_SWEPT_MAX": (1, 3),
     "GROUPS_ENDED_MAX": (1, 2),

@@ -787,8 +787,8 @@ PLANTS = (
         "Lock(now_us, Lock.from_bytes(held.value).token)",
         "Lock.from_bytes(held.value)",
         "elements",
-        50,
-        near=22,
+        200,
+        near=59,
     ),
     Plant(
         "a lock's token that is never compared",
@@ -1369,8 +1369,8 @@ PLANTS = (
         "if self._unsure or self._wrote",
         "if self._wrote",
         "late",
-        600,
-        near=27,
+        4000,
+        near=3040,
     ),
     Plant(
         "an interrupted follower that was made leader keeps the lead",
