@@ -62,6 +62,11 @@ SHARES: Sequence[Share] = (
         ("doubted",),
     ),
     Share(
+        3.0,
+        "calls of several threads meet in each step: it finds an answer that goes to the wrong one",
+        ("together",),
+    ),
+    Share(
         2.5,
         "the waiting line, receipts and combined calls are below all queues; nine planted bugs or more each",
         ("crowd", "recipe", "waits"),

@@ -3697,4 +3697,22 @@ PLANTS = (
         60,
         near=2,
     ),
+    Plant(
+        "a stale ack that takes its task out of a batch",
+        verbs._take_out,
+        "record = left[target.id]",
+        "record, left[target.id] = left[target.id], None",
+        "together",
+        400,
+        near=68,
+    ),
+    Plant(
+        "answers that pass by a claimed call that was interrupted",
+        combine.Combiner.deal,
+        "for call in self._claimed:",
+        "for call in [one for one in self._claimed if one.state is not CallState.LEFT]:",
+        "together",
+        400,
+        near=94,
+    ),
 )

@@ -35,6 +35,7 @@ WITHOUT = {
     "processes",
     "receipts",
     "rings",
+    "together",
     "unflushed",
 }
 """The workloads of the engine alone, and those of databases of their own."""

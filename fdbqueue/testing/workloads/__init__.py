@@ -111,6 +111,7 @@ _MODULES = (
     "takeover",
     "tasks",
     "temporary",
+    "together",
     "told",
     "unavailable",
     "unflushed",

@@ -28,10 +28,11 @@ class Items(World):
         "clear",
         "repartition",
     )
+    partitions: Sequence[int] = (0, 0, 1, 3)
 
     def __init__(self, random: Random, twins: Twins) -> None:
         super().__init__(random, twins)
-        self._partitions = random.choice((0, 0, 1, 3))
+        self._partitions = random.choice(self.partitions)
         self.forgets = self._partitions > 1
         if self._partitions:
             Queue.named(twins.own, NAME, partitions=self._partitions)

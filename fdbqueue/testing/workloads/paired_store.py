@@ -78,6 +78,8 @@ class Trap:
         self.conflicted = False
         """True if the commit of that attempt met a conflict."""
         self.commits_made: list[Commit] = []
+        self.before_commit: Callable[[], None] | None = None
+        """Called before each commit: it may wait, so that other threads come meanwhile."""
         self._clean, self._troubles = 0, list[Trouble]()
         self.late: CommitRequest | None = None
 
@@ -176,6 +178,8 @@ class TrappedTransaction(Transaction):
         return super()._open_snapshot()
 
     def step_commit(self, request: CommitRequest) -> None:
+        if self._trap.before_commit is not None:
+            self._trap.before_commit()
         trouble = self._trap.trouble()
         if trouble is None:
             self._commit_well(request)
@@ -232,7 +236,7 @@ class Twins:
     """Two processes with one store: the first has the trap. `own`: a third one, for all else."""
 
     def __init__(self, client: Client, memory: str | None) -> None:
-        thread = client.runtime
+        self.client, thread = client, client.runtime
         self.runtime = QuietRuntime(thread.scheduler, thread.host, Random(client.random.random()), 7)
         self.now = self.runtime.now_us()
         self.move_to(self.now)

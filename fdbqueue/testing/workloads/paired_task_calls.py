@@ -55,6 +55,7 @@ class TaskCalls(World):
         "redrive",
         "repartition",
     )
+    by_holder: Sequence[str] = BY_HOLDER
 
     def __init__(self, random: Random, twins: Twins) -> None:
         super().__init__(random, twins)
@@ -161,10 +162,14 @@ class TaskCalls(World):
         id_ = self._one_of([id_ for id_ in taken if id_ in self.leases])
         if id_ is None:
             return None
-        name, task = self.random.choice(BY_HOLDER), self.leases[id_]
+        name, task = self.random.choice(self.by_holder), self._lease(id_)
         verb, told = getattr(self, f"_to_{name}")(task)
         text = f"{name} {task.data} {told}"
         return self._call("of a task", text, verb, touches=id_)
+
+    def _lease(self, id_: str) -> Task:
+        """The lease of a taken task under which a verb is called."""
+        return self.leases[id_]
 
     def _to_ack(self, task: Task) -> tuple[Any, str]:
         result = self.random.choice((None, 7))

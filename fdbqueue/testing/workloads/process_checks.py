@@ -78,9 +78,12 @@ def is_conflict(op: Operation) -> bool:
 
 
 def is_late(trace: Trace, op: Operation) -> bool:
-    """True if the transaction was too old, five seconds or more after its read version."""
+    """True if the transaction was too old, five seconds or more after its read version. A process may stand
+    still in its commit, too.
+    """
     read = next(one for one in trace.of(NAME, "read") if one.argument == name_of(op))
-    return getattr(op.error, "code", None) == _TOO_OLD and op.began_s - read.began_s >= _AGE_MAX_S
+    is_old = op.ended_s is not None and op.ended_s - read.began_s >= _AGE_MAX_S
+    return is_old and getattr(op.error, "code", None) == _TOO_OLD
 
 
 def stored_once(trace: Trace, database: Database) -> Iterator[str]:
