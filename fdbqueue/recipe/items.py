@@ -236,7 +236,8 @@ class Recipe(Untimed):
         now_us: int,  # noqa: ARG002  # the line's interface
         gate: Gate | None = None,  # noqa: ARG002  # as for tasks
     ) -> Iterable[Offer]:
-        items, passed, suffix_of = self.keys.items, self.passed, self.keys.suffix_of
+        # A copy: another thread may note an item meanwhile, for which the reply has no room.
+        items, passed, suffix_of = self.keys.items, {*self.passed}, self.keys.suffix_of
         rows = tr.snapshot.get_range(items.start, items.stop, limit=limit + len(passed))
         offers = (Offer(suffix_of(row.key), row.value, payload_bytes(row.value)) for row in rows)
         return islice((offer for offer in offers if offer.id not in passed), limit) if passed else offers

@@ -1,6 +1,6 @@
 """Ready tasks as the offers of a source. Fair items and tasks share it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from fdbqueue.disciplines.lanes import Lanes, keyed_limit, limits_named
@@ -34,10 +34,14 @@ class Ready:
         It skips expired tasks, and those that `gate` does not let through; None for a queue without limits.
         If too few are left, a sweep finds more.
         """
-        return islice(self._offers(tr, self._first(tr, limit, gate), limit, now_us, paused, gate), limit)
+        # A copy: another thread may note a task meanwhile, for which the reply has no room.
+        passed = {*self._passed}
+        limit_read = limit + len(passed)
+        found = self._first(tr, limit_read, gate)
+        return islice(self._offers(tr, found, passed, limit_read, now_us, paused, gate), limit)
 
     def _first(self, tr: Transaction, limit: int, gate: Gate | None = None) -> Iterable[Record]:
-        discipline, limit = self._discipline, limit + len(self._passed)
+        discipline = self._discipline
         if gate is not None and isinstance(discipline, Lanes):
             return discipline.startable(tr, limit, gate)
         return discipline.first(tr, limit)
@@ -46,6 +50,7 @@ class Ready:
         self,
         tr: Transaction,
         found: Iterable[Record],
+        passed: Collection[bytes],
         limit: int,
         now_us: int,
         paused: Value | None,
@@ -53,7 +58,7 @@ class Ready:
     ) -> Iterator[Offer]:
         if (paused is not None and paused.present()) or (gate is not None and gate.is_shut):
             return
-        passed, seen = self._passed, set()
+        seen = set[bytes]()
         while True:
             removed = self._mender.removed
             for record in found:
@@ -79,7 +84,7 @@ class Ready:
     def require_none_passed(self, tr: Transaction, paused: Value | None = None) -> None:
         """Raise the error of the first ready task that was passed over. Reads the first ones by snapshot."""
         if self._passed and not (paused is not None and paused.present()):
-            self._passed.require_none_of(record.id for record in self._first(tr, 1))
+            self._passed.require_none_of(record.id for record in self._first(tr, 1 + len(self._passed)))
 
 
 def records_of(offers: Iterable[Offer]) -> list[Record]:

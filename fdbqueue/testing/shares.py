@@ -74,7 +74,7 @@ SHARES: Sequence[Share] = (
     Share(
         2.0,
         "a run of a few milliseconds, and races with one chance in forty seeds",
-        ("agreed", "interrupted_waits", "order"),
+        ("agreed", "exact_types", "interrupted_waits", "order"),
     ),
     Share(
         1.5,

@@ -65,6 +65,7 @@ _MODULES = (
     "exact_persistent",
     "exact_schedules",
     "exact_sessions",
+    "exact_types",
     "explained",
     "fairness",
     "fleet",
