@@ -36,7 +36,8 @@ def built(folder: Path) -> Path:
 
 def importing() -> dict[str, str]:
     """The environment of a program that imports this repository."""
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    paths = (str(REPOSITORY), os.environ.get("PYTHONPATH"))  # the tests' own may move the default root
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def start(
