@@ -63,6 +63,8 @@ class SharedDirectory:
         """The process that holds LMDB's lock of writers."""
         self.strikes: list[tuple[float, Callable[[Host], None]]] = []
         """Times from which on the next process that writes is struck, and the strikes."""
+        self.kills: list[float] = []
+        """Times from which on the next process that has committed while others wait is killed at once."""
         self.failures: list[tuple[float, Random]] = []
         """Times from which on the next flush fails."""
         self._path = tempfile.mkdtemp(prefix="fdbqueue-simulated-", dir=parent)
@@ -87,6 +89,16 @@ class SharedDirectory:
         for struck in [struck for struck in self.strikes if struck[0] <= self.scheduler.now]:
             self.strikes.remove(struck)
             struck[1](process.host)
+
+    def is_awaited(self, process: "Process") -> bool:
+        """True if a task of another process waits, perhaps for this one to commit."""
+        return any(task.host is not process.host for task in self._sleeping)
+
+    def committed(self, process: "Process") -> None:
+        """Note that a commit for which others may wait has happened. It has told nobody yet."""
+        for due in [due for due in self.kills if due <= self.scheduler.now][:1]:
+            self.kills.remove(due)
+            self.scheduler.die(process.host)
 
     def fails(self) -> Random | None:
         """Return the chances of a flush that fails; None for one that does not."""
@@ -385,7 +397,10 @@ class Transaction:
         self._process.point()
         self._process.note_commit()
         self._real.commit()
+        is_awaited = self._process.directory.is_awaited(self._process)
         self._ended()
+        if is_awaited:
+            self._process.directory.committed(self._process)
         self._process.point()
 
     def abort(self) -> None:

@@ -247,6 +247,10 @@ class Simulation:
         """Kill the first process that begins to write at a virtual time or later, `after_s` later."""
         self._strike_writer(at_s, after_s, self.scheduler.die)
 
+    def kill_behind_commit(self, at_s: float) -> None:
+        """Kill the first process that has committed at a virtual time or later, before its next step."""
+        self._shared().kills.append(at_s)
+
     def stop_writer(self, at_s: float, after_s: float, seconds: float) -> None:
         """Stop such a process for `seconds`."""
         scheduler = self.scheduler

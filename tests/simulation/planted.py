@@ -3742,4 +3742,17 @@ PLANTS = (
         600,
         near=111,
     ),
+    Plant(
+        "a commit for others that its leader notes behind it",
+        batch.Batches._try,
+        """if pool is not None and answers:
+                pool.note_committing(written.version)
+            txn.commit()""",
+        """txn.commit()
+            if pool is not None and answers:
+                pool.note_committing(written.version)""",
+        "processes",
+        1000,
+        near=59,
+    ),
 )

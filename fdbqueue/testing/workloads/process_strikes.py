@@ -6,14 +6,14 @@ from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.processes import PowerCut
 from fdbqueue.testing.simulation import Simulation
 
-WRITERS_KILLED, STOP_S = 2, 30.0
+WRITERS_KILLED, BEHIND_MAX, STOP_S = 2, 2, 30.0
 FAILS_P = 0.3  # of the runs
 CUTS_MAX, CUT_S = 2, (0.005, 0.5)
 STRIKE_S, NEAR_S = (0.005, 0.1), 0.02
 
 
 def strike_near_commits(simulation: Simulation) -> bool:
-    """Kill and stop processes while they commit, and one while it waits, in some runs with such faults.
+    """Kill and stop processes while they commit or just after it, and one while it waits, in some runs.
 
     Return True if the disk fails too: then some results are unknown.
     """
@@ -23,6 +23,9 @@ def strike_near_commits(simulation: Simulation) -> bool:
         simulation.kill("process-0", scattered(random, *STRIKE_S))
         for _ in range(WRITERS_KILLED):
             simulation.kill_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S))
+        behind = Random(f"{simulation.seed} behind")
+        for _ in range(behind.randint(0, BEHIND_MAX)):
+            simulation.kill_behind_commit(scattered(behind, *STRIKE_S))
     if "stall" in active:
         simulation.stop_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S), STOP_S)
     fails = random.random() < FAILS_P
