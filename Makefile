@@ -57,8 +57,8 @@ vectors: $(VENV)/.ready   ## rewrite layout/vectors.json: its diff shows each ch
 pictures: $(VENV)/.ready   ## the pictures of docs/dashboard.md, with the Chromium of the system
 	$(BIN)/python docs/dashboard_pictures.py
 
-simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINUTES=1
-	$(BIN)/python -m fdbqueue.testing.simulate --minutes $(MINUTES)
+simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINUTES=1 NEAR=a changed file
+	$(BIN)/python -m fdbqueue.testing.simulate --minutes $(MINUTES) $(NEAR:%=--near %)
 
 soak: $(VENV)/.ready       ## processes, killed and stopped at random, then a count; MINUTES=1 URL=fdb: SUBJECTS=leases,groups
 	$(BIN)/python -m fdbqueue.testing.soak --minutes $(MINUTES) $(URL:%=--url %) $(SUBJECTS:%=--subjects %)

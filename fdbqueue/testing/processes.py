@@ -95,7 +95,7 @@ class SharedDirectory:
         return any(task.host is not process.host for task in self._sleeping)
 
     def committed(self, process: "Process") -> None:
-        """Note that a commit for which others may wait has happened. It has told nobody yet."""
+        """Note that a commit for which others may wait has happened, and is not answered yet."""
         for due in [due for due in self.kills if due <= self.scheduler.now][:1]:
             self.kills.remove(due)
             self.scheduler.die(process.host)

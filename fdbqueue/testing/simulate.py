@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from importlib import import_module
@@ -20,6 +20,7 @@ from typing import TextIO
 
 from fdbqueue.testing.cases import Case, shrunk
 from fdbqueue.testing.faults import KINDS
+from fdbqueue.testing.nearness import NEAR, near
 from fdbqueue.testing.report import described
 from fdbqueue.testing.shares import share_of
 from fdbqueue.testing.simulation import Result
@@ -103,6 +104,13 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seed", type=int, help="run one seed")
     parser.add_argument("--from", type=int, dest="first", metavar="N", help="with --minutes: the first seed")
     parser.add_argument("--workload", action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument(
+        "--near",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a changed file: its workloads have most seeds",
+    )
     parser.add_argument("--load", action="append", default=[], help="a module with workloads of your own")
     parser.add_argument("--clients", type=int, help="clients of each role, instead of the workload's own")
     parser.add_argument("--steps", type=int, help="steps of each client")
@@ -125,7 +133,7 @@ def _cases(workloads: Sequence[Workload], options: argparse.Namespace) -> Iterat
     elif options.seeds is not None:
         cases = starmap(_case, product(options.seeds, workloads))
     else:
-        cases = new_cases(workloads, _first_seed(options))
+        cases = new_cases(workloads, _first_seed(options), near=near(options.near))
     for case in cases:
         size = Size(options.clients or case.size.clients, options.steps or case.size.steps)
         small = options.small_bounds or case.small_bounds
@@ -137,10 +145,13 @@ def _case(seed: int, workload: Workload) -> Case:
 
 
 def new_cases(
-    workloads: Sequence[Workload], first: int, clock: Callable[[], float] = time.process_time
+    workloads: Sequence[Workload],
+    first: int,
+    clock: Callable[[], float] = time.process_time,
+    near: Collection[str] = (),
 ) -> Iterator[Case]:
-    """Yield the runs of new seeds, from `first` on and without end."""
-    for seed, workload in in_turn(workloads, first, clock):
+    """Yield the runs of new seeds, from `first` on and without end. Those of `near` have more seeds."""
+    for seed, workload in in_turn(workloads, first, clock, near):
         yield replace(Case.of(workload, seed), without=spared_by(seed), small_bounds=True)
 
 
@@ -163,10 +174,13 @@ def _first_seed(options: argparse.Namespace) -> int:
 
 
 def in_turn(
-    workloads: Sequence[Workload], first: int, clock: Callable[[], float] = time.process_time
+    workloads: Sequence[Workload],
+    first: int,
+    clock: Callable[[], float] = time.process_time,
+    near: Collection[str] = (),
 ) -> Iterator[tuple[int, Workload]]:
     """Yield seeds from `first` on with their workloads, without end. A workload has the more seeds the
-    cheaper it is, and the more bugs it has met.
+    cheaper it is, and the more bugs it has met; and more still if it is near to a change (nearness.py).
 
     The costs of workloads differ by a factor of thirty. With equally many seeds, four of them would have a
     third of the time; with equal times, those four would have a seed or two a minute. So each workload has a
@@ -174,11 +188,12 @@ def in_turn(
     before any has its second one.
     """
     heap = [(0.0, number, first) for number in range(len(workloads))]
+    shares = [share_of(one.name) * (NEAR if one.name in near else 1) for one in workloads]
     while True:
         spent, number, seed = heappop(heap)
         began = clock()
         yield seed, workloads[number]
-        spent += sqrt(clock() - began) / share_of(workloads[number].name)
+        spent += sqrt(clock() - began) / shares[number]
         heappush(heap, (spent, number, seed + 1))
 
 

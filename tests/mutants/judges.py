@@ -61,7 +61,7 @@ class Judges:
 
     def simulation(self, mutant: Mutant) -> Judgement:
         began, readers = time.monotonic(), self._readers.workloads_of(mutant)
-        by = self._found_by_simulation([name for name, _ in readers]) if readers else ""
+        by = self._found_by_simulation(mutant.file, [name for name, _ in readers]) if readers else ""
         return Judgement("simulation", by, round(time.monotonic() - began, 1), len(readers))
 
     def _found_by_tests(self, tests: Sequence[str]) -> str:
@@ -76,9 +76,9 @@ class Judges:
         failed = _FAILED.search(ended.output)
         return failed[1] if failed is not None else _last_line(ended.output)
 
-    def _found_by_simulation(self, workloads: Sequence[str]) -> str:
+    def _found_by_simulation(self, path: str, workloads: Sequence[str]) -> str:
         seconds = self._limits.simulation_s
-        words = ["-m", "tests.mutants.simulated", str(seconds), str(FIRST_SEED), *workloads]
+        words = ["-m", "tests.mutants.simulated", path, str(seconds), str(FIRST_SEED), *workloads]
         ended = self._workshop.run(words, START_S + 4 * seconds)
         if ended.status is None:
             return "time limit"

@@ -1,6 +1,7 @@
-"""`python -m tests.mutants.simulated SECONDS FIRST_SEED WORKLOAD...`: run seeds until one fails.
+"""`python -m tests.mutants.simulated PATH SECONDS FIRST_SEED WORKLOAD...`: run seeds until one fails.
 
-It ends after these seconds of CPU. Exit status 1 if a seed failed; then the last line names the workload.
+PATH is the file with the mutant: workloads near to it have more seeds. It ends after these seconds of CPU.
+Exit status 1 if a seed failed; then the last line names the workload.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import sys
 import time
 
 from fdbqueue.testing import all_workloads
+from fdbqueue.testing.nearness import near
 from fdbqueue.testing.simulate import new_cases
 
 _COLLECT_EVERY_RUNS = 50
@@ -16,17 +18,19 @@ _COLLECT_EVERY_RUNS = 50
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.simulated", description=__doc__)
+    parser.add_argument("path")
     parser.add_argument("seconds", type=float)
     parser.add_argument("first", type=int)
     parser.add_argument("workload", nargs="+")
     given = parser.parse_args()
-    return searched(given.seconds, given.first, given.workload)
+    return searched(given.path, given.seconds, given.first, given.workload)
 
 
-def searched(seconds: float, first: int, workloads: list[str]) -> int:
+def searched(path: str, seconds: float, first: int, workloads: list[str]) -> int:
     """The workloads share the time as those of `make simulate` do."""
     until = time.process_time() + seconds
-    for number, case in enumerate(new_cases([all_workloads()[name] for name in workloads], first)):
+    chosen = [all_workloads()[name] for name in workloads]
+    for number, case in enumerate(new_cases(chosen, first, near=near([path]))):
         if time.process_time() >= until:
             return 0
         if case.run().failed:

@@ -6,13 +6,16 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
+import fdbqueue
 from fdbqueue import limits
 from fdbqueue.testing import Case, Result, all_workloads, check
 from fdbqueue.testing.cases import shrunk
 from fdbqueue.testing.faults import KINDS
+from fdbqueue.testing.nearness import NEAR, ROOMS, near
 from fdbqueue.testing.shares import FLOOR, SHARES
 from fdbqueue.testing.simulate import in_turn, main, new_cases, spared_by
 from fdbqueue.testing.small_bounds import CHOICES
@@ -57,6 +60,28 @@ def test_a_workload_that_has_met_many_bugs_gets_more_seeds() -> None:
         seeds[workload.name] += 1
         times.append(times[-1] + 1.0)
     assert seeds == {"exact": 40, "tasks": 10, "named": 5}
+
+
+def test_a_workload_near_to_a_change_gets_more_seeds() -> None:
+    names = ("tasks", "temporary")
+    times, seeds = [0.0], Counter[str]()
+    changed = near(["fdbqueue/tasks/edges.py"])
+    cases = in_turn([all_workloads()[name] for name in names], 5, lambda: times[-1], changed)
+    for _, workload in islice(cases, 70):
+        seeds[workload.name] += 1
+        times.append(times[-1] + 1.0)
+    assert seeds == {"tasks": 10 * NEAR, "temporary": 10}
+
+
+def test_each_workload_is_near_to_a_room_of_the_package() -> None:
+    assert {name for names in ROOMS.values() for name in names} == {*all_workloads()}
+    assert all((Path(fdbqueue.__path__[0]) / room).is_dir() for room in ROOMS)
+    assert near(["fdbqueue/limits.py"]) == frozenset()
+
+
+def test_near_takes_the_path_of_a_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--minutes", "0.005", "--workload", "bank", "--near", "fdbqueue/embedded/pool.py"]) == 0
+    assert " virtual hours" in capsys.readouterr().out
 
 
 def test_each_share_is_that_of_workloads_and_has_a_reason() -> None:

@@ -1,0 +1,67 @@
+"""Nearness: the workloads that judge a room of the package most closely.
+
+Lines of the engine, of combined calls and of sessions run in nearly every workload. So after a change there,
+equal shares of the time would leave each workload a second or less of a minute. Most would judge the change
+at best by accident. The near ones have more seeds, and all others still have some.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+
+NEAR = 6.0
+"""The factor of the seeds of a near workload."""
+
+_ITEMS = ("recipe", "batches", "exact_types", "item_partitions", "clearing", "agreed", "holding")
+_CALLS = ("together", "doubted", "receipts", "late", "combined", "interrupts", "closing", "order")
+_LINE = ("crowd", "waits", "crossed", "exact_line", "paired_line", "emptied", "stops", "interrupted_waits")
+_KEYED = ("keyed", "exact", "exact_mixed", "composed", "fairness", "rounds", "laned")
+_SESSIONS = ("takeover", "exact_sessions", "temporary", "sharing", "cancels", "doubted")
+_TASKS = (
+    "exact",
+    "exact_mixed",
+    "composed",
+    "paired",
+    "together",
+    "tasks",
+    "acks",
+    "unique",
+    "told",
+    "steps",
+)
+_ENGINE = ("processes", "rings", "unflushed", "bank", "waits")
+_LIMITS = ("limited", "limit_keys", "paired_limits", "laned", "exact_mixed")
+_FLEETS = ("fleet", "several", "hooked", "retained", "unavailable", "outages")
+_GROUPS = ("groups", "exact_groups", "paired_groups", "follows", "joined")
+_PARTITIONS = ("partitions", "item_partitions", "paired_partitions", "exact_partitions")
+
+ROOMS: Mapping[str, Sequence[str]] = {
+    "aio": ("awaited_recipe", "awaited_tasks", "awaited_waits"),
+    "calls": _CALLS,
+    "dead": ("redriven", "paired", "exact"),
+    "diagnosis": ("explained", "exact", "exact_mixed"),
+    "disciplines": _KEYED,
+    "elements": ("elements", "exact_elements"),
+    "embedded": _ENGINE,
+    "fair": ("exact_fair", "agreed", "paired", "fairness", "rounds"),
+    "fleet": _FLEETS,
+    "groups": _GROUPS,
+    "limiting": _LIMITS,
+    "line": (*_LINE, "lasting"),
+    "parking": _LIMITS,
+    "partitions": _PARTITIONS,
+    "persistent": ("proxies", "exact_persistent", "paired_persistent", "pipeline"),
+    "recipe": (*_ITEMS, "recipe"),
+    "records": ("results", "weighty", "exact_mixed", "exact"),
+    "registry": ("named", "temporary", "unwanted"),
+    "schedules": ("schedules", "exact_schedules", "paired_schedules"),
+    "sessions": _SESSIONS,
+    "tasks": (*_TASKS, "exact_defaults", "results", "bounded"),
+    "verifying": ("verified", "exact", "exact_mixed"),
+}
+"""The near workloads of each folder below `fdbqueue`."""
+
+
+def near(paths: Iterable[str]) -> frozenset[str]:
+    """The workloads that are near to the rooms of these files. A file outside of all rooms has none."""
+    rooms = {part for path in paths for part in PurePath(path).parts}
+    return frozenset(name for room in rooms & ROOMS.keys() for name in ROOMS[room])
