@@ -162,6 +162,16 @@ def test_a_handle_that_has_read_an_item_sets_damaged_ones_aside(db: Database, sp
     assert (reader.size(db), reader.unreadable(db)) == (0, 1)
 
 
+def test_a_damaged_item_beside_the_first_one_read_is_set_aside(db: Database, space: Subspace) -> None:
+    """The batch with both teaches the handle its codec, and then judges the damaged one."""
+    writer, reader = Queue(space[1], type=str, root=space[0]), Queue(space[1], root=space[0])
+    writer.enqueue_many(db, ["bad", "good"])
+    db[items(db, writer)[0].key] = b"\x00{"
+    assert reader.dequeue_many(db, 2) == ["good"]
+    assert reader.dequeue(db) is None
+    assert (reader.size(db), reader.unreadable(db)) == (0, 1)
+
+
 @pytest.mark.parametrize("other", [{"y": 1}, {"y": LARGE}], ids=["whole", "in pieces"])
 def test_a_delivered_item_of_another_type_goes_back_to_its_place(
     db: Database, space: Subspace, other: dict[str, Any]

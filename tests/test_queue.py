@@ -62,6 +62,12 @@ def test_values_that_are_given_back_come_first(db: Database, queue: Queue) -> No
     assert queue.dequeue_many(db, 9) == ["a", "b", *range(6)]
 
 
+def test_many_values_that_are_given_back_keep_their_order(db: Database, queue: Queue) -> None:
+    """All have one index: the number behind it has two bytes."""
+    queue.give_back(db, range(300))
+    assert queue.dequeue_many(db, 300) == [*range(300)]
+
+
 def test_a_delivery_below_index_0_keeps_the_order(db: Database, queue: Queue, space: Subspace) -> None:
     """It moves the floor of the index, which has no sign."""
     queue.give_back(db, ["b"])

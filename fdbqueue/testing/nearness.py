@@ -2,14 +2,11 @@
 
 Lines of the engine, of combined calls and of sessions run in nearly every workload. So after a change there,
 equal shares of the time would leave each workload a second or less of a minute. Most would judge the change
-at best by accident. The near ones have more seeds, and all others still have some.
+at best by accident. The near ones have most seeds, and all others still have some.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
-
-NEAR = 6.0
-"""The factor of the seeds of a near workload."""
 
 _ITEMS = ("recipe", "batches", "exact_types", "item_partitions", "clearing", "agreed", "holding")
 _CALLS = ("together", "doubted", "receipts", "late", "combined", "interrupts", "closing", "order")

@@ -5,10 +5,10 @@ entry have USUAL. Planted bugs are those of `tests/simulation/planted.py`; new b
 none of the planted ones (docs/testing.md).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-USUAL = 1.0
+USUAL, NEAR = 1.0, 2.0
 
 
 class Share(NamedTuple):
@@ -118,5 +118,11 @@ FLOOR = 0.5
 _SEEDS: Mapping[str, float] = {name: share.seeds for share in SHARES for name in share.workloads}
 
 
-def share_of(name: str) -> float:
-    return _SEEDS.get(name, USUAL)
+def shares_of(names: Sequence[str], near: Collection[str] = ()) -> list[float]:
+    """The shares of these workloads. Those of `near` have together NEAR times those of all others."""
+    shares = [_SEEDS.get(name, USUAL) for name in names]
+    favoured = sum(share for name, share in zip(names, shares, strict=True) if name in near)
+    if not favoured:
+        return shares
+    factor = max(1.0, NEAR * (sum(shares) - favoured) / favoured)
+    return [share * (factor if name in near else 1) for name, share in zip(names, shares, strict=True)]

@@ -20,9 +20,9 @@ from typing import TextIO
 
 from fdbqueue.testing.cases import Case, shrunk
 from fdbqueue.testing.faults import KINDS
-from fdbqueue.testing.nearness import NEAR, near
+from fdbqueue.testing.nearness import near
 from fdbqueue.testing.report import described
-from fdbqueue.testing.shares import share_of
+from fdbqueue.testing.shares import shares_of
 from fdbqueue.testing.simulation import Result
 from fdbqueue.testing.workloads import Size, Workload, all_workloads
 
@@ -188,7 +188,7 @@ def in_turn(
     before any has its second one.
     """
     heap = [(0.0, number, first) for number in range(len(workloads))]
-    shares = [share_of(one.name) * (NEAR if one.name in near else 1) for one in workloads]
+    shares = shares_of([one.name for one in workloads], near)
     while True:
         spent, number, seed = heappop(heap)
         began = clock()

@@ -239,7 +239,7 @@ def test_a_unit_is_as_patient_as_its_least_patient_put(opened: Opened) -> None:
     with pytest.raises(Full), q.transaction():
         q.put("b")
         q.put("c", timeout=0.05)
-        q.put("d")
+        q.put("d", timeout=3600)
     with pytest.raises(InvalidArgument), q.transaction():
         q.put("b", timeout=-1)
     assert drained(q) == ["a", "x", "y"]

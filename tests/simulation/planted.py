@@ -3280,7 +3280,7 @@ PLANTS = (
         "round(self.ttr * 1_000_000)",
         "exact_sessions",
         50,
-        near=1,
+        near=2,
     ),
     Plant(
         "a heartbeat that moves the deadline of its session back",
@@ -3289,7 +3289,7 @@ PLANTS = (
         "deadline_of(row)",
         "exact_sessions",
         300,
-        near=45,
+        near=85,
     ),
     Plant(
         "an opener that lives at its deadline",
@@ -3298,7 +3298,7 @@ PLANTS = (
         "latest_us < now_us",
         "exact_sessions",
         200,
-        near=23,
+        near=0,
     ),
     Plant(
         "a due time that is missed at the end of its minute",

@@ -15,7 +15,7 @@ from fdbqueue import limits
 from fdbqueue.testing import Case, Result, all_workloads, check
 from fdbqueue.testing.cases import shrunk
 from fdbqueue.testing.faults import KINDS
-from fdbqueue.testing.nearness import NEAR, ROOMS, near
+from fdbqueue.testing.nearness import ROOMS, near
 from fdbqueue.testing.shares import FLOOR, SHARES
 from fdbqueue.testing.simulate import in_turn, main, new_cases, spared_by
 from fdbqueue.testing.small_bounds import CHOICES
@@ -63,14 +63,14 @@ def test_a_workload_that_has_met_many_bugs_gets_more_seeds() -> None:
 
 
 def test_a_workload_near_to_a_change_gets_more_seeds() -> None:
-    names = ("tasks", "temporary")
+    names = ("tasks", "stops", "waits", "order")
     times, seeds = [0.0], Counter[str]()
     changed = near(["fdbqueue/tasks/edges.py"])
     cases = in_turn([all_workloads()[name] for name in names], 5, lambda: times[-1], changed)
-    for _, workload in islice(cases, 70):
+    for _, workload in islice(cases, 165):
         seeds[workload.name] += 1
         times.append(times[-1] + 1.0)
-    assert seeds == {"tasks": 10 * NEAR, "temporary": 10}
+    assert seeds == {"tasks": 110, "stops": 10, "waits": 25, "order": 20}
 
 
 def test_each_workload_is_near_to_a_room_of_the_package() -> None:

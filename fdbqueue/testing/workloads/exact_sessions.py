@@ -28,7 +28,7 @@ VERBS = (
     "kick",
     *("open",) * 3,
     *("beat",) * 3,
-    "end",
+    *("end",) * 3,
     "end_the_dead",
     "busy",
 )
