@@ -3477,6 +3477,7 @@ PLANTS = (
         "size = self.size(tr) - 1",
         "exact_fair",
         50,
+        near=3,
     ),
     Plant(
         "an item of a fair queue that counts as one, whatever its cost",

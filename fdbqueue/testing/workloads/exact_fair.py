@@ -5,7 +5,6 @@ Items have costs, keys have weights, and the queue may be full. So each take tel
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ NAME = "exact_fair"
 KEYS = ("gold", "silver", "a", "b", "c")
 WEIGHTS = {"gold": 3, "silver": 2}
 VERBS = (*("put",) * 6, *("get",) * 5, "give_back")
-LOOKED, PAGE = 0.4, 2
+LOOKED, PAGES = 0.4, (2, 9)
 
 
 class Entry(NamedTuple):
@@ -43,6 +42,7 @@ def exact_fair(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.limit(
         KEY_LEVEL_MIN=random.choice((1, limits.KEY_LEVEL_MIN)),
         PLAIN_ATTEMPTS_MAX=random.choice((1, limits.PLAIN_ATTEMPTS_MAX)),
+        BATCH_BYTES_MAX=random.choice((50, limits.BATCH_BYTES_MAX)),
     )
     capacity = random.choice((None, 6))
     q = FairQueue(SPACE[NAME], key=key_of, capacity=capacity, weights=WEIGHTS)
@@ -119,7 +119,7 @@ class Process:
         """The items of all pages, which go by arrival."""
         found, after = list[str](), None
         while True:
-            page = partial(self._q.snapshot, tr, PAGE)(after=after)
+            page = self._q.snapshot(tr, self._random.choice(PAGES), after=after)
             items = [*page.round, *(item for _, items in page.lines for item in items)]
             found, after = found + sorted(item[1][:5] for item in items), page.next
             if after is None:
