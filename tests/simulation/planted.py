@@ -3756,4 +3756,13 @@ PLANTS = (
         1000,
         near=59,
     ),
+    Plant(
+        "a newly armed watch that passes over changes of other watched keys",
+        watches.Watches.arm,
+        "self.doorbell is not None and not self._by_key",
+        "self.doorbell is not None",
+        "rings",
+        600,
+        near=134,
+    ),
 )

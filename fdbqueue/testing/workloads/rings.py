@@ -59,7 +59,7 @@ def rings(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def player(number: int, client: Client) -> None:
         """Play a ball to the other player. No other process writes it, so a lost ring stops the game."""
-        found, seen = 0, -1
+        found, seen, crowd = 0, -1, run(client.db, watch_crowd) if is_crowded else []
         while found < 2 * size.steps and found != seen:
             seen, watch = run(client.db, lambda tr: (number_of(tr, BALL), tr.watch(BALL)))
             if is_crowded:  # a watch in the same bucket ends, and the one of the ball goes on
@@ -71,6 +71,7 @@ def rings(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 found = seen + 1
             else:
                 _, found = client.call(NAME, "wait", (BALL, seen), partial(waited, client, BALL, seen, watch))
+        del crowd
 
     for number in range(2):
         simulation.process(partial(player, number), f"player-{number}")
