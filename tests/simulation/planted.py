@@ -414,7 +414,7 @@ PLANTS = (
         "",
         "named",
         50,
-        near=4,
+        near=1,
     ),
     Plant(
         "two queues created at once with one id",

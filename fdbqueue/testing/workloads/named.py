@@ -21,15 +21,15 @@ NAMES = ("red", "blue")
 @workload(clients=2, steps=4)
 def named(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def produce(client: Client) -> None:
+        kept = Handles(client)
         for value in values_of(client, size.steps):
-            name = client.random.choice(NAMES)
-            until_it_exists(client, name, enqueue, [value])
+            kept.use(client.random.choice(NAMES), enqueue, [value])
             client.pause(0.1)
 
     def consume(client: Client) -> None:
+        kept = Handles(client)
         for _ in range(size.steps):
-            name = client.random.choice(NAMES)
-            until_it_exists(client, name, dequeue, client.random.choice((0, 0, 2)))
+            kept.use(client.random.choice(NAMES), dequeue, client.random.choice((0, 0, 2)))
             client.pause(0.1)
 
     def drop(client: Client) -> None:
@@ -56,14 +56,27 @@ def named(simulation: Simulation, size: Size) -> Sequence[Checker]:
     return [*(total_queue(name) for name in NAMES), no_orphans, distinct_ids]
 
 
-def until_it_exists(client: Client, name: str, use: Callable[..., Any], argument: Any) -> None:
-    """Open a queue by name and use it; open it again if it was dropped in between."""
-    while True:
-        try:
-            use(client, Queue.named(client.db, name), name, argument)
-            return
-        except QueueDropped:
-            client.pause(0.01)
+class Handles:
+    """The queues of a client. It keeps some handles: one of a dropped queue must tell so, and put nothing."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._kept: dict[str, Queue] = {}
+
+    def use(self, name: str, deed: Callable[..., Any], argument: Any) -> None:
+        """Use a queue; open it again if it was dropped in between."""
+        while True:
+            try:
+                deed(self._client, self._opened(name), name, argument)
+                return
+            except QueueDropped:
+                self._kept.pop(name, None)
+                self._client.pause(0.01)
+
+    def _opened(self, name: str) -> Queue:
+        if name not in self._kept or self._client.random.random() < 0.5:
+            self._kept[name] = Queue.named(self._client.db, name)
+        return self._kept[name]
 
 
 def no_orphans(_: Trace, database: Database) -> Iterator[str]:
