@@ -1482,7 +1482,7 @@ PLANTS = (
         "pass",
         "cancels",
         100,
-        near=4,
+        near=8,
     ),
     Plant(
         "a renewal that forgets a cancel",
@@ -1491,7 +1491,7 @@ PLANTS = (
         "until_us=_lease_end(change, record), cancelled_us=0)",
         "cancels",
         100,
-        near=1,
+        near=9,
     ),
     Plant(
         "a heartbeat that does not tell of a cancel",
@@ -3006,7 +3006,7 @@ PLANTS = (
         "",
         "cancels",
         50,
-        near=4,
+        near=15,
     ),
     Plant(
         "an event of a sweep that a put tells again",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from random import Random
 
 from fdbqueue.database import run
 from fdbqueue.errors import NotTaken, TaskNotFound, UnknownSession
@@ -34,9 +35,11 @@ def cancels(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
     kind = simulation.random.choice(("fifottl", "utubettl"))
+    # From other dice, so that all else of a seed is as it would be without.
+    ttr_s = Random(f"{simulation.seed} ttr").choice((TTR_S, TTR_S, None))
 
     def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(client.db, NAME, kind, ttr=TTR_S, if_not_exists=True)
+        return TaskQueue.create(client.db, NAME, kind, ttr=ttr_s, if_not_exists=True)
 
     def produce(client: Client) -> None:
         q = opened(client)
