@@ -53,7 +53,7 @@ def beats_of(rows: Mirror, root: RootKeys) -> dict[bytes, int]:
 
 
 def _of_queue(rows: Mirror, queue: Contents, beats: dict[bytes, int]) -> Iterator[int]:
-    for line in queue.lines:
+    for line in (*queue.lines, *queue.partition_lines):
         yield from _of_line(rows, line)
     for keys in queue.tasks:
         for row in rows.under(keys.tasks.start, keys.tasks.stop):

@@ -50,6 +50,8 @@ class Contents:
     retain_us: int = 0
     limits: Sequence[LimitKeys] = ()
     """The limits that may keep an available task waiting."""
+    partition_lines: Sequence[LineKeys] = ()
+    """Lines in which entries lie ready for requests of the dead, until these are overdue."""
 
 
 def contents_of(database: Database, registry: Registry, spaces: Sequence[AnyQueue]) -> list[Contents]:
@@ -95,7 +97,8 @@ def _of_items(
 ) -> Contents:
     keys = [QueueKeys(Subspace((), prefix_of(subspace, number))) for number in range(partitions)]
     line = _line(subspace, definition, keys[0])
-    return Contents(name, make_take, [each.items for each in keys], [line], (), None, definition)
+    items, own = [each.items for each in keys], [LineKeys(each.line) for each in keys]
+    return Contents(name, make_take, items, [line], definition=definition, partition_lines=own)
 
 
 def _line(subspace: Subspace, definition: Definition | None, first: QueueKeys | TaskKeys) -> LineKeys:
@@ -121,6 +124,7 @@ def _of_tasks(registry: Registry, subspace: Subspace, definition: Definition) ->
         definition,
         round((settings.retain_s or 0) * 1_000_000),
         [LimitKeys(registry.keys.prefix, limit) for limit in (*settings.limits, *settings.task_limits)],
+        [LineKeys(each.line) for each in keys],
     )
 
 
