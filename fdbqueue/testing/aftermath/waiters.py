@@ -10,7 +10,7 @@ from fdbqueue.database import Database
 from fdbqueue.errors import FdbQueueError, GroupNotFound, GroupTimeout, QueueFull, ResultTimeout
 from fdbqueue.groups.group import Group
 from fdbqueue.records.groups import readable_row
-from fdbqueue.records.keys import Record, TaskKeys, id_text, record_of
+from fdbqueue.records.keys import Record, TaskKeys, id_in, id_text, record_of
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.kinds import kind_named, stored_settings
@@ -129,12 +129,11 @@ def _put(queue: str, options: dict[str, str], db: Database, timeout_s: float) ->
 
 
 def _first_gone(parts: Sequence[TaskKeys], since_s: float, watching: Watching) -> float | None:
-    ranges = [keys.tasks for keys in parts]
-    gone = [
-        at_s
-        for key, at_s in watching.changed_s.items()
-        if at_s >= since_s
-        and any(part.start <= key < part.stop for part in ranges)
-        and watching.rows.value(key) is None
-    ]
-    return min(gone, default=None)
+    """The time at which the first task ended. One that has moved to another partition still takes room."""
+    ranges, rows = [keys.tasks for keys in parts], watching.rows
+    there = {id_in(key) for part in ranges for key in rows.keys_in(part.start, part.stop)}
+    gone_s: dict[bytes, float] = {}
+    for key, at_s in watching.changed_s.items():
+        if at_s >= since_s and any(part.start <= key < part.stop for part in ranges):
+            gone_s[id_in(key)] = max(at_s, gone_s.get(id_in(key), 0.0))
+    return min((at_s for id_, at_s in gone_s.items() if id_ not in there), default=None)
