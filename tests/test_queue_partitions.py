@@ -11,6 +11,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Queue, limits, transactional, verify
+from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, QueueExists, UnsupportedOption
 from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.partitions.current import PartitionGone
@@ -132,6 +133,15 @@ def test_pages_hold_each_value_once(db: Database, queue: Queue, limit: int) -> N
         page = queue.items(db, limit, after=page.next)
         found += page
     assert sorted(found) == VALUES
+
+
+def test_a_page_behind_an_emptied_partition_has_all_of_the_next_one(db: Database, queue: Queue) -> None:
+    """The place of a page is one in its own partition only."""
+    spread(queue, db)
+    page = queue.items(db, 4)
+    run(db, lambda tr: queue._recipe_of(db).zero.take(tr, 9, 0))
+    assert sizes(queue, db) == [0, 5, 5, 5]
+    assert len(queue.items(db, 99, after=page.next)) == 5
 
 
 def test_a_place_of_no_page_is_refused(db: Database, queue: Queue) -> None:

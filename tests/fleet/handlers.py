@@ -82,7 +82,8 @@ def between_commits(committer):
         time.sleep(0.001)
 
 
-def fail():
+def fail(after_s=0):
+    time.sleep(after_s)
     raise ValueError("told to")
 
 

@@ -350,6 +350,14 @@ def test_a_process_is_recycled_after_its_number_of_tasks(fleet_of, db, queue, ef
     assert fleet.status().restarts == 0
 
 
+def test_tasks_that_fail_count_for_the_number_of_a_process(fleet_of, db, queue):
+    queue.put_many(db, [["raise", 0.02]] * 150)
+    fleet = fleet_of(OBEY, processes=1, threads=2, recycle_tasks=50, max_attempts=2, **FAST)
+    fleet.run()
+    assert queue.statistics(db)["tasks"]["buried"] == 150
+    assert fleet.status().recycled >= 1
+
+
 def test_a_stop_at_once_reaches_a_recycled_process(fleet_of, db, queue):
     """Its other task runs for an hour. The stop releases it."""
 

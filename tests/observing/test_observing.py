@@ -191,6 +191,14 @@ def test_an_observer_that_fails_changes_nothing(db, space, queue, caplog, monkey
     assert any("an observer, FailingAtTheEnd, has failed: ValueError: no end of" in text for text in told)
 
 
+def test_an_observer_hears_of_an_end_in_spite_of_others(db, queue, notes, monkeypatch):
+    """The one that fails began later, so it is told first."""
+    monkeypatch.setattr(observing, "_troubles", Troubles(RealRuntime()))
+    with observe(FailingAtTheEnd()):
+        queue.put(db, "a")
+    assert [call.name for call in notes.calls] == ["put"]
+
+
 def test_an_observer_is_told_nothing_after_its_end(db, queue, notes):
     with observe(notes):  # a second time: no call is told twice
         queue.put(db, "a")

@@ -176,6 +176,20 @@ def test_a_change_reaches_keys_over_the_limit(
     assert sound(b.db)
 
 
+def test_two_ends_over_a_lowered_limit_conflict(keyed: Callable[..., Bench]) -> None:
+    """Neither of them leaves room by itself. Both together do, and then one lets the next task start."""
+    b = keyed("fifo", 2)
+    for number in range(3):
+        b.put(number, limits={TENANT: "a"})
+    tasks = b.queue.take_many(b.db, 2)
+    Limit.set(b.db, TENANT, slots=1, per_key=True)
+    swept(b)
+    ends = [begin(b.db) for _ in tasks]
+    for tr, task in zip(ends, tasks, strict=True):
+        b.queue.ack(tr, task)
+    assert sorted(commit_code(tr) for tr in ends) == [0, NOT_COMMITTED]
+
+
 def test_a_deleted_limit_limits_no_key(keyed: Callable[..., Bench]) -> None:
     b = keyed()
     b.put(1, limits={TENANT: "a"})
