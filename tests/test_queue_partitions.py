@@ -135,7 +135,7 @@ def test_pages_hold_each_value_once(db: Database, queue: Queue, limit: int) -> N
     assert sorted(found) == VALUES
 
 
-def test_a_page_behind_an_emptied_partition_has_all_of_the_next_one(db: Database, queue: Queue) -> None:
+def test_a_page_behind_an_emptied_partition_is_whole(db: Database, queue: Queue) -> None:
     """The place of a page is one in its own partition only."""
     spread(queue, db)
     page = queue.items(db, 4)
