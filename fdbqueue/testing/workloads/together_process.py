@@ -14,7 +14,7 @@ from fdbqueue.testing.simulation import Client
 from fdbqueue.testing.workloads.doubted_process import WAYS
 from fdbqueue.testing.workloads.paired_calls import Call, Look, data_of, in_order, named, shown, unlikeness
 from fdbqueue.testing.workloads.paired_process import Process
-from fdbqueue.testing.workloads.paired_store import Rows, When
+from fdbqueue.testing.workloads.paired_store import When
 
 COUNTS = (2, 3, 3, 4)
 ALIKE, OF_ONE, DOUBTED, INTERRUPTED = 0.8, 0.4, 0.3, 0.5
@@ -33,7 +33,6 @@ class Met(NamedTuple):
 
     answers: dict[int, Any]
     ended: Order
-    rows: Rows
 
 
 class Strike:
@@ -77,12 +76,13 @@ class Together(Process):
         self._world.refresh()
         self._before = self._twins.rows()
         calls = self._drawn_calls()
-        met = self._at_once(calls)
-        self._require_an_order(calls, met)
-        self._world.learn([met.answers[number] for number in met.ended])
+        if calls:
+            met = self._at_once(calls)
+            self._require_an_order(calls, met)
+            self._world.learn([met.answers[number] for number in met.ended])
 
     def _drawn_calls(self) -> list[Call]:
-        """Calls of different threads, mostly of one kind, which are about one task or several."""
+        """Calls of different threads, mostly of one kind, about one task or several. None if no call fits."""
         calls, count = list[Call](), self._random.choice(COUNTS)
         alike, of_one = self._random.random() < ALIKE, self._random.random() < OF_ONE
         self._world.forget_focus()
@@ -123,7 +123,7 @@ class Together(Process):
             thread.join()
         trap.before_commit = None
         trap.doubt(0, ())
-        return Met(answers, [*answers], self._twins.rows())
+        return Met(answers, [*answers])
 
     def _begin(self) -> None:
         """Let the process remember nothing."""
