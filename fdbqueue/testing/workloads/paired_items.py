@@ -55,7 +55,7 @@ class Items(World):
             return True
         return self.forgets and "dequeue" in f"{one} {other}"
 
-    def leaves_open(self, one: Call) -> bool:
+    def may_vary(self, one: Call) -> bool:
         return self.forgets and one.name in ("dequeue", "peek", "both")
 
     def promises(self, one: Call, other: Call) -> bool:

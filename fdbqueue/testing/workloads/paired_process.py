@@ -115,7 +115,7 @@ class Process:
         trap = self._twins.trap
         if trap.sprung is not None:
             self._require_promised(one, other, trap.conflicted, overlapped.answers[0])
-            is_open = trap.conflicted and world.leaves_open(one)
+            is_open = trap.conflicted and world.may_vary(one)
             if not is_open and not world.is_loose(one, other):
                 self._require_serial(one, other, overlapped, trap.sprung, trap.conflicted)
         return overlapped.answers

@@ -145,13 +145,12 @@ class Tasks(TaskLooks):
         names = {one.name, other.name}
         return "both" in names or ("many" in names and "take" in names)
 
-    def leaves_open(self, one: Call) -> bool:
-        """A bag, and partitions, give any task to a take that tries again."""
-        return self.forgets and one.name in ("take", "both", "kick", "many", "redrive")
-
     def may_vary(self, one: Call) -> bool:
-        """A take goes on with the next lane."""
-        return super().may_vary(one) or ("task_limits" in self.options and one.name == "take")
+        """A bag, and partitions, give any task to a take that tries again. With limits of tasks, it goes on
+        with the next lane.
+        """
+        of_any = self.forgets and one.name in ("take", "both", "kick", "many", "redrive")
+        return of_any or ("task_limits" in self.options and one.name == "take")
 
     def promises(self, one: Call, other: Call) -> bool:
         """Of queues without a capacity, task keys and limits: puts beside all, and verbs of two tasks."""

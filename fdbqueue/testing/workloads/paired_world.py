@@ -59,13 +59,9 @@ class World(ABC):
         """True if the documentation leaves the outcome of this pair open."""
         return False
 
-    def leaves_open(self, one: Call) -> bool:  # noqa: ARG002  # most queues have one order
-        """True if this call may do anything after a conflict: the queue promises no order."""
-        return False
-
-    def may_vary(self, one: Call) -> bool:
+    def may_vary(self, one: Call) -> bool:  # noqa: ARG002  # most queues have one order
         """True if a second attempt of this call may do something else than the first one."""
-        return self.leaves_open(one)
+        return False
 
     def promises(self, one: Call, other: Call) -> bool:  # noqa: ARG002  # most calls promise nothing
         """True if the documentation promises that `one` does not conflict with `other`."""
