@@ -64,7 +64,7 @@ class Receipts:
         """
         free, self._free = self._free, []
         if next(self._attempts) > 1:
-            place = self._keys.receipt(self._database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES), 0)
+            place = self._keys.receipt(int(self._database.runtime.random() * 2**64).to_bytes(8, "big"), 0)
             with suppress(*engine_errors(), FdbQueueError):
                 run(self._database, lambda tr: self._clear(tr, free, place), timeout_s=limits.CLOSE_TIMEOUT_S)
 

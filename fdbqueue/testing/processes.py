@@ -37,6 +37,7 @@ from fdbqueue.embedded.system import System
 from fdbqueue.runtime import Runtime
 from fdbqueue.testing.engine import Machine
 from fdbqueue.testing.power import BaseEnvironment, Disk
+from fdbqueue.testing.process_memory import Cells, Pages
 from fdbqueue.testing.scheduler import Host, Scheduler
 
 _FLOCK = struct.Struct("@hhqqi")  # type, whence, start, length, 0
@@ -230,7 +231,7 @@ class Process:
         return cast("socket.socket", made)
 
     def _numbers(self, mapped: Any, begin: int, end: int, kind: str) -> "memoryview[int]":
-        return cast("memoryview[int]", Cells(self, mapped.view(begin, end, kind)))
+        return cast("memoryview[int]", Cells(self.point, mapped.view(begin, end, kind)))
 
     def _pread(self, fd: int, size_bytes: int, at: int) -> bytes:
         self.point()
@@ -269,7 +270,7 @@ class ProcessLockFile(LockFile):
 
     def map(self, size_bytes: int) -> mmap.mmap:
         self._memory = self._process.directory.pages(self.fd, size_bytes)
-        return cast("mmap.mmap", Pages(self._process, self._memory))
+        return cast("mmap.mmap", Pages(self._process.point, self._memory))
 
     @property
     def leads(self) -> bool:
@@ -316,45 +317,6 @@ class ProcessLockFile(LockFile):
     def close(self) -> None:
         super().close()
         self._process.directory.changed()
-
-
-class Pages:
-    """The mapped part of a file, as bytes."""
-
-    def __init__(self, process: Process, memory: bytearray) -> None:
-        self._process = process
-        self._memory = memory
-
-    def view(self, begin: int, end: int, kind: str) -> Any:
-        return memoryview(self._memory)[begin:end].cast(kind)  # type: ignore[call-overload]  # for literal kinds only
-
-    def __getitem__(self, at: slice) -> bytes:
-        self._process.point()
-        return bytes(self._memory[at])
-
-    def __setitem__(self, at: Any, value: Any) -> None:
-        self._process.point()
-        self._memory[at] = value
-
-    def close(self) -> None:
-        """The memory stays: other processes map it."""
-
-
-class Cells:
-    """The mapped part of a file, as numbers. Most slots are never used, and reading a zero is no point."""
-
-    def __init__(self, process: Process, view: Any) -> None:
-        self._process = process
-        self._view = view
-
-    def __getitem__(self, at: Any) -> Any:
-        if self._view[at]:
-            self._process.point()
-        return self._view[at]
-
-    def __setitem__(self, at: int, value: int) -> None:
-        self._process.point()
-        self._view[at] = value
 
 
 class Environment:
