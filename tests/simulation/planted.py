@@ -439,7 +439,7 @@ PLANTS = (
         "if mine.leads:\n            self._pass_on(mine) if self._is_over(mine) else self._lead(mine)",
         "crowd",
         600,
-        near=128,
+        near=63,
     ),
     Plant(
         "an answer of nothing because another caller took the last item",
@@ -483,7 +483,7 @@ PLANTS = (
         "limit=0",
         "crowd",
         50,
-        near=1,
+        near=2,
     ),
     Plant(
         "held items that do not conflict with other takes",
@@ -555,6 +555,7 @@ PLANTS = (
         "pass",
         "acks",
         50,
+        near=1,
     ),
     Plant(
         "a batch of acks that leaves no receipt",
@@ -563,6 +564,7 @@ PLANTS = (
         "False",
         "acks",
         50,
+        near=5,
     ),
     Plant(
         "of several tasks of a key that end together one is counted",
@@ -770,7 +772,7 @@ PLANTS = (
         "held.present()",
         "elements",
         200,
-        near=131,
+        near=22,
     ),
     Plant(
         "a purge that breaks a lock while it is renewed",
@@ -884,7 +886,7 @@ PLANTS = (
         "run(self._database, body)",
         "hooked",
         100,
-        near=63,
+        near=10,
     ),
     Plant(
         "a transactional handler that commits after its timeout",
@@ -1060,7 +1062,7 @@ PLANTS = (
         "_key_of(keys, record.id, record.attempts + 1)",
         "fleet",
         200,
-        near=11,
+        near=15,
     ),
     Plant(
         "an outage that counts as a failure of the task",
@@ -1291,7 +1293,7 @@ PLANTS = (
         "False",
         "temporary",
         100,
-        near=19,
+        near=28,
     ),
     Plant(
         "a put into a temporary queue without a look at its owner",
@@ -1652,7 +1654,7 @@ PLANTS = (
         "pass",
         "groups",
         300,
-        near=21,
+        near=19,
     ),
     Plant(
         "a group that ends while a member is left",
@@ -1911,7 +1913,7 @@ PLANTS = (
         "pass",
         "laned",
         400,
-        near=137,
+        near=113,
     ),
     Plant(
         "a start that does not use the limits that its task names",
@@ -2604,7 +2606,7 @@ PLANTS = (
         "to_all=to_all",
         "weighty",
         300,
-        near=49,
+        near=77,
     ),
     Plant(
         "a batch that may have twice its bytes",
@@ -2713,7 +2715,7 @@ PLANTS = (
         "entry.deadline_us < now_us + 3_000_000",
         "waits",
         500,
-        near=101,
+        near=111,
     ),
     Plant(
         "an end of a session that reads its heartbeat by snapshot",
@@ -2809,7 +2811,7 @@ PLANTS = (
         "if True",
         "partitions",
         200,
-        near=4,
+        near=6,
     ),
     Plant(
         "an id that forgets its partition",
@@ -2953,7 +2955,7 @@ PLANTS = (
         "pass",
         "item_partitions",
         100,
-        near=76,
+        near=85,
     ),
     Plant(
         "items of dead processes that lie ready for ever",
@@ -3398,6 +3400,7 @@ PLANTS = (
         "return found, [tr.watch(keys.group_cancelled(group))]",
         "groups",
         50,
+        near=3,
     ),
     Plant(
         "a wait for a progress that does not hear of the end of its task",
