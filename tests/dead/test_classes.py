@@ -144,7 +144,7 @@ def test_kick_matching_kicks_those_and_no_others(grave: Grave) -> None:
 
 
 def test_kick_matching_goes_on_behind_large_payloads(grave: Grave, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 1_000)
+    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 1_000)
     for n in range(5):
         grave.bury("A", data=f"{n}" * 400)
     assert grave.letters.kick_matching(grave.db) == 5
