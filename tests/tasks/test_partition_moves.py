@@ -9,6 +9,7 @@ from fdbqueue import DeadLetters, Failure, limits, verify
 from fdbqueue.database import run
 from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.line.keys import Notice, Ticket
+from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import LIVE, packed
@@ -124,6 +125,20 @@ def test_a_kick_into_another_partition_returns_the_data(parted: MakeBench, size:
     letters = DeadLetters.open(b.db, "bench", root=b.root)
     assert letters.kick(b.db, id_).data == "x" * size
     assert b.take().data == "x" * size
+
+
+def test_a_task_that_comes_home_leaves_no_key_of_its_move(parted: MakeBench) -> None:
+    """A kick may bring it to another partition, and the next one back to the one in its id."""
+    b = parted("utube")
+    id_ = b.put("x", key=KEY)
+    for partitions in (4, 1):
+        b.queue.bury(b.db, id_)
+        b.repartition(partitions)
+        b.settle()
+        assert b.queue.kick(b.db, 1) == 1
+    moved = SharedKeys(b.queue.contents).moved(id_bytes(id_))
+    b.queue.ack(b.db, b.take())
+    assert b.db[moved] is None
 
 
 def test_a_restored_repartition_takes_all_its_steps_again(parted: MakeBench) -> None:
