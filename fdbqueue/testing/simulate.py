@@ -20,7 +20,7 @@ from typing import TextIO
 
 from fdbqueue.testing.cases import Case, shrunk
 from fdbqueue.testing.faults import KINDS
-from fdbqueue.testing.nearness import near
+from fdbqueue.testing.nearness import ROOMS, near
 from fdbqueue.testing.report import described
 from fdbqueue.testing.shares import shares_of
 from fdbqueue.testing.simulation import Result
@@ -89,6 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = set(options.workload) - set(workloads)
     if unknown:
         parser.error(f"no workload {unknown.pop()!r}: choose from {', '.join(workloads)}")
+    far = [path for path in options.near if not near([path])]
+    if far:
+        parser.error(f"no workload is near to {far[0]!r}: name a file below one of {', '.join(ROOMS)}")
     chosen = [workloads[name] for name in options.workload or workloads]
     cases = _cases(chosen, options)
     if options.trace:

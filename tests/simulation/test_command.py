@@ -84,6 +84,15 @@ def test_near_takes_the_path_of_a_change(capsys: pytest.CaptureFixture[str]) -> 
     assert " virtual hours" in capsys.readouterr().out
 
 
+def test_near_to_no_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--near", "fdbqueue/limits.py"])
+    assert (
+        "no workload is near to 'fdbqueue/limits.py': name a file below one of aio,"
+        in capsys.readouterr().err
+    )
+
+
 def test_each_share_is_that_of_workloads_and_has_a_reason() -> None:
     names = [name for share in SHARES for name in share.workloads]
     assert len(names) == len({*names})
