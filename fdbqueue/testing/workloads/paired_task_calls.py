@@ -56,6 +56,8 @@ class TaskCalls(World):
         "repartition",
     )
     by_holder: Sequence[str] = BY_HOLDER
+    counts: Sequence[int] = (1, 1, 2, 4)
+    """Numbers of tasks of a take."""
 
     def __init__(self, random: Random, twins: Twins) -> None:
         super().__init__(random, twins)
@@ -151,7 +153,7 @@ class TaskCalls(World):
     # Takes, and verbs of a task.
 
     def _take(self) -> Call:
-        count, session = self.random.choice((1, 1, 2, 4)), self.random.choice(self.sessions)
+        count, session = self.random.choice(self.counts), self.random.choice(self.sessions)
         text = f"take {count} for {session.id.hex()}"
         return self._call(
             "take", text, lambda at, tr: at.q.take_many(tr, count, session=session), touches=count

@@ -36,6 +36,8 @@ class Held(Tasks):
 
     kinds = tuple(kind for kind in KINDS if kind[0] != "bag")
     by_holder = (*BY_HOLDER, *("ack",) * 12)
+    counts = (1,)
+    """A take of several may give fewer: it shares the bytes of a transaction with others."""
 
     def __init__(self, random: Random, twins: Twins) -> None:
         super().__init__(random, twins)

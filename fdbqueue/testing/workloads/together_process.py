@@ -22,6 +22,8 @@ COMMIT_S = 20 * POINT_S
 VERIFIED = 0.3
 IN_PARTS = ("kick", "many", "redrive", "repartition", "clear")
 """Calls that are made in several transactions: others may come between these."""
+TAKES = ("take", "dequeue", "get")
+"""Calls that are not interrupted: the task that one has got comes back, and others may miss it meanwhile."""
 _NO_CALL = Call("", "", lambda *_: None)
 
 Order = Sequence[int]
@@ -38,10 +40,12 @@ class Met(NamedTuple):
 class Strike:
     """An interrupt of one thread, near a commit of any thread. Commits take time, so that calls combine."""
 
-    def __init__(self, client: Client, random: Random, threads: int) -> None:
+    def __init__(self, client: Client, random: Random, calls: Sequence[Call]) -> None:
         self._scheduler, self._runtime = client.runtime.scheduler, client.runtime
         self._commit_s = random.choice((0, POINT_S, COMMIT_S, COMMIT_S))
-        self._struck = random.randrange(threads) if random.random() < INTERRUPTED else None
+        may_be_struck = [number for number, call in enumerate(calls) if call.name not in TAKES]
+        is_struck = may_be_struck and random.random() < INTERRUPTED
+        self._struck = random.choice(may_be_struck) if is_struck else None
         self._commits_before = random.choice((0, 1, 1, 2))
         self._after_s = random.choice((0, random.uniform(0, 2 * COMMIT_S)))
         self._task: Task | None = None
@@ -113,7 +117,7 @@ class Together(Process):
         trap, random, answers = self._twins.trap, self._random, dict[int, Any]()
         if random.random() < DOUBTED:
             trap.doubt(random.randrange(2), random.choice(WAYS))
-        strike = Strike(self._twins.client, random, len(calls))
+        strike = Strike(self._twins.client, random, calls)
         trap.before_commit = strike.commits
         threads = [
             self._twins.client.thread(partial(self._in_thread, call, number, strike, answers), f"{number}")
