@@ -181,14 +181,20 @@ def test_a_stopped_leader_that_is_killed_holds_up_no_commit(path, db, pool):
     assert count(db, b"both") == 1
 
 
-def test_a_stopped_asker_holds_up_no_commit(db, pool, asking):
-    """Its request is committed once in the meantime, and it finds the answer after later commits."""
+def stopped_asker(pool, asking):
+    """Another process, which has stopped after it has asked for a commit. No process leads."""
     other = asking("other")
     programs.lead(pool)
     other.go()
     wait_until_asked(pool, 1)
     other.process.send_signal(signal.SIGSTOP)
     pool.resign()
+    return other
+
+
+def test_a_stopped_asker_holds_up_no_commit(db, pool, asking):
+    """Its request is committed once in the meantime, and it finds the answer after later commits."""
+    other = stopped_asker(pool, asking)
     for _ in range(100):
         assert commit_code(counting(db)) == 0
     assert count(db, b"other") == 1
@@ -199,12 +205,7 @@ def test_a_stopped_asker_holds_up_no_commit(db, pool, asking):
 
 def test_a_leader_whose_commit_may_wait_flushes_for_others(db, pool, asking, monkeypatch):
     """The other process has asked for a durable commit, and its call returns."""
-    other = asking("other")
-    programs.lead(pool)
-    other.go()
-    wait_until_asked(pool, 1)
-    other.process.send_signal(signal.SIGSTOP)
-    pool.resign()
+    other = stopped_asker(pool, asking)
     durability, flushed = db.engine._store.committer._batches._durability, []
     write = durability.write
     monkeypatch.setattr(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fdbqueue.testing.workloads.paired_calls import Call, Look, Outcome, unlikeness
+from fdbqueue.testing.workloads.paired_calls import NO_CALL, Call, Look, Outcome, unlikeness
 from fdbqueue.testing.workloads.paired_process import Process
 from fdbqueue.testing.workloads.paired_store import Trouble, When
 
@@ -19,7 +19,6 @@ WAYS: Sequence[Sequence[Trouble]] = (
     (Trouble.LOST, Trouble.CONFLICT),
 )
 COMMITS_MAX = 4
-_NO_CALL = Call("", "", lambda *_: None)
 
 
 class Doubts(Process):
@@ -66,5 +65,5 @@ class Doubts(Process):
         assert not flaws, f"{told}: {flaws}"
         if self._world.may_vary(call):
             return
-        difference = unlikeness(self._look(found.answers), wanted, call, _NO_CALL)
+        difference = unlikeness(self._look(found.answers), wanted, call, NO_CALL)
         assert difference is None, f"{told}: {difference} without"

@@ -44,6 +44,10 @@ class Call:
         return caught(partial(self.verb, handles), db)
 
 
+NO_CALL = Call("", "", lambda *_: None)
+"""In place of the second call where there is none."""
+
+
 def both(one: Call, other: Call) -> Call:
     """Two calls in one transaction of their caller."""
 

@@ -12,7 +12,16 @@ from fdbqueue.fdberror import FDBError
 from fdbqueue.testing.scheduler import POINT_S, Task
 from fdbqueue.testing.simulation import Client
 from fdbqueue.testing.workloads.doubted_process import WAYS
-from fdbqueue.testing.workloads.paired_calls import Call, Look, data_of, in_order, named, shown, unlikeness
+from fdbqueue.testing.workloads.paired_calls import (
+    NO_CALL,
+    Call,
+    Look,
+    data_of,
+    in_order,
+    named,
+    shown,
+    unlikeness,
+)
 from fdbqueue.testing.workloads.paired_process import Process
 from fdbqueue.testing.workloads.paired_store import When
 
@@ -24,7 +33,6 @@ IN_PARTS = ("kick", "many", "redrive", "repartition", "clear")
 """Calls that are made in several transactions: others may come between these."""
 TAKES = ("take", "dequeue", "get")
 """Calls that are not interrupted: the task that one has got comes back, and others may miss it meanwhile."""
-_NO_CALL = Call("", "", lambda *_: None)
 
 Order = Sequence[int]
 """Numbers of calls that happen, one after the other."""
@@ -161,7 +169,7 @@ class Together(Process):
             self._twins.set_back(self._before)
             answers = self._one_by_one(calls, order)
             known = {number: answer for number, answer in answers.items() if number in met.answers}
-            difference = unlikeness(found, self._look_at(known), _NO_CALL, _NO_CALL)
+            difference = unlikeness(found, self._look_at(known), NO_CALL, NO_CALL)
             if difference is None:
                 return
             unlike[", ".join(str(calls[number]) for number in order)] = difference
