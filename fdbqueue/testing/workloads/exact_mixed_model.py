@@ -94,9 +94,12 @@ class MixedModel(Model):
         return super().is_contested() or any(awaited & life.groups.keys() for life in self.due())
 
     def is_open_to(self, now: int) -> bool:
-        """True if no two sweeps would decide at that time which of several tasks has a unique key."""
-        due = [life for life in self.lives.values() if is_over(life.timer, now) and life.scope == "queued"]
-        return not self.is_parted or not rivals(due)
+        """True if the order of partitions would not decide at that time which task has a unique key: a task
+        that comes back takes its key if another one has expired before it, in whatever scope.
+        """
+        due = [life for life in self.lives.values() if is_over(life.timer, now)]
+        returning = {life.unique for life in due if life.scope == "queued"}
+        return not self.is_parted or not rivals(due) & returning
 
     def sweep(self) -> None:
         super().sweep()
