@@ -13,6 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from itertools import count
 from typing import Any, NoReturn, cast
 
 import lmdb
@@ -87,7 +88,7 @@ class Store:
         self._closed = False
         self._opening = system.lock()
         self._live: dict[int, weakref.ref[Snapshot]] = {}
-        self._serial = 0
+        self._serials = count()
         self.in_place = InPlace(directory, (), runtime, system)
         self.reserve: Reserve | None = None
         self._files: list[int] = []  # the data file; of a private store also the lock file
@@ -292,8 +293,8 @@ class Store:
     def snapshot(self, now_s: float) -> Snapshot:
         """Return the newest version; it contains each commit that has returned, in any process."""
         self.end_expired(now_s)
-        self._serial += 1
-        return Snapshot(self.begin(), now_s + TRANSACTION_AGE_MAX_S, self._live, self._serial)
+        serial = next(self._serials)  # one step, so that no other thread gets the same number
+        return Snapshot(self.begin(), now_s + TRANSACTION_AGE_MAX_S, self._live, serial)
 
     def snapshot_at(self, version: int, now_s: float) -> Snapshot:
         """Return the snapshot of `version`: the newest version, or one in use or handed out in this process.

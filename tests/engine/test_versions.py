@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,6 +158,22 @@ def test_versions_give_way_when_reader_slots_run_out(tmp_path, monkeypatch):
             db[b"a"] = b"%d" % number
         assert read_code(db, handed[0]) == TOO_OLD
         assert read_code(db, handed[-1]) == 0
+
+
+def test_a_version_that_two_threads_get_at_once_can_be_read(shared, monkeypatch):
+    """Each of two snapshots that begin at the same moment is known, also when the other one has ended."""
+    store = shared.engine._store
+    beginning = store.begin
+
+    def begin_beside(write: bool = False) -> Any:
+        monkeypatch.setattr(store, "begin", beginning)
+        read_version_of(shared)
+        return beginning(write)
+
+    monkeypatch.setattr(store, "begin", begin_beside)
+    version = read_version_of(shared)
+    shared[b"a"] = b"later"
+    assert read_code(shared, version) == 0
 
 
 def test_an_idle_process_releases_its_versions(shared, clock, monkeypatch):
