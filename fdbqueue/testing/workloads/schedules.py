@@ -33,8 +33,11 @@ def schedules(simulation: Simulation, size: Size) -> Sequence[Checker]:
         SCHEDULE_RETRY_MAX_S=4.0,
     )
     made = [Made(missed, random.choice(PERIODS_S)) for missed in MISSED]
+    over_s = 0.0
     if random.random() < 0.4:
-        simulation.outage(random.uniform(1, LASTS_S), random.uniform(0.5, OUTAGE_S))
+        start_s, seconds = random.uniform(1, LASTS_S), random.uniform(0.5, OUTAGE_S)
+        simulation.outage(start_s, seconds)
+        over_s = start_s + seconds
 
     def opened(client: Client) -> TaskQueue:
         return TaskQueue.create(client.db, NAME, "fifottl", if_not_exists=True)
@@ -63,7 +66,9 @@ def schedules(simulation: Simulation, size: Size) -> Sequence[Checker]:
         prepare(client)
         for one in made:
             call(client, one, "resume", lambda schedule: schedule.resume(client.db))
-        client.runtime.sleep(QUIET_S)
+        # All others may have died before the outage.
+        outage_s = max(0.0, over_s - client.runtime.monotonic())
+        client.runtime.sleep(outage_s + QUIET_S)
         client.call(NAME, "left", None, partial(left, client, opened(client), made))
 
     simulation.client(operate, "operator")
