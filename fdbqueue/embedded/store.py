@@ -88,7 +88,7 @@ class Store:
         self._closed = False
         self._opening = system.lock()
         self._live: dict[int, weakref.ref[Snapshot]] = {}
-        self._serials = count()
+        self._serials = count()  # two threads never get one number
         self.in_place = InPlace(directory, (), runtime, system)
         self.reserve: Reserve | None = None
         self._files: list[int] = []  # the data file; of a private store also the lock file
@@ -293,8 +293,7 @@ class Store:
     def snapshot(self, now_s: float) -> Snapshot:
         """Return the newest version; it contains each commit that has returned, in any process."""
         self.end_expired(now_s)
-        serial = next(self._serials)  # one step, so that no other thread gets the same number
-        return Snapshot(self.begin(), now_s + TRANSACTION_AGE_MAX_S, self._live, serial)
+        return Snapshot(self.begin(), now_s + TRANSACTION_AGE_MAX_S, self._live, next(self._serials))
 
     def snapshot_at(self, version: int, now_s: float) -> Snapshot:
         """Return the snapshot of `version`: the newest version, or one in use or handed out in this process.

@@ -25,7 +25,7 @@ _TASKS = (
     "told",
     "steps",
 )
-_ENGINE = ("processes", "rings", "unflushed", "bank")
+_ENGINE = ("serial", "processes", "rings", "unflushed", "bank")
 _LIMITS = ("limited", "limit_keys", "paired_limits", "laned", "exact_mixed")
 _FLEETS = ("fleet", "several", "hooked", "retained", "unavailable", "outages")
 _GROUPS = ("groups", "exact_groups", "paired_groups", "follows", "joined")

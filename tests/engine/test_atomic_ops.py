@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.atomic import OPERATIONS
+from fdbqueue.testing.plain_operations import OPERATIONS
 from tests.support import INVALID_MUTATION_TYPE, commit_code, error_code
 
 OLD_VALUES = [

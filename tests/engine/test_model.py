@@ -26,10 +26,10 @@ from hypothesis.stateful import (
 )
 
 from fdbqueue.embedded import KeySelector as EmbeddedSelector
+from fdbqueue.testing import plain_engine as model
+from fdbqueue.testing.plain_engine import Mutation, Selector, after
+from fdbqueue.testing.plain_operations import OPERATIONS
 from tests.conftest import SLOW, TEST_ROOT
-from tests.engine import model
-from tests.engine.atomic import OPERATIONS
-from tests.engine.model import Mutation, Selector, after
 from tests.support import NOT_COMMITTED, commit_code
 
 

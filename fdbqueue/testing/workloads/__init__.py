@@ -105,6 +105,7 @@ _MODULES = (
     "rings",
     "rounds",
     "schedules",
+    "serial",
     "several",
     "sharing",
     "steps",

@@ -40,8 +40,8 @@ OPERATIONS: dict[str, Operation] = {
     "bit_xor": _arithmetic(lambda old, operand: old ^ operand),
     "max": _arithmetic(max),
     "min": _or_operand_if_absent(_arithmetic(min)),
-    "byte_max": _or_operand_if_absent(lambda old, operand: max(old, operand)),
-    "byte_min": _or_operand_if_absent(lambda old, operand: min(old, operand)),
+    "byte_max": _or_operand_if_absent(lambda old, operand: max(old or b"", operand)),
+    "byte_min": _or_operand_if_absent(lambda old, operand: min(old or b"", operand)),
     "append_if_fits": _append_if_fits,
     "compare_and_clear": lambda old, operand: None if old in (None, operand) else old,
 }

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.engine.atomic import OPERATIONS
+from fdbqueue.testing.plain_operations import OPERATIONS
 
 END = b"\xff"
 
@@ -116,24 +116,33 @@ class Transaction:
     maybe_reads: list[Read] = field(default_factory=list)  # it may conflict or not
     written: list[Range] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    sees_own: bool = True
+    """False: its reads leave its own writes out, as with the option read_your_writes_disable."""
+    snapshots_see_own: bool = True
+    """False: its snapshot reads do, as with the option snapshot_ryw_disable."""
 
-    def contents(self) -> Contents:
+    def contents(self, snapshot: bool) -> Contents:
         contents = dict(self.database.commits[self.version].contents)
-        for mutation in self.mutations:
-            mutation.apply(contents)
+        if self.sees_own and (self.snapshots_see_own or not snapshot):
+            for mutation in self.mutations:
+                mutation.apply(contents)
         return contents
+
+    def own(self) -> list[Mutation]:
+        """Return the mutations that decide its reads."""
+        return list(self.mutations) if self.sees_own else []
 
     # -- reading ---------------------------------------------------------------------------------------
 
     def get(self, key: bytes, snapshot: bool) -> bytes | None:
-        found = self.contents().get(key)
+        found = self.contents(snapshot).get(key)
         if not snapshot:
             self.has_read((key, after(key)))
             self.steps.append(Step("get", (key,), found))
         return found
 
     def get_key(self, selector: Selector, snapshot: bool) -> bytes:
-        found = selector.resolve(sorted(self.contents()))
+        found = selector.resolve(sorted(self.contents(snapshot)))
         if not snapshot:
             edge = selector.plain().key
             self.has_read((found, edge) if selector.offset <= 0 else (edge, after(found)))
@@ -146,7 +155,7 @@ class Transaction:
         begin, end = begin.plain(), end.plain()
         if begin.offset >= end.offset and begin.key >= end.key:
             return []
-        contents = self.contents()
+        contents = self.contents(snapshot)
         keys = sorted(contents)
         first, last = begin.resolve(keys), end.resolve(keys)
         found = [key for key in keys if first <= key < last]
@@ -159,14 +168,14 @@ class Transaction:
         if not snapshot:
             self.steps.append(Step("get_range", (begin, end, limit, reverse), rows))
             if begin.runs_off(keys) or end.runs_off(keys):
-                self.maybe_reads.append(Read((b"", END + END), list(self.mutations)))
+                self.maybe_reads.append(Read((b"", END + END), self.own()))
             else:
                 self.has_read(range_read(begin, end, found, more, reverse))
         return rows
 
     def has_read(self, keys: Range) -> None:
         if keys[0] < keys[1]:
-            self.reads.append(Read(keys, list(self.mutations)))
+            self.reads.append(Read(keys, self.own()))
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -193,6 +202,7 @@ class Transaction:
     def would_do_the_same_now(self) -> bool:
         """Check serialisability: repeated at the moment of the commit, each read gives the same answer."""
         again = self.database.begin()
+        again.sees_own, again.snapshots_see_own = self.sees_own, self.snapshots_see_own
         for step in self.steps:
             reading = () if step.method == "write" else (False,)
             if getattr(again, step.method)(*step.arguments, *reading) != step.answer:
