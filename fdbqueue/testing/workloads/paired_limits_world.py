@@ -54,6 +54,10 @@ class Limits(Queues):
         """A process remembers the lane at which its next take begins."""
         return "take" in (one.name, other.name) or super().must_forget(one, other)
 
+    def may_vary(self, one: Call) -> bool:
+        """With limits of tasks, a second attempt of a take goes on with the next lane."""
+        return bool(self._named) and one.name == "take"
+
     def handle(self, tr: Transaction, name: str) -> TaskQueue:
         return self._own(tr, name)
 
