@@ -3076,6 +3076,7 @@ PLANTS = (
         "False",
         "schedules",
         100,
+        near=7,
     ),
     Plant(
         "tasks for missed due times that were to be skipped",
@@ -3084,6 +3085,7 @@ PLANTS = (
         "False",
         "schedules",
         100,
+        near=3,
     ),
     Plant(
         "a schedule that goes on with due times that a fast clock has fired",

@@ -20,8 +20,10 @@ NAME, BROKEN = "scheduled", "broken"
 PASSED_S = 2.0
 """The longest time from a due time to its pass, in a process that nothing delays."""
 _ROUNDING_S = 1e-3
-_SLOW_S = 5.0
-"""A put may be this much later than the moment at which its pass looked at the clock."""
+_SLOW_S = 9.0
+"""A put may be this much later than the moment at which its pass looked at the clock: four seconds until its
+transaction has a read version, and five seconds behind that.
+"""
 
 
 class Made(NamedTuple):
