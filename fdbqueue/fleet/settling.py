@@ -95,6 +95,11 @@ class Settling:
         after = hold.queue.defer(self._database, hold.lease, delay_s)
         return unless_cancelled(after, Settled("snoozed", delay_s))
 
+    def put_off(self, hold: Hold, delay_s: float) -> Settled:
+        """Put the task off, as something that every task needs is away: that is no failure."""
+        after = hold.queue.give_back(self._database, hold.lease, delay_s)
+        return unless_cancelled(after, Settled("retried", delay_s))
+
     def cancel(self, hold: Hold) -> Settled:
         """End a task that was cancelled."""
         return unless_cancelled(hold.queue.release(self._database, hold.lease), Settled("snoozed"))

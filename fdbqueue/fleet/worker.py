@@ -334,9 +334,7 @@ class Worker(ChosenByHandler):
                 self._no_ground.over()
                 return self._settling.cancel(hold)
             if isinstance(judgement, Away):
-                pause_s = self._is_away(self._no_ground, error)
-                self._settling.give_back(hold, pause_s)
-                return Settled("retried", pause_s)
+                return self._settling.put_off(hold, self._is_away(self._no_ground, error))
             self._heartbeat.lose(hold)
         except NotTaken:
             own = ended(hold)

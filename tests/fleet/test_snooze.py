@@ -6,11 +6,13 @@ import threading
 import pytest
 
 import fdbqueue
-from fdbqueue import Bury, Done, Failure, Hooks, Snooze, TaskQueue, Worker
+from fdbqueue import Bury, Done, Failure, Hooks, Snooze, TaskQueue, Unavailable, Worker
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.fleet.outcomes import Snoozed, judge
 from fdbqueue.fleet.status import Tally
+from fdbqueue.runtime import RealRuntime
 from tests.fleet.conftest import SOON
+from tests.queue_support import FATES, faulty, in_turn
 
 VERBS = {
     "ack": lambda queue, tr, task: queue.ack(tr, task),
@@ -185,3 +187,33 @@ def test_a_verb_that_did_not_commit_ends_nothing(db, queue):
     Worker(db, queue, lambda task: bury(db, task), hooks=names.hooks).run(until_empty=True)
     assert names == ["buried"]
     assert queue.statistics(db)["calls"]["bury"] == 1
+
+
+@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.commits_by_hand
+def test_a_task_that_met_something_away_is_told_as_retried(db, queue, fdb_module, fate):
+    """An unknown result of the commit that puts it off is no lost lease."""
+    names, (faults, engine) = Names(), faulty(db, fdb_module.FDBError, RealRuntime())
+
+    def handler(task):
+        engine.fate, engine.commits = in_turn((0, True)), 0
+        if task.attempts == 1:
+            engine.fate = FATES[fate]
+            raise Unavailable("the server is down")
+
+    queue.put(db, "x")
+    worker = Worker(faults, queue, handler, threads=1, hooks=names.hooks)
+    worker.run(until_empty=True)
+    assert names == ["retried", "succeeded"]
+    assert worker.status().tally == Tally(failed=1, done=1)
+
+
+def test_a_cancelled_task_that_met_something_away_is_told_as_cancelled(db, queue):
+    def handler(task):
+        queue.cancel(db, task.id)
+        raise Unavailable("the server is down")
+
+    queue.put(db, "x")
+    worker = Worker(db, queue, handler)
+    worker.run(until_empty=True)
+    assert worker.status().tally == Tally(cancelled=1)
