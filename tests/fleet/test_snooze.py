@@ -191,7 +191,7 @@ def test_a_verb_that_did_not_commit_ends_nothing(db, queue):
 
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.commits_by_hand
-def test_a_task_that_met_something_away_is_told_as_retried(db, queue, fdb_module, fate):
+def test_an_attempt_that_met_something_away_is_retried(db, queue, fdb_module, fate):
     """An unknown result of the commit that puts it off is no lost lease."""
     names, (faults, engine) = Names(), faulty(db, fdb_module.FDBError, RealRuntime())
 
@@ -208,7 +208,7 @@ def test_a_task_that_met_something_away_is_told_as_retried(db, queue, fdb_module
     assert worker.status().tally == Tally(failed=1, done=1)
 
 
-def test_a_cancelled_task_that_met_something_away_is_told_as_cancelled(db, queue):
+def test_a_cancelled_task_that_meets_nothing_is_cancelled(db, queue):
     def handler(task):
         queue.cancel(db, task.id)
         raise Unavailable("the server is down")

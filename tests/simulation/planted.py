@@ -42,7 +42,7 @@ from fdbqueue.embedded import store as embedded_store
 from fdbqueue.embedded.options import for_another_attempt
 from fdbqueue.fair import items as fair_items
 from fdbqueue.fair import putting as fair_putting
-from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, stride, telling, thread_pool
+from fdbqueue.fleet import backoff, feed, heartbeat, hooks, outage, outcomes, stride, telling, thread_pool
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.groups import settling
@@ -3829,6 +3829,59 @@ PLANTS = (
         "serial",
         50,
         near=5,
+    ),
+    Plant(
+        "a delay of 0 that counts as none",
+        outcomes.Policy.delay_s,
+        "failed.delay_s is None",
+        "not failed.delay_s",
+        "exact_worker",
+        100,
+        near=10,
+    ),
+    Plant(
+        "an outage whose pauses do not grow",
+        outage.Outage.met,
+        "2 * self._pause_s or",
+        "self._pause_s or",
+        "exact_worker",
+        200,
+        near=30,
+    ),
+    Plant(
+        "a pause that grows over attempts with another end",
+        fleet_worker.Worker._attempt,
+        "self._no_ground.over()",
+        "pass",
+        "exact_worker",
+        100,
+        near=4,
+    ),
+    Plant(
+        "a backoff that begins one step later",
+        backoff.Backoff.delay_s,
+        "max(failures, 1) - 1",
+        "max(failures, 1)",
+        "exact_worker",
+        50,
+        near=3,
+    ),
+    Plant(
+        "a failed attempt of a cancelled task that is told as retried",
+        working.Settling.fail,
+        'return unless_cancelled(after, Settled("retried", delay_s))',
+        'return Settled("retried", delay_s)',
+        "exact_worker",
+        100,
+        near=11,
+    ),
+    Plant(
+        "a burial by the handler that is told as a lost lease",
+        working.ended,
+        "None if hold.ended_by is None",
+        'None if hold.ended_by in (None, "bury")',
+        "exact_worker",
+        50,
     ),
     Plant(
         "a newly armed watch that passes over changes of other watched keys",

@@ -66,6 +66,7 @@ _MODULES = (
     "exact_schedules",
     "exact_sessions",
     "exact_types",
+    "exact_worker",
     "explained",
     "fairness",
     "fleet",
