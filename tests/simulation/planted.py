@@ -642,6 +642,7 @@ PLANTS = (
         "pass",
         "bounded",
         100,
+        near=26,
     ),
     Plant(
         "a put that does not look at the gate",
@@ -3427,7 +3428,7 @@ PLANTS = (
         "shape.keys.paused if shape.plan is None",
         "bounded",
         100,
-        near=3,
+        near=4,
     ),
     Plant(
         "a keeper that sweeps the first of its queues only",

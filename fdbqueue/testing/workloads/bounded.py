@@ -1,8 +1,11 @@
-"""A task queue near its capacity: batches that are put at the same moment, and room for several at once."""
+"""A task queue near its capacity, with and without partitions: batches that are put at the same moment, and
+room for several at once.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from random import Random
 
 from fdbqueue.database import Database
 from fdbqueue.errors import NotTaken, QueueFull
@@ -22,9 +25,11 @@ def bounded(simulation: Simulation, size: Size) -> Sequence[Checker]:
     capacity = simulation.random.choice((2, 4, 8, 12))
     together = simulation.random.random() < 0.5
     batches = simulation.random.choice(((1,), (1, 1, 2), (2, 4), (1, 4)))
+    partitions = Random(f"{simulation.seed} partitions").choice((1, 1, 2, 3))
 
     def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(client.db, NAME, "limfifottl", capacity=capacity, if_not_exists=True)
+        options = {"capacity": capacity, "partitions": partitions}
+        return TaskQueue.create(client.db, NAME, "limfifottl", if_not_exists=True, **options)
 
     def produce(client: Client) -> None:
         q = opened(client)
