@@ -194,6 +194,38 @@ def test_a_call_with_a_set_event_does_nothing(make: Any, db: fdbqueue.Database, 
     assert contents(db, space) == before
 
 
+def dequeue_at_once(db: fdbqueue.Database, space: Subspace) -> Waiting:
+    Queue(space["q"], root=space["root"]).enqueue(db, "x")
+    return dequeue(db, space)
+
+
+def take_at_once(db: fdbqueue.Database, space: Subspace) -> Waiting:
+    call = take(db, space)
+    TaskQueue.open(db, "q", root=space["root"]).put(db, "x")
+    return call
+
+
+def put_at_once(db: fdbqueue.Database, space: Subspace) -> Waiting:
+    q = TaskQueue.create(db, "q", "limfifottl", capacity=1, root=space["root"])
+    return lambda stop: q.put(db, "x", timeout=LONG_S, stop=stop)
+
+
+def proxy_put_at_once(db: fdbqueue.Database, space: Subspace) -> Waiting:
+    q = PersistentQueue(db, "q", maxsize=1, root=space["root"])
+    return lambda stop: q.put("x", stop=stop)
+
+
+@pytest.mark.parametrize("make", [dequeue_at_once, take_at_once, put_at_once, proxy_put_at_once])
+def test_a_set_event_ends_a_call_that_need_not_wait(
+    make: Any, db: fdbqueue.Database, space: Subspace
+) -> None:
+    call, stop = make(db, space), threading.Event()
+    stop.set()
+    before = contents(db, space)
+    assert outcome(call, stop) is WaitStopped
+    assert contents(db, space) == before
+
+
 @pytest.mark.parametrize("engine", DURABLE, indirect=True)
 @calls
 @pytest.mark.commits_by_hand

@@ -124,6 +124,14 @@ def test_a_queue_in_use_reads_its_ends_only_once(db: Database, space: Subspace) 
     assert queue.dequeue(db) == 1  # a process that knows the queue pays nothing for it
 
 
+def test_a_look_at_nothing_makes_no_subspace_known(db: Database, space: Subspace) -> None:
+    queue = Queue(space)
+    assert queue.empty(db)
+    fill(db, space, ("theirs",))
+    with pytest.raises(SubspaceInUse):
+        queue.enqueue(db, 1)
+
+
 def test_the_root_of_a_queue_may_lie_in_its_subspace(db: Database, space: Subspace) -> None:
     for queue in (Queue(space, root=space["root"]), Queue(space, root=space["root"])):
         queue.enqueue(db, 1)

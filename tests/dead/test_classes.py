@@ -90,6 +90,13 @@ def test_tasks_are_listed_by_class_and_by_text(grave: Grave) -> None:
     assert grave.listed(text="nothing says so") == grave.listed(error="OSError") == []
 
 
+def test_a_task_of_the_last_priority_is_in_its_class(grave: Grave) -> None:
+    id_ = grave.bury("Timeout", pri=limits.PRIORITY_MAX)
+    [found] = grave.letters.classes(grave.db)
+    assert (found.first, grave.listed(error="Timeout")) == (id_, [id_])
+    assert grave.letters.kick_matching(grave.db, error="Timeout") == 1
+
+
 def test_a_letter_has_its_task_its_class_and_its_failure(grave: Grave) -> None:
     id_ = grave.bury("ValueError", "odd", {"to": "ada"}, pri=3)
     [letter] = grave.letters.tasks(grave.db, 9)

@@ -200,6 +200,29 @@ def test_a_late_note_of_a_failed_flush_spares_the_next_journal(tmp_path: Path, f
         assert store.newest_place() == place
 
 
+def test_a_commit_during_a_flush_is_flushed_by_the_next_one(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush that is under way may not have met it."""
+    with opened(tmp_path, "?durability=soon", flushes) as db:
+        flusher, committing = Flusher(db.engine._store), []
+        flush = flusher._flush_newest
+
+        def commit_meanwhile() -> None:
+            flush()
+            if not committing:
+                committing.append(flusher.flush_soon())
+
+        monkeypatch.setattr(flusher, "_flush_newest", commit_meanwhile)
+        monkeypatch.setattr(flusher, "_start", lambda: None)  # nothing flushes but this test, and the close
+        db[b"a"] = b"x"
+        flusher.flush_soon()
+        flusher._flush()
+        flushes.count = 0
+        flusher.close()
+        assert flushes.count == 1
+
+
 @pytest.mark.parametrize("durability", ["?durability=", "?durability=later", "?durability=soon&x=1"])
 def test_an_unknown_durability_is_refused(tmp_path: Path, durability: str) -> None:
     with pytest.raises(UnknownUrl):

@@ -35,7 +35,6 @@ from fdbqueue.embedded import (
     selectors,
     steps,
     transaction,
-    versions,
     watches,
 )
 from fdbqueue.embedded import store as embedded_store
@@ -3778,22 +3777,13 @@ PLANTS = (
         50,
     ),
     Plant(
-        "a version that is kept until the first of its snapshots ends",
-        versions.HandedOutVersions.keep,
-        "max(known, snapshot, key=lambda one: one.expires_s)",
-        "known",
-        "serial",
-        600,
-        near=209,
-    ),
-    Plant(
         "a timeout that ends with its attempt",
         for_another_attempt,
         "for name in _PERSISTENT}",
         "for name in _PERSISTENT[1:]}",
         "serial",
         100,
-        near=13,
+        near=62,
     ),
     Plant(
         "a transaction that is tried once more than its limit",
@@ -3802,7 +3792,7 @@ PLANTS = (
         "self._settings.retry_limit < self._retries",
         "serial",
         50,
-        near=6,
+        near=1,
     ),
     Plant(
         "a range in batches, each of which has the whole limit",
@@ -3811,7 +3801,7 @@ PLANTS = (
         "limit = limit",
         "serial",
         50,
-        near=6,
+        near=1,
     ),
     Plant(
         "a selector that counts cleared keys",
@@ -3829,7 +3819,7 @@ PLANTS = (
         "self._settings.snapshot_ryw < 0",
         "serial",
         50,
-        near=5,
+        near=1,
     ),
     Plant(
         "a delay of 0 that counts as none",

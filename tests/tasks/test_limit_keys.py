@@ -407,6 +407,24 @@ def test_a_key_in_more_lanes_than_one_transaction_turns(
     assert rows(b.db) == []
 
 
+def test_the_last_of_many_parked_lanes_opens(
+    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key is free, and no other queue takes a task of it."""
+    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    b = keyed()
+    b.put("first", limits={TENANT: "a"})
+    task = b.take()
+    queues = [TaskQueue.create(b.db, f"q{n}", task_limits=[TENANT]) for n in range(4)]
+    for queue in queues:
+        queue.put(b.db, "x", limits={TENANT: "a"})
+        assert queue.take(b.db, 0) is None
+
+    b.queue.ack(b.db, task)
+    swept(b)
+    assert queues[-1].take(b.db, 0) is not None
+
+
 def test_a_clock_that_is_behind_leaves_no_key_parked(
     keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -338,6 +338,19 @@ def test_starts_beside_a_cell_with_too_many_tasks_conflict(still_db: Database) -
     assert sum(cells_of(still_db[keys.cells])) == 10
 
 
+def test_a_start_beside_too_many_conflicts_in_its_cell(still_db: Database) -> None:
+    """It has passed the gate of its cell, too."""
+    keys, rule = LimitKeys(RootKeys(DEFAULT_ROOT).prefix, API), Rule(slots=CELLS_MAX)
+    first, second = still_db.create_transaction(), still_db.create_transaction()
+    for tr, numbers in ((first, {0: 3}), (second, {})):
+        tr.get_read_version().wait()
+        State(keys, rule, cells_of(cells_bytes(numbers))).start(tr, 1, 1, 0)
+    second.commit().wait()
+
+    with pytest.raises(fdbqueue.embedded.FDBError):
+        first.commit().wait()
+
+
 @pytest.mark.parametrize("wake", ["an ack elsewhere", "more slots"])
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_waiting_take_wakes_when_a_slot_is_free(

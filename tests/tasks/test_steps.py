@@ -254,6 +254,21 @@ def test_the_steps_of_a_task_are_bounded(bench: MakeBench, monkeypatch: pytest.M
     assert b.queue.steps(b.db, task) == ["a", "b"]
 
 
+def test_a_step_that_is_refused_writes_nothing(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that goes on behind the refusal commits."""
+    monkeypatch.setattr(limits, "STEPS_MAX", 1)
+    b = bench()
+    task = stepped(b, "a")
+
+    @transactional
+    def refused(tr: Any) -> None:
+        with pytest.raises(TooManySteps):
+            b.queue.step(tr, task, "b", lambda _: None)
+
+    refused(b.db)
+    assert b.queue.steps(b.db, task) == ["a"]
+
+
 def test_a_damaged_step_raises(bench: MakeBench) -> None:
     b = bench()
     task = stepped(b, "a")

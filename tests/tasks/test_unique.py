@@ -529,6 +529,16 @@ def test_an_expired_task_makes_room_for_its_successor(parted: MakeBench) -> None
     assert not put(b, 2).existed
 
 
+@pytest.mark.parametrize("kind", ["utubettl", "fair"])
+def test_the_successor_of_an_expired_task_is_taken(parted: MakeBench, kind: str) -> None:
+    """Its put ends the other task, with which their task key had its place."""
+    b = parted(kind)
+    put(b, 1, key="k", ttl=5)
+    b.clock.advance(6)
+    fdbqueue.transactional(lambda tr: b.queue.put(tr, 2, key="k", unique=KEY))(b.db)
+    assert b.take().data == 2
+
+
 @pytest.mark.parametrize("scope", ["queued", "unfinished", 1e6])
 def test_tasks_keep_their_keys_in_another_partition(parted: MakeBench, scope: Any) -> None:
     b = parted("utubettl", partitions=2)

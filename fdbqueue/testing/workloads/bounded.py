@@ -28,8 +28,9 @@ def bounded(simulation: Simulation, size: Size) -> Sequence[Checker]:
     partitions = Random(f"{simulation.seed} partitions").choice((1, 1, 2, 3))
 
     def opened(client: Client) -> TaskQueue:
-        options = {"capacity": capacity, "partitions": partitions}
-        return TaskQueue.create(client.db, NAME, "limfifottl", if_not_exists=True, **options)
+        return TaskQueue.create(
+            client.db, NAME, "limfifottl", capacity=capacity, partitions=partitions, if_not_exists=True
+        )
 
     def produce(client: Client) -> None:
         q = opened(client)

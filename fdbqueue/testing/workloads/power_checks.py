@@ -17,18 +17,26 @@ from fdbqueue.testing.workloads.process_checks import (
 )
 
 
-def survives_power_cuts(simulation: Simulation, cuts: Sequence[PowerCut]) -> Checker:
-    """Make a checker of `cuts`, and of one at the end of the run."""
+def survives_power_cuts(
+    simulation: Simulation, cuts: Sequence[PowerCut], closing: Sequence[str] = ()
+) -> Checker:
+    """Make a checker of `cuts`, and of one at the end of the run. `closing`: all processes, if each flush of
+    theirs succeeds. When each of them has closed its database, the last cut loses nothing.
+    """
 
     def check(trace: Trace, database: Database) -> Iterator[str]:
         stored = records(database)
-        for cut in [*cuts, simulation.power_cut(Random(simulation.seed))]:
+        ends = {name for _, name, what, _ in trace.events if what == "finished"}
+        have_closed = bool(closing) and ends.issuperset(closing)
+        last = simulation.power_cut(Random(simulation.seed))
+        for cut in [*cuts, last]:
             visible = [record for record in stored if record.version <= cut.version]
             ended = [op for op in trace.operations if op.done and (op.ended or 0) < cut.events]
             try:
                 with simulation.recovered(cut) as recovered:
                     if not cut.deceives:
-                        yield from _complete(recovered, visible, ended)
+                        are_durable = have_closed and cut is last
+                        yield from _complete(recovered, visible, ended, are_durable=are_durable)
                     yield from one_serial_order(trace, recovered)
                     yield from _higher(recovered, ended)
             except Exception as error:
@@ -37,14 +45,16 @@ def survives_power_cuts(simulation: Simulation, cuts: Sequence[PowerCut]) -> Che
     return check
 
 
-def _complete(recovered: Database, visible: Sequence[Record], ended: Sequence[Operation]) -> Iterator[str]:
+def _complete(
+    recovered: Database, visible: Sequence[Record], ended: Sequence[Operation], *, are_durable: bool
+) -> Iterator[str]:
     """Each commit that was visible is there up to the last durable one, and the others in order. Behind them
     there may be one version that was never visible: the leader died with its record on the disk.
     """
     found = records(recovered)
     pairs = zip(found, visible, strict=False)
     kept = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(found), len(visible)))
-    durable = max((record.version for record in visible if record.is_durable), default=0)
+    durable = max((record.version for record in visible if record.is_durable or are_durable), default=0)
     lost, never_seen = visible[kept:], found[kept:]
     if lost and lost[0].version <= durable:
         names = {record.name for record in lost}

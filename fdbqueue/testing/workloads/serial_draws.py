@@ -14,7 +14,7 @@ KEYS = [b"a", b"a\x00", b"aa", b"aaa", b"ab", b"ac", b"ad"]
 VALUES = [b"", b"\x01", b"\x02\x01", b"abc", b"\xff\xff", b"v" * 3_000]
 OPERANDS = [b"", b"\x01", b"\xff", b"\x01\x02", b"abc"]
 _OFFSET_MAX = 3
-_LONG_P, _SNAPSHOT_P, _SILENT_P = 0.15, 0.3, 0.1
+_LONG_P, _SNAPSHOT_P, _SILENT_P = 0.15, 0.3, 0.5
 
 
 def drawn(random: Random, *, may_be_silent: bool) -> Call:

@@ -31,8 +31,10 @@ def unflushed(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 cuts.append(simulation.power_cut(random))
             client.pause(0.05)
 
-    for number in range(size.clients):
-        simulation.process(partial(process, number), f"process-{number}")
-    if random.random() < FAILS_P:
+    names = [f"process-{number}" for number in range(size.clients)]
+    for number, name in enumerate(names):
+        simulation.process(partial(process, number), name)
+    fails = random.random() < FAILS_P
+    if fails:
         simulation.fail_flush(scattered(random, *STRIKE_S))
-    return [*checks(simulation), survives_power_cuts(simulation, cuts)]
+    return [*checks(simulation), survives_power_cuts(simulation, cuts, () if fails else names)]
