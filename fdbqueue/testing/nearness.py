@@ -8,7 +8,16 @@ at best by accident. The near ones have most seeds, and all others still have so
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
-_ITEMS = ("recipe", "batches", "exact_types", "item_partitions", "clearing", "agreed", "holding")
+_ITEMS = (
+    "exact_items",
+    "recipe",
+    "batches",
+    "exact_types",
+    "item_partitions",
+    "clearing",
+    "agreed",
+    "holding",
+)
 _CALLS = ("together", "doubted", "receipts", "late", "combined", "interrupts", "closing", "order")
 _LINE = ("crowd", "waits", "crossed", "exact_line", "paired_line", "emptied", "stops", "interrupted_waits")
 _KEYED = ("keyed", "exact", "exact_mixed", "composed", "fairness", "rounds", "laned")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fdbqueue import arguments, database
+from fdbqueue import arguments, database, waiters
 from fdbqueue.aio import consuming, hub
 from fdbqueue.aio import runtime as aio_runtime
 from fdbqueue.aio import verbs as aio_verbs
@@ -3873,6 +3873,33 @@ PLANTS = (
         'None if hold.ended_by in (None, "bury")',
         "exact_worker",
         50,
+    ),
+    Plant(
+        "a holder that settles its values in the order of their partitions",
+        holding.Holder._keep,
+        'deliveries.sort(key=attrgetter("id"))',
+        "pass",
+        "exact_items",
+        400,
+        near=64,
+    ),
+    Plant(
+        "an event that is set before a call, and not noticed",
+        waiters.Waiter.__enter__,
+        "self.check()",
+        "pass",
+        "exact_items",
+        50,
+        near=4,
+    ),
+    Plant(
+        "values that are given back in reverse",
+        recipe.Recipe.prepend,
+        "enumerate(payloads)",
+        "enumerate(payloads[::-1])",
+        "exact_items",
+        50,
+        near=1,
     ),
     Plant(
         "a newly armed watch that passes over changes of other watched keys",

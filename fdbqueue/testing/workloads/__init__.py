@@ -59,6 +59,7 @@ _MODULES = (
     "exact_elements",
     "exact_fair",
     "exact_groups",
+    "exact_items",
     "exact_line",
     "exact_mixed",
     "exact_partitions",
