@@ -36,7 +36,7 @@ _TASKS = (
 )
 _ENGINE = ("serial", "processes", "rings", "unflushed", "bank")
 _LIMITS = ("limited", "limit_keys", "paired_limits", "laned", "exact_mixed")
-_FLEETS = ("exact_worker", "fleet", "several", "hooked", "retained", "unavailable", "outages")
+_FLEETS = ("exact_worker", "poisoned", "fleet", "several", "hooked", "retained", "unavailable", "outages")
 _GROUPS = ("groups", "exact_groups", "paired_groups", "follows", "joined")
 _PARTITIONS = ("partitions", "item_partitions", "paired_partitions", "exact_partitions")
 

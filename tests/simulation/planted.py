@@ -41,7 +41,18 @@ from fdbqueue.embedded import store as embedded_store
 from fdbqueue.embedded.options import for_another_attempt
 from fdbqueue.fair import items as fair_items
 from fdbqueue.fair import putting as fair_putting
-from fdbqueue.fleet import backoff, feed, heartbeat, hooks, outage, outcomes, stride, telling, thread_pool
+from fdbqueue.fleet import (
+    backoff,
+    feed,
+    heartbeat,
+    hooks,
+    outage,
+    outcomes,
+    starting,
+    stride,
+    telling,
+    thread_pool,
+)
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.groups import settling
@@ -3900,6 +3911,15 @@ PLANTS = (
         "exact_items",
         50,
         near=1,
+    ),
+    Plant(
+        "suspects that begin together",
+        starting.Starting.decide,
+        "not self._suspect.settled",
+        "False",
+        "poisoned",
+        50,
+        near=2,
     ),
     Plant(
         "a newly armed watch that passes over changes of other watched keys",

@@ -98,6 +98,7 @@ _MODULES = (
     "partitions",
     "pipeline",
     "processes",
+    "poisoned",
     "proxies",
     "receipts",
     "recipe",

@@ -1,0 +1,93 @@
+"""A task that kills each process that begins it: harmless ones beside it lose one attempt at most."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from fdbqueue.database import Database
+from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.held import HeldTask
+from fdbqueue.fleet.worker import Worker
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads import Size, workload
+from fdbqueue.testing.workloads.fleet import ended
+
+NAME, POISON = "poisoned", "poison"
+ATTEMPTS_MAX, SESSION_TTR_S = 3, 3.0
+NEVER = ("die", "stall", "slow_reply", "future_version", "version_changed", "clock_skew_s")
+"""A process that dies or pauses for another reason loses other attempts."""
+
+
+@workload(
+    clients=4,
+    steps=6,
+    never=("die", "stall", "slow_reply", "future_version", "version_changed", "clock_skew_s"),
+)
+def poisoned(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    threads = simulation.random.choice((2, 3, 8))
+
+    def put(client: Client) -> None:
+        """Put the poison among the others."""
+        q = opened(client)
+        values = [f"{number}" for number in range(size.steps)]
+        values.insert(client.random.randint(0, len(values)), POISON)
+        for value in values:
+            q.put(client.db, value)
+
+    def work(number: int, client: Client) -> None:
+        """One process after the other, each before the tasks of the last one come back, or after that."""
+        client.runtime.sleep(number * client.random.choice((0.1, 2 * SESSION_TTR_S)))
+        worker = hired(client, partial(handle, client), threads)
+        worker.start(until_empty=True)
+        ended(worker)
+
+    def handle(client: Client, task: HeldTask) -> None:
+        failed = client.call(NAME, "begin", (task.data, task.attempts), lambda: task.failures)
+        client.runtime.sleep(client.random.choice((0, 0.01, 0.5)))
+        if task.data == POISON and failed < ATTEMPTS_MAX:
+            simulation.kill(client.name, client.runtime.scheduler.now)
+            client.runtime.sleep(SESSION_TTR_S)
+
+    def survive(client: Client) -> None:
+        q = opened(client)
+        worker = hired(
+            client, lambda task: client.call(NAME, "begin", (task.data, 0), lambda: task.failures), 1
+        )
+        worker.start(until_empty=True)
+        ended(worker)
+        buried = [task.data for task in q.tasks(client.db, "!", 1 + size.steps)]
+        client.call(NAME, "buried", None, lambda: buried)
+
+    simulation.client(put, "producer")
+    for number in range(size.clients):
+        simulation.client(partial(work, number), f"worker-{number}")
+    simulation.afterwards(survive, "survivor")
+    return [exact_statistics(NAME), harmless_tasks_are_done, no_watch_left_behind]
+
+
+def opened(client: Client) -> TaskQueue:
+    return TaskQueue.create(client.db, NAME, if_not_exists=True)
+
+
+def hired(client: Client, handler: object, threads: int) -> Worker:
+    return Worker(
+        client.db,
+        opened(client),
+        handler,  # type: ignore[arg-type]  # any function of a task
+        threads=threads,
+        max_attempts=ATTEMPTS_MAX,
+        backoff=Backoff(first_s=0.1),
+        session_ttr_s=SESSION_TTR_S,
+    )
+
+
+def harmless_tasks_are_done(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no other task is buried, and that none has lost two attempts."""
+    for op in trace.of(NAME, "buried"):
+        if op.done and {*op.result} - {POISON}:
+            yield f"{op.result} are buried"
+    for op in trace.of(NAME, "begin"):
+        if op.done and op.argument[0] != POISON and op.result > 1:
+            yield f"{op.argument[0]} has lost {op.result} attempts"
