@@ -3919,7 +3919,7 @@ PLANTS = (
         "False",
         "poisoned",
         50,
-        near=2,
+        near=4,
     ),
     Plant(
         "a newly armed watch that passes over changes of other watched keys",
