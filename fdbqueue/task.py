@@ -70,8 +70,10 @@ class Task:
     existed: bool = field(default=False, compare=False)
     """True if this is the answer of a put that found the task, and made none."""
 
-    def _note_end(self, verb: str | None) -> None:
-        """A verb that ends the lease begins (None), or has succeeded. A worker's task remembers it."""
+    def _note_end(self, verb: str | None, within: bool) -> None:
+        """A verb that ends the lease begins (None), or has succeeded, perhaps in a transaction of the caller.
+        A worker's task remembers it.
+        """
 
 
 @dataclass(frozen=True, slots=True)

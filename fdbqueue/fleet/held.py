@@ -55,6 +55,8 @@ class Hold:
         self.transactional = transactional
         self.ended_by: str | None = None
         """The verb with which the handler itself ended the lease."""
+        self._ended_within = False
+        """True if it did so in a transaction, which may not have committed."""
         self.lease = task
         """The task as taken: verbs of the worker use it, so they are not noted as the handler's."""
         self.task = HeldTask.of(task, queue.name, self)
@@ -71,6 +73,14 @@ class Hold:
         with self._lock:
             if self._claimant is claimant:
                 self._claimant = None
+
+    def note_end(self, verb: str | None, within: bool) -> None:
+        self.ended_by, self._ended_within = verb, within
+
+    def undo_end(self) -> None:
+        """The transaction of the handler has failed, with a verb in it."""
+        if self._ended_within:
+            self.ended_by = None
 
     @property
     def claimant(self) -> object:
@@ -179,9 +189,9 @@ class HeldTask(Task):
         """True if the task was cancelled: its handler should end. A heartbeat of the worker learns of it."""
         return self.hold is not None and self.hold.cancelled
 
-    def _note_end(self, verb: str | None) -> None:
+    def _note_end(self, verb: str | None, within: bool) -> None:
         if self.hold is not None:
-            self.hold.ended_by = verb
+            self.hold.note_end(verb, within)
 
     def check(self) -> None:
         """Raises LeaseLost if the lease is over, TaskCancelled if the task was cancelled.

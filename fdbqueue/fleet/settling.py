@@ -71,7 +71,11 @@ class Settling:
         Raises the error of the handler.
         """
         if transactional:
-            self._commit_with(hold, lambda tr: self._work_in(tr, handler, hold))
+            try:
+                self._commit_with(hold, lambda tr: self._work_in(tr, handler, hold))
+            except BaseException:
+                hold.undo_end()
+                raise
             return ended(hold) or ACKED
         try:
             return self._ack(hold, self._call(handler, hold.task))

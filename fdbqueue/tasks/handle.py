@@ -113,7 +113,7 @@ class TaskHandle:
         """Run a verb that ends a lease."""
         note_end(task, None)  # a verb that raises has ended nothing
         ended = self._once(target, verb, body, task)
-        note_end(task, verb)
+        note_end(task, verb, is_transaction(target))
         return ended
 
     def _look(self, target: DatabaseOrTransaction, body: Callable[[Sequence[Change]], T]) -> T:
@@ -166,6 +166,6 @@ class TaskHandle:
         return own_session_of(self._of(tr), self._shape.root).id()
 
 
-def note_end(task: Task | str, verb: str | None) -> None:
+def note_end(task: Task | str, verb: str | None, within: bool = False) -> None:
     if isinstance(task, Task):
-        task._note_end(verb)
+        task._note_end(verb, within)

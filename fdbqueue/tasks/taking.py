@@ -113,7 +113,7 @@ class Taking(Attempts):
         else:  # acks that combine are bounded in their number, and not in the bytes of results
             body = partial(verbs.ack, target=target, result=encoder(self._shape.result_codec, result))
             acked = calls.within(writable(tr), body, target.id) if within else calls.once(body, target.id)
-        note_end(task, "ack")
+        note_end(task, "ack", within)
         return acked
 
     def release(

@@ -217,3 +217,28 @@ def test_a_cancelled_task_that_meets_nothing_is_cancelled(db, queue):
     worker = Worker(db, queue, handler)
     worker.run(until_empty=True)
     assert worker.status().tally == Tally(cancelled=1)
+
+
+def test_a_verb_in_a_failed_transaction_ends_nothing(db, queue):
+    """Its lease was lost meanwhile: that is the outcome."""
+
+    def handler(tr, task):
+        queue.release(tr, task)
+        queue.delete(db, task.id)
+        raise ValueError("odd")
+
+    queue.put(db, "x")
+    worker = Worker(db, queue, handler, transactional=True)
+    worker.run(until_empty=True)
+    assert worker.status().tally == Tally(lost=1)
+
+
+def test_a_verb_beside_a_failed_transaction_is_told(db, queue):
+    def handler(_, task):
+        queue.bury(db, task)
+        raise ValueError("odd")
+
+    queue.put(db, "x")
+    worker = Worker(db, queue, handler, transactional=True)
+    worker.run(until_empty=True)
+    assert worker.status().tally == Tally(buried=1)
