@@ -139,6 +139,30 @@ def test_a_heartbeat_keeps_a_session_alive(bench: MakeBench) -> None:
     assert len(b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)) == 1
 
 
+def test_a_session_that_could_not_be_ended_in_time_dies(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing renews it, though its process goes on."""
+    b = bench()
+    session = Session(b.db, ttr=2)
+    b.put("x")
+    assert b.queue.take(b.db, 0, session=session) is not None
+
+    def give_up(*_: Any, **__: Any) -> None:
+        raise FDBError(TIMED_OUT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fdbqueue.sessions.session.end_session", give_up)
+        with pytest.raises(FDBError):
+            session.end_within(0.1)
+    for _ in range(4):
+        b.clock.advance(1)
+        b.sweep()
+    b.clock.advance(limits.CLOCK_SKEW_S)
+    b.sweep()
+    assert b.counts("ready", "taken") == (1, 0)
+
+
 def test_a_heartbeat_does_not_revive_a_session_being_ended(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
