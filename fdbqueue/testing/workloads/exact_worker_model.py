@@ -15,17 +15,10 @@ from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Client
 from fdbqueue.testing.workloads.exact_calls import require_equal
+from fdbqueue.testing.workloads.hooked_checks import TALLIED
 
 NAME = "work"
 ROUNDING_S = 1e-3
-_TALLIED = {
-    "succeeded": "done",
-    "retried": "failed",
-    "snoozed": "snoozed",
-    "buried": "buried",
-    "cancelled": "cancelled",
-    "lease_lost": "lost",
-}
 
 
 @dataclass(frozen=True)
@@ -173,7 +166,7 @@ class World:
 
     def require_tally(self, status: WorkerStatus) -> None:
         assert not self._flaws, self._flaws[0]
-        tally = Tally(**{_TALLIED[name]: count for name, count in self.ends.items()})
+        tally = Tally(**{TALLIED[name]: count for name, count in self.ends.items()})
         require_equal("tally", status.tally, tally)
         require_equal("threads that were given up", status.overrun, self.overrun)
         left = [life.data for life in self.lives.values() if life.ends]
