@@ -1,10 +1,11 @@
-"""Items of a persistent queue are tasks: one that waits or is fetched may be cancelled by its id."""
+"""Items of a persistent queue are tasks: one may be cancelled by its id, or put off."""
 
 from typing import Any
 
 import pytest
 
 from fdbqueue import Database, PersistentQueue, TaskQueue
+from tests.persistent.support import Running
 
 
 @pytest.fixture
@@ -46,4 +47,16 @@ def test_a_cancelled_item_does_not_come_back(db: Database, space: Any, queue: Pe
     assert (queue.qsize(), queue.get()) == (1, "b")
     queue.task_done()
     queue.join()
+    queue.close()
+
+
+def test_a_join_waits_for_an_item_that_is_put_off(db: Database, space: Any, queue: PersistentQueue) -> None:
+    tasks = TaskQueue.open(db, "items", root=space)
+    for task in tasks.take_many(db, 2):
+        tasks.defer(db, task, delay=60)
+    joined = Running(queue.join)
+    assert joined.is_waiting
+    for task in tasks.tasks(db, "~", 2):
+        tasks.cancel(db, task)
+    joined.result()
     queue.close()
