@@ -211,6 +211,19 @@ def test_an_answer_of_nothing_conflicts_with_an_enqueue(db: Database, queue: Que
     assert commit_code(taker) == NOT_COMMITTED
 
 
+@pytest.mark.parametrize("change", [lambda q, db: q.enqueue(db, "a"), Queue.dequeue], ids=["added", "taken"])
+def test_an_answer_of_empty_conflicts_with_its_change(
+    db: Database, queue: Queue, space: Subspace, change: Callable[[Queue, Any], Any]
+) -> None:
+    if change is Queue.dequeue:
+        queue.enqueue(db, "a")
+    looker = begin(db)
+    assert queue.empty(looker) is (change is not Queue.dequeue)
+    looker[space.pack(("saw",))] = b""
+    change(queue, db)
+    assert commit_code(looker) == NOT_COMMITTED
+
+
 def test_a_take_of_several_conflicts_with_one_between_them(
     db: Database, queue: Queue, space: Subspace
 ) -> None:
