@@ -226,7 +226,13 @@ class Schedule:
     def _write(self, target: DatabaseOrTransaction, body: Callable[[Transaction, int], T]) -> T:
         """Run `body` with the present time; given a database, its effect happens once."""
         now_us = self._of(target).runtime.now_us
-        return self._registry.write(target, lambda tr: body(tr, now_us()))
+
+        def timed(tr: Transaction) -> T:
+            # First: if the process stands still behind its look at the clock, the transaction is too old.
+            tr.get_read_version().wait()
+            return body(tr, now_us())
+
+        return self._registry.write(target, timed)
 
     def _of(self, target: DatabaseOrTransaction) -> Database:
         """The database of a call: that of the handle, if both have the same engine."""

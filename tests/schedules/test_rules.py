@@ -28,7 +28,7 @@ from fdbqueue import (
 )
 from fdbqueue.database import run
 from fdbqueue.registry.registry import Registry
-from fdbqueue.schedules import firing
+from fdbqueue.schedules import firing, store
 from fdbqueue.schedules.records import VERSION, state_of
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.keeper import keeper_of
@@ -284,6 +284,26 @@ def test_none_takes_back_an_option(bench: ScheduleBench) -> None:
     schedule = bench.create(pri=3, unique="u", scope="queued", delay=5)
     schedule.change(bench.db, unique=None, delay=None)
     assert schedule.status(bench.db).options == {"pri": 3}
+
+
+@pytest.mark.parametrize("engine", ["memory", "embedded"], indirect=True)
+def test_a_change_that_stood_still_begins_when_it_goes_on(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the due times that others have fired meanwhile would come again."""
+    schedule, clock = bench.create(every=60), bench.clock
+    change, stands_s = store.change, [3600.0]
+
+    def stand_still_and_change(*given: Any) -> None:
+        """The process has looked at its clock."""
+        clock.advance(stands_s.pop() if stands_s else 0.0)
+        change(*given)
+
+    monkeypatch.setattr(store, "change", stand_still_and_change)
+    schedule.change(bench.db, every=50)
+    due = schedule.status(bench.db).due
+    assert due is not None
+    assert due > clock.now()
 
 
 def test_a_change_to_another_queue_encodes_the_data_anew(bench: ScheduleBench) -> None:

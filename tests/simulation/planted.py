@@ -3133,7 +3133,7 @@ PLANTS = (
         "run(target,",
         "schedules",
         100,
-        near=10,
+        near=5,
     ),
     Plant(
         "a firing that leaves the due time of its schedule",
