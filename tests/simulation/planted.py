@@ -3892,7 +3892,7 @@ PLANTS = (
         "pass",
         "exact_items",
         400,
-        near=64,
+        near=72,
     ),
     Plant(
         "an event that is set before a call, and not noticed",

@@ -7,7 +7,10 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from fdbqueue import limits
+from fdbqueue.error_root import FdbQueueError
 from fdbqueue.errors import TooMuchForOneTransaction, WaitStopped
+from fdbqueue.partitions.looks import PartitionState
 from fdbqueue.recipe.holding import Holder
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.testing.simulation import Client
@@ -22,6 +25,7 @@ VERBS: Mapping[str, float] = {
     "dequeue": 5,
     "give_back": 1.5,
     "peek": 1,
+    "page": 1.5,
     "stop": 0.5,
     "hold": 5,
     "repartition": 0.5,
@@ -53,13 +57,7 @@ class ItemsProcess:
 
     def _look(self) -> Lines:
         """The values of each partition: the pages list one partition after the other."""
-        db, values, after = self._client.db, list[str](), None
-        limit = self._random.choice((1, 3, 100))
-        while True:
-            page = self._q.items(db, limit, after=after)
-            values += page
-            if (after := page.next) is None:
-                break
+        db, values = self._client.db, self._listed(None)
         require_equal("size", self._q.size(db), len(values))
         require_equal("empty", self._q.empty(db), not values)
         lines: Lines = {}
@@ -67,6 +65,15 @@ class ItemsProcess:
             lines[one.number], values = values[: one.ready], values[one.ready :]
         require_equal("values in no partition", values, [])
         return lines
+
+    def _listed(self, after: str | None) -> list[str]:
+        """All values behind that place, page by page."""
+        limit, values = self._random.choice((1, 3, 100)), list[str]()
+        while True:
+            page = self._q.items(self._client.db, limit, after=after)
+            values += page
+            if (after := page.next) is None:
+                return values
 
     def _becomes(self, told: str, after: Lines, wanted: Lines) -> None:
         """Raises: AssertionError, unless the lines are these."""
@@ -78,8 +85,11 @@ class ItemsProcess:
         if not values:
             assert not any(self._lines.values()), f"{told} gave nothing, and there is {self._lines}"
         rest = {number: [v for v in line if v not in values] for number, line in self._lines.items()}
-        first = [v for number, line in self._lines.items() for v in line[: len(line) - len(rest[number])]]
-        require_equal(f"{told}, where {self._lines} is", Counter(values), Counter(first))
+        for number, line in self._lines.items():
+            given = [value for value in values if value in line]
+            require_equal(f"{told}, of partition {number}", given, line[: len(line) - len(rest[number])])
+        strange = {*values} - {*chain.from_iterable(self._lines.values())}
+        assert not strange, f"{told} gave {strange}, and there is {self._lines}"
         return rest
 
     # Calls.
@@ -105,7 +115,9 @@ class ItemsProcess:
         _, answer = self._answer(
             lambda tr: self._q.enqueue(tr, values[0]) if one_by_one else self._q.enqueue_many(tr, values)
         )
-        if isinstance(answer, TooMuchForOneTransaction):
+        size_bytes = sum(len(value) + 2 for value in values)  # with its quotes
+        if len(values) > 1 and size_bytes > limits.BATCH_BYTES_MAX:
+            assert isinstance(answer, TooMuchForOneTransaction), f"enqueue {values}: {answer!r}"
             self._becomes(f"{values}, which were refused", self._look(), self._lines)
             return
         require_equal(f"enqueue {values}", answer, None)
@@ -165,6 +177,17 @@ class ItemsProcess:
         self._without_first("peek", [] if found is None else [found])
         self._becomes("peek", self._look(), self._lines)
 
+    def _page(self) -> None:
+        """Pages list each value that stays, though others are taken and given back between two of them."""
+        page = self._q.items(self._client.db, self._random.choice((1, 2, 4)))
+        if page.next is None:
+            return
+        there = {*chain.from_iterable(self._lines.values())}
+        self._dequeue()
+        listed = {*page, *self._listed(page.next)}
+        missing = (there & {*chain.from_iterable(self._lines.values())}) - listed
+        assert not missing, f"pages left out {missing}"
+
     def _stop(self) -> None:
         """A dequeue with an event that is set takes nothing."""
         stop = threading.Event()
@@ -181,25 +204,28 @@ class ItemsProcess:
         self._becomes(f"hold {count}", self._look(), rest)
         if not held:
             return
-        for _ in range(self._random.randint(0, 2)):
-            getattr(self, f"_{self._random.choice(BESIDE)}")()
+        beside = self._random.sample(BESIDE, self._random.randint(0, 2))
+        for verb in beside:
+            getattr(self, f"_{verb}")()
         if self._random.random() < 0.8:
-            self._settle(holder, held)
+            self._settle(holder, held, are_first="give_back" not in beside)
         else:
             self._abandon(held)
 
-    def _settle(self, holder: Holder, held: list[str]) -> None:
+    def _settle(self, holder: Holder, held: list[str], *, are_first: bool) -> None:
         shown = self._random.randint(0, len(held))
         is_in_time = holder.settle(shown)
         back, after = held[shown:] if is_in_time else held, self._look()
-        self._come_back(f"{shown} of {held} were shown", back, after)
+        self._come_back(f"{shown} of {held} were shown", back, after, are_first=are_first)
 
-    def _come_back(self, told: str, back: list[str], after: Lines) -> None:
-        """Values come back to their places, before all that have come since, unless those were given back."""
+    def _come_back(self, told: str, back: list[str], after: Lines, *, are_first: bool) -> None:
+        """Values come back to their places: before all others, unless some were given back meanwhile."""
+        came = {number: [v for v in back if v in line] for number, line in after.items()}
+        require_equal(told, Counter(chain.from_iterable(came.values())), Counter(back))
         lines = {number: [v for v in line if v not in back] for number, line in after.items()}
-        found = [value for line in after.values() for value in line if value in back]
-        require_equal(told, Counter(found), Counter(back))
         self._becomes(told, lines, self._lines)
+        if are_first:
+            require_equal(told, after, {number: came[number] + line for number, line in lines.items()})
         self._lines = after
 
     def _abandon(self, held: list[str]) -> None:
@@ -215,7 +241,10 @@ class ItemsProcess:
         if not self._is_named:
             return
         count = self._random.randint(1, PARTITIONS_MAX)
-        self._answer(lambda tr: self._q.repartition(tr, count))
+        _, answer = self._answer(lambda tr: self._q.repartition(tr, count))
+        assert not isinstance(answer, FdbQueueError), f"a repartition raised {answer!r}"
+        states = [one.state for one in self._q.partitions(self._client.db)]
+        require_equal("open partitions", states.count(PartitionState.OPEN), count)
         after = self._look()
         self._becomes("repartition", after, self._lines)
 

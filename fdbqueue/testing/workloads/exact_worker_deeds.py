@@ -57,7 +57,7 @@ class Handler:
 
     def _begun(self, task: HeldTask) -> Life:
         life = self._world.lives[task.id]
-        life.attempts += 1
+        life.attempts, life.begun_s = life.attempts + 1, self._world.now_s
         look_at_the_task(self._world, task, life)
         return life
 
@@ -152,6 +152,7 @@ class Handler:
         if self._random.random() < 0.5:
             task.progress(0.5)
             task.check()
+            raise AssertionError(f"{life.data} was cancelled, and passes its check")
         raise self._random.choice((ValueError("odd"), Snooze(1.0), Retry(1.0), Bury("never")))
 
     def _lose_it(self, task: HeldTask, life: Life) -> None:
@@ -159,14 +160,15 @@ class Handler:
         self._world.q.delete(self._world.client.db, task.id)
         away_s = self._world.away_s
         self._world.over(life, "lease_lost", state="-")
-        self._world.away_s = away_s  # it tells nothing about that
         if self._random.random() < 0.5:
             raise ValueError("odd")
+        self._world.away_s = away_s  # it tells nothing about that
 
     def _overrun(self, _: HeldTask, life: Life) -> None:
         assert self._world.plan.timeout_s is not None
         self._world.overrun += 1
-        self._world.fail(life, "Timeout", None)
+        left_s = life.begun_s + self._world.plan.timeout_s - self._world.now_s
+        self._world.fail(life, "Timeout", None, after_s=max(0.0, left_s))
         self._world.client.runtime.sleep(4 * self._world.plan.timeout_s)
 
     def _find_nothing(self, _: HeldTask, life: Life) -> None:

@@ -68,6 +68,7 @@ class Life:
     attempts: int = 0
     failures: int = 0
     due_s: float = 0.0
+    begun_s: float = 0.0
     history: list[tuple[str, str | None, str]] = field(default_factory=list)
     steps: dict[str, Any] = field(default_factory=dict)
     result: Any = None

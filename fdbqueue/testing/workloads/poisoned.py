@@ -1,7 +1,7 @@
 """A task that kills each process that begins it: harmless ones beside it lose one attempt at most."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from fdbqueue.database import Database
@@ -21,11 +21,7 @@ NEVER = ("die", "stall", "slow_reply", "future_version", "version_changed", "clo
 """A process that dies or pauses for another reason loses other attempts."""
 
 
-@workload(
-    clients=4,
-    steps=6,
-    never=("die", "stall", "slow_reply", "future_version", "version_changed", "clock_skew_s"),
-)
+@workload(clients=4, steps=6, never=NEVER)
 def poisoned(simulation: Simulation, size: Size) -> Sequence[Checker]:
     threads = simulation.random.choice((2, 3, 8))
 
@@ -62,7 +58,8 @@ def poisoned(simulation: Simulation, size: Size) -> Sequence[Checker]:
     for number in range(size.clients):
         simulation.client(partial(work, number), f"worker-{number}")
     simulation.afterwards(survive, "survivor")
-    return [exact_statistics(NAME), harmless_tasks_begin_twice_at_most, no_watch_left_behind]
+    values = {f"{number}" for number in range(size.steps)}
+    return [exact_statistics(NAME), each_has_its_begins(values), no_watch_left_behind]
 
 
 def opened(client: Client) -> TaskQueue:
@@ -81,12 +78,18 @@ def hired(client: Client, handler: object, threads: int) -> Worker:
     )
 
 
-def harmless_tasks_begin_twice_at_most(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that each other task is begun once beside the poison, and once more.
+def each_has_its_begins(values: Iterable[str]) -> Checker:
+    """Make a checker: each other task begins, twice at most, and the poison as often as it has attempts.
 
     A task that waits in the process to be put off loses its attempt with it, too.
     """
-    begun = Counter(op.argument[0] for op in trace.of(NAME, "begin") if op.done)
-    for data, times in begun.items():
-        if data != POISON and times > BEGINS_MAX:
-            yield f"{data} has begun {times} times"
+
+    def check(trace: Trace, _: Database) -> Iterator[str]:
+        begun = Counter(op.argument[0] for op in trace.of(NAME, "begin") if op.done)
+        for value in values:
+            if not 1 <= begun[value] <= BEGINS_MAX:
+                yield f"{value} has begun {begun[value]} times"
+        if begun[POISON] > ATTEMPTS_MAX:
+            yield f"the poison has begun {begun[POISON]} times"
+
+    return check

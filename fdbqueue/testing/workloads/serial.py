@@ -44,4 +44,4 @@ def serial(simulation: Simulation, size: Size) -> Sequence[Checker]:
     for number in range(size.clients):
         begin(partial(process, number), f"process-{number}")
     fails = not is_private and strike_near_commits(simulation)
-    return [in_one_order(log, may_be_unknown=fails), versions_grow]
+    return [in_one_order(log, may_be_unknown=fails, is_silent=is_silent), versions_grow]

@@ -1,7 +1,7 @@
 """A thread of the workload `serial`, with a few open transactions.
 
-Two of its checks need no model: a call fails by its timeout exactly if that is over, and a version can be
-read for five seconds.
+Some of its checks need no model: a read or a commit fails by its timeout exactly if that is over, a version
+can be read for five seconds, a transaction has its number of attempts, and each watch fires.
 """
 
 from collections.abc import Callable
