@@ -202,8 +202,9 @@ def test_an_attempt_that_met_something_away_is_retried(db, queue, fdb_module, fa
             raise Unavailable("the server is down")
 
     queue.put(db, "x")
-    worker = Worker(faults, queue, handler, threads=1, hooks=names.hooks)
-    worker.run(until_empty=True)
+    with faults:
+        worker = Worker(faults, queue, handler, threads=1, hooks=names.hooks)
+        worker.run(until_empty=True)
     assert names == ["retried", "succeeded"]
     assert worker.status().tally == Tally(failed=1, done=1)
 
