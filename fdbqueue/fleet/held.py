@@ -75,10 +75,11 @@ class Hold:
                 self._claimant = None
 
     def note_end(self, verb: str | None, within: bool) -> None:
+        """A verb has ended the lease, perhaps `within` a transaction; None: no verb has."""
         self.ended_by, self._ended_within = verb, within
 
     def undo_end(self) -> None:
-        """The transaction of the handler has failed, with a verb in it."""
+        """Forget a verb in a transaction that has failed."""
         if self._ended_within:
             self.ended_by = None
 

@@ -71,11 +71,7 @@ class Settling:
         Raises the error of the handler.
         """
         if transactional:
-            try:
-                self._commit_with(hold, lambda tr: self._work_in(tr, handler, hold))
-            except BaseException:
-                hold.undo_end()
-                raise
+            self._commit_with(hold, lambda tr: self._work_in(tr, handler, hold))
             return ended(hold) or ACKED
         try:
             return self._ack(hold, self._call(handler, hold.task))
@@ -90,7 +86,8 @@ class Settling:
         if done.effect is None:
             hold.queue.ack(self._database, hold.lease, result=done.result)
             return ACKED
-        hold.ended_by = None  # if the handler ended its lease, this ack raises NotTaken: the effect is lost
+        # If the handler has ended its lease, this ack raises NotTaken: the effect is lost.
+        hold.note_end(None, within=False)
         self._commit_with(hold, lambda tr: self._ack_and(tr, hold, done))
         return ACKED
 
@@ -159,7 +156,7 @@ class Settling:
                 os._exit(0)
 
     def _work_in(self, tr: Transaction, handler: Handler, hold: Hold) -> None:
-        hold.ended_by = None  # an earlier try of this transaction did not commit
+        hold.note_end(None, within=False)  # an earlier try of this transaction did not commit
         hold.disclaim(ITS_THREAD)
         done = self._call(handler, tr, hold.task)
         if done.effect is not None or hold.ended_by is None:
@@ -190,7 +187,11 @@ class Settling:
                 raise
             self._require_room(hold, size_bytes, began_s)
 
-        run_once(self._database, self._root, body)
+        try:
+            run_once(self._database, self._root, body)
+        except BaseException:
+            hold.undo_end()
+            raise
 
     def _explain(self, error: Any, hold: Hold, began_s: float) -> None:
         """Raises an error that says what to do, in place of an engine's error that would be retried."""

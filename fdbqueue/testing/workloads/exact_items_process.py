@@ -1,6 +1,5 @@
 """The process of the workload `exact_items`: its calls, and the rule of each."""
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -190,7 +189,7 @@ class ItemsProcess:
 
     def _stop(self) -> None:
         """A dequeue with an event that is set takes nothing."""
-        stop = threading.Event()
+        stop = self._client.runtime.event()
         stop.set()
         found = caught(lambda db: self._q.dequeue(db, timeout=1, stop=stop), self._client.db)
         assert isinstance(found, WaitStopped), f"a stopped dequeue gave {found!r}"

@@ -7,8 +7,9 @@ from typing import Any
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Bury, Done, Retry, Snooze, Unavailable
 from fdbqueue.task import Failure
+from fdbqueue.testing.workloads.effects import EFFECTS
 from fdbqueue.testing.workloads.exact_calls import require_equal
-from fdbqueue.testing.workloads.exact_worker_looks import EFFECTS, look_at_the_task
+from fdbqueue.testing.workloads.exact_worker_looks import look_at_the_task
 from fdbqueue.testing.workloads.exact_worker_model import Life, World
 
 DELAYS_S = (0.0, 0.2, 5.0)
@@ -76,7 +77,7 @@ class Handler:
     def _have_an_effect(self, task: HeldTask, life: Life) -> None:
         self._return(task, life)
         life.effects += 1
-        raise Done(lambda tr: tr.add(EFFECTS + task.id.encode(), b"\x01"), f"result of {task.data}")
+        raise Done(lambda tr: tr.add(EFFECTS + task.data.encode(), b"\x01"), f"result of {task.data}")
 
     def _retry(self, _: HeldTask, life: Life) -> None:
         delay_s = self._random.choice((None, *DELAYS_S))
@@ -87,7 +88,7 @@ class Handler:
         error = self._random.choice((ValueError("odd"), SystemExit("odd"), Snooze, KeyError()))
         if error is Snooze:  # a verdict without its fields
             self._world.fail(life, "TypeError", None)
-            raise Snooze  # type: ignore[call-arg]
+            raise Snooze  # type: ignore[call-arg]  # a mistake that a handler may make
         self._world.fail(life, type(error).__name__, str(error))
         raise error
 

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from fdbqueue import limits
 from fdbqueue.errors import NoResult
 from fdbqueue.task import Task
+from fdbqueue.testing.workloads.effects import effects_in
 from fdbqueue.testing.workloads.exact_calls import require_equal
 from fdbqueue.testing.workloads.exact_worker_model import ROUNDING_S, Life, World
-
-EFFECTS = b"effects/"
 
 
 def look_at_the_task(world: World, task: Task, life: Life) -> None:
@@ -32,9 +31,9 @@ def look_at_the_end(world: World) -> None:
     require_equal("buried", sorted(buried), sorted(life.id for life in lives if life.state == "!"))
     require_equal("unfinished", [life.data for life in lives if life.state not in "!-"], [])
     require_equal("tasks", sum(q.statistics(db)["tasks"][name] for name in ("ready", "taken", "delayed")), 0)
+    effects = effects_in(db)
     for life in lives:
-        effects = db[EFFECTS + life.id.encode()]
-        require_equal(f"effects of {life.data}", int.from_bytes(effects or b"", "little"), life.effects)
+        require_equal(f"effects of {life.data}", effects.get(life.data, 0), life.effects)
         if life.id in buried:
             require_equal(f"failures of {life.data}", buried[life.id].failures, life.failures)
             _look_at_the_history(world, buried[life.id], life)

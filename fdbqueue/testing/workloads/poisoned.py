@@ -1,7 +1,7 @@
 """A task that kills each process that begins it: harmless ones beside it lose one attempt at most."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from fdbqueue.database import Database
@@ -66,11 +66,11 @@ def opened(client: Client) -> TaskQueue:
     return TaskQueue.create(client.db, NAME, if_not_exists=True)
 
 
-def hired(client: Client, handler: object, threads: int) -> Worker:
+def hired(client: Client, handler: Callable[[HeldTask], object], threads: int) -> Worker:
     return Worker(
         client.db,
         opened(client),
-        handler,  # type: ignore[arg-type]  # any function of a task
+        handler,
         threads=threads,
         max_attempts=ATTEMPTS_MAX,
         backoff=Backoff(first_s=0.1),

@@ -135,21 +135,22 @@ class Caller:
         else:
             one.tr.cancel()
             self._open.remove(one)
-            self._require_error(one, CANCELLED)
+            self._require_cancelled(one)
 
     def _next(self, one: Handle) -> None:
         one.attempt = self._attempt()
         self._begin(one)
 
-    def _require_error(self, one: Handle, code: int) -> None:
-        """Call an ended transaction. Its timeout may have ended it before."""
+    def _require_cancelled(self, one: Handle) -> None:
+        """Read in a cancelled transaction. Its timeout may have ended it before."""
         try:
             one.tr.get(b"a").wait()
         except FDBError as error:
-            if error.code != code and not (error.code == TIMED_OUT and one.is_over(self._now())):
-                raise
+            is_right = error.code == CANCELLED or (error.code == TIMED_OUT and one.is_over(self._now()))
+            if not is_right:
+                raise AssertionError(f"{one.attempt.name!r} was cancelled, and raised {error!r}") from None
         else:
-            raise AssertionError(f"{one.attempt.name!r} was ended, and reads")
+            raise AssertionError(f"{one.attempt.name!r} was cancelled, and reads")
 
     def _commit(self, one: Handle) -> None:
         attempt, tr, watch = one.attempt, one.tr, None
