@@ -847,7 +847,7 @@ PLANTS = (
     Plant(
         "a verb of an earlier try that counts for the next one",
         working.Settling._work_in,
-        "hold.ended_by = None",
+        "hold.note_end(None, within=False)",
         "pass",
         "hooked",
         50,
