@@ -277,6 +277,17 @@ def test_a_damaged_item_of_a_fair_queue_is_set_aside(
     assert (queue.size(db), queue.unreadable(db), len(queue.aside(db, 9))) == (0, 2, 2)
 
 
+def test_a_damaged_entry_of_a_fair_queue_is_met_in_its_turn(db: Database, space: Subspace) -> None:
+    queue, keys = FairQueue(space[1], key=lambda _: 0, root=space[0]), TaskKeys(space[1])
+    for item in "abc":
+        queue.put(db, item)
+    waiting = [row for row in db.get_range(keys.beside, keys.beside + b"\xff") if b'"b"' in row.value]
+    [entry] = waiting
+    db[entry.key] = b"damaged"
+    assert [queue.get(db) for _ in range(4)] == ["a", "b", "c", None]
+    assert (queue.size(db), queue.unreadable(db)) == (0, 0)
+
+
 @pytest.mark.parametrize("fair", [False, True])
 def test_nothing_is_never_told_beside_many_damaged_items(
     db: Database, space: Subspace, fair: bool, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 
 from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
+from fdbqueue.disciplines import unread
 from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
 from fdbqueue.disciplines.key_counts import SLUG_BYTES, KeyCounts, Standing, slug_of
 from fdbqueue.disciplines.key_state import IDLE, KeyState, readable_state, state_of, state_to_bytes
@@ -195,7 +196,7 @@ class Keyed(ABC):
         if not state.held and readable_state(asked.value) is not None:
             return False
         free = replace(state, held=False)
-        first = self._first_of(tr, key, fifo, set(), ()) if self.is_open(free) else None
+        first = self._first_of(key, fifo, set(), ()) if self.is_open(free) else None
         if self.is_open(free):
             self._rely_on(tr, key, first)
         begun = free if first is None else self.begin(free, now())
@@ -274,7 +275,7 @@ class Keyed(ABC):
         state = self.after(old, shift.took, shift.freed, now())
         if shift.took:
             self.tell(tr, state)
-        first = self._first_of(tr, key, fifo, gone, shift.enter) if self.is_open(state) else None
+        first = self._first_of(key, fifo, gone, shift.enter) if self.is_open(state) else None
         if self.is_open(state) and (not old.head or old.head in gone):
             self._rely_on(tr, key, first)
         for record in shift.leave:
@@ -283,11 +284,9 @@ class Keyed(ABC):
         self.store(tr, key, old, state, first)
         self._count(tr, key, shift, asked)
 
-    def _first_of(
-        self, tr: Transaction, key: bytes, fifo: Range, gone: set[bytes], enter: Sequence[Record]
-    ) -> Record | None:
+    def _first_of(self, key: bytes, fifo: Range, gone: set[bytes], enter: Sequence[Record]) -> Record | None:
         """The first task of the FIFO after `gone` have left it and `enter` have joined it."""
-        waiting = self._waiting(tr, key, fifo)
+        waiting = self._waiting(key, fifo)
         stays = islice((record for record in waiting if self.place(record) not in gone), 1)
         return min([*stays, *enter], key=self.place, default=None)
 
@@ -308,7 +307,7 @@ class Keyed(ABC):
         if old.pointer and old.pointer != pointer:
             tr.clear(self._keys.ready_at(old.pointer))
         if head is not None:
-            tr.set(self._keys.ready_at(pointer), record_to_bytes(head))
+            tr.set(self._keys.ready_at(pointer), unread.stored(head))
         state = replace(state, pointer=pointer, head=b"" if head is None else self.place(head))
         if self._idle(state):
             tr.clear(self.state_key(key))
@@ -318,18 +317,12 @@ class Keyed(ABC):
     def _idle(self, state: KeyState) -> bool:
         return not state.pointer and not state.taken and not state.held
 
-    def _waiting(self, tr: Transaction, key: bytes, fifo: Range) -> Iterator[Record]:
-        """The records of the FIFO `fifo`; damaged entries are passed over.
-
-        They stay: a mend here would change the task key in the middle of another change. The search for
-        their tasks finds them later (tasks/mending.py).
+    def _waiting(self, key: bytes, fifo: Range) -> Iterator[Record]:
+        """The tasks of the FIFO `fifo`, each damaged one with a stand-in: a mend here would change the task
+        key in the middle of another change. A pointer leads takers to it, and they mend it.
         """
-        rows = fifo.to_list()
-        found = list(read_index(tr, rows, no_mending))
-        yield from found
-        if len(found) < len(rows):
-            more = self._ask_fifo(tr, key, len(rows) + limits.SEARCHED_MAX)
-            yield from islice(read_index(tr, more, no_mending), len(found), None)
+        prefix = len(self.fifo(key).start)
+        return (unread.read(row, key, row.key[prefix:]) for row in fifo.to_list())
 
     def _read(self, tr: Transaction, key: bytes, value: Value) -> KeyState:
         if not value.present():

@@ -67,7 +67,7 @@ class Mender:
         record = sound_record(raw, id_) or self._copy_of(tr, id_)
         if record is not None and record.state == TaskState.READY and self._is_of(tr, key, record):
             tr.add_read_conflict_key(key)
-            for damaged in (key, self._keys.task(id_)):
+            for damaged in (key, self._discipline.filed(record), self._keys.task(id_)):
                 tr.set(damaged, record_to_bytes(record))
             return record
         self.removed += 1

@@ -253,6 +253,25 @@ def test_a_ready_task_that_nothing_tells_of_is_set_aside(db: Database, queue: Ta
     assert left == []
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_damaged_entry_of_a_key_is_met_in_its_turn(
+    db: Database, queue: TaskQueue, is_lost: bool
+) -> None:
+    """Each change of its key passed it over, so no take ever met it."""
+    ids = [put(db, queue, name) for name in "abcd"]
+    for id_ in ids[1], ids[3]:
+        rows = records_of(db, queue, id_)
+        for row in rows if is_lost else rows[1:]:
+            db[row.key] = b"\xff damaged"
+    given = []
+    while task := queue.take(db, 0):
+        given.append(task.data)
+        queue.ack(db, task)
+    assert given == (["a", "c"] if is_lost else ["a", "b", "c", "d"])
+    assert counts(db, queue) == ({"unreadable": 2} if is_lost else {})
+    assert [found.values for found in queue.aside(db, 9)] == [[b"\xff damaged"] * 2] * 2 * is_lost
+
+
 @pytest.mark.parametrize("state", ["z", "-"])
 def test_a_record_in_no_state_counts_as_damaged(db: Database, queue: TaskQueue, state: str) -> None:
     id_, good = put(db, queue, "bad"), put(db, queue, "good")
