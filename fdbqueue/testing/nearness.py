@@ -17,10 +17,11 @@ _ITEMS = (
     "clearing",
     "agreed",
     "holding",
+    "damaged",
 )
 _CALLS = ("together", "doubted", "receipts", "late", "combined", "interrupts", "closing", "order")
 _LINE = ("crowd", "waits", "crossed", "exact_line", "paired_line", "emptied", "stops", "interrupted_waits")
-_KEYED = ("keyed", "exact", "exact_mixed", "composed", "fairness", "rounds", "laned")
+_KEYED = ("keyed", "exact", "exact_mixed", "composed", "fairness", "rounds", "laned", "damaged")
 _SESSIONS = ("takeover", "exact_sessions", "temporary", "sharing", "cancels", "doubted")
 _TASKS = (
     "exact",
@@ -33,6 +34,7 @@ _TASKS = (
     "unique",
     "told",
     "steps",
+    "damaged",
 )
 _ENGINE = ("serial", "processes", "rings", "unflushed", "bank")
 _LIMITS = ("limited", "limit_keys", "paired_limits", "laned", "exact_mixed")
@@ -48,7 +50,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "disciplines": _KEYED,
     "elements": ("elements", "exact_elements"),
     "embedded": _ENGINE,
-    "fair": ("exact_fair", "agreed", "paired", "fairness", "rounds"),
+    "fair": ("exact_fair", "agreed", "paired", "fairness", "rounds", "damaged"),
     "fleet": _FLEETS,
     "groups": _GROUPS,
     "limiting": _LIMITS,

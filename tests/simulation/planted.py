@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fdbqueue import arguments, database, waiters
+from fdbqueue import arguments, aside, database, waiters
 from fdbqueue.aio import consuming, hub
 from fdbqueue.aio import runtime as aio_runtime
 from fdbqueue.aio import verbs as aio_verbs
@@ -95,6 +95,7 @@ from fdbqueue.tasks import (
     limited,
     listing,
     members,
+    mending,
     partitioning,
     progress,
     ready,
@@ -3947,5 +3948,63 @@ PLANTS = (
         "rings",
         600,
         near=134,
+    ),
+    Plant(
+        "a damaged entry that the pointer of its key passes over",
+        keyed.Keyed._first_of,
+        "self.place(record) not in gone",
+        "self.place(record) not in gone and not isinstance(record, unread.Unread)",
+        "damaged",
+        50,
+    ),
+    Plant(
+        "a value set aside without its payload",
+        aside.Aside.put,
+        "kept = [*values, *_values_in(tr, pieces)]",
+        "kept = [*values]",
+        "damaged",
+        50,
+        near=6,
+    ),
+    Plant(
+        "a task that was set aside and is counted still",
+        mending.Mender.lost,
+        "tr.add(self._keys.live, packed(LIVE, {LIVE_OF[gone.state]: -1}))",
+        "pass",
+        "damaged",
+        50,
+    ),
+    Plant(
+        "a task key that is not told of a task that was set aside",
+        mending.Mender.lost,
+        "self._discipline.shift(tr, [gone], ())",
+        "pass",
+        "damaged",
+        50,
+    ),
+    Plant(
+        "a damaged record that no change mends",
+        change.Change.finish,
+        "if self.damaged:",
+        "if False:",
+        "damaged",
+        50,
+    ),
+    Plant(
+        "a damaged item of a fair queue that keeps its payload",
+        fair_items.FairItems._set_aside,
+        "tr.clear_range(under.start, under.stop)",
+        "pass",
+        "damaged",
+        50,
+        near=6,
+    ),
+    Plant(
+        "an entry aside that is removed and counted still",
+        aside.Aside.remove,
+        "-len(there)",
+        "0",
+        "damaged",
+        50,
     ),
 )

@@ -254,9 +254,7 @@ def test_a_ready_task_that_nothing_tells_of_is_set_aside(db: Database, queue: Ta
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_damaged_entry_of_a_key_is_met_in_its_turn(
-    db: Database, queue: TaskQueue, is_lost: bool
-) -> None:
+def test_a_damaged_entry_of_a_key_is_met_in_its_turn(db: Database, queue: TaskQueue, is_lost: bool) -> None:
     """Each change of its key passed it over, so no take ever met it."""
     ids = [put(db, queue, name) for name in "abcd"]
     for id_ in ids[1], ids[3]:

@@ -51,6 +51,7 @@ _MODULES = (
     "composed",
     "crossed",
     "crowd",
+    "damaged",
     "doubted",
     "elements",
     "emptied",

@@ -1,0 +1,147 @@
+"""The queues of the workload `damaged`, and the calls that it makes of each."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.aside import SetAside
+from fdbqueue.fair.queue import FairQueue
+from fdbqueue.recipe.queue import Queue
+from fdbqueue.registry.registry import Registry
+from fdbqueue.task import Task, TaskState
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.simulation import Client
+from fdbqueue.testing.soundness import told, unsound
+from fdbqueue.testing.workloads.common import SPACE
+from fdbqueue.unreadable import Unreadable
+from fdbqueue.verifying.verify import verify
+
+NAME = "damaged"
+ROOT = Subspace((NAME,))
+"""Not the default one, of which an auditor judges each key: no auditor expects damage."""
+KEYS, MOST = 3, 100
+STATES: Sequence[TaskState] = (TaskState.READY, TaskState.TAKEN, TaskState.DELAYED, TaskState.BURIED)
+
+
+def key_of(text: str) -> int:
+    return len(text) % KEYS
+
+
+class Handle:
+    """A queue of values, as all kinds of the workload have it."""
+
+    contents: slice
+    """The keys in which values may be damaged."""
+
+    def __init__(self, q: Any, contents: slice) -> None:
+        self.q, self.contents = q, contents
+
+    def put(self, tr: Any, texts: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    def take(self, tr: Any, count: int) -> list[Any]:
+        """Texts, or tasks with their leases."""
+        raise NotImplementedError
+
+    def count(self, db: Any) -> int:
+        """The number of the values that are counted, without those that were set aside."""
+        count: int = self.q.size(db)
+        return count
+
+    def listed(self, db: Any) -> list[Any]:
+        """The data of all values; an Unreadable in place of that of a damaged one."""
+        raise NotImplementedError
+
+    def unsound(self, db: Any) -> list[str]:
+        """The findings of a verification."""
+        return unsound(db, ROOT)
+
+    def aside(self, db: Any) -> list[SetAside]:
+        return list(_pages(partial(self.q.aside, db, 2)))
+
+
+class Items(Handle):
+    def __init__(self, client: Client, random: Random) -> None:
+        partitions, contended = random.choice((None, 2)), random.choice(("staged", "simple"))
+        q = Queue.named(client.db, NAME, partitions=partitions, root=ROOT, contended=contended)
+        [definition] = Registry(ROOT).names(client.db)
+        super().__init__(q, Registry(ROOT).contents(definition).range())
+
+    def put(self, tr: Any, texts: Sequence[str]) -> None:
+        self.q.enqueue_many(tr, texts)
+
+    def take(self, tr: Any, count: int) -> list[Any]:
+        return [*self.q.dequeue_many(tr, count)]
+
+    def listed(self, db: Any) -> list[Any]:
+        return list(_pages(partial(self.q.items, db, 3)))
+
+
+class Fair(Handle):
+    def __init__(self, client: Client, random: Random) -> None:  # noqa: ARG002  # as the other kinds
+        space = SPACE[NAME]
+        super().__init__(FairQueue(space, key=key_of, root=ROOT), space.range())
+
+    def put(self, tr: Any, texts: Sequence[str]) -> None:
+        for text in texts:
+            self.q.put(tr, text)
+
+    def take(self, tr: Any, count: int) -> list[Any]:
+        found = (self.q.get(tr) for _ in range(count))
+        return [text for text in found if text is not None]
+
+    def listed(self, db: Any) -> list[Any]:
+        found = self.q.snapshot(db, MOST)
+        return [*found.round, *(item for _, items in found.lines for item in items)]
+
+    def unsound(self, db: Any) -> list[str]:
+        return [*super().unsound(db), *told(verify(db, self.q))]
+
+
+class Tasks(Handle):
+    """Tasks of any kind. A task that is taken stays in the queue until it is acked."""
+
+    def __init__(self, client: Client, random: Random) -> None:
+        kind = random.choice(("fifo", "fifottl", "utube", "utubettl", "fair"))
+        self.is_keyed = kind in ("utube", "utubettl", "fair")
+        partitions = 2 if kind != "fifottl" and random.random() < 0.3 else 1
+        q = TaskQueue.create(client.db, NAME, kind, root=ROOT, partitions=partitions)
+        super().__init__(q, q.contents.range())
+
+    def put(self, tr: Any, texts: Sequence[str]) -> None:
+        if not self.is_keyed:
+            self.q.put_many(tr, texts)
+            return
+        for text in texts:
+            self.q.put(tr, text, key=key_of(text))
+
+    def take(self, tr: Any, count: int) -> list[Any]:
+        return [*self.q.take_many(tr, count)]
+
+    def count(self, db: Any) -> int:
+        tasks = self.q.statistics(db)["tasks"]
+        return sum(tasks[state.name.lower()] for state in STATES)
+
+    def listed(self, db: Any) -> list[Any]:
+        return [task.data for state in STATES for task in self.tasks(db, state)]
+
+    def tasks(self, db: Any, state: TaskState) -> list[Task]:
+        return list(_pages(partial(self.q.tasks, db, state, 3)))
+
+
+KINDS: Sequence[Callable[[Client, Random], Handle]] = (Items, Fair, Tasks, Tasks, Tasks)
+
+
+def _pages(page: Callable[..., Any]) -> Iterator[Any]:
+    found = page()
+    yield from found
+    while found.next is not None:
+        found = page(after=found.next)
+        yield from found
+
+
+def is_readable(data: Any) -> bool:
+    return not isinstance(data, Unreadable)
