@@ -1,13 +1,17 @@
 """The queues of the workload `damaged`, and the calls that it makes of each."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from random import Random
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.aside import SetAside
+from fdbqueue.elements.queue import ElementQueue
+from fdbqueue.errors import DamagedElement
 from fdbqueue.fair.queue import FairQueue
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import Registry
@@ -23,6 +27,14 @@ NAME = "damaged"
 ROOT = Subspace((NAME,))
 """Not the default one, of which an auditor judges each key: no auditor expects damage."""
 KEYS, MOST = 3, 100
+_TEXT = b'"<0123456789>'
+"""Bytes of a text: other ones in their place would be another value, and no damage."""
+HARMS: Sequence[Callable[[bytes], bytes]] = (
+    lambda whole: whole[:-1],
+    lambda whole: whole[: len(whole) // 2],
+    lambda whole: whole[:1] + b"\xff" * (len(whole) - 1),
+    lambda whole: whole[:-1] if whole[0] in _TEXT else bytes((whole[0] ^ 1,)) + whole[1:],
+)
 STATES: Sequence[TaskState] = (TaskState.READY, TaskState.TAKEN, TaskState.DELAYED, TaskState.BURIED)
 
 
@@ -35,6 +47,8 @@ class Handle:
 
     contents: slice
     """The keys in which values may be damaged."""
+    harms = HARMS
+    """All damages that a reader notices."""
 
     def __init__(self, q: Any, contents: slice) -> None:
         self.q, self.contents = q, contents
@@ -67,8 +81,7 @@ class Items(Handle):
     def __init__(self, client: Client, random: Random) -> None:
         partitions, contended = random.choice((None, 2)), random.choice(("staged", "simple"))
         q = Queue.named(client.db, NAME, partitions=partitions, root=ROOT, contended=contended)
-        [definition] = Registry(ROOT).names(client.db)
-        super().__init__(q, Registry(ROOT).contents(definition).range())
+        super().__init__(q, _contents(client))
 
     def put(self, tr: Any, texts: Sequence[str]) -> None:
         self.q.enqueue_many(tr, texts)
@@ -99,6 +112,41 @@ class Fair(Handle):
 
     def unsound(self, db: Any) -> list[str]:
         return [*super().unsound(db), *told(verify(db, self.q))]
+
+
+class Elements(Handle):
+    harms = HARMS[:2]
+    """Other bytes of the same length may be those of an element with another schema, which stays."""
+
+    def __init__(self, client: Client, random: Random) -> None:  # noqa: ARG002  # as the other kinds
+        q = ElementQueue.named(client.db, NAME, schema={"body": "string"}, root=ROOT)
+        super().__init__(q, _contents(client))
+
+    def put(self, tr: Any, texts: Sequence[str]) -> None:
+        for text in texts:
+            self.q.add(tr, {"body": text})
+
+    def take(self, tr: Any, count: int) -> list[Any]:
+        found = (self._dequeued(tr, name) for name in list(self.q.names(tr)))
+        return list(islice((text for text in found if is_readable(text)), count))
+
+    def _dequeued(self, tr: Any, name: str) -> Any:
+        try:
+            return self.q.dequeue(tr, name)["body"]
+        except DamagedElement as error:
+            return Unreadable(error, b"")
+
+    def count(self, db: Any) -> int:
+        count: int = self.q.count(db)
+        return count
+
+    def listed(self, db: Any) -> list[Any]:
+        """A damaged element raises its error, each time: a look sets none aside."""
+        shown = list[Any]()
+        for name in self.q.names(db):
+            with suppress(DamagedElement):
+                shown.append(self.q.get_element(db, name)["body"])
+        return shown
 
 
 class Tasks(Handle):
@@ -132,7 +180,14 @@ class Tasks(Handle):
         return list(_pages(partial(self.q.tasks, db, state, 3)))
 
 
-KINDS: Sequence[Callable[[Client, Random], Handle]] = (Items, Fair, Tasks, Tasks, Tasks)
+KINDS: Sequence[Callable[[Client, Random], Handle]] = (Items, Fair, Elements, Tasks, Tasks, Tasks)
+
+
+def _contents(client: Client) -> slice:
+    """The keys of the one queue that has a name."""
+    [definition] = Registry(ROOT).names(client.db)
+    under: slice = Registry(ROOT).contents(definition).range()
+    return under
 
 
 def _pages(page: Callable[..., Any]) -> Iterator[Any]:

@@ -16,14 +16,6 @@ from fdbqueue.testing.workloads.exact_calls import caught
 
 WITHIN, LARGE, DELAY_S, MOST = 0.3, 0.3, 0.5, 30
 VERBS = (*("put",) * 5, *("take",) * 5, *("settle",) * 4, *("damage",) * 3, "kick", "look")
-_TEXT = b'"<0123456789>'
-"""Bytes of a text: other ones in their place would be another value, and no damage."""
-HARMS: Sequence[Callable[[bytes], bytes]] = (
-    lambda whole: whole[:-1],
-    lambda whole: whole[: len(whole) // 2],
-    lambda whole: whole[:1] + b"\xff" * (len(whole) - 1),
-    lambda whole: whole[:-1] if whole[0] in _TEXT else bytes((whole[0] ^ 1,)) + whole[1:],
-)
 _MARK = re.compile(rb"<(\d+)>")
 
 
@@ -117,7 +109,7 @@ class Process:
         rows = [row for row in self._rows() if _number_in(row.value) in whole]
         if rows:
             row = self._random.choice(rows)
-            number, harm = _number_in(row.value), self._random.choice(HARMS)(row.value)
+            number, harm = _number_in(row.value), self._random.choice(self._handle.harms)(row.value)
             if self._has_copy(row, rows):
                 self._mendable.add(number)
             else:
