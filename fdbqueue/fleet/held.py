@@ -55,7 +55,7 @@ class Hold:
         self.transactional = transactional
         self.ended_by: str | None = None
         """The verb with which the handler itself ended the lease."""
-        self._ended_within = False
+        self.ended_within = False
         """True if it did so in a transaction, which may not have committed."""
         self.lease = task
         """The task as taken: verbs of the worker use it, so they are not noted as the handler's."""
@@ -76,11 +76,11 @@ class Hold:
 
     def note_end(self, verb: str | None, within: bool) -> None:
         """A verb has ended the lease, perhaps `within` a transaction; None: no verb has."""
-        self.ended_by, self._ended_within = verb, within
+        self.ended_by, self.ended_within = verb, within
 
     def undo_end(self) -> None:
         """Forget a verb in a transaction that has failed."""
-        if self._ended_within:
+        if self.ended_within:
             self.ended_by = None
 
     @property

@@ -385,8 +385,8 @@ class Worker(ChosenByHandler):
             try:
                 self._telling.ended(hold, self._settling.fail(hold, failed), overran)
             except NotTaken:
-                # A transactional handler that has called a verb has not committed it.
-                own = None if hold.transactional else ended(hold)
+                # A transactional handler that has called a verb in its transaction has not committed it.
+                own = None if hold.transactional and hold.ended_within else ended(hold)
                 self._telling.ended(hold, own or Settled("lease_lost"))
             except SURVIVED as error:
                 self._telling.ended(hold, self._settle_otherwise(hold, failed, error), overran)

@@ -315,15 +315,18 @@ def test_a_handler_that_ends_during_its_failure_is_not_settled(db, queue, told, 
     assert (told.names, settled) == (["buried"], [False])
 
 
-def test_a_task_acked_by_its_handler_is_not_lost_at_a_timeout(db, queue, told):
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_task_acked_by_its_handler_is_not_lost_at_a_timeout(db, queue, told, transactional):
     hang = threading.Event()
 
-    def handler(task):
-        queue.ack(db, task)
+    def handler(*arguments):
+        queue.ack(db, arguments[-1])
         hang.wait(20)
 
     queue.put(db, "acked")
-    worker = Worker(db, queue, handler, threads=1, timeout_s=0.1, hooks=told.hooks)
+    worker = Worker(
+        db, queue, handler, threads=1, timeout_s=0.1, hooks=told.hooks, transactional=transactional
+    )
     worker.start()
     assert told.wait_for(1) == ["succeeded"]
     worker.stop(at_once=True)
