@@ -271,6 +271,18 @@ def test_an_uncollected_item_is_the_first_of_its_key_again(db: Database, space: 
     assert [q.get(db) for _ in range(5)] == ["a2", "b1", "a3", "a4", None]
 
 
+def test_a_put_is_behind_all_delivered_items_of_a_round(db: Database, space: Subspace) -> None:
+    """The last item of the order is not the last that was put."""
+    q = FairQueue(space, key=first_letter)
+    for word in ("a1", "a2", "b1", "c1"):
+        q.put(db, word)
+    items = q._items
+    handed = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 4, 0)), b""))
+    q.put(db, "c2")
+    run(db, lambda tr: items.give_back(tr, handed))
+    assert [q.get(db) for _ in range(5)] == ["a1", "b1", "c1", "a2", "c2"]
+
+
 def test_statistics_by_key(db: Database, space: Subspace) -> None:
     q = FairQueue(space, key=first_letter)
     for word in ("a1", "b1", "b2", "b3", "a2"):

@@ -74,6 +74,14 @@ def test_a_slow_redrive_skips_no_task_that_matches(still: Grave) -> None:
     assert (done.moved, done.passed, still.tasks("buried")) == (3, 2, 2)
 
 
+def test_a_redrive_looks_at_all_tasks_though_one_has_gone(still: Grave) -> None:
+    """A step reads as many tasks as were there at the begin, and moves as few as its rate lets it."""
+    ids = [still.bury("A", "x", data=n) for n in range(9)]
+    still.letters.begin_redrive(still.db, text="x", rate_per_s=10)
+    still.queue.delete(still.db, ids[0])
+    assert still.letters.run_redrive(still.db).moved == 8
+
+
 def test_processes_that_run_one_redrive_share_its_rate(still: Grave, clock) -> None:
     for n in range(20):
         still.bury("A", data=n)

@@ -120,6 +120,15 @@ def test_five_seconds_of_a_committed_version_count_from_the_call(shared, clock):
     assert at_version(shared, version)[b"a"] == b"1"
 
 
+def test_five_seconds_of_a_version_begin_anew_with_each_call(shared, clock):
+    version = read_version_of(shared)
+    clock.advance(4)
+    assert read_version_of(shared) == version
+    shared[b"a"] = b"1"
+    clock.advance(4)
+    assert read_code(shared, version) == 0
+
+
 def test_a_committed_version_that_lmdb_has_no_more_is_too_old(shared):
     tr = shared.create_transaction()
     tr[b"a"] = b"1"

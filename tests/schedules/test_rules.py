@@ -306,6 +306,23 @@ def test_a_change_that_stood_still_begins_when_it_goes_on(
     assert due > clock.now()
 
 
+@pytest.mark.parametrize("engine", ["memory", "embedded"], indirect=True)
+@pytest.mark.parametrize("turn", ["resume", "change"])
+def test_a_wrong_clock_is_forgotten_after_a_turn(bench: ScheduleBench, turn: str) -> None:
+    """A process with a clock that is hours ahead has fired due times."""
+    schedule = bench.create(missed="once")
+    assert bench.pass_after(5 * HOUR_S) == 1
+    bench.clock.advance(-5 * HOUR_S)
+    if turn == "resume":
+        schedule.pause(bench.db)
+        schedule.resume(bench.db)
+    else:
+        schedule.change(bench.db, every=HOUR_S - 1)
+    due = schedule.status(bench.db).due
+    assert due is not None
+    assert 0 < due - bench.clock.now() <= HOUR_S
+
+
 def test_a_change_to_another_queue_encodes_the_data_anew(bench: ScheduleBench) -> None:
     queue = bench.queue_of("fifo", "other", codec="msgpack")
     schedule = bench.create(data=[1, "a"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Task
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
 from tests.support import PATIENCE_S
 from tests.tasks.support import Bench
@@ -106,6 +107,34 @@ def test_an_exception_in_a_callback_is_logged_and_nothing_else(
         told.names(3)
     assert caplog.text.count("broken callback") >= 1
     assert b.counts("ready") == (3,)
+
+
+class Noticed:
+    """A lock that calls `beside` just after its third release by the thread of the callbacks."""
+
+    def __init__(self, lock: Any, beside: Callable[[], object]) -> None:
+        self._lock, self._beside, self._releases = lock, beside, 0
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+
+    def __exit__(self, *of: object) -> None:
+        self._lock.__exit__(*of)
+        if threading.current_thread().name == "fdbqueue-callbacks":
+            self._releases += 1
+            if self._releases == 3:
+                self._beside()
+
+
+def test_a_change_is_told_while_the_telling_thread_ends(bench: MakeBench) -> None:
+    """The thread has found no more events. It takes the first one, tells it, and looks again."""
+    b, told = bench(), Told()
+    b.queue.on_task_change(told)
+    callbacks = calls_of(b.db, b.queue._shape).callbacks
+    callbacks._lock = Noticed(callbacks._lock, lambda: b.put("beside"))
+    b.put("first")
+    assert told.names(2) == ["put", "put"]
+    assert [data for data, _, _ in told.events] == ["first", "beside"]
 
 
 def test_installing_returns_the_previous_callback(bench: MakeBench) -> None:

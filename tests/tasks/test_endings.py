@@ -109,6 +109,16 @@ def test_all_databases_together_delay_the_exit_by_the_limit(still_db: Database, 
     assert timeouts == [limits.CLOSE_TIMEOUT_S, 1.0, 0.0]
 
 
+def test_a_session_that_is_wanted_ends_with_its_process(still_db: Database) -> None:
+    """Only a session with a name and without a `wanted` waits for a process that is started again."""
+    unnamed, named = Session(still_db), Session(still_db, name="named")
+    wanted = Session(still_db, name="wanted", wanted=lambda: True)
+    keeper = still_db.service(("keeper", KEYS.prefix), partial(Keeper, keys=KEYS))
+    keeper._end_those_of_this_process()
+    there = [still_db[KEYS.session(session.id)] is not None for session in (unnamed, named, wanted)]
+    assert there == [False, True, False]
+
+
 def test_no_session_opens_while_the_process_ends(still_db: Database) -> None:
     keeper = Keeper(still_db, KEYS)
     keeper.end_at_exit(0.0)

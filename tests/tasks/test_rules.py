@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Session, Task, TaskQueue, TaskState, limits, transactional
+from fdbqueue.database import run
 from fdbqueue.errors import (
     InvalidArgument,
     NotTaken,
@@ -420,6 +421,22 @@ def test_kick_takes_tasks_in_order_not_by_time_of_burial(bench: MakeBench) -> No
     assert b.taken_data() == [1, 3, 0]
     assert (b.queue.kick(b.db, 9), b.queue.kick(b.db, 9)) == (1, 0)
     assert b.counts("kick", "bury") == (4, 4)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_kick_goes_on_behind_expired_tasks(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, within: bool
+) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    b = bench("fifottl")
+    for number in range(6):
+        b.queue.bury(b.db, b.put(number, ttl=1 if number in (0, 3) else 9))
+    b.clock.advance(2)
+    if within:
+        assert run(b.db, lambda tr: b.queue.kick(tr, 2)) == 2
+    else:
+        assert b.queue.kick(b.db, 6) == 4
+    assert b.taken_data() == ([1, 2] if within else [1, 2, 4, 5])
 
 
 def test_kick_does_not_renew_the_life(bench: MakeBench) -> None:

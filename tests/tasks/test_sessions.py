@@ -17,6 +17,7 @@ from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.staging import Outcome, Turn
 from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.sessions import ending
 from fdbqueue.sessions.ending import ask_overdue, count_others, end_overdue, end_the_dead
 from fdbqueue.sessions.keeper import Keeper
 from fdbqueue.tasks.calls import calls_of
@@ -46,6 +47,23 @@ def test_an_ended_session_releases_its_tasks_in_all_queues(bench: MakeBench) -> 
     assert b.counts("ready", "taken", "release") == (250, 0, 250)
     assert other.statistics(b.db)["calls"]["release"] == 1
     assert b.taken_data() == list(range(250))
+
+
+def test_a_heartbeat_keeps_its_session_from_an_end(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that stood still goes on, just before another one commits the end of its session."""
+    b, begin = bench(), ending._begin_end
+
+    def beat_and_begin(*arguments: Any) -> None:
+        session.beat()
+        begin(*arguments)
+
+    session = Session(b.db, ttr=10)
+    b.put("x")
+    task = b.queue.take(b.db, 0, session=session)
+    b.clock.advance(11)
+    monkeypatch.setattr(ending, "_begin_end", beat_and_begin)
+    sweep_dead(b)
+    assert b.queue.ack(b.db, task).data == "x"
 
 
 def test_an_ended_session_releases_its_task_behind_fifty_others(bench: MakeBench) -> None:
