@@ -22,7 +22,7 @@ _ITEMS = (
 _CALLS = ("together", "doubted", "receipts", "late", "combined", "interrupts", "closing", "order")
 _LINE = ("crowd", "waits", "crossed", "exact_line", "paired_line", "emptied", "stops", "interrupted_waits")
 _KEYED = ("keyed", "exact", "exact_mixed", "composed", "fairness", "rounds", "laned", "damaged")
-_SESSIONS = ("takeover", "exact_sessions", "temporary", "sharing", "cancels", "doubted")
+_SESSIONS = ("takeover", "exact_sessions", "paired_sessions", "temporary", "sharing", "cancels", "doubted")
 _TASKS = (
     "exact",
     "exact_mixed",

@@ -54,6 +54,7 @@ SHARES: Sequence[Share] = (
             "paired_partitions",
             "paired_persistent",
             "paired_schedules",
+            "paired_sessions",
         ),
     ),
     Share(

@@ -4007,4 +4007,22 @@ PLANTS = (
         "damaged",
         50,
     ),
+    Plant(
+        "an end of a session that does not see a heartbeat beside it",
+        ending._ask_end,
+        "tr.get(keys.heartbeat(session))",
+        "tr.snapshot.get(keys.heartbeat(session))",
+        "paired_sessions",
+        100,
+        near=3,
+    ),
+    Plant(
+        "a take for a session that ends beside it",
+        session.Session.ask,
+        "tr.get(self._key)",
+        "tr.snapshot.get(self._key)",
+        "paired_sessions",
+        50,
+        near=3,
+    ),
 )

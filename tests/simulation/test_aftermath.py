@@ -32,6 +32,7 @@ WITHOUT = {
     "paired_partitions",
     "paired_persistent",
     "paired_schedules",
+    "paired_sessions",
     "processes",
     "receipts",
     "rings",

@@ -96,6 +96,7 @@ _MODULES = (
     "paired_partitions",
     "paired_persistent",
     "paired_schedules",
+    "paired_sessions",
     "partitions",
     "pipeline",
     "processes",
