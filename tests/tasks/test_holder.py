@@ -12,6 +12,7 @@ from fdbqueue import Database, HolderProcess, Session
 from fdbqueue.errors import TaskNotFound
 from fdbqueue.records.keys import Record, id_bytes, record_of
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from tests.support import begin, commit_code
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -45,6 +46,17 @@ def test_the_end_of_a_lease_takes_session_and_time_away(bench: MakeBench, verb: 
     b.put("x")
     after = getattr(b.queue, verb)(b.db, b.take())
     assert (after.taken, after.session) == (None, None)
+
+
+@pytest.mark.parametrize("look", ["holder", "explain"])
+def test_a_look_at_a_task_does_not_conflict_with_its_end(bench: MakeBench, look: str) -> None:
+    b = bench()
+    b.put("x")
+    task, tr = b.take(), begin(b.db)
+    getattr(b.queue, look)(tr, task.id)
+    b.queue.put(tr, "other")
+    b.queue.ack(b.db, task)
+    assert commit_code(tr) == 0
 
 
 def test_a_lease_that_is_over_has_no_holder(bench: MakeBench) -> None:

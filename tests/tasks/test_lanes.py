@@ -10,7 +10,7 @@ import fdbqueue
 from fdbqueue import Database, DeadLetters, Limit, Session, TaskQueue, Why, limits, verify
 from fdbqueue.errors import InvalidArgument, LimitNotFound, UnsupportedOption
 from fdbqueue.tasks.kinds import kind_names
-from tests.support import wait_until
+from tests.support import begin, commit_code, wait_until
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import LONG_S, Bench, StillClock, keeper
 from tests.tasks.test_limits import ENDS
@@ -273,6 +273,16 @@ def test_a_put_conflicts_with_a_take_that_closes_its_lane(
     with pytest.raises(fdbqueue.embedded.FDBError):
         tr.commit().wait()
     assert b.taken_data() == ["free", "x"]
+
+
+def test_a_take_does_not_conflict_with_puts_into_other_lanes(named: Callable[..., Bench]) -> None:
+    b = named(slots={API: 9, MAILS: 9})
+    b.put("first", limits=[API])
+    tr = begin(b.db)
+    assert b.queue.take(tr, session=b.session).data == "first"
+    for names in ([MAILS], [API, MAILS], None):
+        b.put("beside", limits=names)
+    assert commit_code(tr) == 0
 
 
 # Waits.

@@ -143,6 +143,16 @@ def test_a_start_in_the_last_slot_of_a_key_conflicts_with_an_end(
     assert len(b.taken_data()) == 2
 
 
+def test_a_put_that_has_to_wait_conflicts_with_an_end_of_its_key(keyed: Callable[..., Bench]) -> None:
+    """The end gives the last slot back, and has not seen that a task waits for it."""
+    b = keyed()
+    b.put(1, limits={TENANT: "a"})
+    first, put, end = b.take(), begin(b.db), begin(b.db)
+    b.queue.put(put, 2, limits={TENANT: "a"})
+    b.queue.ack(end, first)
+    assert [commit_code(end), commit_code(put)] == [0, NOT_COMMITTED]
+
+
 def test_an_idle_key_leaves_no_row(keyed: Callable[..., Bench]) -> None:
     b = keyed()
     for named in ({TENANT: "a"}, {TENANT: "a"}, {CALLS: "a"}, {CALLS: "a"}, {CALLS: "a"}):

@@ -20,6 +20,7 @@ from fdbqueue.errors import (
 )
 from fdbqueue.records.keys import TaskKeys, id_bytes, id_text, record_of, record_to_bytes, sound_record
 from fdbqueue.unreadable import Unreadable
+from tests.support import NOT_COMMITTED, begin, commit_code
 
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
 LARGE = "x" * 2 * limits.RECORD_PAYLOAD_BYTES_MAX
@@ -363,6 +364,18 @@ def test_a_dead_session_ends_behind_keys_of_tasks_that_are_gone(db: Database, qu
     queue.take(db, 0, session=session)
     db.clear(TaskKeys(queue.contents).task(lost))
     session.end()
+    assert counts(db, queue) == {}
+
+
+def test_two_sweeps_count_a_lost_task_once(db: Database, queue: TaskQueue) -> None:
+    """Otherwise the number of taken tasks would fall below zero."""
+    lost = put(db, queue, "lost")
+    queue.take(db, 0)
+    db.clear(TaskKeys(queue.contents).task(lost))
+    sweeps = [begin(db), begin(db)]
+    for tr in sweeps:
+        queue.release_all(tr)
+    assert [commit_code(tr) for tr in sweeps] == [0, NOT_COMMITTED]
     assert counts(db, queue) == {}
 
 

@@ -645,14 +645,16 @@ def test_batches_put_together_do_not_pass_the_capacity(bench: MakeBench) -> None
     assert [commit_code(tr) for tr in together] == [0] + 5 * [NOT_COMMITTED]
 
 
-def test_a_put_at_the_edge_conflicts_with_one_far_below_it(bench: MakeBench) -> None:
+@pytest.mark.parametrize("edge_is_first", [False, True])
+def test_a_put_at_the_edge_conflicts_with_one_far_below_it(bench: MakeBench, edge_is_first: bool) -> None:
     """The second put has not counted the task of the first one."""
     b = bench("limfifottl", capacity=8)
     b.queue.put_many(b.db, range(3))
     below, edge = begin(b.db), begin(b.db)
     b.queue.put(below, 3)
     b.queue.put_many(edge, range(5))
-    assert [commit_code(below), commit_code(edge)] == [0, NOT_COMMITTED]
+    together = [edge, below] if edge_is_first else [below, edge]
+    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
 
 
 # In the caller's transaction.

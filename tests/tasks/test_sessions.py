@@ -66,6 +66,17 @@ def test_a_heartbeat_keeps_its_session_from_an_end(bench: MakeBench, monkeypatch
     assert b.queue.ack(b.db, task).data == "x"
 
 
+def test_a_session_has_one_entry_however_often_it_beats(bench: MakeBench) -> None:
+    """A sweep would meet each entry of an earlier heartbeat at its time."""
+    b = bench()
+    session = Session(b.db, ttr=10)
+    for _ in range(3):
+        b.clock.advance(1)
+        session.beat()
+    due = KEYS.beats_due_until(b.db.runtime.now_us() + 10_000_000)
+    assert [KEYS.beat_of(row.key)[1] for row in b.db.get_range(due.start, due.stop)] == [session.id]
+
+
 def test_an_ended_session_releases_its_task_behind_fifty_others(bench: MakeBench) -> None:
     """One read of 50 taken tasks need not meet it."""
     b = bench()
