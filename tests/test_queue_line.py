@@ -19,7 +19,7 @@ from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Ticket
 from fdbqueue.line.shares import Offer, at_most, free_of, pair, portion_of, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
-from fdbqueue.line.waiting import Nudge, _is_refused
+from fdbqueue.line.waiting import Memory, Nudge, _is_refused
 from fdbqueue.recipe.items import COUNTER, Recipe
 from fdbqueue.recipe.keys import QueueKeys, whole
 from fdbqueue.runtime import Waitable
@@ -189,6 +189,14 @@ def test_a_damaged_notice_is_set_aside_with_its_results(
     assert list(found.values) == [b"\xff", whole(b'"a"')]
     for column in (keys.all_notices, keys.all_results):
         assert list(steps.db.get_range(column.start, column.stop)) == []
+
+
+def test_a_handle_tidies_the_line_once_in_a_while(db: Database) -> None:
+    clock = ManualClock()
+    memory = Memory(Database(db.engine, clock))
+    for _ in range(2):
+        assert [memory.is_time_to_tidy() for _ in range(3)] == [True, False, False]
+        clock.advance(limits.LINE_TIDIED_EVERY_S)
 
 
 def test_requests_that_take_their_shares_do_not_conflict(steps: Steps) -> None:

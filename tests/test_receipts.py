@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Queue, limits
-from fdbqueue.calls.once import ATTEMPT, is_stale, run_once, sweep
+from fdbqueue.calls.once import ATTEMPT, LostConflict, is_stale, run_once, sweep
 from fdbqueue.database import run
 from fdbqueue.embedded import batch
 from fdbqueue.errors import PayloadUnreadable, StorageFull
@@ -210,6 +210,19 @@ def test_a_call_that_failed_keeps_its_slot(db: Database, space: Subspace, fdb_mo
         run_once(other, root, lambda tr: tr.set(space.pack(("x",)), b""))
     run_once(other, root, lambda tr: tr.set(space.pack(("x",)), b""))
     assert len(receipts(db, root)) == 2
+
+
+def test_a_call_that_yields_to_a_conflict_leaves_its_slot(
+    db: Database, space: Subspace, fdb_module: ModuleType
+) -> None:
+    """The conflict has changed nothing, so the next call may use the slot."""
+    root, (other, engine) = RootKeys(space), faulty(db, fdb_module.FDBError)
+    for _ in range(3):
+        run_once(other, root, lambda tr: tr.set(space.pack(("x",)), b""))
+        scripted(engine, (NOT_COMMITTED, False))
+        with pytest.raises(LostConflict):
+            run_once(other, root, lambda tr: tr.set(space.pack(("x",)), b""), yield_to_conflict=True)
+    assert len(receipts(db, root)) == 1
 
 
 def test_a_call_with_a_failed_body_leaves_its_slot_to_the_next(db: Database, space: Subspace) -> None:

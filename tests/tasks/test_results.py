@@ -25,7 +25,7 @@ from fdbqueue.errors import (
 from fdbqueue.records.keys import Extra, Record, id_bytes, new_id, record_of, record_to_bytes
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.results import Stored, stored_of
-from tests.support import PATIENCE_S
+from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.partitions import MakeBench as MakeParted
 from tests.tasks.support import Bench, StillClock
 
@@ -243,6 +243,16 @@ def test_a_task_that_has_not_ended_has_no_result_to_forget(bench: MakeBench) -> 
     assert not b.queue.forget_result(b.db, id_)
     b.queue.ack(b.db, b.take(), result=1)
     assert b.queue.result(b.db, id_, 0) == 1
+
+
+def test_a_result_that_is_not_there_to_forget_is_relied_on(bench: MakeBench) -> None:
+    b = bench()
+    b.put("x", result_ttl=60)
+    task, tr = b.take(), begin(b.db)
+    assert not b.queue.forget_result(tr, task.id)
+    b.queue.put(tr, "there was none")
+    b.queue.ack(b.db, task, result=1)
+    assert commit_code(tr) == NOT_COMMITTED
 
 
 def test_a_result_is_used_and_forgotten_in_one_transaction(bench: MakeBench) -> None:
