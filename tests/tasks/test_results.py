@@ -24,7 +24,7 @@ from fdbqueue.errors import (
 )
 from fdbqueue.records.keys import Extra, Record, id_bytes, new_id, record_of, record_to_bytes
 from fdbqueue.tasks.kinds import kind_names
-from fdbqueue.tasks.results import Stored, stored_of
+from fdbqueue.tasks.results import Stored, forget, stored_of
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.partitions import MakeBench as MakeParted
 from tests.tasks.support import Bench, StillClock
@@ -235,6 +235,18 @@ def test_a_forgotten_result_leaves_no_key(bench: MakeBench, result: Any) -> None
     assert not b.queue.forget_result(b.db, id_)
     assert "forget_result" in reason_of(b, id_)
     assert b.queue.result(b.db, other, 0) == 2
+
+
+def test_two_sweeps_of_results_do_not_conflict(bench: MakeBench) -> None:
+    """They clear the same keys, and nothing counts these."""
+    b = bench()
+    for result in (1, LARGE):
+        acked(b, result)
+    b.clock.advance(100)
+    shared, now_us, sweeps = b.queue._shape.shared, b.db.runtime.now_us(), [begin(b.db), begin(b.db)]
+    assert [forget(tr, shared, now_us) for tr in sweeps] == [True, True]
+    assert [commit_code(tr) for tr in sweeps] == [0, 0]
+    assert results_of(b) == []
 
 
 def test_a_task_that_has_not_ended_has_no_result_to_forget(bench: MakeBench) -> None:
