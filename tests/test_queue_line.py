@@ -191,6 +191,18 @@ def test_a_damaged_notice_is_set_aside_with_its_results(
         assert list(steps.db.get_range(column.start, column.stop)) == []
 
 
+def test_a_look_relies_on_the_items_that_it_hands_out(db: Database, space: Subspace) -> None:
+    """Others of the items that it has read may be taken meanwhile."""
+    q = Queue(space)
+    q.enqueue_many(db, range(3))
+    recipe, tr = q._recipe.zero, begin(db)
+    offers = list(recipe.available(tr, 3, 0))
+    recipe.claim(tr, offers[:1])
+    tr.set(recipe.keys.item(offers[0].id), offers[0].value)
+    db.clear(recipe.keys.item(offers[2].id))
+    assert commit_code(tr) == 0
+
+
 def test_a_handle_tidies_the_line_once_in_a_while(db: Database) -> None:
     clock = ManualClock()
     memory = Memory(Database(db.engine, clock))

@@ -401,7 +401,7 @@ def test_values_set_aside_are_listed_in_pages_and_removed_by_id(db: Database, sp
     assert queue.remove_aside(db, [found.id for found in first]) == 2
     assert queue.unreadable(db) == 2
     assert [found.id for found in queue.aside(db, 9)] == [found.id for found in rest]
-    for wrong in (["nonsense"], [5], ["0" * 8]):
+    for wrong in (["nonsense"], [5], ["0" * 8], [rest[0].id] * (limits.VERB_BATCH + 1)):
         with pytest.raises(InvalidArgument):
             queue.remove_aside(db, wrong)
     with pytest.raises(InvalidArgument):

@@ -512,6 +512,24 @@ def test_tasks_judges_deadlines_that_are_not_swept(bench: MakeBench) -> None:
     assert b.queue.tasks(b.db, "t", 9) == b.queue.tasks(b.db, "~", 9) == []
 
 
+def test_a_listing_of_due_tasks_does_not_conflict_with_a_sweep(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DUE_BATCH", 1)  # later pages list those beyond it
+    b = bench("fifottl")
+    for number in range(5):
+        b.put(number, delay=5)
+    b.clock.advance(5)
+    tr, listed, after = begin(b.db), list[Any](), None
+    while not listed or after is not None:
+        page = b.queue.tasks(tr, "r", 2, after=after)
+        listed, after = [*listed, *page], page.next
+    assert sorted(task.data for task in listed) == [*range(5)]
+    b.queue.put(tr, "other")
+    b.sweep()
+    assert commit_code(tr) == 0
+
+
 def test_statistics_of_the_worked_example(bench: MakeBench) -> None:
     b = bench("fifottl")
     ids = [b.put(n) for n in range(5)]

@@ -201,6 +201,16 @@ def test_sessions_of_this_release_do_not_refuse_it(db: Database) -> None:
         upgrade_of(db).require_no_older_sessions()
 
 
+def test_an_opener_that_tells_no_layout_is_of_an_earlier_release(db: Database) -> None:
+    """Its row has a host and a process id."""
+    with fdbqueue.Session(db, "worker-2") as session:
+        openers = RootKeys(DEFAULT_ROOT).openers(session.id)
+        for row in db.get_range(openers.start, openers.stop):
+            db[row.key] = layer.pack(layer.unpack(row.value)[:3])
+        with pytest.raises(OlderSessions, match="worker-2"):
+            upgrade_of(db).require_no_older_sessions()
+
+
 Run = Callable[..., tuple[int, str, str]]
 
 
