@@ -16,7 +16,7 @@ from fdbqueue.codec import codec_named
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import DatabaseClosed
 from fdbqueue.line.decision import Look, Otherwise, Reason
-from fdbqueue.line.keys import Ticket
+from fdbqueue.line.keys import Notice, Ticket, notice_of, notice_value
 from fdbqueue.line.shares import Offer, at_most, free_of, pair, portion_of, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
 from fdbqueue.line.waiting import Memory, Nudge, _is_refused
@@ -189,6 +189,25 @@ def test_a_damaged_notice_is_set_aside_with_its_results(
     assert list(found.values) == [b"\xff", whole(b'"a"')]
     for column in (keys.all_notices, keys.all_results):
         assert list(steps.db.get_range(column.start, column.stop)) == []
+
+
+def test_a_notice_that_is_cut_anywhere_is_damaged() -> None:
+    """A shorter value would be another item."""
+    notice = Notice(7, 2, [(b"id", b"value"), (b"other", b"last")])
+    value = notice_value(notice)
+    assert notice_of(value) == notice
+    whole_ones = [count for count in range(len(value)) if notice_of(value[:count]) is not None]
+    assert [notice_of(value[:count]) for count in whole_ones] == [
+        Notice(7, 2, []),
+        Notice(7, 2, [(b"id", b"value")]),
+    ]
+
+
+def test_a_damaged_key_of_an_overdue_result_stops_no_take(steps: Steps) -> None:
+    steps.queue.enqueue(steps.db, "a")
+    steps.db[steps.line.keys._due + b"\x00"] = b""
+    assert steps.queue.dequeue(steps.db) == "a"
+    assert steps.queue.dequeue(steps.db, timeout=0) is None
 
 
 def test_a_look_relies_on_the_items_that_it_hands_out(db: Database, space: Subspace) -> None:

@@ -297,6 +297,14 @@ def test_a_put_that_did_not_see_a_truncate_conflicts(b: PartitionsBench) -> None
         tr.commit().wait()
 
 
+def test_a_truncate_that_did_not_see_the_first_member_conflicts(b: PartitionsBench) -> None:
+    of, tr = made(b), b.db.create_transaction()
+    b.queue.truncate(tr)
+    of.put(b.db, b.queue, 1)
+    with pytest.raises(engine_errors()):
+        tr.commit().wait()
+
+
 def test_a_truncate_does_not_count_a_member_again(b: PartitionsBench) -> None:
     of = made(b, wait_for_buried=False)
     of.put_many(b.db, b.queue, range(3))

@@ -153,6 +153,20 @@ def test_a_put_that_has_to_wait_conflicts_with_an_end_of_its_key(keyed: Callable
     assert [commit_code(end), commit_code(put)] == [0, NOT_COMMITTED]
 
 
+def test_a_take_passes_all_keys_over_a_lowered_limit(keyed: Callable[..., Bench]) -> None:
+    """No sweep has parked their lanes yet, so their pointers are before that of the key with room."""
+    b = keyed("fifo", 2)
+    keys = range(2 * limits.LANE_TASKS_FIRST)
+    for number in keys:
+        b.put("first", limits={TENANT: number})
+    assert len(b.queue.take_many(b.db, len(keys))) == len(keys)
+    for number in keys:
+        b.put("second", limits={TENANT: number})
+    Limit.set(b.db, TENANT, slots=1, per_key=True)
+    b.put("room", limits={TENANT: "other"})
+    assert b.take().data == "room"
+
+
 def test_an_idle_key_leaves_no_row(keyed: Callable[..., Bench]) -> None:
     b = keyed()
     for named in ({TENANT: "a"}, {TENANT: "a"}, {CALLS: "a"}, {CALLS: "a"}, {CALLS: "a"}):

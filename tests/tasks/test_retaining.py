@@ -146,14 +146,28 @@ def test_an_ended_task_is_kept_for_its_time_only(bench: MakeBench) -> None:
 
 
 def test_looking_at_ended_tasks_conflicts_with_nothing(bench: MakeBench) -> None:
-    b = bench(retain_s=60)
+    b = bench(retain_s=1)
     id_ = b.put("x")
     b.queue.ack(b.db, b.take())
     tr = b.db.create_transaction()
     assert [task.id for task in b.queue.ended_tasks(tr, 9)] == [id_]
+    assert b.queue.ended_task(tr, id_).id == id_
     tr[b"seen"] = b"one"
     b.put("y")
-    b.clock.advance(1)
+    b.clock.advance(2)
+    b.queue.ack(b.db, b.take())
+    b.sweep()
+    assert commit_code(tr) == 0
+
+
+def test_a_sweep_of_ended_tasks_does_not_conflict_with_an_end(bench: MakeBench) -> None:
+    b = bench(retain_s=1)
+    for number in range(2):
+        b.put(number)
+    b.queue.ack(b.db, b.take())
+    b.clock.advance(2)
+    tr = begin(b.db)
+    assert swept(calls_of(b.db, b.queue._shape).parts, b.db.runtime).tidy(tr)
     b.queue.ack(b.db, b.take())
     assert commit_code(tr) == 0
 
