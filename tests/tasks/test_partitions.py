@@ -42,6 +42,18 @@ def test_256_partitions_work(parted: MakeBench) -> None:
     assert sorted(b.taken_data()) == list(range(300))
 
 
+def test_a_kick_does_not_conflict_with_a_change_elsewhere(parted: MakeBench) -> None:
+    """It kicks a task of the first partition that has one, and has looked at both."""
+    b = parted(partitions=2)
+    ids = sorted(b.put_each(range(4)), key=lambda id_: partition_of(id_bytes(id_)))
+    for id_ in (ids[0], ids[-1]):
+        b.queue.bury(b.db, id_)
+    tr = begin(b.db)
+    assert b.queue.kick(tr) == 1
+    b.queue.delete(b.db, ids[-1])
+    assert commit_code(tr) == 0
+
+
 def test_the_present_number_changes_nothing(parted: MakeBench) -> None:
     b = parted(partitions=4)
     before = b.contents()
