@@ -167,6 +167,16 @@ def test_a_take_passes_all_keys_over_a_lowered_limit(keyed: Callable[..., Bench]
     assert b.take().data == "room"
 
 
+def test_two_first_puts_of_a_key_conflict(keyed: Callable[..., Bench]) -> None:
+    """Each makes the pointer of the key."""
+    b = keyed()
+    together = [begin(b.db), begin(b.db)]
+    for number, tr in enumerate(together):
+        b.queue.put(tr, number, limits={TENANT: "a"})
+    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
+    assert b.taken_data() == [0]
+
+
 def test_an_idle_key_leaves_no_row(keyed: Callable[..., Bench]) -> None:
     b = keyed()
     for named in ({TENANT: "a"}, {TENANT: "a"}, {CALLS: "a"}, {CALLS: "a"}, {CALLS: "a"}):
