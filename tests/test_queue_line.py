@@ -191,6 +191,15 @@ def test_a_damaged_notice_is_set_aside_with_its_results(
         assert list(steps.db.get_range(column.start, column.stop)) == []
 
 
+def test_a_request_whose_results_are_lost_is_gone(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", 0)  # results have keys of their own
+    tickets, results = [steps.register() for _ in range(2)], steps.line.keys.all_results
+    steps.queue.enqueue_many(steps.db, ["a", "b"])
+    steps.look(tickets[1], reason=Reason.NEGLECT)
+    steps.db.clear_range(results.start, results.stop)
+    assert steps.look(tickets[0], reason=Reason.NOTICE).outcome is Outcome.GONE
+
+
 def test_a_notice_that_is_cut_anywhere_is_damaged() -> None:
     """A shorter value would be another item."""
     notice = Notice(7, 2, [(b"id", b"value"), (b"other", b"last")])

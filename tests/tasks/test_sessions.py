@@ -25,7 +25,7 @@ from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
 from fdbqueue.unreadable import Unreadable
 from tests.queue_support import registered
-from tests.support import TIMED_OUT, error_code, wait_until
+from tests.support import NOT_COMMITTED, TIMED_OUT, begin, commit_code, error_code, wait_until
 from tests.tasks.support import LONG_S, Bench, StillClock, keeper
 
 MakeBench = Callable[..., Bench]
@@ -101,6 +101,16 @@ def test_an_ended_session_releases_a_task_behind_lapsed_leases(
     b.clock.advance(2)
     session.end()
     assert b.counts("ready", "taken") == (3, 0)
+
+
+def test_a_take_conflicts_with_the_end_of_its_session(bench: MakeBench) -> None:
+    """Otherwise the task would have a holder that nothing ends."""
+    b = bench()
+    b.put("x")
+    session, tr = Session(b.db), begin(b.db)
+    assert b.queue.take(tr, session=session).data == "x"
+    session.end()
+    assert commit_code(tr) == NOT_COMMITTED
 
 
 def test_an_ended_session_takes_nothing_and_ends_once(bench: MakeBench) -> None:

@@ -13,7 +13,7 @@ from fdbqueue.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnknownS
 from fdbqueue.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.kinds import kind_names
-from fdbqueue.tasks.unique import close_windows, without_unique
+from fdbqueue.tasks.unique import arrive, close_windows, without_unique
 from fdbqueue.tasks.unique_puts import tasks_in
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
@@ -100,6 +100,17 @@ def test_a_put_in_a_transaction_sees_the_one_before(b: PartitionsBench) -> None:
     found = body(b.db)
     assert [task.existed for task in found] == [False, True, True]
     assert b.queue.peek(b.db, found[0]).data == 2
+
+
+def test_an_arrival_conflicts_with_a_put_of_its_unique_key(b: PartitionsBench) -> None:
+    """An import gives a task its key only if no other one has it."""
+    earlier = put(b)
+    record = record_of(b.db[record_key(b, earlier)])
+    b.queue.delete(b.db, earlier)
+    tr = b.db.create_transaction()
+    assert arrive(tr, b.queue._shape.shared, [record], b.db.runtime.now_us()) == [record]
+    put(b)
+    assert not commits(tr)
 
 
 def test_two_puts_at_once_make_one_task(b: PartitionsBench) -> None:
