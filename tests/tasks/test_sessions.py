@@ -526,6 +526,16 @@ def test_the_sessions_of_others_are_counted_up_to_a_bound(
     assert run(b.db, lambda tr: count_others(tr, KEYS, mine, now_us)) == others
 
 
+def test_a_keeper_shares_its_sweeps_with_those_of_others(bench: MakeBench) -> None:
+    """The more there are, the longer is its pause between two sweeps."""
+    b = bench()
+    other = fdbqueue.Database(b.db.engine, b.clock)
+    for _ in range(2):
+        Session(other)
+    keeper(b.db).tick()
+    assert keeper(b.db).sharers == 3
+
+
 def test_a_question_of_a_keeper_does_not_wait_for_ever(bench: MakeBench) -> None:
     b = bench()
 
