@@ -19,9 +19,10 @@ from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Notice, Ticket, notice_of, notice_value
 from fdbqueue.line.shares import Offer, at_most, free_of, pair, portion_of, within
 from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
-from fdbqueue.line.waiting import Memory, Nudge, _is_refused
+from fdbqueue.line.waiting import Memory, Nudge, Place, _is_refused
 from fdbqueue.recipe.items import COUNTER, Recipe
-from fdbqueue.recipe.keys import QueueKeys, whole
+from fdbqueue.recipe.keys import QueueKeys, payload_bytes, split, whole
+from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Waitable
 from tests.queue_support import registered_by
 from tests.support import (
@@ -229,6 +230,18 @@ def test_a_look_relies_on_the_items_that_it_hands_out(db: Database, space: Subsp
     tr.set(recipe.keys.item(offers[0].id), offers[0].value)
     db.clear(recipe.keys.item(offers[2].id))
     assert commit_code(tr) == 0
+
+
+def test_a_new_request_is_not_renewed_at_once(steps: Steps, space: Subspace) -> None:
+    """It has been registered with its whole time."""
+    clock = ManualClock()
+    db = Database(steps.db.engine, clock)
+    place = Place(db, RootKeys(space[1]), steps.line, 1, b"", Nudge(), Memory(db), is_named=False)
+    assert 0 < place._renew_at - clock.monotonic() <= 2 * limits.REQUEST_RENEW_S
+
+
+def test_the_bytes_of_an_item_are_those_of_its_payload() -> None:
+    assert [payload_bytes(value) for value in (whole(b"abc"), split(2, 200_000))] == [3, 200_000]
 
 
 def test_a_handle_tidies_the_line_once_in_a_while(db: Database) -> None:
