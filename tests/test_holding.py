@@ -8,6 +8,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import limits
+from fdbqueue.line.staging import Outcome, Turn
 from fdbqueue.recipe.queue import Queue
 from tests.queue_support import FATES, faulty
 from tests.support import ManualClock
@@ -98,6 +99,18 @@ def test_an_item_of_a_dead_holder_returns_to_its_place(
     assert queue.dequeue(timed) == "c"
 
 
+def test_a_crowded_line_returns_the_items_of_a_dead_holder(
+    timed: fdbqueue.Database, queue: Queue, clock: ManualClock
+) -> None:
+    """In a crowd each take goes to the line at once, and always finds an item of its own there."""
+    queue.enqueue_many(timed, list("abc"))
+    assert queue.holder(timed).hold(1) == ["a"]
+    clock.advance(OVERDUE_S)
+    memory = queue._calls_of(timed)._narrow._memory  # type: ignore[attr-defined]
+    memory.note(Turn(Outcome.SERVED, ["x"], crowd=limits.CROWD_MIN))
+    assert queue.dequeue(timed) == "a"
+
+
 def test_settling_too_late_says_so_and_removes_nothing(
     timed: fdbqueue.Database, queue: Queue, clock: ManualClock
 ) -> None:
@@ -129,6 +142,17 @@ def test_clear_removes_held_items(db: fdbqueue.Database, queue: Queue) -> None:
     assert not holder.settle(shown=0)
     assert queue.size(db) == 0
     assert queue.items(db, 10) == []
+
+
+def test_clear_removes_values_held_from_partitions(db: fdbqueue.Database, space: Subspace) -> None:
+    """They lie in the line that all partitions share."""
+    queue = Queue.named(db, "q", partitions=2, root=space["root"])
+    queue.enqueue_many(db, list("ab"))
+    holder = queue.holder(db)
+    assert holder.hold(1) == ["a"]
+    queue.clear(db)
+    assert not holder.settle(shown=0)
+    assert (queue.dequeue(db), queue.size(db)) == (None, 0)
 
 
 def test_waiting_ends_when_something_comes(db: fdbqueue.Database, queue: Queue) -> None:

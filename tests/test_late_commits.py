@@ -14,13 +14,15 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue, TaskQueue
 from fdbqueue.calls.once import run_once
+from fdbqueue.database import run
 from fdbqueue.errors import DatabaseClosed, WaitStopped
+from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.keys import LineKeys
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import Event
-from tests.queue_support import Quiet
+from tests.queue_support import Quiet, registered
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
 
 CLUSTER_VERSION_CHANGED = 1039
@@ -174,6 +176,35 @@ def test_a_late_registration_leaves_no_request(
     client.close()
     if end == "close":
         closing.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_an_item_for_a_late_registration_is_not_lost(
+    db: Database, fdb_module: ModuleType, space: Subspace, interrupted: bool
+) -> None:
+    """Another process serves the request before its owner knows that it is in the line."""
+    engine = LateEngine(db.engine, fdb_module.FDBError, "before", REGISTERS)
+    client = Database(engine, Quiet())  # type: ignore[arg-type]  # options are never asked for
+    queue = Queue(space[0], root=space[1])
+    line = queue._recipe.zero.line
+
+    def serve() -> None:
+        queue.enqueue_many(db, ["its item", "another"])
+        now_us = db.runtime.now_us()
+        server = registered(db, line, b"the server's", now_us)
+        assert run(db, lambda tr: line.look(tr, server, Look(now_us, Reason.NEGLECT))).answers == ["another"]
+        if interrupted:
+            raise Interrupted
+
+    engine.ends = serve
+    if interrupted:
+        with pytest.raises(Interrupted):
+            queue.dequeue(client, timeout=PATIENCE_S)
+    else:
+        assert queue.dequeue(client, timeout=PATIENCE_S) == "its item"
+    assert list(queue.items(db, 9)) == ["its item"] * interrupted
+    assert list(db.get_range_startswith(line.keys.prefix)) == []
+    client.close()
 
 
 @pytest.mark.parametrize("moment", ["before", "during"])

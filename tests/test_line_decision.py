@@ -156,6 +156,13 @@ def test_dead_requests_are_removed_although_no_item_is_there():
     assert decision == Take([], [DEAD], 0)
 
 
+@pytest.mark.parametrize("reason", [Reason.ARRIVAL, Reason.SIGNAL, Reason.RENEWAL])
+def test_a_request_that_sees_only_dead_ones_removes_them(reason):
+    """None of those would, and no live request ahead is known."""
+    seen = replace(given(FAR_BACK, 0, tidied=Tidied.NO_CHANGE), live=[], dead=[DEAD])
+    assert decide(seen, look(reason)) == Take([], [DEAD], 0)
+
+
 def test_a_request_takes_no_more_items_than_it_still_wants():
     three = Ticket(MINE.stamp, MINE.rid, 3)
     seen = replace(given(FIRST), mine=three, live=[three, BEHIND])

@@ -23,8 +23,9 @@ from fdbqueue.errors import DamagedElement, PayloadMismatch, PayloadUnreadable, 
 from fdbqueue.recipe.keys import SPLIT, QueueKeys, split_sizes
 from fdbqueue.records.keys import TaskKeys, record_of, record_to_bytes
 from fdbqueue.unreadable import Unreadable
+from tests.persistent.support import Running
 from tests.queue_support import FATES, faulty
-from tests.support import begin, commit_code
+from tests.support import PATIENCE_S, begin, commit_code, wait_until
 
 LARGE = "x" * 200_000
 
@@ -99,6 +100,17 @@ def test_a_damaged_item_is_set_aside_and_the_next_one_taken(
     assert plain.unreadable(db) == 0
 
 
+@pytest.mark.parametrize("contended", ["simple", "staged"])
+def test_a_wait_goes_on_behind_a_damaged_value(db: Database, space: Subspace, contended: str) -> None:
+    queue = Queue(space[1], contended=contended, root=space[0])
+    queue.enqueue(db, "bad")
+    overwrite(b"\x00{")(db, queue)
+    waiting = Running(lambda: queue.dequeue(db, timeout=PATIENCE_S))
+    wait_until(lambda: queue.unreadable(db) == 1)
+    queue.enqueue(db, "good")
+    assert waiting.result() == "good"
+
+
 @pytest.mark.parametrize("fate", FATES)
 def test_a_removal_tells_its_number_after_any_result_of_commits(
     db: Database, plain: Queue, fdb_module: ModuleType, fate: str
@@ -139,6 +151,17 @@ def test_an_item_of_another_type_is_passed_over(db: Database, space: Subspace, h
     assert (plain.size(db), plain.unreadable(db)) == (1, 0)
     assert plain.dequeue(db) == {"y": 1}
     assert typed.dequeue(db) is None
+
+
+def test_items_passed_over_in_one_partition_hide_no_other(db: Database, space: Subspace) -> None:
+    """A take in a transaction looks at one partition first, and its error is not yet an answer."""
+    plain, typed = (Queue.named(db, "q", partitions=2, type=type_, root=space) for type_ in (None, Point))
+    plain.enqueue(db, {"y": 1})
+    points = [Point(number) for number in range(3 * limits.TAKES_PER_VISIT)]  # each partition has its turn
+    plain.enqueue_many(db, [{"x": point.x} for point in points])
+    assert [run(db, typed.dequeue) for _ in points] == points
+    with pytest.raises(PayloadMismatch):
+        run(db, typed.dequeue)
 
 
 def test_a_handle_with_the_wrong_codec_moves_nothing(db: Database, space: Subspace) -> None:

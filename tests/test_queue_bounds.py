@@ -2,6 +2,7 @@
 
 import time
 from types import ModuleType
+from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -13,7 +14,9 @@ from fdbqueue.line.keys import Due as DueResults
 from fdbqueue.line.staging import DEADLINE_US
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys, suffix, whole
-from tests.queue_support import FaultyEngine, faulty
+from tests.persistent.support import Running
+from tests.queue_support import FaultyEngine, faulty, registered
+from tests.support import wait_until
 
 LONG = 1000
 READS_MAX = 4 * limits.SERVE_MAX + limits.RESULTS_RETURNED_MAX
@@ -58,6 +61,27 @@ def test_a_page_that_is_cut_short_by_its_bytes_has_a_next_one(
     assert list(first) == values[:2]
     assert list(queue.items(db, 10, after=first.next)) == values[2:]
     assert first.next is not None
+
+
+def test_a_batch_beside_the_line_tells_no_call_nothing(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction has no room for the items of both calls."""
+    queue, joined = Queue(space[0], root=space[1]), list[Running]()
+    takes = queue._calls_of(db)._narrow._takes  # type: ignore[attr-defined]
+    claim = takes.claim
+
+    def claim_when_another_has_joined(*bounds: int) -> Any:
+        if not joined:
+            joined.append(Running(lambda: queue.dequeue(db)))
+            wait_until(lambda: len(takes._pending) == 2)
+        return claim(*bounds)
+
+    registered(db, queue._recipe.zero.line, b"another's", db.runtime.now_us())
+    queue.enqueue_many(db, [letter * 30 for letter in "abc"])
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 40)
+    monkeypatch.setattr(takes, "claim", claim_when_another_has_joined)
+    assert [queue.dequeue(db), joined[0].result()] == ["b" * 30, "c" * 30]
 
 
 def test_a_line_full_of_the_dead(

@@ -174,9 +174,10 @@ class SimpleCalls:
             while True:
                 look = self._take(1, watch=True)
                 left = until - self._runtime.monotonic()
-                if look.watch is None:
+                if look.values:
                     return look.values
-                waiter.sleep([look.watch], min(left, limits.LOOK_EVERY_S))
+                if look.watch is not None:
+                    waiter.sleep([look.watch], min(left, limits.LOOK_EVERY_S))
                 if left <= 0:
                     return ()
 
@@ -196,3 +197,4 @@ class SimpleLook:
 
     values: Sequence[Any]
     watch: Future | None
+    """None also for a take without an item that has set a damaged one aside: take again at once."""

@@ -7,8 +7,10 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, TaskQueue, transactional
-from fdbqueue.errors import RepartitionNotCommitted
+from fdbqueue import Database, Queue, TaskQueue, transactional, verify
+from fdbqueue.errors import QueueDropped, RepartitionNotCommitted
+from fdbqueue.registry.registry import Registry
+from tests.support import NOT_COMMITTED, begin, commit_code
 
 Made = tuple[Any, Callable[..., Any]]
 RETRIES = 9
@@ -67,6 +69,39 @@ def test_a_repartition_in_a_transaction_is_followed(db: Database, made: Made) ->
     transactional(retry_limit=RETRIES)(queue.repartition)(db, 4)
     put(db, 1)
     assert counts(queue)(db) == 4
+
+
+def test_the_end_of_a_partition_conflicts_with_an_enqueue(db: Database, space: Subspace) -> None:
+    """The enqueue goes by the plan before, which has that partition."""
+    queue = Queue.named(db, "q", partitions=4, root=space)
+    ending = begin(db)
+    for value in range(4):
+        queue.enqueue(db, value)
+    queue.repartition(ending, 1)
+    assert commit_code(ending) == NOT_COMMITTED
+    assert queue.size(db) == 4
+
+
+def test_a_repartition_changes_no_later_queue_of_the_name(db: Database, space: Subspace) -> None:
+    old = Queue.named(db, "q", root=space)
+    Registry(space).drop(db, "q")
+    later = Queue.named(db, "q", root=space)
+    with pytest.raises(QueueDropped):
+        old.repartition(db, 3)
+    assert len(later.partitions(db)) == 1
+
+
+def test_a_partition_that_ends_leaves_no_key(db: Database, space: Subspace) -> None:
+    """Its flag is there until a take finds nothing."""
+    queue = Queue.named(db, "q", partitions=4, root=space)
+    for value in range(4):
+        queue.enqueue(db, value)
+    for _ in range(4):
+        queue.dequeue(db)
+    queue.repartition(db, 1)
+    assert len(queue.partitions(db)) == 1
+    assert verify(db, queue, root=space).findings == ()
+    assert queue.peek(db, "nothing") == "nothing"
 
 
 def test_a_restored_plan_needs_no_later_commit(db: Database, space: Subspace, made: Made) -> None:

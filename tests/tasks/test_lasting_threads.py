@@ -205,6 +205,45 @@ def test_heartbeats_go_on_between_batches_of_dead_sessions(
     assert not {session.id for session in dead} & set(keys_of_beats(b))
 
 
+def test_a_heartbeat_without_an_answer_holds_up_no_other(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = bench()
+    first, second = (Session(b.db, ttr=TTR_S) for _ in range(2))
+    monkeypatch.setattr(first, "beat", fail_with(StorageFull(path="full")))
+    b.clock.advance(TTR_S / 2)
+    with pytest.raises(StorageFull):
+        keeper(b.db).tick()
+    left_s = deadline_of(b.db[KEYS.heartbeat(second.id)]) / 1_000_000 - b.clock.now()
+    assert left_s == TTR_S
+
+
+def test_a_queue_without_an_answer_holds_up_no_other(bench: MakeBench) -> None:
+    """The next round begins with the others."""
+    b, broken = bench(), Broken("tidy", StorageFull(path="full"))
+    keeper(b.db).look_after(broken)
+    queue = TaskQueue.create(b.db, "other", "fifottl")
+    queue.put(b.db, "x", delay=1)
+    b.clock.advance(2)
+    for _ in range(2):
+        with pytest.raises(StorageFull):
+            keeper(b.db).tick()
+    assert queue.statistics(b.db)["tasks"]["ready"] == 1
+
+
+def test_every_queue_is_swept_however_many_there_are(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fdbqueue.limits, "QUEUES_PER_TRANSACTION", 2)
+    b = bench()
+    queues = [TaskQueue.create(b.db, str(number), "fifottl") for number in range(5)]
+    for queue in queues:
+        queue.put(b.db, "x", delay=1)
+    b.clock.advance(2)
+    keeper(b.db).tick()
+    assert [queue.statistics(b.db)["tasks"]["ready"] for queue in queues] == [1] * 5
+
+
 def test_dead_sessions_end_although_a_queue_cannot_be_swept(bench: MakeBench) -> None:
     b, broken = bench(), Broken("tidy", StorageFull(path="full"))
     dead = Session(b.db, ttr=1)

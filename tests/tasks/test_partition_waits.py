@@ -65,6 +65,21 @@ def test_a_put_that_waits_for_room_is_woken_at_once(
     assert clock.now() == began
 
 
+@pytest.mark.parametrize("partitions", [1, PARTITIONS])
+def test_a_repartition_prolongs_no_wait(parted: MakeBench, clock: Meanwhile, partitions: int) -> None:
+    """A wait that began without partitions goes on with them, for the rest of its time."""
+    b = parted()
+    queue = Queue.named(b.db, "items", partitions=partitions, root=b.root)
+
+    def repartition() -> None:
+        clock.advance(59)
+        queue.repartition(b.db, 3)
+
+    clock.meanwhile, began = repartition, clock.now()
+    assert queue.dequeue(b.db, timeout=60) is None
+    assert 60 <= clock.now() - began < 61
+
+
 def made(b: Any, **options: Any) -> Queue:
     return Queue.named(b.db, "items", partitions=PARTITIONS, root=b.root, **options)
 

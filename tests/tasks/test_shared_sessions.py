@@ -1,5 +1,6 @@
 """Openers of one session name share the session: it ends when the last of them ends or dies."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,8 @@ from fdbqueue.errors import InvalidArgument, UnknownSession
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.ending import end_the_dead
 from fdbqueue.sessions.keeper import Keeper
+from fdbqueue.sessions.kept import Kept
+from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
 from tests.tasks.support import Bench, StillClock
 
 MakeBench = Callable[..., Bench]
@@ -35,6 +38,16 @@ def test_openers_share_one_session_and_its_tasks(bench: MakeBench) -> None:
     id_ = b.put(1)
     b.queue.take(b.db, 0, session=first)
     assert b.queue.ack(b.db, id_, session=second).data == 1
+
+
+def test_a_transaction_from_before_an_opening_conflicts(bench: MakeBench) -> None:
+    """It does not see the session, which is not over for that: its retry sees it."""
+    b = bench()
+    b.put(1)
+    early = begin(b.db)
+    session = opener(b)
+    assert len(b.queue.take_many(early, 1, session=session)) == 1
+    assert (commit_code(early), session.lost) == (NOT_COMMITTED, False)
 
 
 def test_no_opener_is_lost_because_another_one_came(bench: MakeBench) -> None:
@@ -198,6 +211,38 @@ def test_closing_a_database_leaves_the_session_to_other_openers(bench: MakeBench
     assert b.counts("taken") == (1,)
     second._database.close()
     assert b.counts("ready") == (1,)
+
+
+def test_closing_ends_a_session_that_is_being_opened(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stored, and its keeper does not know it yet."""
+    b = bench()
+    before, keep = rows(b), Keeper.keep
+    db = Database(b.db.engine, b.clock)
+    closing = threading.Thread(target=db.close)
+
+    def keep_while_it_closes(keeper: Keeper, session: Kept) -> None:
+        closing.start()
+        wait_until(lambda: not closing.is_alive() or is_waited_for())
+        keep(keeper, session)
+
+    def is_waited_for() -> bool:
+        return db._waiters._left is not None and bool(db._waiters._inside)
+
+    monkeypatch.setattr(Keeper, "keep", keep_while_it_closes)
+    Session(db, name=NAME)
+    closing.join(PATIENCE_S)
+    assert rows(b) == before
+
+
+def test_an_opener_keeps_the_parts_of_a_newer_release(bench: MakeBench) -> None:
+    """They stand behind those of this release, in the record that all openers share."""
+    b = bench()
+    key = KEYS.session(opener(b).id)
+    b.db[key] = layer.pack((*layer.unpack(b.db[key]), "newer", 7))
+    opener(b, ttr=60)
+    assert layer.unpack(b.db[key])[2:] == (60_000_000, "newer", 7)
 
 
 def test_a_session_of_an_earlier_release_goes_on(bench: MakeBench, clock: StillClock) -> None:

@@ -10,8 +10,10 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Session, TaskQueue
-from fdbqueue.errors import QueueBusy, QueueFull
+from fdbqueue import Database, Queue, Session, TaskQueue
+from fdbqueue.errors import QueueBusy, QueueFull, WaitStopped
+from fdbqueue.line import waiting as waiting_module
+from fdbqueue.line.staging import Line
 from tests.persistent.support import Running
 from tests.queue_support import Quiet
 from tests.support import PATIENCE_S
@@ -163,6 +165,43 @@ def test_a_take_that_waits_in_vain_gives_nothing_in_time(make: MakeQueue, db: Da
     assert queue.take(db, -1) is None
     assert queue.take_many(db, 3, 0.1) == []
     assert queue.statistics(db)["calls"]["take"] == 0
+
+
+def test_a_stop_just_before_a_sleep_ends_it(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The length of the sleep is known by then."""
+    queue, stop = Queue(space[0], root=space[1]), db.runtime.event()
+
+    def stop_and_look(_: Any) -> bool:
+        stop.set()
+        return False
+
+    monkeypatch.setattr(waiting_module, "_is_refused", stop_and_look)
+    waiting = Running(lambda: queue.dequeue(db, timeout=LONG_S, stop=stop))
+    with pytest.raises(WaitStopped):
+        waiting.result()
+
+
+def test_a_call_out_of_time_takes_an_item_that_is_there(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request of its process is busy: another call leads."""
+    queue, look = Queue(space[0], root=space[1]), Line.look
+    looking, go_on = threading.Event(), threading.Event()
+
+    def look_later(*arguments: Any) -> Any:
+        looking.set()
+        assert go_on.wait(PATIENCE_S)
+        return look(*arguments)
+
+    monkeypatch.setattr(Line, "look", look_later)
+    leader = Running(lambda: queue.dequeue(db, timeout=LONG_S))
+    assert looking.wait(PATIENCE_S)
+    queue.enqueue_many(db, ["of the request", "left"])
+    found = queue.dequeue(db, timeout=0.001)
+    go_on.set()
+    assert (leader.result(), found) == ("of the request", "left")
 
 
 def test_drop_is_refused_while_a_call_waits(make: MakeQueue, db: Database) -> None:
