@@ -90,15 +90,6 @@ def test_an_end_does_not_wait_for_openers_that_are_dead(bench: MakeBench) -> Non
     assert b.counts("ready") == (1,)
 
 
-def test_an_opening_keeps_the_parts_of_a_newer_release(bench: MakeBench) -> None:
-    """They follow those of the record that are known here."""
-    b = bench()
-    key = KEYS.session(opener(b).id)
-    b.db[key] += layer.pack(("newer",))
-    opener(b)
-    assert layer.unpack(b.db[key])[-1] == "newer"
-
-
 def test_the_session_dies_with_the_last_heartbeat_of_any_opener(bench: MakeBench) -> None:
     b = bench()
     dead, last = opener(b), opener(b)
