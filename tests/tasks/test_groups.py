@@ -564,11 +564,12 @@ def test_puts_of_members_do_not_conflict(b: PartitionsBench) -> None:
     assert counts(b, of) == (0, 0, 3)
 
 
-def test_a_put_that_did_not_see_a_close_conflicts(b: PartitionsBench) -> None:
+@pytest.mark.parametrize("end", ["close", "cancel"])
+def test_a_put_that_did_not_see_an_end_of_its_group_conflicts(b: PartitionsBench, end: str) -> None:
     of = made(b)
     tr = b.db.create_transaction()
     of.put(tr, b.queue, 1)
-    of.close(b.db)
+    getattr(of, end)(b.db)
     with pytest.raises(engine_errors()):
         tr.commit().wait()
 
