@@ -3,7 +3,16 @@
 A pointer at it holds the damaged bytes. Takers cannot read these either, and mend the task, or set it aside.
 """
 
-from fdbqueue.records.keys import INDEX_BYTES, NEVER_US, NUMBER, Record, id_in, record_to_bytes, sound_record
+from fdbqueue.records.keys import (
+    ID_BYTES,
+    INDEX_BYTES,
+    NEVER_US,
+    NUMBER,
+    Record,
+    id_in,
+    record_to_bytes,
+    sound_record,
+)
 from fdbqueue.seam import KeyValue
 from fdbqueue.task import TaskState
 
@@ -36,4 +45,5 @@ def stored(record: Record) -> bytes:
 
 def _priority_in(place: bytes) -> int:
     """The priority with which some places begin. A place ends in an id, perhaps with an index before it."""
-    return int(NUMBER.unpack(place[: NUMBER.size])[0]) if len(place) % INDEX_BYTES == NUMBER.size else 0
+    has_priority = (len(place) - ID_BYTES) % INDEX_BYTES == NUMBER.size
+    return int(NUMBER.unpack(place[: NUMBER.size])[0]) if has_priority else 0

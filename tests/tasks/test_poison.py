@@ -271,6 +271,18 @@ def test_a_damaged_entry_of_a_key_is_met_in_its_turn(db: Database, queue: TaskQu
     assert [found.values for found in queue.aside(db, 9)] == [[b"\xff damaged"] * 2] * 2 * is_lost
 
 
+@pytest.mark.parametrize("pri", [0, 5])
+def test_a_damaged_entry_of_a_key_keeps_its_priority(db: Database, space: Subspace, pri: int) -> None:
+    queue = TaskQueue.create(db, "q", "utubettl", root=space)
+    ids = [id_bytes(queue.put(db, name, key="k", pri=pri).id) for name in "abc"]
+    db[records_of(db, queue, ids[1])[1].key] = b"\xff damaged"
+    given = []
+    while task := queue.take(db, 0):
+        given.append(task.data)
+        queue.ack(db, task)
+    assert given == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("state", ["z", "-"])
 def test_a_record_in_no_state_counts_as_damaged(db: Database, queue: TaskQueue, state: str) -> None:
     id_, good = put(db, queue, "bad"), put(db, queue, "good")

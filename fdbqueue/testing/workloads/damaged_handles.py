@@ -160,11 +160,11 @@ class Tasks(Handle):
         super().__init__(q, q.contents.range())
 
     def put(self, tr: Any, texts: Sequence[str]) -> None:
-        if not self.is_keyed:
-            self.q.put_many(tr, texts)
-            return
         for text in texts:
-            self.q.put(tr, text, key=key_of(text))
+            options: dict[str, Any] = {"key": key_of(text)} if self.is_keyed else {}
+            if self.q.kind.endswith("ttl"):
+                options["pri"] = len(text) % 5
+            self.q.put(tr, text, **options)
 
     def take(self, tr: Any, count: int) -> list[Any]:
         return [*self.q.take_many(tr, count)]
