@@ -300,6 +300,20 @@ def test_a_damaged_item_of_a_fair_queue_is_set_aside(
     assert (queue.size(db), queue.unreadable(db), len(queue.aside(db, 9))) == (0, 2, 2)
 
 
+def test_a_large_item_beside_a_damaged_one_leaves_no_piece(db: Database, space: Subspace) -> None:
+    """Calls of two threads share a transaction."""
+    queue, keys = fair_of(space), TaskKeys(space[1])
+    for item in (LARGE, "ab"):
+        queue.put(db, item)
+    for row in db.get_range(space[1].key(), space[1].key() + b"\xff"):
+        if b'"ab"' in row.value:
+            db[row.key] = row.value.replace(b'"ab"', b"{{{{")
+    found = run(db, lambda tr: queue._items.taker.take(tr, 2, b"", 0).values)
+    assert [handed.item for handed in found] == [LARGE]
+    assert (queue.size(db), queue.unreadable(db)) == (0, 1)
+    assert list(db.get_range(keys._payload, keys.taken.start)) == []
+
+
 def test_a_damaged_entry_of_a_fair_queue_is_met_in_its_turn(db: Database, space: Subspace) -> None:
     queue, keys = FairQueue(space[1], key=lambda _: 0, root=space[0]), TaskKeys(space[1])
     for item in "abc":
@@ -338,6 +352,20 @@ def test_a_fair_queue_passes_over_an_item_of_another_type(db: Database, space: S
     with pytest.raises(PayloadMismatch):
         typed.get(db)
     assert plain.get(db) == {"y": 1}
+
+
+def test_a_page_of_damaged_items_is_not_the_last(db: Database, space: Subspace) -> None:
+    queue, keys = fair_of(space), TaskKeys(space[1])
+    for item in ("a", "bb", "ccc"):
+        queue.put(db, item)
+    for row in list(db.get_range(keys.tasks.start, keys.tasks.stop))[:2]:
+        db[row.key] = b"damaged"
+    listed, pages, after = list[Any](), 0, None
+    while not pages or after is not None:
+        page = queue.snapshot(db, 1, after=after)
+        listed += [*page.round, *(item for _, line in page.lines for item in line)]
+        pages, after = pages + 1, page.next
+    assert (listed, pages) == (["ccc"], 3)
 
 
 def test_an_orphaned_entry_of_a_fair_queue_is_set_aside(db: Database, space: Subspace) -> None:

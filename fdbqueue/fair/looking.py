@@ -8,7 +8,7 @@ from fdb import tuple as layer
 from fdbqueue import limits
 from fdbqueue.fair.items import FairItems
 from fdbqueue.page import no_place, place_bytes, place_text, within_bytes
-from fdbqueue.records.keys import ID_BYTES, Record, sound_record
+from fdbqueue.records.keys import ID_BYTES, Record, id_in, sound_record
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.tasks_of import ask_payloads
 from fdbqueue.unreadable import shown
@@ -34,29 +34,33 @@ def snapshot(tr: Transaction, items: FairItems, limit: int, after: str | None) -
     Reads, by snapshot: `limit` + 1 items, the head of the round, limits.BATCH_BYTES_MAX of payloads.
     Raises: InvalidArgument.
     """
-    records, more = _records(tr, items, limit, _place(after))
+    records, last = _records(tr, items, limit, _place(after))
     asked = ask_payloads(tr, items.keys, records)
     this_round = [record.id for record in items.looking.of_this_round(tr, limits.BATCH_ITEMS_MAX)]
     there = {record.id: shown(items.codec, payload) for record, payload in zip(records, asked, strict=True)}
     of_round = [id_ for id_ in this_round if id_ in there]
     left = [record for record in records if record.id not in of_round]
     found = FairSnapshot([there[id_] for id_ in of_round], list(_by_key(left, there)))
-    found.next = place_text(records[-1].id) if more else None
+    found.next = None if last is None else place_text(last)
     return found
 
 
-def _records(tr: Transaction, items: FairItems, limit: int, after: bytes | None) -> tuple[list[Record], bool]:
-    """The records of a page, and true if there are more behind them."""
+def _records(
+    tr: Transaction, items: FairItems, limit: int, after: bytes | None
+) -> tuple[list[Record], bytes | None]:
+    """The records of a page, and the id of the last item that it has read; None if that is the last one of
+    all. Damaged records are left out.
+    """
     tasks = items.keys.tasks
     start = tasks.start if after is None else items.keys.task(after) + b"\x00"
     check = items.guard(tr)
     found = tr.snapshot.get_range(start, tasks.stop, limit=limit + 1).to_list()
     check()
-    read = [sound_record(entry.value, entry.key[len(tasks.start) :]) for entry in found]
-    records = [record for record in read if record is not None]
-    count = min(limit, within_bytes([record.size_bytes for record in records]))
-    more = count < len(records) or len(found) > limit
-    return records[:count], more and bool(records)
+    read = [(id_in(entry.key), sound_record(entry.value, id_in(entry.key))) for entry in found]
+    sizes = [0 if record is None else record.size_bytes for _, record in read[:limit]]
+    count = within_bytes(sizes)
+    records = [record for _, record in read[:count] if record is not None]
+    return records, read[count - 1][0] if count < len(found) else None
 
 
 def _place(after: str | None) -> bytes | None:

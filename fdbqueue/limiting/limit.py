@@ -133,10 +133,12 @@ class Limit:
         Conflicts: none.
         Round trips: 1 for each limits.LIMITS_READ_TOGETHER limits.
         """
-        keys, found = RootKeys(root), list[Limit]()
-        while more := run(db, partial(_listed, keys=keys, after=found[-1].name if found else None)):
+        keys, found, after = RootKeys(root), list[Limit](), None
+        while True:
+            more, after = run(db, partial(_listed, keys=keys, after=after))
             found += more
-        return found
+            if after is None:
+                return found
 
     @classmethod
     def delete(cls, db: DatabaseOrTransaction, name: str, *, root: Any = DEFAULT_ROOT) -> None:
@@ -270,7 +272,8 @@ def _open(tr: Transaction, keys: LimitKeys) -> Limit:
     return _limit_of(state, runtime_of(tr).now_us(), total.value, holders())
 
 
-def _listed(tr: Transaction, keys: RootKeys, after: str | None) -> "list[Limit]":
+def _listed(tr: Transaction, keys: RootKeys, after: str | None) -> "tuple[list[Limit], str | None]":
+    """The next limits that can be read, and the name of the last one that was; None at the end."""
     start = keys.limits.start if after is None else LimitKeys(keys.prefix, after).row + b"\x00"
     few = limits.LIMITS_READ_TOGETHER
     rows = writable(tr).snapshot.get_range(start, keys.limits.stop, limit=few).to_list()
@@ -278,9 +281,10 @@ def _listed(tr: Transaction, keys: RootKeys, after: str | None) -> "list[Limit]"
     each = [LimitKeys(keys.prefix, name) for name in names]
     asked = [(ask_by_snapshot(tr.snapshot, one), tr.snapshot.get(one.total)) for one in each]
     now_us = runtime_of(tr).now_us()
-    return [
+    found = [
         _limit_of(state, now_us, total.value) for reply, total in asked if (state := reply()).rule is not None
     ]
+    return found, names[-1] if names and len(rows) == few else None
 
 
 def _delete(tr: Transaction, keys: LimitKeys) -> None:

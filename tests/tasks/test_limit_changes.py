@@ -1,0 +1,123 @@
+"""Changes of limits beside starts, and starts in several places: no slot and no token is lost or doubled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Database, Limit, limits, verify
+from fdbqueue.limiting.keys import LimitKeys
+from fdbqueue.records.keys import id_bytes
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from tests.partitions.support import key_in
+from tests.support import NOT_COMMITTED, begin, commit_code
+from tests.tasks.support import Bench, StillClock
+
+TENANT, CALLS = "tenant", "calls"
+
+
+@pytest.fixture
+def rate(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+    """A bench of a queue under a limit of starts: `rate(10, 100, 5)`."""
+
+    def make(rate: int, per: float, burst: int, kind: str = "fifo", **options: Any) -> Bench:
+        Limit.set(still_db, CALLS, rate=rate, per=per, burst=burst)
+        return Bench(still_db, clock, kind, limits=[CALLS], **options)
+
+    return make
+
+
+@pytest.fixture
+def keyed(still_db: Database, clock: StillClock) -> Bench:
+    """A bench of a queue with tasks that name limits with keys."""
+    Limit.set(still_db, TENANT, slots=1, per_key=True)
+    Limit.set(still_db, CALLS, rate=1, per=10, burst=3, per_key=True)
+    return Bench(still_db, clock, "fifottl", task_limits=[TENANT, CALLS])
+
+
+def test_a_change_of_a_rate_conflicts_with_a_start(rate: Callable[..., Bench]) -> None:
+    """The change pours the tokens that it has read, and would give back the one of the start."""
+    b = rate(10, 100, 5)
+    b.put("x")
+    tr = begin(b.db)
+    Limit.set(tr, CALLS, rate=20, per=100, burst=5)
+
+    assert b.take() is not None
+
+    assert commit_code(tr) == NOT_COMMITTED
+    assert Limit.open(b.db, CALLS).free == 4
+
+
+def test_a_take_from_two_partitions_uses_a_token_for_each_task(
+    rate: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.partitions.homes.Homes.next", lambda *_: 2)  # there is no task
+    b = rate(10, 100, 10, "utube", partitions=3)
+    for partition in range(2):
+        b.put(partition, key=key_in(partition, 3))
+    b.clock.advance(50)  # the bucket is full since then
+
+    assert len(b.queue.take_many(b.db, 2, session=b.session)) == 2
+
+    assert Limit.open(b.db, CALLS).free == 8
+
+
+def test_the_next_token_is_the_first_of_any_cell(rate: Callable[..., Bench]) -> None:
+    """A limit has a cell for each limits.CELL_TOKENS_MIN tokens of its burst."""
+    b = rate(16, 16, 16)
+    b.queue.put_many(b.db, range(20))
+    began = b.clock.now()
+    for later in (0, 1):
+        b.clock.advance(later)
+        assert len(b.queue.take_many(b.db, 8, session=b.session)) == 8
+
+    assert Limit.open(b.db, CALLS).next == began + 2
+
+
+def test_a_delete_conflicts_with_a_start_of_any_key(keyed: Bench) -> None:
+    for key in "ba":
+        keyed.put(key, limits={TENANT: key})
+    tr = begin(keyed.db)
+    Limit.delete(tr, TENANT)
+
+    assert keyed.take().data == "b"
+
+    assert commit_code(tr) == NOT_COMMITTED
+    assert Limit.open(keyed.db, TENANT).used == 1
+
+
+def test_a_change_of_a_rate_moves_the_next_token_of_a_key(keyed: Bench) -> None:
+    """With slower tokens, the time that a key has used up is worth fewer of them."""
+    for number in range(4):
+        keyed.put(number, limits={CALLS: "a"})
+    assert keyed.taken_data() == [0, 1, 2]
+
+    Limit.set(keyed.db, CALLS, rate=1, per=12, burst=3, per_key=True)
+    for _ in range(3):
+        keyed.sweep()
+    keyed.clock.advance(7)
+
+    assert keyed.taken_data() == [3]
+    assert not verify(keyed.db).findings
+
+
+def test_a_walk_keeps_the_slot_of_an_unreadable_task(keyed: Bench) -> None:
+    for number in range(2):
+        keyed.put(number, limits={TENANT: "a"})
+    task = keyed.take()
+    keyed.db.set(keyed.queue._shape.keys.task(id_bytes(task.id)), b"damaged")
+
+    Limit.set(keyed.db, TENANT, slots=1, per_key=True)
+    for _ in range(3):
+        keyed.sweep()
+
+    assert Limit.open(keyed.db, TENANT).used == 1
+    assert keyed.take() is None
+
+
+def test_a_list_goes_on_behind_unreadable_limits(still_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LIMITS_READ_TOGETHER", 1)
+    for name in "ab":
+        Limit.set(still_db, name, slots=1)
+    still_db[LimitKeys(RootKeys(DEFAULT_ROOT).prefix, "a").row] = b"damaged"
+    assert [found.name for found in Limit.list(still_db)] == ["b"]
