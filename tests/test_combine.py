@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -338,6 +339,18 @@ def test_claims_of_several_calls_are_bounded_in_bytes() -> None:
     assert together.batches == [2, 2]
 
 
+def test_claims_of_several_calls_are_bounded_in_answers() -> None:
+    """As many as the bound still fit."""
+    together = Together(lambda crew, _: crew.deal([], to_all=True))
+    together.start(0, count=500)
+    together.first_batch.wait(10)
+    for number in (1, 2, 3):
+        together.start(number, count=500)
+        wait_for_pending(together.combiner, number + 1)
+    together.finish()
+    assert together.batches == [2, 2]
+
+
 def test_a_stopped_call_is_not_claimed() -> None:
     """Its own thread has not woken yet, and could not return the answer."""
     together = Together(echo)
@@ -402,6 +415,26 @@ def test_the_stop_of_a_leader_ends_the_sleep_of_its_work() -> None:
     with Waiter(Waiters(RealRuntime()), ()) as waiter:
         assert combiner.call(0, until=math.inf, waiter=waiter).state is CallState.LEFT
     assert woken == ["woken"]
+
+
+def test_a_call_with_an_ended_wait_leaves_at_once() -> None:
+    combiner = Combiner(RealRuntime(), lambda crew, _: echo(crew, crew.claim(1000, 1000)))
+    with Waiter(Waiters(RealRuntime()), ()) as waiter:
+        waiter.end(WaitStopped)
+        assert combiner.call(0, until=math.inf, waiter=waiter).state is CallState.LEFT
+
+
+def test_a_call_that_joins_after_the_end_of_waits_leaves() -> None:
+    work = Mock(side_effect=[False, AssertionError("it waits")])
+    combiner = Combiner(RealRuntime(), work, has_ended=lambda: True)
+    assert combiner.call(0, until=math.inf).state is CallState.LEFT
+
+
+def test_a_leader_past_its_time_stays_with_begun_work() -> None:
+    """No other call is there to go on with it."""
+    work = Mock(side_effect=[True, True, False])
+    assert Combiner(RealRuntime(), work).call(0, until=0.0).state is CallState.LEFT
+    assert work.call_count == 3
 
 
 def wait_for_pending(combiner: Combiner, count: int) -> None:

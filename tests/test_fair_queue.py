@@ -67,6 +67,20 @@ def test_a_full_queue_refuses_and_says_what_and_how_many(db: Database, space: Su
     assert [q.get(db) for _ in range(3)] == ["b1", "c1", None]
 
 
+@pytest.mark.parametrize("within", [False, True])
+def test_an_item_that_is_given_back_needs_no_room(db: Database, space: Subspace, within: bool) -> None:
+    q = FairQueue(space, key=first_letter, capacity=1)
+    q.put(db, "a1")
+    item = q.get(db)
+    q.put(db, "b1")
+    if within:
+        run(db, lambda tr: q.give_back(tr, item))
+    else:
+        q.give_back(db, item)
+    assert q.size(db) == 2
+    assert [q.get(db) for _ in range(2)] == ["b1", "a1"]
+
+
 @pytest.mark.parametrize(("capacity", "fit"), [(0, 0), (128, 128), (None, 130)])
 def test_capacities(db: Database, space: Subspace, capacity: int | None, fit: int) -> None:
     q = (

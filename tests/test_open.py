@@ -1,10 +1,14 @@
 """`fdbqueue.open(url)`: which engine, where, and what goes wrong on the way."""
 
+import contextlib
 import sys
+import threading
 import types
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import embedded
@@ -16,7 +20,7 @@ from fdbqueue.errors import (
     NotADatabase,
     UnknownUrl,
 )
-from fdbqueue.limits import TRANSACTION_AGE_MAX_S
+from fdbqueue.limits import CLOSE_TIMEOUT_S, TRANSACTION_AGE_MAX_S
 from tests.support import TOO_OLD, ManualClock, begin, error_code
 
 
@@ -210,6 +214,68 @@ def test_closing_a_database_closes_its_services_first():
         db.service("key", Writer)
 
 
+def test_a_forked_child_closes_no_service_of_its_parent(monkeypatch):
+    """It would end the session of the parent, and clear the receipts of its calls."""
+    db = fdbqueue.open("memory:")
+    service = db.service("key", Recorder)
+    monkeypatch.setattr(db.runtime, "process_id", lambda: 1)
+    db.close()
+    assert service.closed == 0
+
+
+class PatientClock(ManualClock):
+    """A clock that a thread moves on by waiting for an event, which nothing sets."""
+
+    def event(self):
+        return Passing(self)
+
+
+class Passing(threading.Event):
+    def __init__(self, clock):
+        super().__init__()
+        self.clock = clock
+
+    def wait(self, timeout):
+        assert timeout > 0
+        self.clock.advance(timeout)
+        return False
+
+
+def test_closing_waits_for_other_calls_for_a_bounded_time():
+    """A database that does not answer lets no call return."""
+    clock = PatientClock()
+    db = fdbqueue.open("memory:", runtime=clock)
+    calling = threading.Thread(target=lambda: db.waiter().__enter__())
+    calling.start()
+    calling.join()
+    began = clock.monotonic()
+    db.close()
+    assert clock.monotonic() - began == CLOSE_TIMEOUT_S
+
+
+def test_closing_waits_for_no_call_of_its_own_thread():
+    """A signal handler that closes has interrupted the call."""
+    clock = PatientClock()
+    db, began = fdbqueue.open("memory:", runtime=clock), clock.monotonic()
+    with db.waiter() as waiter:
+        db.close()
+        with pytest.raises(DatabaseClosed):
+            waiter.check()
+    assert clock.monotonic() == began
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_wait_cancels_its_watches(monkeypatch, is_interrupted):
+    """A watch with a callback outlives its last reference."""
+    with fdbqueue.open("memory:") as db:
+        if is_interrupted:
+            monkeypatch.setattr(db.runtime, "wait_any", Mock(side_effect=KeyboardInterrupt))
+        _, watch = db.get_and_watch(b"a")
+        with contextlib.suppress(KeyboardInterrupt), db.waiter() as waiter:
+            waiter.sleep([watch], 0.0)
+        assert watch.cancelled()
+
+
 def test_a_raw_database_has_one_companion():
     """The binding's own database, never wrapped by us, keeps its services for as long as it lives."""
     raw = embedded.database.open_private()
@@ -219,6 +285,20 @@ def test_a_raw_database_has_one_companion():
         assert companion.service("key", Recorder) is fdbqueue.database.as_database(raw).service(
             "key", Recorder
         )
+    finally:
+        raw.close()
+
+
+def test_a_raw_database_outlives_its_companion():
+    raw = embedded.database.open_private()
+    try:
+        queue = fdbqueue.Queue(Subspace(("queue",)))
+        with fdbqueue.open(raw) as first:
+            queue.enqueue(raw, "a")
+        assert queue.dequeue(raw) == "a"
+        with pytest.raises(DatabaseClosed):
+            queue.size(first)
+        fdbqueue.database.as_database(raw).close()
     finally:
         raw.close()
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,22 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, Queue, limits
 from fdbqueue.calls.once import ATTEMPT, LostConflict, is_stale, run_once, sweep
+from fdbqueue.calls.writes import Writes
 from fdbqueue.database import run
 from fdbqueue.embedded import batch
 from fdbqueue.errors import PayloadUnreadable, StorageFull
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.runtime import RealRuntime
 from tests.queue_support import FaultyEngine, faulty
-from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, TRANSACTION_TOO_LARGE, ManualClock
+from tests.support import (
+    COMMIT_UNKNOWN,
+    NOT_COMMITTED,
+    PATIENCE_S,
+    TRANSACTION_TOO_LARGE,
+    ManualClock,
+    commit_code,
+    wait_until,
+)
 
 CLUSTER_VERSION_CHANGED = 1039
 FATES = [
@@ -106,6 +116,46 @@ def test_an_interrupt_ends_a_call_whose_commit_then_fails(
     with pytest.raises(KeyboardInterrupt):
         queue.enqueue(db, "a")
     assert queue.items(db, 10) == []
+
+
+def test_a_call_repeats_nothing_of_its_interrupted_leader(
+    faults: tuple[Database, FaultyEngine], space: Subspace
+) -> None:
+    """The commit of the leader, with an unknown result, may have had the effect of its followers as well."""
+    db, engine = faults
+    key, outcomes = space["calls"].key(), dict[str, Any]()
+
+    def write(tr: Any, items: list[Any], random: bytes) -> list[Any]:  # noqa: ARG001
+        tr.add(key, bytes((len(items),)))
+        return items
+
+    def call(name: str) -> None:
+        try:
+            outcomes[name] = writes.call([name], 1)
+        except BaseException as error:
+            outcomes[name] = error
+
+    def are_pending(count: int) -> bool:
+        return len(writes._combiner._pending) == count
+
+    def fate(wait: int) -> tuple[int, bool]:
+        if wait == 1:
+            for number, caller in enumerate(callers, start=1):
+                caller.start()
+                wait_until(partial(are_pending, number))
+        if wait == 2:
+            raise KeyboardInterrupt
+        return (COMMIT_UNKNOWN if wait == 3 else 0), True
+
+    writes = Writes(db, RootKeys(space[1]), write)
+    callers = [threading.Thread(target=call, args=(name,)) for name in ("leader", "follower")]
+    engine.fate = fate
+    call("first")
+    for caller in callers:
+        caller.join(PATIENCE_S)
+    assert (outcomes["first"], type(outcomes["leader"])) == (["first"], KeyboardInterrupt)
+    assert outcomes["follower"].code == COMMIT_UNKNOWN
+    assert engine.engine[key] == b"\x03"
 
 
 def test_many_clients_with_failing_commits(
@@ -225,6 +275,17 @@ def test_a_call_that_yields_to_a_conflict_leaves_its_slot(
     assert len(receipts(db, root)) == 1
 
 
+def test_a_call_raises_the_error_that_ended_its_retries(
+    faults: tuple[Database, FaultyEngine], space: Subspace
+) -> None:
+    """An unknown result before it does not hide it."""
+    db, engine = faults
+    scripted(engine, (COMMIT_UNKNOWN, False), (TRANSACTION_TOO_LARGE, False))
+    with pytest.raises(engine.error) as raised:
+        Queue(space[0], root=space[1]).enqueue(db, "a")
+    assert raised.value.code == TRANSACTION_TOO_LARGE  # type: ignore[attr-defined]  # of either engine
+
+
 def test_a_call_with_a_failed_body_leaves_its_slot_to_the_next(db: Database, space: Subspace) -> None:
     """None of its attempts was committed: failing calls do not fill the database with receipts."""
     root = RootKeys(space[1])
@@ -279,6 +340,38 @@ def test_a_stale_slot_behind_many_live_ones_is_swept(
             db.set(slot, ATTEMPT.pack(0 if slot == stale else now_us, 1))
         swept = [run(db, partial(sweep, keys=root, now_us=now_us, place=place)) for place in slots]
         assert sum(swept) == 1
+
+
+def test_a_sweep_clears_a_bounded_number_of_slots(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RECEIPTS_SWEPT_MAX", 2)
+    root = RootKeys(space)
+    slots = [root.receipt(b"%d" % number, 1) for number in range(6)]
+    for slot in slots:
+        db.set(slot, ATTEMPT.pack(0, 1))
+    assert run(db, partial(sweep, keys=root, now_us=10**15, place=slots[3])) == 2
+    assert [slot for slot, _ in receipts(db, root)] == [*slots[:3], slots[5]]
+
+
+def test_a_sweep_conflicts_with_a_call_that_uses_its_slot(db: Database, space: Subspace) -> None:
+    """The fresh receipt would go with the stale one, and a retry would repeat the effect."""
+    root, now_us = RootKeys(space), 10**15
+    slot = root.receipt(b"idle", 1)
+    db.set(slot, ATTEMPT.pack(0, 1))
+    tr = db.create_transaction()
+    assert sweep(tr, root, now_us, root.receipts.start) == 1
+    db.set(slot, ATTEMPT.pack(now_us, 2))
+    assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_a_sweep_clears_receipts_only(db: Database, space: Subspace) -> None:
+    """Another program may use this root."""
+    root = RootKeys(space)
+    db.set(root.receipts.start + b"foreign", ATTEMPT.pack(0, 1))
+    db.set(root.receipt(b"other", 1), ATTEMPT.pack(0, 1) + b"more")
+    assert run(db, partial(sweep, keys=root, now_us=10**15, place=root.receipts.start)) == 0
+    assert len(receipts(db, root)) == 2
 
 
 def test_a_receipt_is_stale_after_a_day() -> None:

@@ -8,6 +8,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue
+from fdbqueue.database import run
 from fdbqueue.errors import (
     InvalidArgument,
     QueueDropped,
@@ -130,6 +131,14 @@ def test_a_handle_to_a_dropped_queue_notices(
         assert Queue.named(db, "emails", root=space).empty(db)
 
 
+def test_a_guard_refuses_a_later_queue_of_the_same_name(db: Database, registry: Registry) -> None:
+    guard = registry.guard(registry.create(db, "jobs", "fifo", {}))
+    registry.drop(db, "jobs")
+    registry.create(db, "jobs", "fifo", {})
+    with pytest.raises(QueueDropped):
+        run(db, lambda tr: guard(tr)())
+
+
 def test_an_enqueue_during_a_drop_leaves_no_orphan(db: Database, registry: Registry, space: Subspace) -> None:
     queue = Queue.named(db, "emails", root=space)
     tr = begin(db)
@@ -155,6 +164,21 @@ def test_creating_happens_once_even_when_the_commit_is_unknown(
     fates = iter([(COMMIT_UNKNOWN, True), (0, True)])
     engine.fate = lambda _: next(fates)
     assert registry.create(flaky, "jobs", "fifo", {}).id == 1
+
+
+def test_the_loser_of_a_race_to_create_gets_the_same_queue(
+    db: Database, fdb_module: ModuleType, registry: Registry
+) -> None:
+    loser, engine = faulty(db, fdb_module.FDBError)
+    created = []
+
+    def fate(commit: int) -> tuple[int, bool]:
+        if commit == 2:  # that of the loser, which has found no queue before
+            created.append(registry.create(db, "jobs", "fifo", {}))
+        return 0, True
+
+    engine.fate = fate
+    assert [registry.find_or_create(loser, "jobs", "fifo", {})] == created
 
 
 def test_names_are_listed_in_order_and_in_pages(db: Database, registry: Registry) -> None:

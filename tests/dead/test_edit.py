@@ -32,6 +32,14 @@ def test_an_edited_task_has_its_new_data_and_nothing_else(grave: Grave, old: str
     assert list(grave.db.get_range(under.start, under.stop)) == []
 
 
+def test_a_task_read_before_an_edit_ends_with_its_new_data(grave: Grave) -> None:
+    id_ = grave.bury("A", data="old")
+    before = grave.queue.peek(grave.db, id_)
+    grave.letters.edit(grave.db, id_, "new")
+    assert grave.queue.bury(grave.db, before).data == "new"
+    assert grave.queue.delete(grave.db, before).data == "new"
+
+
 def test_an_edit_may_kick_in_the_same_transaction(grave: Grave) -> None:
     id_ = grave.bury("A", data=1)
     assert grave.letters.edit(grave.db, id_, 2, kick=True).state == "r"

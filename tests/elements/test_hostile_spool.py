@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -139,6 +140,63 @@ def test_an_element_that_changes_after_its_take_is_put_back(
 
 
 @needs_root
+def test_an_element_replaced_during_its_export_stays(
+    db: Database, both: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer takes it, and an import brings another one of that name."""
+    name, folder = both.queue.add(db, both.data(1)), both.folder()
+    piece, prepare = "body" if type(both) is Pieces else NAMELESS, folder.prepare
+
+    def replaced(*args: Any) -> None:
+        prepare(*args)
+        both.queue.dequeue(db, name)
+        run(db, lambda tr: both.queue.store.add(tr, name, payload_of({piece: b"2"})))
+
+    monkeypatch.setattr(folder, "prepare", replaced)
+    assert left(export_to(folder, db, both.queue)) == [(name, "it was locked meanwhile")]
+    assert contents(db, both.queue) == [both.data(2)]
+    assert list(both.consume()) == []
+    assert os.listdir(Path(both.path, "fdbqueue")) == ["id"]
+
+
+@pytest.fixture
+def simple(tmp_path: Path, space: Subspace) -> Pieces:
+    return sides("simple", tmp_path / "dirq", space)
+
+
+def test_an_element_gone_at_the_last_moment_leaves_no_lock(
+    db: Database, simple: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock without an element would lock the next one of that name."""
+    name, link = simple.add(simple.data(1)), os.link
+
+    def late(*args: Any, **options: Any) -> None:
+        Path(simple.path, name).unlink()
+        link(*args, **options)
+
+    monkeypatch.setattr(os, "link", late)
+    assert left(import_from(simple.folder(), db, simple.queue)) == [(name, "it is locked")]
+    assert os.listdir(Path(simple.path, name[:8])) == []
+
+
+def test_the_lock_of_an_import_is_young_for_a_purge(
+    db: Database, simple: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a link to an old file, and without it a consumer would take the element, too."""
+    list(import_from(simple.folder(), db, simple.queue))
+    os.utime(Path(simple.path, "fdbqueue", "id"), (0, 0))
+    name, link, locks = simple.add(simple.data(1)), os.link, list[bool]()
+
+    def purged(*args: Any, **options: Any) -> None:
+        link(*args, **options)
+        simple.real.purge(maxlock=600)
+        locks.append(Path(simple.path, name + ".lck").exists())
+
+    monkeypatch.setattr(os, "link", purged)
+    assert left(import_from(simple.folder(), db, simple.queue)) == []
+    assert locks == [True]
+
+
 def test_a_second_name_of_another_users_file_is_no_element(db: Database, both: Pieces, secret: Path) -> None:
     """On a system on which any user may make hard links."""
     name = both.add(both.data(1))

@@ -149,6 +149,29 @@ def test_a_checkpoint_removes_what_was_cleared(db: fdbqueue.Database, path: Path
     assert after_a_power_cut(path) == left
 
 
+def test_each_kind_of_write_survives_a_power_cut(db: fdbqueue.Database, path: Path) -> None:
+    """A record of the journal tells the result of each write."""
+    one, template = (1).to_bytes(8, "little"), bytes(10) + (1).to_bytes(4, "little")
+    for key in (b"cleared", b"compared", b"range 1", b"range 2", b"sum"):
+        db[key] = one
+    tr = db.create_transaction()
+    tr.clear(b"cleared")
+    tr.compare_and_clear(b"compared", one)
+    tr.clear_range(b"range", b"rangf")
+    tr[b"range 2"] = b"2"
+    tr.add(b"sum", one)
+    tr[b"long" * 500] = b"v" * 1_000
+    tr.set_versionstamped_key(b"k" + template, b"key")
+    tr.set_versionstamped_value(b"stamp", b"v" + template)
+    tr.options.set_next_write_no_write_conflict_range()
+    tr[b"silent"] = b"1"
+    tr.commit().wait()
+    stored = {row.key: row.value for row in db.get_range(b"", b"\xff")}
+    db.close()
+    assert len(stored) == 6
+    assert after_a_power_cut(path) == stored
+
+
 def test_a_base_grows_beyond_its_map(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "MAP_BYTES_FIRST", 1 << 20)
     written = {b"key %d" % number: b"v" * 90_000 for number in range(30)}

@@ -7,6 +7,7 @@ a full disk in the process, and always run.
 import errno
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import batch
 from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.pool import Pool
 from fdbqueue.embedded.reserve import BYTES_MAX, Reserve
 from fdbqueue.errors import QueueExists, StorageFull
-from tests.support import Ageless, run_program
+from fdbqueue.runtime import RealRuntime
+from tests.engine import programs
+from tests.support import PATIENCE_S, Ageless, run_program, wait_until
 
 
 def mounted(place: Path, size: str) -> bool:
@@ -247,6 +251,24 @@ def test_only_what_makes_room_uses_the_reserve(
     ]
 
 
+@pytest.mark.parametrize("key", [b"old", b"stamped"])
+def test_a_removal_that_stores_more_than_it_frees_is_refused(
+    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch, key: bytes
+) -> None:
+    """A key written again in a cleared range is freed once only; a key with a stamp takes room as well."""
+    db[b"old"] = b"x" * 1_000
+    FullDisk(db, monkeypatch)
+    tr = db.create_transaction()
+    tr.clear_range(b"old", b"old\x00")
+    if key == b"old":
+        tr[key] = b"x" * 1_900
+    else:
+        tr.set_versionstamped_key(key + bytes(10) + len(key).to_bytes(4, "little"), b"x" * 1_900)
+    with pytest.raises(StorageFull):
+        tr.commit().wait()
+    assert db[b"old"] == b"x" * 1_000
+
+
 def test_a_removal_does_not_fail_with_the_puts_of_its_batch(
     db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +284,29 @@ def test_a_removal_does_not_fail_with_the_puts_of_its_batch(
     assert isinstance(requests[0].error, StorageFull)
     assert requests[1].error is None
     assert db[b"old"] is None
+
+
+def test_a_full_disk_answers_requests_asked_of_others(
+    db: fdbqueue.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other process commits them, so this one decides them as they stand in its slot."""
+    programs.take_a_slot(db.engine)
+    pool = Pool(Directory.open(f"{tmp_path}/data"), RealRuntime())
+    programs.lead(pool)
+    FullDisk(db, monkeypatch)
+    grows, bypasses = db.create_transaction(), db.create_transaction()
+    grows[b"new"] = b"y"
+    bypasses[b"kept"] = b"y"
+    bypasses.options.set_bypass_storage_quota()
+    requests = [grows._request(), bypasses._request()]
+    asking = threading.Thread(target=db.engine._store.committer.commit_all, args=(requests,))
+    asking.start()
+    wait_until(lambda: list(pool._asked) != list(pool._answered))
+    pool.resign()
+    asking.join(PATIENCE_S)
+    pool.close()
+    assert [type(one.error) for one in requests] == [StorageFull, type(None)]
+    assert (db[b"new"], db[b"kept"]) == (None, b"y")
 
 
 def test_a_reserve_given_up_in_vain_is_made_again(

@@ -4,10 +4,13 @@ import threading
 
 import pytest
 
+from fdbqueue.embedded.database import open_private
 from tests.support import (
     CANCELLED,
     NOT_COMMITTED,
     OPERATION_CANCELLED,
+    TIMED_OUT,
+    ManualClock,
     becomes_ready,
     begin,
     commit_code,
@@ -89,6 +92,32 @@ def test_reset_forgets_everything(db, k):
     tr[k("c")] = b"1"
     assert commit_code(tr) == 0
     assert k.names(db.get_range(k.begin, k.end)) == "ac"
+
+
+def test_reset_begins_the_timeout_of_the_database_anew():
+    clock = ManualClock()
+    with open_private(clock) as db:
+        db.options.set_transaction_timeout(1_000)
+        tr = db.create_transaction()
+        clock.advance(0.9)
+        tr.reset()
+        clock.advance(0.9)
+        assert error_code(lambda: tr[b"a"].wait()) == 0
+        clock.advance(0.2)
+        assert error_code(lambda: tr[b"a"].wait()) == TIMED_OUT
+
+
+def test_reset_begins_the_back_off_anew(monkeypatch):
+    clock = ManualClock()
+    monkeypatch.setattr(clock, "random", lambda: 1.0)
+    with open_private(clock) as db:
+        tr = db.create_transaction()
+        for _ in range(3):
+            tr.on_error(NOT_COMMITTED).wait()
+        tr.reset()
+        tr.on_error(NOT_COMMITTED).wait()
+    first, *_, last = clock.slept
+    assert (last, max(clock.slept) > first) == (first, True)
 
 
 def test_a_cancelled_transaction_is_over(db, k, fdb_module):

@@ -164,6 +164,25 @@ def test_a_watch_armed_behind_a_change_does_not_hide_it(db, path, monkeypatch):
     assert (changed.is_ready(), armed_behind.is_ready()) == (True, False)
 
 
+def test_a_write_without_conflict_range_is_in_the_log(db, monkeypatch):
+    """With many watches, another process learns of it from there alone."""
+    watches = db.engine._store.watches
+    monkeypatch.setattr(watches.doorbell, "listen", lambda: None)
+    monkeypatch.setattr(limits, "WATCHED_KEYS_LOOKED_AT_MAX", 0)
+    db[b"cleared"] = b"1"
+    written, cleared, other = watch(db, b"written"), watch(db, b"cleared"), watch(db, b"other")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(watches, "notify", lambda _: None)
+        tr = db.create_transaction()
+        tr.options.set_next_write_no_write_conflict_range()
+        tr[b"written"] = b"1"
+        tr.options.set_next_write_no_write_conflict_range()
+        tr.clear_range(b"clear", b"cleas")
+        tr.commit().wait()
+    watches._rung()
+    assert [one.is_ready() for one in (written, cleared, other)] == [True, True, False]
+
+
 def marks(db: fdbqueue.Database, key: bytes) -> int:
     """Return the number of slots that are marked for a key."""
     row = bucket_of(key) * doorbell_module._SLOTS

@@ -3,6 +3,7 @@
 import gc
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -360,6 +361,18 @@ def test_maxsize_belongs_to_the_opener(opened: Opened) -> None:
     assert bounded.full()
     assert not unbounded.full()
     assert not bounded.empty()
+
+
+def test_a_put_that_waits_notices_another_maxsize(still: Still, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, wait_any = filled(still.opened(maxsize=1), "a"), still.clock.wait_any
+
+    def raised(*args: Any) -> bool:
+        q.maxsize = 2
+        return wait_any(*args)
+
+    monkeypatch.setattr(still.clock, "wait_any", raised)
+    q.put("b", timeout=600)
+    assert q.qsize() == 2
 
 
 def test_join_waits_for_returned_items(q: PersistentQueue) -> None:

@@ -50,6 +50,53 @@ def test_after_an_exception_nothing_has_happened(q: PersistentQueue, opened: Ope
     q.ack(held)
 
 
+def test_an_interrupt_after_the_commit_undoes_nothing(
+    q: PersistentQueue, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(q, "ab")
+    interrupt(q, monkeypatch)
+    with pytest.raises(KeyboardInterrupt), q.transaction():
+        item = q.get()
+        assert q.get() == "b"
+        q.put("c")
+        q.ack(item)
+    assert q.unacked == ["b"]
+    assert drained(opened()) == ["c"]
+
+
+def test_an_ack_that_is_interrupted_after_its_commit_is_done(
+    q: PersistentQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(q, "a").get()
+    interrupt(q, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        q.ack("a")
+    assert q.unacked == []
+
+
+def interrupt(q: PersistentQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have an interrupt come after each commit."""
+    do = q._stored.do
+
+    def interrupted(*args: Any) -> bool:
+        do(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(q._stored, "do", interrupted)
+
+
+def test_an_undone_block_takes_no_item_from_another_client(still: Still) -> None:
+    q, other = filled(still.opened(ttr=10), "a"), still.opened()
+    with pytest.raises(Crash), q.transaction():
+        q.get()
+        still.clock.advance(10)
+        still.end_the_dead()
+        assert other.get() == "a"
+        raise Crash
+    assert (q.qsize(), other.unacked) == (0, ["a"])
+    other.ack("a")
+
+
 def test_if_nothing_can_be_given_back_all_is_still_unacked(
     q: PersistentQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +303,26 @@ def test_too_much_is_refused_and_nothing_has_happened(
         for item in "cde":
             q.put(item)
     assert drained(q) == ["a", "b"]
+
+
+def test_fetched_items_count_for_the_bound_of_a_unit(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BATCH_ITEMS_MAX", 4)
+    q = filled(opened(), "abcde")
+    with pytest.raises(TooMuchForOneTransaction), q.transaction():
+        fetched(q, 5)
+    assert q.unacked == []
+    assert drained(q) == ["a", "b", "c", "d", "e"]
+
+
+def test_only_one_item_of_a_unit_may_be_large(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 100)
+    q = opened()
+    with pytest.raises(TooMuchForOneTransaction), q.transaction():
+        q.put("a" * 60)
+        q.put("b" * 60)
+    with q.transaction():
+        q.put("c" * 120)
+    assert drained(q) == ["c" * 120]
 
 
 def test_many_are_given_back_in_bounded_transactions(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Flaw, TaskPlace, Why, limits, verify
+from fdbqueue import Flaw, TaskPlace, TaskQueue, Why, limits, verify
 from fdbqueue.disciplines.bag import PLACE_BYTES, Bag
-from fdbqueue.errors import UnsupportedOption
+from fdbqueue.errors import PayloadMismatch, UnsupportedOption
 from fdbqueue.records.keys import id_bytes, id_text, record_of
 from fdbqueue.tasks.calls import calls_of
 from tests.support import NOT_COMMITTED, begin, commit_code
@@ -196,6 +196,20 @@ def test_damage_in_a_bag_costs_no_other_task(parted: MakeBench, copies: str) -> 
         b.db[b.queue._shape.keys.task(id_)] = b"damaged"
     mended = {bad} if copies == "index" else set()
     assert {task.id for task in iter(b.take, None)} == good | mended
+
+
+def test_a_bag_tells_the_error_of_a_task_that_it_passes(parted: MakeBench) -> None:
+    """Its takes go by a source of their own, and share the tasks that they pass over."""
+    b = parted("bag")
+    b.put("no number")
+    b.put(1)
+    typed = TaskQueue.open(b.db, "bench", type=int, root=b.root)
+    found = typed.take(b.db, 0)
+    assert found is not None
+    assert found.data == 1
+    for timeout in (0, 0.1):
+        with pytest.raises(PayloadMismatch):
+            typed.take(b.db, timeout)
 
 
 def test_an_entry_at_a_wrong_place_is_a_finding(parted: MakeBench) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Session, TaskState, transactional
+from fdbqueue import Group, Session, TaskState, transactional
 from fdbqueue.database import run
-from fdbqueue.errors import NotTaken, TaskNotFound
+from fdbqueue.errors import GroupClosed, NotTaken, TaskNotFound
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.records.statistics import unpacked
@@ -18,6 +18,7 @@ from fdbqueue.task import Failure
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
+from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -171,6 +172,19 @@ def test_a_cancel_frees_the_key_and_the_room_of_a_waiting_task(bench: MakeBench)
     first, second = b.put("x", key="k"), b.put("y", key="k")
     b.queue.cancel(b.db, first)
     assert b.take().id == second
+
+
+def test_a_cancelled_group_takes_no_member_before_a_sweep(bench: MakeBench) -> None:
+    b = bench()
+    of = Group.create(b.db)
+    of.put(b.db, b.queue, 1)
+    tr = begin(b.db)
+    of.put(tr, b.queue, 2)
+    of.cancel(b.db)
+    with pytest.raises(GroupClosed, match="cancelled"):
+        of.put(b.db, b.queue, 3)
+    assert commit_code(tr) == NOT_COMMITTED
+    assert of.progress(b.db).total == 1
 
 
 def test_a_cancel_of_an_unknown_task_is_refused(bench: MakeBench) -> None:

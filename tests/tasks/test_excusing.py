@@ -209,6 +209,17 @@ def test_an_uncollected_lease_is_forgiven_by_its_owner(b, clock):
     assert standing(b, missed) == ("r", 1, 0, 0)
 
 
+def test_a_lease_that_is_over_is_not_collected(b, clock):
+    """Its task is ready, though no process has swept it."""
+    line, params = calls_of(b.db, b.queue._shape).source.line, params_of(Lease(b.session.id, b"its token"))
+    server, owner = (registered(b.db, line, rid, now_us(clock), params=params) for rid in (b"1", b"2"))
+    _, late = b.put(), b.put()
+    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
+    clock.advance(TTR_S)
+    assert run(b.db, lambda tr: line.look(tr, owner, Look(now_us(clock)))).answers == []
+    assert standing(b, late) == ("r", 0, 0, 0)
+
+
 @pytest.mark.parametrize("end", ["delete", "cancel", "truncate"])
 def test_a_task_that_ends_on_its_way_counts_no_take(b, clock, end):
     """No caller has received it."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import DeadLetters, Failure, limits, verify
+from fdbqueue import DeadLetters, Failure, Group, Session, limits, verify
 from fdbqueue.database import run
 from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.line.keys import Notice, Ticket
@@ -13,6 +13,7 @@ from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import LIVE, packed
+from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks import in_all
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
@@ -74,6 +75,20 @@ def test_a_partition_stays_while_a_task_of_it_lies_ready(parted: MakeBench) -> N
     b.settle()
     assert b.counts("take", "bury", "total") == (0, 0, 0)
     assert is_sound(b)
+
+
+def test_a_death_fails_no_attempt_that_lies_ready_for_a_call(parted: MakeBench) -> None:
+    """No caller has received the task out of the line of all partitions."""
+    b = parted("fifo", partitions=2)
+    b.session = Session(b.db, ttr=5, root=b.root)
+    id_ = b.put("x")
+    serve_dead_request(b)
+    assert b.state(id_) == "t"
+    keeper_of(b.db, b.queue._shape.root).forget(b.session)
+    b.clock.advance(6)
+    b.settle()
+    task = b.queue.peek(b.db, id_)
+    assert (task.state, task.failures, task.orphaned) == ("r", 0, 0)
 
 
 @pytest.mark.commits_by_hand
@@ -221,6 +236,23 @@ def test_a_callback_hears_of_a_task_that_changes_its_partition(parted: MakeBench
     b.settle()
     assert told.names(1) == ["delay"]
     assert told.events[0][0] == LARGE
+
+
+def test_a_member_that_changes_its_partition_has_not_ended(parted: MakeBench) -> None:
+    b = parted("utubettl")
+    of = Group.create(b.db, root=b.root)
+    id_ = of.put(b.db, b.queue, "x", key=KEY, delay=5).id
+    of.close(b.db)
+    b.repartition(4)
+    b.clock.advance(6)
+    task = b.take()
+    assert b.places() == {id_: home_of(key_bytes(KEY), 4)}
+    found = of.progress(b.db)
+    assert (found.failed, found.left, found.total) == (0, 1, 1)
+    b.queue.ack(b.db, task)
+    found = of.progress(b.db)
+    assert (found.done, found.left, found.total) == (1, 0, 1)
+    assert is_sound(b)
 
 
 @pytest.mark.parametrize("state", ["delayed", "buried"])

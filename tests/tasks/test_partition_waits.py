@@ -80,6 +80,16 @@ def test_a_repartition_prolongs_no_wait(parted: MakeBench, clock: Meanwhile, par
     assert 60 <= clock.now() - began < 61
 
 
+def test_a_take_in_a_paused_queue_is_woken_by_its_resume(parted: MakeBench, clock: Meanwhile) -> None:
+    b = parted("fifo", partitions=PARTITIONS)
+    b.put("x")
+    b.queue.pause(b.db)
+    clock.meanwhile = lambda: b.queue.resume(b.db)
+    began = clock.now()
+    assert b.take(60).data == "x"
+    assert clock.now() == began
+
+
 def made(b: Any, **options: Any) -> Queue:
     return Queue.named(b.db, "items", partitions=PARTITIONS, root=b.root, **options)
 

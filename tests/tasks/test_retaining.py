@@ -13,6 +13,7 @@ from fdbqueue.registry.registry import Registry
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.swept import swept
 from tests.support import NOT_COMMITTED, begin, commit_code
+from tests.tasks.partitions import PartitionsBench
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -196,6 +197,43 @@ def test_two_sweeps_of_an_ended_task_conflict(bench: MakeBench) -> None:
     assert [kept.tidy(tr) for tr in together] == [True, True]
     assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
     assert set(columns(b).values()) == {0}
+
+
+def test_a_partition_stays_while_it_keeps_ended_tasks(parted: Callable[..., PartitionsBench]) -> None:
+    b = parted("fifottl", partitions=2, retain_s=60)
+    ids = b.put_each(range(4))
+    assert {*b.places().values()} == {0, 1}
+    b.taken_data()
+    for id_ in ids:
+        b.queue.ack(b.db, id_, session=b.session)
+    b.repartition(1)
+    b.settle()
+    assert sorted(task.id for task in b.queue.ended_tasks(b.db, 9)) == sorted(ids)
+    for _ in range(2):  # the first look comes before the sweep of these tasks
+        b.clock.advance(60 + limits.PARTITIONS_LOWERED_EVERY_S)
+        b.settle()
+    plan = b.plan()
+    assert plan is not None
+    assert plan.high == 1
+
+
+def test_an_ended_task_is_found_in_the_partition_of_its_end(parted: Callable[..., PartitionsBench]) -> None:
+    b = parted("utube", retain_s=60)
+    ids = b.put_each(range(6))
+    for id_ in ids:
+        b.queue.bury(b.db, id_)
+    b.repartition(4)
+    b.queue.kick(b.db, 6)
+    assert len({*b.places().values()}) > 1
+    for _ in ids:
+        b.queue.ack(b.db, b.take())
+        b.clock.advance(1)
+    found = b.queue.ended_tasks(b.db, 9)
+    assert sorted(task.id for task in found) == ids
+    assert [b.queue.ended_task(b.db, task.id) for task in found] == found
+    assert [task.ended for task in found] == sorted((task.ended for task in found), reverse=True)
+    first = b.queue.ended_tasks(b.db, 4)
+    assert [*first, *b.queue.ended_tasks(b.db, 4, after=first.next)] == found
 
 
 def test_a_truncate_leaves_the_ended_tasks(bench: MakeBench) -> None:

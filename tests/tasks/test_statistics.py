@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import TaskQueue, limits
+from fdbqueue import Group, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import StorageFull
 from fdbqueue.tasks.calls import calls_of
@@ -71,6 +71,17 @@ def test_truncating_some_conflicts_with_the_end_of_one_of_them(bench: MakeBench)
     b.queue.ack(b.db, task)
     assert commit_code(tr) == NOT_COMMITTED
     assert b.counts("total", "ready") == (1, 1)
+
+
+def test_a_truncate_conflicts_with_a_member_it_has_not_seen(bench: MakeBench) -> None:
+    """The group would wait for ever for the member that it has removed."""
+    b = bench()
+    of = Group.create(b.db)
+    tr = begin(b.db)
+    b.queue.truncate(tr)
+    of.put(b.db, b.queue, 1)
+    assert commit_code(tr) == NOT_COMMITTED
+    assert of.progress(b.db).left == b.counts("ready")[0] == 1
 
 
 def test_takes_that_are_undone_together_are_counted_apart(bench: MakeBench) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, PersistentQueue, Session, TaskQueue, limits, list_queues
+from fdbqueue import Database, Limit, PersistentQueue, Session, TaskQueue, limits, list_queues
 from fdbqueue.database import run
 from fdbqueue.errors import QueueDropped, QueueExists, UnknownSession
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -111,6 +111,16 @@ def test_without_if_not_exists_the_name_stays_taken(two: Two) -> None:
         queue.put(two.first, 1)
 
 
+def test_partitions_of_an_ended_session_take_no_put(two: Two) -> None:
+    queue = two.create(two.first, kind="fair", partitions=3)
+    queue.put(two.first, 1)
+    two.end_first()
+    for key in range(6):
+        with pytest.raises(UnknownSession):
+            queue.put(two.second, 1, key=key)
+    assert queue.statistics(two.second)["tasks"]["total"] == 0
+
+
 def test_the_old_contents_are_gone_whatever_they_were(two: Two) -> None:
     old = two.create(two.first)
     old.put_many(two.first, range(3))
@@ -119,6 +129,27 @@ def test_the_old_contents_are_gone_whatever_they_were(two: Two) -> None:
     two.create(two.second)
     assert list(two.second.get_range(under.start, under.stop)) == []
     assert list_queues(two.second) == [NAME]
+
+
+def test_a_queue_in_place_of_another_finds_free_slots(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the session was interrupted before it came to the tasks."""
+
+    def dies(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    Limit.set(two.first, "api", slots=1)
+    old = two.create(two.first, limits=["api"])
+    old.put(two.first, 1)
+    assert old.take(two.first, 0, session=Session(two.second, ttr=LONG_S)) is not None
+    with monkeypatch.context() as patch:
+        patch.setattr("fdbqueue.sessions.ending._enders", [dies])
+        with pytest.raises(KeyboardInterrupt):
+            two.end_first()
+    two.clock.advance(1)
+    fresh = two.create(two.second, limits=["api"])
+    assert Limit.open(two.second, "api").used == 0
+    fresh.put(two.second, 2)
+    assert fresh.take(two.second, 0) is not None
 
 
 def test_a_persistent_queue_replaces_an_orphaned_temporary_one(two: Two) -> None:
