@@ -129,9 +129,10 @@ class Fleet:
         self._retiring: list[Process] = []
         self._start_at: list[float] = []
         self._deaths_in_a_row = 0
-        self._stops = self._stops_told = 0
+        self._stops = self._stops_told = self._stops_passed_on = 0
         self._stop_signal: str | None = None
-        self._stop_asked_at: float | None = None
+        self._stop_asked_at = 0.0
+        """Time at which the last stage of a stop was passed on: each has its grace."""
         self._counted = self._reported = Tally()
         self._count_at = float("-inf")
         self._restarts = self._recycled = 0
@@ -220,7 +221,8 @@ class Fleet:
         if not self._stops:
             return
         now = self._monotonic()
-        self._stop_asked_at = self._stop_asked_at or now
+        if self._stops > self._stops_passed_on:
+            self._stops_passed_on, self._stop_asked_at = self._stops, now
         self._tell_stops()
         grace_s = 0.0 if self._stops > 1 else self._orders.options.grace_s
         for process in [*self._members, *self._retiring]:

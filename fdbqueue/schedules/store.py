@@ -110,7 +110,9 @@ def _change(
         options=options_for(_changed_options(before.options.given(), wanted.options)),
     )
     record = _fitting(tr, registry, name, changed, wanted)
-    if record.rule.is_at_the_times_of(before.rule):
+    # A state that was damaged or lost has no due time: with it, the schedule would never be fired again.
+    goes_on = before.paused or there.state.due_us is not None
+    if goes_on and record.rule.is_at_the_times_of(before.rule):
         record = replace(record, rule=replace(record.rule, anchor_us=before.rule.anchor_us))
         _go_on(tr, registry.keys, name, record, there.state)
     else:

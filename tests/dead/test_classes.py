@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from fdbqueue import DeadLetters, Failure, limits, transactional
+from fdbqueue.dead import listing
 from fdbqueue.errors import InvalidArgument, QueueNotFound, TooMuchForOneTransaction
 from fdbqueue.records.keys import TaskKeys, record_of, record_to_bytes
 from fdbqueue.task import TaskState
@@ -162,6 +163,36 @@ def test_kick_matching_goes_on_behind_a_full_batch(grave: Grave, monkeypatch) ->
     ids = [grave.bury("A", "odd" if n % 2 else "even") for n in range(7)]
     assert grave.letters.kick_matching(grave.db, text="odd") == 3
     assert grave.listed() == ids[::2]
+
+
+@pytest.mark.parametrize("error", [None, "A"])
+def test_a_place_of_one_partition_hides_no_task_of_another(db, space, monkeypatch, error) -> None:
+    """Each partition has an order of its own, in which tasks of a smaller priority come first."""
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    grave = Grave(db, space, partitions=3)
+    ids = [grave.bury("A", pri=n % 2) for n in range(9)]
+    assert sorted(paged(grave, 2, error=error)) == sorted(ids)
+    assert grave.letters.begin_redrive(db, error=error).left == len(ids)
+    assert grave.letters.kick_matching(db, error=error) == len(ids)
+
+
+def paged(grave: Grave, limit: int, **matching) -> list[str]:
+    """The ids of all letters, by pages of at most that number."""
+    found, after = [], None
+    for _ in range(30):
+        page = grave.letters.tasks(grave.db, limit, after=after, **matching)
+        found += [letter.task.id for letter in page]
+        if (after := page.next) is None:
+            return found
+    raise AssertionError("the pages never end")
+
+
+def test_an_empty_page_hides_no_task_behind_it(grave: Grave, monkeypatch) -> None:
+    monkeypatch.setattr(listing, "ROWS_MAX", 2)
+    for _ in range(5):
+        grave.bury("A", "odd")
+    id_ = grave.bury("A", "seven")
+    assert paged(grave, 9, text="seven") == [id_]
 
 
 def test_a_transaction_kicks_a_class_that_fits(grave: Grave, monkeypatch) -> None:

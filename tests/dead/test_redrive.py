@@ -4,7 +4,17 @@ import pytest
 from msgspec import structs
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Failure, Queue, RedriveState, TaskQueue, limits, transactional
+from fdbqueue import (
+    Database,
+    DeadLetters,
+    Failure,
+    Group,
+    Queue,
+    RedriveState,
+    TaskQueue,
+    limits,
+    transactional,
+)
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import (
     InvalidArgument,
@@ -17,6 +27,7 @@ from fdbqueue.errors import (
 from fdbqueue.records.keys import id_bytes, record_of, record_to_bytes
 from fdbqueue.tasks.failures import bytes_max
 from fdbqueue.trace_context import packed
+from fdbqueue.waiters import Waiter
 from tests.dead.conftest import Grave
 
 FAST = 1e6
@@ -80,6 +91,15 @@ def test_a_redrive_looks_at_all_tasks_though_one_has_gone(still: Grave) -> None:
     still.letters.begin_redrive(still.db, text="x", rate_per_s=10)
     still.queue.delete(still.db, ids[0])
     assert still.letters.run_redrive(still.db).moved == 8
+
+
+def test_a_redrive_does_not_count_tasks_that_have_expired(still: Grave, clock) -> None:
+    still.bury("A", ttl=5)
+    still.bury("A")
+    still.letters.begin_redrive(still.db, rate_per_s=FAST)
+    clock.advance(6)
+    done = still.letters.run_redrive(still.db)
+    assert (done.moved, done.passed, done.left) == (1, 0, 0)
 
 
 def test_processes_that_run_one_redrive_share_its_rate(still: Grave, clock) -> None:
@@ -228,6 +248,15 @@ def test_a_full_queue_takes_no_more_than_its_room(grave: Grave) -> None:
     assert grave.letters.run_redrive(grave.db).moved == 3
 
 
+def test_room_is_that_of_all_partitions(grave: Grave) -> None:
+    into = other(grave, "limfifottl", capacity=5, partitions=3)
+    into.put_many(grave.db, range(4))
+    grave.bury_each("A", "A", "A")
+    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
+    steps = [grave.letters.step_redrive(grave.db) for _ in range(2)]
+    assert [(step.moved, step.is_full) for step in steps] == [(1, False), (0, True)]
+
+
 def test_a_queue_that_cannot_take_the_tasks_is_refused(grave: Grave) -> None:
     grave.bury("A")
     other(grave, codec="msgpack")
@@ -253,6 +282,29 @@ def test_a_redrive_survives_the_drop_of_the_other_queue(grave: Grave) -> None:
     assert grave.tasks("buried") == 1
     other(grave)
     assert grave.letters.run_redrive(grave.db).moved == 1
+
+
+def test_a_queue_made_again_with_another_codec_gets_no_task(grave: Grave) -> None:
+    """Payloads are moved unread: the other codec could not read them."""
+    into = other(grave)
+    grave.bury("A", data="x")
+    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
+    into.drop(grave.db)
+    other(grave, codec="msgpack")
+    with pytest.raises(InvalidArgument):
+        grave.letters.run_redrive(grave.db)
+    assert grave.tasks("buried") == 1
+
+
+def test_a_task_of_then_waits_for_no_group_elsewhere(grave: Grave) -> None:
+    into = other(grave)
+    of = Group.create(grave.db, then=(grave.queue, "then"), root=grave.root)
+    grave.queue.bury(grave.db, of.progress(grave.db).then)
+    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
+    assert grave.letters.run_redrive(grave.db).moved == 1
+    task = into.take(grave.db, 0)
+    assert task is not None
+    assert (task.data, task.waits_for) == ("then", None)
 
 
 def test_a_task_with_a_lost_payload_stays(grave: Grave) -> None:
@@ -311,6 +363,23 @@ def test_a_step_does_not_overwrite_a_pause(grave: Grave) -> None:
     with pytest.raises(engine_errors()):
         step.commit().wait()
     assert (grave.letters.redrive(grave.db).state, grave.tasks("buried")) == (RedriveState.PAUSED, 2)
+
+
+def test_a_slow_run_learns_soon_that_its_redrive_was_stopped(still: Grave, clock, monkeypatch) -> None:
+    """Another process stops it while the run waits for its next step."""
+    still.bury_each("A", "A")
+    still.letters.begin_redrive(still.db, rate_per_s=0.001)
+    pause = Waiter.pause
+
+    def stop_and_pause(waiter, seconds: float) -> None:
+        if still.letters.redrive(still.db).is_open:
+            still.letters.stop_redrive(still.db)
+        pause(waiter, seconds)
+
+    monkeypatch.setattr(Waiter, "pause", stop_and_pause)
+    before = clock.now()
+    assert still.letters.run_redrive(still.db).state == RedriveState.STOPPED
+    assert clock.now() - before <= limits.REDRIVE_LOOK_S
 
 
 def test_a_run_that_is_stopped_leaves_the_redrive(grave: Grave) -> None:

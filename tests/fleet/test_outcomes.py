@@ -9,11 +9,13 @@ import pytest
 from greenlet import GreenletExit
 
 import fdbqueue
-from fdbqueue import Bury, Done, Hooks, Retry, Session, TaskQueue, Worker
+from fdbqueue import Bury, Done, Hooks, Retry, Session, Snooze, TaskQueue, Unavailable, Worker
 from fdbqueue.embedded import FDBError
+from fdbqueue.fleet.outage import Outage
 from fdbqueue.fleet.settling import Settling
 from fdbqueue.sessions.ending import end_session
 from tests.fleet.conftest import SOON
+from tests.support import TOO_OLD
 
 
 def test_a_return_acks_the_task(db, queue, work):
@@ -184,6 +186,67 @@ def test_an_outage_has_longer_and_longer_pauses(db, queue, monkeypatch, space):
     hooks = Hooks(retried=lambda event: delays.append(event.delay_s))
     Worker(db, queue, handler, threads=4, hooks=hooks, root=space).run(until_empty=True)
     assert delays == [0.05] * 4 + [0.1] * 4 + [0.2] * 4
+
+
+def test_a_young_transaction_that_is_too_old_is_tried_again(db, queue, work, fdb_module):
+    """Its effect is not too slow: a cluster whose recovery has ended it gives the same error."""
+    errors = [fdb_module.FDBError(TOO_OLD)]
+
+    def handler(*_):
+        if errors:
+            raise errors.pop()
+
+    queue.put(db, "x")
+    assert work(handler, transactional=True) == [("succeeded", "x")]
+
+
+def away():
+    raise Unavailable("the server is down")
+
+
+def snooze():
+    raise Snooze(0.01)
+
+
+def fail():
+    raise ValueError("odd")
+
+
+@pytest.mark.parametrize("end", [print, snooze, fail])
+def test_an_attempt_that_meets_nothing_away_ends_an_outage(db, queue, monkeypatch, space, end):
+    """The next outage begins with the first pause, else one of last week would make it long."""
+    monkeypatch.setattr("fdbqueue.limits.AWAY_FIRST_S", 0.01)
+    pauses, rest = [], [away, end, away]
+
+    def note(event):
+        if isinstance(event.error, Unavailable):
+            pauses.append(event.delay_s)
+
+    queue.put_many(db, range(3))
+    handler = lambda _: rest.pop(0)() if rest else None  # noqa: E731
+    settings = {"threads": 1, "hooks": Hooks(retried=note), "backoff": SOON, "root": space}
+    Worker(db, queue, handler, **settings).run(until_empty=True)
+    assert pauses == [0.01, 0.01]
+
+
+def test_a_take_that_is_answered_ends_an_outage(db, queue, monkeypatch, space):
+    monkeypatch.setattr("fdbqueue.limits.AWAY_FIRST_S", 0.01)
+    pauses, met, take, fails = [], Outage.met, TaskQueue.take_many, [True, False, True]
+
+    def take_now_and_then(*arguments, **options):
+        if fails and fails.pop(0):
+            raise FDBError(1031)
+        return take(*arguments, **options)
+
+    def noted(outage):
+        pauses.append(met(outage))
+        return pauses[-1]
+
+    monkeypatch.setattr(TaskQueue, "take_many", take_now_and_then)
+    monkeypatch.setattr(Outage, "met", noted)
+    queue.put_many(db, range(3))
+    Worker(db, queue, print, threads=1, root=space).run(until_empty=True)
+    assert pauses == [0.01, 0.01]
 
 
 def test_a_database_that_is_away_costs_no_attempt(db, queue, work, monkeypatch):

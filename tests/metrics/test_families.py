@@ -280,6 +280,21 @@ def test_limits_are_told_by_name(memory: tuple[Database, StillClock]) -> None:
     assert (waiting, missing) == ([3, 0, None], [0, 0, 1])
 
 
+def test_a_limit_of_each_key_has_no_number_for_all(memory: tuple[Database, StillClock]) -> None:
+    """A key may have no token although another one has some."""
+    db, _ = memory
+    Limit.set(db, "api", slots=2, per_key=True)
+    Limit.set(db, "mails", rate=120, per=60, burst=4, per_key=True)
+    scraped = Scraped(db)
+    for name, told in (
+        ("slots", [2, None]),
+        ("burst_tokens", [None, 4]),
+        ("tokens", [None, None]),
+        ("reached", [None, None]),
+    ):
+        assert [scraped.value(f"limit_{name}", limit=limit) for limit in ("api", "mails")] == told
+
+
 def test_schedules_are_told_by_name(memory: tuple[Database, StillClock]) -> None:
     db, clock = memory
     TaskQueue.create(db, "q")

@@ -107,6 +107,19 @@ def test_a_page_that_fails_tells_it_in_the_log(
     assert get(server, "/healthz") == (200, "ok\n")
 
 
+def test_a_scrape_that_fails_lets_the_next_one_run(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Any) -> bytes:
+        raise ZeroDivisionError("unforeseen")
+
+    monkeypatch.setattr(limits, "SCRAPE_WAIT_S", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr("fdbqueue.metrics.pages.generate_latest", broken)
+        assert get(server, "/metrics")[0] == 500
+    assert get(server, "/metrics")[0] == 200
+
+
 def test_one_scrape_runs_at_a_time(memory: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SCRAPE_WAIT_S", 0.01)
     began, end = threading.Event(), threading.Event()

@@ -1,0 +1,169 @@
+"""Decisions of a supervisor about its processes, which are stand-ins on a clock set by hand."""
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Fleet, TaskQueue
+from fdbqueue.fleet import supervisor
+from fdbqueue.fleet.orders import Report
+from fdbqueue.fleet.process import ProcessStatus
+from fdbqueue.fleet.status import Tally
+from tests.support import ManualClock
+
+
+class StandIn:
+    """A process that ends by the hand of the test, and notes its stops."""
+
+    id = 7
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.report = Report("working")
+        self.started_at = clock.now()
+        self.status_at_end: int | None = None
+        self.told: list[int] = []
+        self.killed_at: float | None = None
+        self._clock = clock
+        self._reading, self._writing = os.pipe()
+
+    def fileno(self) -> int:
+        return self._reading
+
+    def listen(self) -> None: ...
+
+    def exit_status(self) -> int | None:
+        return self.status_at_end
+
+    def stop(self, times: int) -> None:
+        self.told.append(times)
+
+    def kill(self) -> None:
+        self.killed_at = self._clock.now()
+        self.status_at_end = -9
+
+    def close(self) -> None:
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def at_work(self) -> int:
+        return 1
+
+    def ending(self, status: int) -> str:
+        return f"it ended with status {status}"
+
+    def status(self, _: float) -> ProcessStatus:
+        return ProcessStatus(self.id, self.report.state, Tally(), (), 0, 0.0)
+
+
+class Watched:
+    """Runs a fleet with stand-ins. Each round takes a second of its clock."""
+
+    def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = ManualClock()
+        self.processes: list[StandIn] = []
+        self._url = url
+        monkeypatch.setattr(supervisor, "TICK_S", 0.0)
+        monkeypatch.setattr(supervisor, "Process", self._start)
+
+    def _start(self, *_: object) -> StandIn:
+        self.processes.append(StandIn(self.clock))
+        return self.processes[-1]
+
+    def run(self, each_second: Callable[[Fleet, int], object], **options: Any) -> Fleet:
+        """Run a fleet of one process; `each_second` is called with it and the seconds so far."""
+        fleet = Fleet(self._url, "jobs", "builtins:id", processes=1, **options)
+        fleet._monotonic = self.clock.monotonic
+        begun = self.clock.now()
+
+        def tick(_: object) -> None:
+            self.clock.advance(1)
+            each_second(fleet, round(self.clock.now() - begun))
+
+        fleet.run(tick)
+        return fleet
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    url = f"embedded:{tmp_path}"
+    with fdbqueue.open(url) as db:
+        TaskQueue.create(db, "jobs")
+        yield Watched(url, monkeypatch)
+
+
+def test_a_process_has_its_grace_before_it_is_killed(watched: Watched) -> None:
+    begun = watched.clock.now()
+    watched.run(lambda fleet, second: fleet.stop() if second == 1 else None, grace_s=60)
+    [process] = watched.processes
+    assert set(process.told) == {1}
+    assert process.killed_at is not None
+    assert process.killed_at - begun > 60 + supervisor.KILL_AFTER_S
+
+
+def test_a_process_that_worked_is_replaced_soon(watched: Watched) -> None:
+    """Deaths at a start put the next one off, longer each time; later ones do not add to them."""
+
+    def die(fleet: Fleet, _: int) -> None:
+        if len(watched.processes) == 12:
+            fleet.stop()
+        if len(watched.processes) == 11:
+            watched.processes[-1].report = Report("working", Tally(failed=1))
+        watched.processes[-1].status_at_end = 1
+
+    watched.run(die)
+    begun = [process.started_at for process in watched.processes]
+    pauses = [later - one for one, later in pairwise(begun)]
+    assert pauses[9] > 10
+    assert pauses[10] <= 2
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "too fast to be seen"])
+def test_a_recycled_process_is_replaced_once(watched: Watched, is_seen: bool) -> None:
+    """The next one starts while it finishes its tasks."""
+
+    def recycle(fleet: Fleet, second: int) -> None:
+        first, last = watched.processes[0], watched.processes[-1]
+        if second == 1 and is_seen:
+            first.report = Report("retiring", retired=True)
+        elif second == 5:
+            first.report = Report("ended", retired=True)
+            first.status_at_end = 0
+        elif second == 9:
+            fleet.stop()
+            last.status_at_end = 0
+
+    fleet = watched.run(recycle)
+    assert len(watched.processes) == 2
+    assert (fleet.status().recycled, fleet.status().restarts) == (1, 0)
+
+
+def test_a_stopped_fleet_starts_no_process_that_is_due_later(watched: Watched) -> None:
+    """Its process has died, and the next one was put off."""
+
+    def die_and_stop(fleet: Fleet, second: int) -> None:
+        watched.processes[-1].status_at_end = 1
+        if second == 2:
+            fleet.stop()
+
+    watched.run(die_and_stop)
+    assert len(watched.processes) == 1
+
+
+def test_a_stop_at_once_leaves_time_to_give_tasks_back(watched: Watched) -> None:
+    """It comes long after the first stop."""
+
+    def stop(fleet: Fleet, second: int) -> None:
+        if second in (1, 30):
+            fleet.stop(at_once=second == 30)
+
+    begun = watched.clock.now()
+    watched.run(stop, grace_s=60)
+    [process] = watched.processes
+    assert set(process.told) == {1, 2}
+    assert process.killed_at is not None
+    assert process.killed_at - begun > 30 + supervisor.KILL_AFTER_S

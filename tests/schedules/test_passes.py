@@ -1,0 +1,165 @@
+"""Passes beside other calls, other clocks and other processes; and what a change leaves of a failure."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from fdbqueue import Database, QueueNotFound, Schedule, fire_due, limits
+from fdbqueue.schedules import firing, passing
+from fdbqueue.schedules.firing import NotHere
+from fdbqueue.sessions.keeper import keeper_of
+from tests.queue_support import FATES, faulty
+from tests.schedules.support import ScheduleBench, StillClock
+from tests.support import TIMED_OUT
+
+HOUR_S = 3_600
+CHANGES: dict[str, Callable[[ScheduleBench, Schedule], object]] = {
+    "pause": lambda bench, schedule: schedule.pause(bench.db),
+    "change": lambda bench, schedule: schedule.change(bench.db, every=60, queue="reports"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_failure_is_not_noted_beside_a_change(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """The try was of a due time that no longer stands."""
+    gone, fire = bench.queue_of("fifo", "gone"), firing.fire
+    schedule = bench.create(queue="gone")
+    gone.drop(bench.db)
+
+    def fail_and_change(*given: Any, **named: Any) -> Any:
+        try:
+            return fire(*given, **named)
+        except QueueNotFound:
+            CHANGES[change](bench, schedule)
+            raise
+
+    monkeypatch.setattr(passing, "fire", fail_and_change)
+    assert bench.pass_after(HOUR_S) == 0
+    found = schedule.status(bench.db)
+    assert (found.error, found.tries, found.next_try) == (None, 0, found.due)
+    assert bench.texts_of_verify() == []
+
+
+def test_due_times_of_a_faster_clock_do_not_come_again(bench: ScheduleBench) -> None:
+    schedule = bench.create(every=60)
+    bench.clock.advance(60 - limits.CLOCK_SKEW_S / 2)
+    faster = Database(bench.db.engine, StillClock(bench.clock.now() + limits.CLOCK_SKEW_S))
+    assert fire_due(faster, root=bench.root) == 1
+    schedule.pause(bench.db)
+    schedule.resume(bench.db)
+    assert bench.pass_after(limits.CLOCK_SKEW_S) == 0
+
+
+def test_another_time_zone_moves_the_due_time(bench: ScheduleBench) -> None:
+    schedule = bench.create("0 3 * * *")
+    schedule.change(bench.db, timezone="Europe/Rome")
+    bench.pass_after(6 * HOUR_S)
+    assert bench.due_times() == ["2026-05-29T03:00:00+02:00"]
+
+
+def test_a_failing_schedule_is_deleted_with_all_its_keys(bench: ScheduleBench) -> None:
+    gone = bench.queue_of("fifo", "gone")
+    schedule = bench.create(queue="gone")
+    gone.drop(bench.db)
+    bench.pass_after(HOUR_S)
+    schedule.delete(bench.db)
+    under = bench.keys.schedules_due
+    assert list(bench.db.get_range(under.start, under.stop)) == []
+
+
+def test_a_process_tries_a_schedule_again_that_it_left(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacked a library, and may have it after its next deployment."""
+    tries, fire = list[float](), firing.fire
+
+    def fail_first(*given: Any, **named: Any) -> Any:
+        tries.append(bench.clock.now())
+        if len(tries) == 1:
+            raise NotHere("no library")
+        return fire(*given, **named)
+
+    monkeypatch.setattr(passing, "fire", fail_first)
+    bench.create()
+    bench.clock.advance(HOUR_S)
+    for _ in range(round(limits.SCHEDULE_RETRY_MAX_S) + 5):
+        keeper_of(bench.db, bench.keys).tick()
+        bench.clock.advance(1)
+    first, second = tries
+    assert second - first >= limits.SCHEDULE_RETRY_MAX_S
+    assert len(bench.tasks()) == 1
+
+
+def test_one_pass_fires_all_that_one_schedule_has_missed(bench: ScheduleBench) -> None:
+    """Though another schedule, which a pass fires behind it, has missed few due times."""
+    bench.create(name="a", every=1, missed="all")
+    bench.create(name="b", every=250, missed="all")
+    assert bench.pass_after(250) == 250 + 1
+
+
+def test_a_pass_removes_an_entry_that_nothing_stands_for(bench: ScheduleBench) -> None:
+    """It would cost a transaction of each pass."""
+    bench.create()
+    left = bench.keys.schedule_due(round(bench.clock.now() * 1e6), "gone")
+    bench.db[left] = b""
+    assert bench.pass_after(HOUR_S) == 1
+    assert bench.db[left] is None
+
+
+def test_an_outage_is_no_failure_of_a_schedule(
+    bench: ScheduleBench, fdb_module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def time_out(*_: Any, **__: Any) -> Any:
+        raise fdb_module.FDBError(TIMED_OUT)
+
+    bench.create()
+    before = bench.status()
+    with monkeypatch.context() as patch:
+        patch.setattr(passing, "fire", time_out)
+        with pytest.raises(fdb_module.FDBError):
+            bench.pass_after(HOUR_S)
+    assert bench.status() == before
+    assert bench.pass_after(0) == 1
+
+
+def test_a_change_forgets_the_failures_so_far(bench: ScheduleBench) -> None:
+    """Else the next failure would put the schedule off for as long as the last of them."""
+    queue = bench.queue_of("limfifottl", "full", capacity=1)
+    schedule = bench.create(queue="full")
+    queue.put(bench.db, "in the way")
+    for wait_s in (HOUR_S, 1, 2):
+        bench.pass_after(wait_s)
+    schedule.change(bench.db, data=1)
+    found = schedule.status(bench.db)
+    assert (found.error, found.tries, found.next_try) == (None, 0, found.due)
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_a_run_by_hand_puts_one_task_after_any_result(
+    bench: ScheduleBench, fdb_module: ModuleType, fate: str
+) -> None:
+    schedule = bench.create(paused=True)
+    unsure, engine = faulty(bench.db, fdb_module.FDBError, bench.clock)
+    engine.fate = FATES[fate]
+    task = schedule.run(unsure)
+    assert [one.id for one in bench.tasks()] == [task.id]
+
+
+def test_the_status_tells_the_last_of_several_tasks(bench: ScheduleBench) -> None:
+    bench.create(missed="all")
+    last_due = bench.clock.now() + 3 * HOUR_S
+    assert bench.pass_after(3 * HOUR_S + 7) == 3
+    found = bench.status()
+    assert (found.fired, found.last_due, found.last_fired) == (3, last_due, last_due + 7)
+    assert found.last_task == bench.tasks()[-1].id
+
+
+def test_a_change_of_a_schedule_with_a_damaged_state_fires(bench: ScheduleBench) -> None:
+    schedule = bench.create()
+    bench.db[bench.keys.schedule_state("nightly")] = b"\xc1"
+    schedule.change(bench.db, data=2)
+    assert bench.pass_after(HOUR_S) == 1

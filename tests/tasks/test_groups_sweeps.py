@@ -1,0 +1,165 @@
+"""Sweeps of groups: by any process, beside other changes, and around queues that a process cannot read."""
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Database, Group, TaskQueue, transactional
+from fdbqueue.database import engine_errors
+from fdbqueue.errors import GroupNotFound, GroupTimeout
+from fdbqueue.groups.settling import Settling
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.waiters import Waiter
+from tests.queue_support import FATES, faulty
+from tests.tasks.partitions import MakeBench, PartitionsBench
+from tests.tasks.support import StillClock
+
+
+@pytest.fixture
+def b(parted: MakeBench) -> PartitionsBench:
+    return parted("fifottl", ttr=60)
+
+
+def made(b: PartitionsBench, then: TaskQueue | None = None, **options: Any) -> Group:
+    put = None if then is None else (then, "then")
+    return Group.create(b.db, then=put, root=b.root, **options)
+
+
+def settle(b: PartitionsBench, most: int = 20) -> None:
+    """Sweep groups until nothing is left to do."""
+    settling = Settling(b.db, RootKeys(b.root))
+    for _ in range(most):
+        transactional(settling.tidy)(b.db)
+    assert not transactional(settling.tidy)(b.db)
+
+
+def queue_of(b: PartitionsBench, name: str) -> TaskQueue:
+    return TaskQueue.create(b.db, name, "fifottl", root=b.root)
+
+
+def ready(b: PartitionsBench, queue: TaskQueue) -> list[Any]:
+    return [task.data for task in queue.tasks(b.db, "r", 9)]
+
+
+class Unreadable:
+    """A queue whose definition a newer release has written, for the time of a block."""
+
+    def __init__(self, b: PartitionsBench, name: str) -> None:
+        self._db, self._key = b.db, RootKeys(b.root).definition(name)
+
+    def __enter__(self) -> None:
+        self._value = bytes(self._db[self._key])
+        self._db[self._key] = b"\xff\xfe"
+
+    def __exit__(self, *_: object) -> None:
+        self._db[self._key] = self._value
+
+
+def test_a_sweep_that_did_not_see_a_truncate_is_aborted(b: PartitionsBench) -> None:
+    """Its marker stands for the members of both truncates."""
+    of = made(b)
+    of.put_many(b.db, b.queue, [1, 2])
+    b.queue.truncate(b.db)
+    slow = b.db.create_transaction()
+    assert Settling(b.db, RootKeys(b.root)).tidy(slow)
+    of.put(b.db, b.queue, 3)
+    b.queue.truncate(b.db)
+    with pytest.raises(engine_errors()):
+        slow.commit().wait()
+    of.close(b.db)
+    settle(b)
+    assert of.wait(b.db, 0).failed == 3
+    assert fdbqueue.verify(b.db, root=b.root).findings == ()
+
+
+def test_a_keeper_forgets_a_group_after_its_time(b: PartitionsBench) -> None:
+    of = made(b, retain_s=600)
+    of.close(b.db)
+    b.settle()
+    assert of.wait(b.db, 0).ended is not None
+    b.clock.advance(601)
+    b.settle()
+    with pytest.raises(GroupNotFound):
+        of.progress(b.db)
+
+
+@pytest.mark.parametrize("call", ["wait", "close", "cancel"])
+def test_a_process_that_uses_a_group_sweeps_it(b: PartitionsBench, call: str) -> None:
+    """The processes that put and end its members may be gone."""
+    then = queue_of(b, "then")
+    of, other = made(b, then), Database(b.db.engine, b.clock)
+    if call == "wait":
+        of.close(b.db)
+        with pytest.raises(GroupTimeout):
+            of.wait(other, 0)
+    else:
+        getattr(of, call)(other)
+    for _ in range(3):
+        b.clock.advance(fdbqueue.limits.SWEEP_EVERY_S)
+        keeper_of(other, RootKeys(b.root)).tick()
+    assert of.wait(b.db, 0).ended is not None
+    assert ready(b, then) == ([] if call == "cancel" else ["then"])
+
+
+def test_a_group_waits_for_a_queue_of_a_newer_release(b: PartitionsBench) -> None:
+    """Its task of then is in that queue; another group ends meanwhile."""
+    odd, then = queue_of(b, "odd"), queue_of(b, "then")
+    held, other = made(b, odd), made(b, then)
+    for of in (held, other):
+        of.close(b.db)
+    with Unreadable(b, "odd"):
+        settle(b)
+        assert (held.progress(b.db).ended, ready(b, then)) == (None, ["then"])
+    settle(b)
+    assert ready(b, odd) == ["then"]
+
+
+def test_a_cancel_waits_for_a_queue_of_a_newer_release(b: PartitionsBench) -> None:
+    """The cancel of another group, which sweeps find behind it, goes on meanwhile."""
+    odd = queue_of(b, "odd")
+    held, other = sorted([made(b), made(b)], key=lambda of: of.id)
+    held.put(b.db, odd, 1)
+    other.put(b.db, b.queue, 1)
+    for of in (held, other):
+        of.cancel(b.db)
+    with Unreadable(b, "odd"):
+        settle(b)
+        assert (held.progress(b.db).left, other.progress(b.db).left) == (1, 0)
+    settle(b)
+    assert (held.progress(b.db).left, odd.statistics(b.db)["ends"]["cancelled"]) == (0, 1)
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_a_group_has_one_task_of_then_after_any_result(
+    b: PartitionsBench, fdb_module: ModuleType, fate: str
+) -> None:
+    then = queue_of(b, "then")
+    unsure, engine = faulty(b.db, fdb_module.FDBError, b.clock)
+    engine.fate = FATES[fate]
+    of = Group.create(unsure, then=(then, "then"), root=b.root)
+    assert then.statistics(b.db)["tasks"]["total"] == 1
+    of.close(b.db)
+    settle(b)
+    assert ready(b, then) == ["then"]
+
+
+@pytest.mark.parametrize("change", ["close", "cancel"])
+def test_a_change_of_a_group_ends_a_wait_for_progress(
+    still_db: Database, clock: StillClock, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Without it, the wait would last until its next look."""
+    of, sleep = Group.create(still_db), Waiter.sleep
+
+    def sleep_after_the_change(waiter: Waiter, *arguments: Any) -> None:
+        getattr(of, change)(still_db)
+        sleep(waiter, *arguments)
+
+    monkeypatch.setattr(Waiter, "sleep", sleep_after_the_change)
+    before = clock.now()
+    found = of.wait_for_progress(still_db, of.progress(still_db), 600)
+    assert found is not None
+    assert (found.open, found.cancelled) == (False, change == "cancel")
+    assert clock.now() == before
