@@ -18,6 +18,7 @@ from fdbqueue.partitions.current import PartitionGone
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.looks import PartitionState, Repartition
 from fdbqueue.partitions.plan import Plan
+from fdbqueue.recipe.handle import CALLS
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.registry.registry import Registry
@@ -259,6 +260,20 @@ def test_a_damaged_value_of_any_partition_is_set_aside(db: Database, queue: Queu
     assert [one.values for one in found] == [[b"\x00{"]] * PARTITIONS
     assert queue.remove_aside(db, [one.id for one in found]) == PARTITIONS
     assert verify(db, queue).findings == ()
+
+
+def test_a_look_at_partitions_conflicts_with_nothing(db: Database, queue: Queue, space: Subspace) -> None:
+    tr = begin(db)
+    assert len(queue.partitions(tr)) == PARTITIONS
+    tr[space.pack(("looked",))] = b""
+    queue.enqueue_many(db, VALUES)
+    assert commit_code(tr) == 0
+
+
+@pytest.mark.parametrize("contended", ["staged", "simple"])
+def test_a_named_queue_takes_as_its_handle_says(db: Database, space: Subspace, contended: str) -> None:
+    queue = Queue.named(db, "q", root=space, contended=contended)
+    assert queue._calls is CALLS[contended]
 
 
 @pytest.mark.parametrize("contended", ["staged", "simple"])

@@ -526,6 +526,26 @@ def test_the_sessions_of_others_are_counted_up_to_a_bound(
     assert run(b.db, lambda tr: count_others(tr, KEYS, mine, now_us)) == others
 
 
+class Chore:
+    name = "a chore"
+
+    def __init__(self, fails: bool) -> None:
+        self.done, self._fails = 0, fails
+
+    def do(self, _: object) -> None:
+        self.done += 1
+        if self._fails:
+            raise ValueError
+
+
+def test_a_chore_that_fails_stops_no_other(bench: MakeBench) -> None:
+    b = bench()
+    chores = [Chore(fails=True), Chore(fails=False), Chore(fails=False)]
+    keeper(b.db)._chores = chores
+    keeper(b.db).tick()
+    assert [chore.done for chore in chores] == [1, 1, 1]
+
+
 def test_a_keeper_shares_its_sweeps_with_those_of_others(bench: MakeBench) -> None:
     """The more there are, the longer is its pause between two sweeps."""
     b = bench()
