@@ -232,6 +232,13 @@ def test_a_look_relies_on_the_items_that_it_hands_out(db: Database, space: Subsp
     assert commit_code(tr) == 0
 
 
+def test_a_portion_has_bounded_bytes_of_stored_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records may be large although their payloads lie elsewhere."""
+    monkeypatch.setattr(limits, "BATCH_RECORDS_BYTES_MAX", 25)
+    offers = [Offer(b"%d" % number, b"x" * 10, 0) for number in range(4)]
+    assert [offer.id for offer in portion_of(offers).offers] == [b"0", b"1"]
+
+
 def test_a_new_request_is_not_renewed_at_once(steps: Steps, space: Subspace) -> None:
     """It has been registered with its whole time."""
     clock = ManualClock()

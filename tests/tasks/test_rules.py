@@ -439,6 +439,26 @@ def test_a_kick_goes_on_behind_expired_tasks(
     assert b.taken_data() == ([1, 2] if within else [1, 2, 4, 5])
 
 
+def test_a_kick_of_several_batches_kicks_no_more_than_asked(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    b = bench("fifottl")
+    for number in range(6):
+        b.queue.bury(b.db, b.put(number))
+    assert b.queue.kick(b.db, 3) == 3
+    assert b.counts("ready", "buried") == (3, 3)
+
+
+def test_a_take_of_several_keys_relies_on_those_that_it_takes(bench: MakeBench) -> None:
+    b = bench("fair")
+    ids = [b.put(key, key=key) for key in "abc"]
+    tr = begin(b.db)
+    assert [task.data for task in b.queue.take_many(tr, 2, session=b.session)] == ["a", "b"]
+    b.queue.delete(b.db, ids[-1])
+    assert commit_code(tr) == 0
+
+
 def test_kick_does_not_renew_the_life(bench: MakeBench) -> None:
     b = bench("fifottl", ttl=10)
     id_ = b.put(1)

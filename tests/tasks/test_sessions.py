@@ -66,6 +66,19 @@ def test_a_heartbeat_keeps_its_session_from_an_end(bench: MakeBench, monkeypatch
     assert b.queue.ack(b.db, task).data == "x"
 
 
+def test_a_new_session_beats_after_a_part_of_its_ttr(bench: MakeBench) -> None:
+    """It would be dead before a later first heartbeat."""
+    b = bench()
+    session = Session(b.db, ttr=10)
+    before, part_s = b.db[KEYS.heartbeat(session.id)], 10 / limits.BEATS_PER_TTR
+    b.clock.advance(part_s * 0.6)
+    session.beat_if_due()
+    assert b.db[KEYS.heartbeat(session.id)] == before
+    b.clock.advance(part_s * 0.6)
+    session.beat_if_due()
+    assert b.db[KEYS.heartbeat(session.id)] != before
+
+
 def test_a_session_has_one_entry_however_often_it_beats(bench: MakeBench) -> None:
     """A sweep would meet each entry of an earlier heartbeat at its time."""
     b = bench()
