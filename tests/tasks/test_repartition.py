@@ -262,6 +262,16 @@ def test_each_call_of_a_process_with_an_old_plan_follows(parted: MakeBench, verb
     session.end()
 
 
+def test_a_handle_tells_the_options_that_its_process_has_met(parted: MakeBench) -> None:
+    b = parted(partitions=2)
+    db = Database(b.db.engine, b.clock)
+    other = TaskQueue.open(db, "bench", root=b.root)
+    assert other.options["partitions"] == 2
+    b.repartition(3)
+    other.put(db, "x")
+    assert [handle.options["partitions"] for handle in (b.queue, other)] == [3, 3]
+
+
 def test_a_dead_repartition_is_finished_by_any_process(parted: MakeBench) -> None:
     b = parted("utube")
     b.put("old", key=KEY)

@@ -66,6 +66,18 @@ def test_a_heartbeat_keeps_its_session_from_an_end(bench: MakeBench, monkeypatch
     assert b.queue.ack(b.db, task).data == "x"
 
 
+def test_a_dead_session_with_a_damaged_heartbeat_is_ended(bench: MakeBench) -> None:
+    """A live one writes its heartbeat anew."""
+    b = bench()
+    b.put("x")
+    session = Session(b.db, ttr=10)
+    b.queue.take(b.db, 0, session=session)
+    b.db[KEYS.heartbeat(session.id)] = b"damaged"
+    b.clock.advance(11)
+    sweep_dead(b)
+    assert b.counts("ready", "taken") == (1, 0)
+
+
 def test_a_new_session_beats_after_a_part_of_its_ttr(bench: MakeBench) -> None:
     """It would be dead before a later first heartbeat."""
     b = bench()
