@@ -183,14 +183,18 @@ def test_a_follower_that_times_out_leaves_and_the_others_go_on() -> None:
     assert together.batches == [1]
 
 
-def test_a_claimed_call_whose_time_is_over_leaves_once_released() -> None:
+@pytest.mark.parametrize("is_dry", [False, True])
+def test_a_claimed_call_whose_time_is_over_leaves_once_released(is_dry: bool) -> None:
     """While it was claimed, it was told that its time is over, and it waited for its answer."""
 
     def work(crew: Combiner, calls: list[Call]) -> None:
         if len(calls) > 1:
             crew.end_waits()
             wait_until(lambda: calls[1].overdue)
-            crew.release()
+            if is_dry:
+                crew.deal((), to_all=False)
+            else:
+                crew.release()
             wait_until(lambda: 1 in together.outcomes)
         echo(crew, crew.claim(1000, 1000))
 

@@ -9,6 +9,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
+from fdbqueue.database import run
 from fdbqueue.line.keys import STAMP_BYTES, LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.line.keys import Due as DueResults
 from fdbqueue.line.staging import DEADLINE_US
@@ -48,6 +49,18 @@ def test_a_long_queue(counted: tuple[Database, FaultyEngine], db: Database, spac
     queue.clear(client)
     assert engine.read_most <= 2
     assert engine.written_most <= 4
+
+
+def test_a_take_that_is_cut_short_by_its_bytes_tells_so(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise calls that share it would be told that there is nothing for them."""
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 100)
+    queue = Queue(space)
+    queue.enqueue_many(db, ["x" * 40, "y" * 40])
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 60)
+    taken = run(db, lambda tr: queue._recipe.take(tr, 2, db.runtime.now_us()))
+    assert (len(taken.values), taken.cut_short) == (1, True)
 
 
 def test_a_page_that_is_cut_short_by_its_bytes_has_a_next_one(

@@ -7,10 +7,13 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, TaskQueue, transactional, verify
+from fdbqueue import Database, Queue, TaskQueue, limits, transactional, verify
+from fdbqueue.database import run
 from fdbqueue.errors import QueueDropped, RepartitionNotCommitted
+from fdbqueue.line.decision import Look, Reason
 from fdbqueue.registry.registry import Registry
-from tests.support import NOT_COMMITTED, begin, commit_code
+from tests.queue_support import registered
+from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code
 
 Made = tuple[Any, Callable[..., Any]]
 RETRIES = 9
@@ -80,6 +83,31 @@ def test_the_end_of_a_partition_conflicts_with_an_enqueue(db: Database, space: S
     queue.repartition(ending, 1)
     assert commit_code(ending) == NOT_COMMITTED
     assert queue.size(db) == 4
+
+
+def test_a_value_on_its_way_to_a_call_keeps_its_partition(db: Database, space: Subspace) -> None:
+    """The call is that of a dead process, and the partition has nothing else."""
+    clock = ManualClock(db.runtime.now())
+    now = Database(db.engine, clock)
+    queue, now_us = Queue.named(now, "q", partitions=2, root=space), clock.now_us()
+    queue.enqueue_many(now, range(8))
+    for value in range(8, 16):
+        queue.enqueue(now, value)
+    line = queue._recipe.part(1).line
+    tickets = [registered(now, line, rid, now_us) for rid in (b"dead", b"server")]
+    turn = run(now, lambda tr: line.look(tr, tickets[1], Look(now_us, Reason.NEGLECT)))
+    given = [*turn.answers, *all_of(queue, now)]
+    assert len(given) == 15
+    queue.repartition(now, 1)
+    clock.advance(2 * limits.REQUEST_DEADLINE_S)
+    assert sorted([*given, *all_of(queue, now)]) == [*range(16)]
+
+
+def all_of(queue: Queue, db: Database) -> list[Any]:
+    given = list[Any]()
+    while found := queue.dequeue_many(db, 20):
+        given += found
+    return given
 
 
 def test_a_repartition_changes_no_later_queue_of_the_name(db: Database, space: Subspace) -> None:

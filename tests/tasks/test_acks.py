@@ -161,6 +161,16 @@ def test_a_batch_with_an_unknown_result_happens_once(bench: Bench, committed: bo
     assert bench.done() == 4
 
 
+def test_an_error_of_the_database_is_that_of_each_ack(bench: Bench) -> None:
+    """The commit may be done, so no ack is tried again apart."""
+    tasks = bench.fill(4)
+    behind = bench.behind(*tasks)
+    bench.engine.commits = 0
+    bench.engine.fate = lambda n: (4100, True) if n == 2 else (0, True)
+    assert states(behind.finish()) == "FFF"
+    assert (behind.begun, bench.done()) == (2, 4)
+
+
 def test_beside_a_stale_lease_unknown_acks_happen_once(bench: Bench) -> None:
     tasks = bench.fill(4)
     bench.queue.release(bench.other, tasks[2])

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Limit, limits, verify
+from fdbqueue import Database, Limit, TaskQueue, limits, verify
+from fdbqueue.database import run
 from fdbqueue.limiting.keys import LimitKeys
+from fdbqueue.parking.settling import Settling
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from tests.partitions.support import key_in
@@ -113,6 +115,27 @@ def test_a_walk_keeps_the_slot_of_an_unreadable_task(keyed: Bench) -> None:
 
     assert Limit.open(keyed.db, TENANT).used == 1
     assert keyed.take() is None
+
+
+def test_a_walk_that_is_begun_anew_conflicts_with_its_steps(
+    keyed: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step would go on from its old place, and leave out the keys before that."""
+    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 3)
+    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    for number in range(5):
+        keyed.put(number, limits={TENANT: number})
+        keyed.take()
+    other.put(keyed.db, "x", limits={TENANT: "other"})
+    other.take(keyed.db, session=keyed.session)
+    Limit.set(keyed.db, TENANT, slots=3, per_key=True)
+    root, now_us = RootKeys(DEFAULT_ROOT).prefix, keyed.db.runtime.now_us()
+    walks = Settling(root, LimitKeys(root, TENANT))
+    assert run(keyed.db, lambda tr: walks.ask_rest(tr, now_us)())
+    step = begin(keyed.db)
+    assert walks.ask_rest(step, now_us)()
+    other.truncate(keyed.db)
+    assert commit_code(step) == NOT_COMMITTED
 
 
 def test_a_list_goes_on_behind_unreadable_limits(still_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
