@@ -368,6 +368,21 @@ def test_a_page_of_damaged_items_is_not_the_last(db: Database, space: Subspace) 
     assert (listed, pages) == (["ccc"], 3)
 
 
+def test_pages_end_beside_keys_of_a_wrong_length(db: Database, space: Subspace) -> None:
+    """The end of such a key is no place: pages would begin again at it."""
+    queue, keys = fair_of(space), TaskKeys(space[1])
+    queue.put(db, "a")
+    for start in (b"\xf0", b"\xf0\xf0"):
+        db[keys.tasks.start + start + bytes(24)] = b"damaged"
+    listed, after = list[Any](), None
+    for _ in range(4):
+        page = queue.snapshot(db, 1, after=after)
+        listed += [*page.round, *(item for _, line in page.lines for item in line)]
+        if (after := page.next) is None:
+            break
+    assert (listed, after) == (["a"], None)
+
+
 def test_an_orphaned_entry_of_a_fair_queue_is_set_aside(db: Database, space: Subspace) -> None:
     queue = fair_of(space)
     queue.put(db, "ab")

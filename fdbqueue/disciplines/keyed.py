@@ -36,7 +36,7 @@ from fdbqueue.disciplines.discipline import Mend, no_mending, read_index
 from fdbqueue.disciplines.key_counts import SLUG_BYTES, KeyCounts, Standing, slug_of
 from fdbqueue.disciplines.key_state import IDLE, KeyState, readable_state, state_of, state_to_bytes
 from fdbqueue.disciplines.shifts import Shift, shifts_by_key
-from fdbqueue.records.keys import Record, TaskKeys, record_of, record_to_bytes
+from fdbqueue.records.keys import ID_BYTES, Record, TaskKeys, record_of, record_to_bytes
 from fdbqueue.seam import Range, ReadTransaction, Transaction, Value
 
 _WAITING, _STATE, _STATES_END = b"\x01", b"\x02", b"\x03"
@@ -322,7 +322,8 @@ class Keyed(ABC):
         key in the middle of another change. A pointer leads takers to it, and they mend it.
         """
         prefix = len(self.fifo(key).start)
-        return (unread.read(row, key, row.key[prefix:]) for row in fifo.to_list())
+        rows = (row for row in fifo.to_list() if len(row.key) >= prefix + ID_BYTES)
+        return (unread.read(row, key, row.key[prefix:]) for row in rows)
 
     def _read(self, tr: Transaction, key: bytes, value: Value) -> KeyState:
         if not value.present():

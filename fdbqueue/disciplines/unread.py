@@ -1,6 +1,7 @@
 """A stand-in for a ready task whose entry in the FIFO of its key is damaged.
 
-A pointer at it holds the damaged bytes. Takers cannot read these either, and mend the task, or set it aside.
+A pointer at it holds the damaged bytes. Takers cannot read these either, so they mend the task, or set
+it aside.
 """
 
 from fdbqueue.records.keys import (

@@ -8,7 +8,7 @@ from fdb import tuple as layer
 from fdbqueue import limits
 from fdbqueue.fair.items import FairItems
 from fdbqueue.page import no_place, place_bytes, place_text, within_bytes
-from fdbqueue.records.keys import ID_BYTES, Record, id_in, sound_record
+from fdbqueue.records.keys import ID_BYTES, Record, sound_record
 from fdbqueue.seam import Transaction
 from fdbqueue.tasks.tasks_of import ask_payloads
 from fdbqueue.unreadable import shown
@@ -49,18 +49,20 @@ def _records(
     tr: Transaction, items: FairItems, limit: int, after: bytes | None
 ) -> tuple[list[Record], bytes | None]:
     """The records of a page, and the id of the last item that it has read; None if that is the last one of
-    all. Damaged records are left out.
+    all. Damaged records are left out, and keys that are too long or too short tell no place.
     """
     tasks = items.keys.tasks
     start = tasks.start if after is None else items.keys.task(after) + b"\x00"
     check = items.guard(tr)
     found = tr.snapshot.get_range(start, tasks.stop, limit=limit + 1).to_list()
     check()
-    read = [(id_in(entry.key), sound_record(entry.value, id_in(entry.key))) for entry in found]
+    ids = [entry.key[len(tasks.start) :] for entry in found]
+    read = [(id_, sound_record(entry.value, id_)) for id_, entry in zip(ids, found, strict=True)]
     sizes = [0 if record is None else record.size_bytes for _, record in read[:limit]]
     count = within_bytes(sizes)
     records = [record for _, record in read[:count] if record is not None]
-    return records, read[count - 1][0] if count < len(found) else None
+    places = [id_ for id_ in ids[:count] if len(id_) == ID_BYTES]
+    return records, places[-1] if places and count < len(found) else None
 
 
 def _place(after: str | None) -> bytes | None:

@@ -218,15 +218,15 @@ class Fleet:
             RealRuntime.sleep(TICK_S / 5)
 
     def _pass_on_stops(self) -> None:
-        if not self._stops:
+        stops, now = self._stops, self._monotonic()  # a signal may raise the number at any moment
+        if not stops:
             return
-        now = self._monotonic()
-        if self._stops > self._stops_passed_on:
-            self._stops_passed_on, self._stop_asked_at = self._stops, now
+        if stops > self._stops_passed_on:
+            self._stops_passed_on, self._stop_asked_at = stops, now
         self._tell_stops()
-        grace_s = 0.0 if self._stops > 1 else self._orders.options.grace_s
+        grace_s = 0.0 if stops > 1 else self._orders.options.grace_s
         for process in [*self._members, *self._retiring]:
-            process.stop(self._stops)
+            process.stop(stops)
             if now > self._stop_asked_at + grace_s + KILL_AFTER_S:
                 _log.error("process %d does not end and is killed", process.id)
                 process.kill()

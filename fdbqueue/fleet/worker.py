@@ -385,7 +385,7 @@ class Worker(ChosenByHandler):
             try:
                 self._telling.ended(hold, self._settling.fail(hold, failed), overran)
             except NotTaken:
-                # A transactional handler that has called a verb in its transaction has not committed it.
+                # A transactional handler that has called a verb in a transaction has mostly not committed it.
                 own = None if hold.transactional and hold.ended_within else ended(hold)
                 self._telling.ended(hold, own or Settled("lease_lost"))
             except SURVIVED as error:

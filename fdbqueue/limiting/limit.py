@@ -273,7 +273,7 @@ def _open(tr: Transaction, keys: LimitKeys) -> Limit:
 
 
 def _listed(tr: Transaction, keys: RootKeys, after: str | None) -> "tuple[list[Limit], str | None]":
-    """The next limits that can be read, and the name of the last one that was; None at the end."""
+    """The next limits, without unreadable ones, and the name of the last row; None at the end."""
     start = keys.limits.start if after is None else LimitKeys(keys.prefix, after).row + b"\x00"
     few = limits.LIMITS_READ_TOGETHER
     rows = writable(tr).snapshot.get_range(start, keys.limits.stop, limit=few).to_list()

@@ -110,10 +110,11 @@ def _change(
         options=options_for(_changed_options(before.options.given(), wanted.options)),
     )
     record = _fitting(tr, registry, name, changed, wanted)
-    # A state that was damaged or lost has no due time: with it, the schedule would never be fired again.
-    goes_on = before.paused or there.state.due_us is not None
-    if goes_on and record.rule.is_at_the_times_of(before.rule):
+    keeps_its_times = record.rule.is_at_the_times_of(before.rule)
+    if keeps_its_times:
         record = replace(record, rule=replace(record.rule, anchor_us=before.rule.anchor_us))
+    # A state that was damaged or lost has no due time: with it, the schedule would never be fired again.
+    if keeps_its_times and (before.paused or there.state.due_us is not None):
         _go_on(tr, registry.keys, name, record, there.state)
     else:
         _begin(tr, registry.keys, name, record, there.state, now_us)
