@@ -1,6 +1,7 @@
 """The queues of the workload `damaged`, and the calls that it makes of each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -20,6 +21,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Client
 from fdbqueue.testing.soundness import told, unsound
 from fdbqueue.testing.workloads.common import SPACE
+from fdbqueue.testing.workloads.paired_world import pages
 from fdbqueue.unreadable import Unreadable
 from fdbqueue.verifying.verify import verify
 
@@ -42,7 +44,7 @@ def key_of(text: str) -> int:
     return len(text) % KEYS
 
 
-class Handle:
+class Handle(ABC):
     """A queue of values, as all kinds of the workload have it."""
 
     contents: slice
@@ -53,28 +55,29 @@ class Handle:
     def __init__(self, q: Any, contents: slice) -> None:
         self.q, self.contents = q, contents
 
+    @abstractmethod
     def put(self, tr: Any, texts: Sequence[str]) -> None:
-        raise NotImplementedError
+        """Put a value for each text, in this order."""
 
+    @abstractmethod
     def take(self, tr: Any, count: int) -> list[Any]:
         """Texts, or tasks with their leases."""
-        raise NotImplementedError
 
     def count(self, db: Any) -> int:
         """The number of the values that are counted, without those that were set aside."""
         count: int = self.q.size(db)
         return count
 
+    @abstractmethod
     def listed(self, db: Any) -> list[Any]:
         """The data of all values; an Unreadable in place of that of a damaged one."""
-        raise NotImplementedError
 
     def unsound(self, db: Any) -> list[str]:
         """The findings of a verification."""
         return unsound(db, ROOT)
 
     def aside(self, db: Any) -> list[SetAside]:
-        return list(_pages(partial(self.q.aside, db, 2)))
+        return pages(partial(self.q.aside, db, 2))
 
 
 class Items(Handle):
@@ -90,7 +93,7 @@ class Items(Handle):
         return [*self.q.dequeue_many(tr, count)]
 
     def listed(self, db: Any) -> list[Any]:
-        return list(_pages(partial(self.q.items, db, 3)))
+        return pages(partial(self.q.items, db, 3))
 
 
 class Fair(Handle):
@@ -177,7 +180,7 @@ class Tasks(Handle):
         return [task.data for state in STATES for task in self.tasks(db, state)]
 
     def tasks(self, db: Any, state: TaskState) -> list[Task]:
-        return list(_pages(partial(self.q.tasks, db, state, 3)))
+        return pages(partial(self.q.tasks, db, state, 3))
 
 
 KINDS: Sequence[Callable[[Client, Random], Handle]] = (Items, Fair, Elements, Tasks, Tasks, Tasks)
@@ -188,14 +191,6 @@ def _contents(client: Client) -> slice:
     [definition] = Registry(ROOT).names(client.db)
     under: slice = Registry(ROOT).contents(definition).range()
     return under
-
-
-def _pages(page: Callable[..., Any]) -> Iterator[Any]:
-    found = page()
-    yield from found
-    while found.next is not None:
-        found = page(after=found.next)
-        yield from found
 
 
 def is_readable(data: Any) -> bool:
