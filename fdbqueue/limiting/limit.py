@@ -272,9 +272,9 @@ def _open(tr: Transaction, keys: LimitKeys) -> Limit:
     return _limit_of(state, runtime_of(tr).now_us(), total.value, holders())
 
 
-def _listed(tr: Transaction, keys: RootKeys, after: str | None) -> "tuple[list[Limit], str | None]":
-    """The next limits, without unreadable ones, and the name of the last row; None at the end."""
-    start = keys.limits.start if after is None else LimitKeys(keys.prefix, after).row + b"\x00"
+def _listed(tr: Transaction, keys: RootKeys, after: bytes | None) -> "tuple[list[Limit], bytes | None]":
+    """The next limits, without unreadable ones, and the key of the last row; None at the end."""
+    start = keys.limits.start if after is None else after + b"\x00"
     few = limits.LIMITS_READ_TOGETHER
     rows = writable(tr).snapshot.get_range(start, keys.limits.stop, limit=few).to_list()
     names = [name for row in rows if (name := keys.limit_of(row.key)) is not None]
@@ -284,7 +284,7 @@ def _listed(tr: Transaction, keys: RootKeys, after: str | None) -> "tuple[list[L
     found = [
         _limit_of(state, now_us, total.value) for reply, total in asked if (state := reply()).rule is not None
     ]
-    return found, names[-1] if names and len(rows) == few else None
+    return found, rows[-1].key if len(rows) == few else None
 
 
 def _delete(tr: Transaction, keys: LimitKeys) -> None:

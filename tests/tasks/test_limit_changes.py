@@ -142,5 +142,9 @@ def test_a_list_goes_on_behind_unreadable_limits(still_db: Database, monkeypatch
     monkeypatch.setattr(limits, "LIMITS_READ_TOGETHER", 1)
     for name in "ab":
         Limit.set(still_db, name, slots=1)
-    still_db[LimitKeys(RootKeys(DEFAULT_ROOT).prefix, "a").row] = b"damaged"
+    keys = RootKeys(DEFAULT_ROOT)
+    still_db[LimitKeys(keys.prefix, "a").row] = b"damaged"
+    no_limit = keys.limits.start + b"\x02\xff\x00"
+    assert keys.limit_of(no_limit) is None
+    still_db[no_limit] = b""
     assert [found.name for found in Limit.list(still_db)] == ["b"]
