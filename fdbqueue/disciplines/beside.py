@@ -2,7 +2,6 @@
 
 from msgspec.structs import replace
 
-from fdbqueue.disciplines.discipline import no_mending, read_index
 from fdbqueue.disciplines.key_counts import SLUG_BYTES, slug_of
 from fdbqueue.disciplines.key_state import IDLE, readable_state
 from fdbqueue.disciplines.keyed import Keyed
@@ -41,7 +40,7 @@ def rebuild(keyed: Keyed, tr: Transaction, key: bytes) -> None:
     tr.add_read_conflict_key(counters)
     now = keyed.ask_now(tr)
     old = readable_state(stored.value if stored.present() else None) or IDLE
-    head = next(iter(read_index(tr, first, no_mending)), None)
+    head = next(keyed.waiting(key, first), None)
     taken = keyed.counts.numbers(tr, slug_of(key))["taken"] if keyed.counts_taken else 0
     state = replace(old, taken=taken)
     if head is not None and not old.head:

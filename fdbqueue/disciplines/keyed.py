@@ -184,6 +184,14 @@ class Keyed(ABC):
         fifo = self.fifo(key)
         return tr.get_range(fifo.start, fifo.stop, limit=1)
 
+    def waiting(self, key: bytes, fifo: Range) -> Iterator[Record]:
+        """The tasks of the FIFO `fifo`, each damaged one with a stand-in: a mend here would change the task
+        key in the middle of another change. A pointer leads takers to it, and they mend it.
+        """
+        prefix = len(self.fifo(key).start)
+        rows = (row for row in fifo.to_list() if len(row.key) >= prefix + ID_BYTES)
+        return (unread.read(row, key, row.key[prefix:]) for row in rows)
+
     def let_go(self, tr: Transaction, key: bytes) -> bool:
         """Let the first task of a held key be taken: the key has left its old partition. False if it was not
         held.
@@ -286,7 +294,7 @@ class Keyed(ABC):
 
     def _first_of(self, key: bytes, fifo: Range, gone: set[bytes], enter: Sequence[Record]) -> Record | None:
         """The first task of the FIFO after `gone` have left it and `enter` have joined it."""
-        waiting = self._waiting(key, fifo)
+        waiting = self.waiting(key, fifo)
         stays = islice((record for record in waiting if self.place(record) not in gone), 1)
         return min([*stays, *enter], key=self.place, default=None)
 
@@ -316,14 +324,6 @@ class Keyed(ABC):
 
     def _idle(self, state: KeyState) -> bool:
         return not state.pointer and not state.taken and not state.held
-
-    def _waiting(self, key: bytes, fifo: Range) -> Iterator[Record]:
-        """The tasks of the FIFO `fifo`, each damaged one with a stand-in: a mend here would change the task
-        key in the middle of another change. A pointer leads takers to it, and they mend it.
-        """
-        prefix = len(self.fifo(key).start)
-        rows = (row for row in fifo.to_list() if len(row.key) >= prefix + ID_BYTES)
-        return (unread.read(row, key, row.key[prefix:]) for row in rows)
 
     def _read(self, tr: Transaction, key: bytes, value: Value) -> KeyState:
         if not value.present():

@@ -6,11 +6,10 @@ it aside.
 
 from fdbqueue.records.keys import (
     ID_BYTES,
-    INDEX_BYTES,
     NEVER_US,
-    NUMBER,
     Record,
     id_in,
+    priority_in,
     record_to_bytes,
     sound_record,
 )
@@ -29,7 +28,7 @@ def read(row: KeyValue, key: bytes, place: bytes) -> Record:
     return sound_record(row.value, id_) or Unread(
         id=id_,
         state=TaskState.READY,
-        pri=_priority_in(place),
+        pri=priority_in(place[:-ID_BYTES]),
         created_us=0,
         expires_us=NEVER_US,
         ttr_us=NEVER_US,
@@ -42,9 +41,3 @@ def read(row: KeyValue, key: bytes, place: bytes) -> Record:
 def stored(record: Record) -> bytes:
     """The value of a pointer at this task."""
     return record.raw if isinstance(record, Unread) else record_to_bytes(record)
-
-
-def _priority_in(place: bytes) -> int:
-    """The priority with which some places begin. A place ends in an id, perhaps with an index before it."""
-    has_priority = (len(place) - ID_BYTES) % INDEX_BYTES == NUMBER.size
-    return int(NUMBER.unpack(place[: NUMBER.size])[0]) if has_priority else 0

@@ -403,6 +403,11 @@ def id_in(key: bytes) -> bytes:
     return key[-ID_BYTES:]
 
 
+def priority_in(place: bytes) -> int:
+    """The priority of a task, from its place without its id: there may be one, and an index behind it."""
+    return int(NUMBER.unpack_from(place)[0]) if len(place) % INDEX_BYTES == NUMBER.size else 0
+
+
 def new_id(index: int, random: bytes) -> bytes:
     return index.to_bytes(INDEX_BYTES, "big") + random
 

@@ -17,12 +17,12 @@ from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.records.keys import (
     ID_BYTES,
     NEVER_US,
-    NUMBER,
     SESSION_BYTES,
     Record,
     TaskKeys,
     id_in,
     partition_of,
+    priority_in,
     record_to_bytes,
     sound_record,
 )
@@ -176,13 +176,12 @@ class Mender:
             if isinstance(self._discipline, Keyed):
                 key, place = self._discipline.parted(place)
         session = place if state == TaskState.TAKEN else b""
-        numbered = state != TaskState.TAKEN and len(place) == NUMBER.size
         if state == TaskState.TAKEN and len(session) != SESSION_BYTES:
             return None
         return Record(
             id=id_,
             state=state,
-            pri=NUMBER.unpack(place)[0] if numbered else 0,
+            pri=0 if session else priority_in(place),
             created_us=0,
             expires_us=NEVER_US,
             ttr_us=NEVER_US,

@@ -20,7 +20,7 @@ from fdbqueue.disciplines.fair import Fair
 from fdbqueue.disciplines.key_counts import Numbers, key_of, level_in
 from fdbqueue.disciplines.key_state import KeyState, readable_state
 from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.records.keys import Record, id_in, id_text, sound_record
+from fdbqueue.records.keys import ID_BYTES, Record, id_in, id_text, sound_record
 from fdbqueue.records.statistics import LIVE, unpacked
 from fdbqueue.seam import Transaction
 from fdbqueue.task import TaskState
@@ -179,8 +179,8 @@ class BesideChecks:
             return "has a pointer, and no task of the key may be taken"
         if seen.value(self._keys.ready_at(state.pointer)) is None:
             return "has a pointer that takes do not find"
-        is_read = sound_record(first.value, id_in(first.key)) is not None  # takes pass over a damaged one
-        if is_read and first.key[len(self._keyed.fifo(key).start) :] != state.head:
+        place = first.key[len(self._keyed.fifo(key).start) :]
+        if len(place) >= ID_BYTES and place != state.head:
             return "has a pointer to another task than the first"
         return None
 

@@ -3,7 +3,7 @@
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Overview, Session, TaskQueue, verify
-from fdbqueue.records.keys import id_bytes
+from fdbqueue.records.keys import id_bytes, sound_record
 from tests.partitions.support import PARTITIONS, key_in
 
 
@@ -57,3 +57,19 @@ def test_a_moved_task_that_is_set_aside_leaves_no_key(db: Database, space: Subsp
     assert queue.take(db, 0) is None
     assert queue.unreadable(db) == PARTITIONS
     assert db.get_range(zero.shared.all_moved.start, zero.shared.all_moved.stop) == []
+
+
+def test_a_moved_task_that_is_set_aside_frees_its_task_key(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "utubettl", root=space, partitions=PARTITIONS)
+    bad, good = [queue.put(db, name, key=key_in(1), pri=5) for name in ("bad", "good")]
+    queue.bury(db, bad.id), queue.bury(db, good.id)
+    queue.repartition(db, 1)
+    queue.kick(db, 2)
+    under = queue.contents.range()
+    for row in db.get_range(under.start, under.stop):
+        if sound_record(row.value, id_bytes(bad.id)):
+            db[row.key] = b"damage"
+    with Session(db, ttr=600, root=space) as session:
+        assert queue.take(db, 0, session=session).data == "good"
+    assert queue.unreadable(db) == 1
+    assert verify(db, "q", root=space).findings == ()
