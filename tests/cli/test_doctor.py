@@ -3,6 +3,8 @@
 import json
 import shlex
 
+import pytest
+
 from tests.cli.shell import Within
 
 
@@ -18,6 +20,7 @@ def test_an_empty_database_has_no_trouble(program: Within) -> None:
     assert {row["severity"] for row in rows(out) if row["name"] != "latency"} == {"fine"}
 
 
+@pytest.mark.commits_by_hand  # a check has a timeout
 def test_the_cure_names_the_database(program: Within) -> None:
     """It can be pasted into a shell."""
     program.run("create", "q")

@@ -47,6 +47,7 @@ def test_a_finding_is_ended_by_its_cure(program: Within) -> None:
     assert program.run("verify")[0] == 0
 
 
+@pytest.mark.commits_by_hand  # a scan has a timeout
 def test_a_program_reads_a_verification(program: Within) -> None:
     program.run("create", "q", "--kind", "fifo")
     with fdbqueue.open(program.url) as db:

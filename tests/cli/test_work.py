@@ -325,6 +325,7 @@ def test_a_mistake_is_status_2_one_line_and_nothing_taken(
     assert statistics(shell)["calls"]["take"] == 0
 
 
+@pytest.mark.commits_by_hand  # a sweep that ends by its timeout is told on standard error
 def test_output_of_commands_and_of_the_supervisor_are_apart(shell: Shell) -> None:
     """The log has a line for each killed worker."""
     filled(shell, "q", *range(20))
