@@ -16,7 +16,7 @@ FILE_TIMEOUT_S = 900.0
 
 _APART = frozenset(
     """
-    aio cli cluster dashboard diagnosis docker elements examples fuzz guarded loadtest matrix metrics moving
+    aio cli cluster dashboard diagnosis docker examples fuzz guarded loadtest matrix metrics moving
     mutants packaging pages simulation site soak typed test_benchmarks.py test_call_counts.py test_demo.py
     test_guard.py test_kill.py test_matrix.py test_peers.py test_processes.py test_prose.py test_readme.py
     test_rooms.py test_style.py test_types.py
@@ -25,7 +25,14 @@ _APART = frozenset(
 """Tests of texts, of numbers of calls, of other programs and rooms: they find any change, or none in time."""
 _ALSO = frozenset({"tests/simulation/test_processes.py"})
 """Tests that judge all the same: they try each moment of a commit among processes."""
-_HOMES = {"embedded": "tests/engine/", **dict.fromkeys(("tasks", "disciplines", "sessions"), "tests/tasks/")}
+_HOMES = {
+    "embedded": "tests/engine/",
+    **dict.fromkeys(("tasks", "disciplines", "sessions", "groups", "limiting"), "tests/tasks/"),
+    **{
+        name: f"tests/{name}/"
+        for name in ("dead", "elements", "fleet", "partitions", "persistent", "schedules")
+    },
+}
 """Where the tests of a package are; those of the other packages are directly in tests/."""
 
 Reader = tuple[str, float]

@@ -27,6 +27,17 @@ _COMMIT = (
 """Modules of the engine on the path of a commit and of its watches."""
 _JOURNAL = ("base", "checkpoints", "durability", "flush", "flusher", "journal", "mark", "recovery", "users")
 """Modules that keep commits over a power cut."""
+_FOLDERS = (
+    "dead",
+    "elements",
+    "fair",
+    "fleet",
+    "groups",
+    "limiting",
+    "partitions",
+    "persistent",
+    "schedules",
+)
 
 ROOMS: dict[str, tuple[str, ...]] = {
     "line": ("fdbqueue/line/*.py", "fdbqueue/calls/*.py"),
@@ -35,6 +46,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "sessions": ("fdbqueue/sessions/*.py",),
     "commit": tuple(f"fdbqueue/embedded/{name}.py" for name in _COMMIT),
     "journal": tuple(f"fdbqueue/embedded/{name}.py" for name in _JOURNAL),
+    **{name: (f"fdbqueue/{name}/*.py",) for name in _FOLDERS},
 }
 
 
