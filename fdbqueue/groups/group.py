@@ -259,15 +259,15 @@ def group(
 def list_groups(
     tr: DatabaseOrTransaction, limit: int = 100, after: str | None = None, *, root: Any = DEFAULT_ROOT
 ) -> Page[GroupProgress]:
-    """The groups in the order of their ids, a page at a time: pass the page's `next` as `after`.
+    """The groups in the order of their ids, a page at a time: pass the page's `next` as `after`. Unreadable
+    ones are passed over.
 
     Reads: by snapshot.
     Conflicts: none.
     """
     keys, count, place = RootKeys(root), checked_limit(limit), place_bytes(after) or b""
-    found = run(tr, lambda tr: groups_after(writable(tr).snapshot, keys, place, count))
-    last = place_text(checked_group(found[-1].id)) if len(found) == count else None
-    return Page(found, last)
+    found, last = run(tr, lambda tr: groups_after(writable(tr).snapshot, keys, place, count))
+    return Page(found, None if last is None else place_text(last))
 
 
 def _once(target: DatabaseOrTransaction, keys: RootKeys, body: Any) -> None:

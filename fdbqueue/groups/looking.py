@@ -22,16 +22,22 @@ def ask_progress(tr: ReadTransaction, keys: RootKeys, group: bytes) -> Callable[
     return reply
 
 
-def groups_after(tr: ReadTransaction, keys: RootKeys, after: bytes, limit: int) -> list[GroupProgress]:
-    """The next groups in order of their ids. Reads: by snapshot, one key of each, and then its rows."""
+def groups_after(
+    tr: ReadTransaction, keys: RootKeys, after: bytes, limit: int
+) -> tuple[list[GroupProgress], bytes | None]:
+    """The next groups in order of their ids, without unreadable ones, and the last id; None at the end.
+
+    Reads: by snapshot, one key of each of `limit` groups, and then its rows.
+    """
     found: list[bytes] = []
     start = keys.rows_of_group(after).stop if after else keys.groups.start
-    while len(found) < limit:
-        first = tr.get_range(start, keys.groups.stop, limit=1).to_list()
-        group = keys.group_in(first[0].key) if first else None
-        if group is None:
-            break
+    while len(found) < limit and (first := tr.get_range(start, keys.groups.stop, limit=1).to_list()):
+        group = keys.group_in(first[0].key)
+        if group is None:  # a key that no group has
+            start = first[0].key + b"\x00"
+            continue
         found.append(group)
         start = keys.rows_of_group(group).stop
     asked = [ask_progress(tr, keys, group) for group in found]
-    return [progress for reply in asked if (progress := reply()) is not None]
+    readable = [progress for reply in asked if (progress := reply()) is not None]
+    return readable, found[-1] if len(found) == limit else None

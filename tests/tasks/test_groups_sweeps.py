@@ -163,3 +163,16 @@ def test_a_change_of_a_group_ends_a_wait_for_progress(
     assert found is not None
     assert (found.open, found.cancelled) == (False, change == "cancel")
     assert clock.now() == before
+
+
+def test_a_list_goes_on_behind_an_unreadable_group(b: PartitionsBench) -> None:
+    ids, keys = sorted(made(b).id for _ in range(3)), RootKeys(b.root)
+    b.db[keys.group(bytes.fromhex(ids[0]))] = b"damaged"
+    b.db[keys.groups.start + b"\x01\xff"] = b"no group's"
+    found, after = list[str](), None
+    while True:
+        page = fdbqueue.list_groups(b.db, 1, after, root=b.root)
+        found += [one.id for one in page]
+        if (after := page.next) is None:
+            break
+    assert found == ids[1:]
