@@ -172,6 +172,8 @@ class Database:
 
 # A raw `fdb.Database` of the user's gets one companion for as long as it lives.
 _companions: "weakref.WeakKeyDictionary[Any, Database]" = weakref.WeakKeyDictionary()
+# The database that was opened last over an engine. A weak reference: a value that held its key would stay.
+_opened: "weakref.WeakKeyDictionary[Any, weakref.ref[Database]]" = weakref.WeakKeyDictionary()
 
 
 def is_transaction(target: object) -> TypeGuard[Transaction]:
@@ -198,11 +200,20 @@ def as_database(target: Any) -> Database:
     _require_blocking(target)
     if not is_database(target) or isinstance(target, type):
         raise NotADatabase(got=repr(type(target).__name__))
+    opened = _opened[target]() if target in _opened else None
+    if opened is not None and not opened.closed:
+        return opened
     companion = _companions.get(target)
     if companion is None or companion.closed:
         runtime = getattr(target, "_runtime", None)
         companion = _companions[target] = Database(weakref.proxy(target), runtime)
     return companion
+
+
+def known_by_engine(database: Database) -> Database:
+    """Let a transaction of its engine, which names only the engine, find the database and its session."""
+    _opened[database.engine] = weakref.ref(database)
+    return database
 
 
 def adopted(raw: Any, session_ttr_s: float) -> Database:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fdbqueue import binding, client_knobs, limits
 from fdbqueue.arguments import checked_span
-from fdbqueue.database import Database, adopted
+from fdbqueue.database import Database, adopted, known_by_engine
 from fdbqueue.embedded.database import open_directory, open_private
 from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.store import is_database
@@ -105,15 +105,16 @@ def open_url(url: str, create: bool, runtime: Runtime, session_ttr_s: float, eng
     require_known(url)
     scheme, _, rest = url.partition(":")
     if scheme == "fdb":
-        return engines.over(engines.cluster(rest or None), runtime, session_ttr_s=session_ttr_s)
+        cluster = engines.cluster(rest or None)
+        return known_by_engine(engines.over(cluster, runtime, session_ttr_s=session_ttr_s))
     if scheme in DIRECTORY_SCHEMES:
         path, flush = place_of(url)
         if not create and not is_database(path):
             raise DatabaseNotFound(url=url)
         engine = engines.directory(path, runtime, shared=scheme == _SHARED_SCHEME, flush=flush)
-        return engines.over(engine, runtime, engine.close, session_ttr_s)
-    engine = engines.private(runtime)
-    return engines.over(engine, runtime, engine.close, session_ttr_s)
+    else:
+        engine = engines.private(runtime)
+    return known_by_engine(engines.over(engine, runtime, engine.close, session_ttr_s))
 
 
 def require_known(url: str) -> None:

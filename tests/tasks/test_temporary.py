@@ -1,10 +1,12 @@
 """A temporary queue goes with its session, and lives again when its session has gone."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fdbqueue
 from fdbqueue import Database, Limit, PersistentQueue, Session, TaskQueue, limits, list_queues
 from fdbqueue.database import run
 from fdbqueue.errors import QueueDropped, QueueExists, UnknownSession
@@ -160,3 +162,23 @@ def test_a_persistent_queue_replaces_an_orphaned_temporary_one(two: Two) -> None
     q = PersistentQueue(two.second, NAME)
     q.put(1)
     assert q.get_nowait() == 1
+
+
+def test_a_transaction_opens_the_queue_of_its_own_session() -> None:
+    """A transaction names its engine only: the database is the one that was opened over it."""
+    with fdbqueue.open("memory:") as db:
+        TaskQueue.create(db, NAME, temporary=True).put(db, 1)
+        again = run(db, lambda tr: TaskQueue.create(tr, NAME, if_not_exists=True))
+        assert again.statistics(db)["tasks"]["ready"] == 1
+
+
+def test_a_queue_of_a_transaction_goes_with_its_database(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path}"
+    with fdbqueue.open(url) as other:
+        with fdbqueue.open(url) as db:
+            assert db.engine is not other.engine
+            own_session_of(db, KEYS).get()
+            queue = run(db, lambda tr: TaskQueue.create(tr, NAME, temporary=True))
+            queue.put(db, 1)
+        with pytest.raises(UnknownSession):
+            queue.put(other, 2)
