@@ -5,7 +5,6 @@ times, the first one counts. Otherwise the first equal item is meant. Items need
 """
 
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 from fdbqueue.errors import NotUnacked
@@ -31,13 +30,14 @@ class Delivery:
 class Unacked:
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
-        self._numbers = count()
+        self._next = self._first = 0
         self._deliveries: dict[int, Delivery] = {}
         self._of_object: dict[int, list[Delivery]] = {}
 
     def add(self, task: Task, thread: int) -> Delivery:
-        delivery = Delivery(next(self._numbers), task, thread)
         with self._lock:
+            delivery = Delivery(self._next, task, thread)
+            self._next += 1
             self._insert(delivery)
         return delivery
 
@@ -68,15 +68,18 @@ class Unacked:
                     self._remove(delivery)
 
     def put_back(self, deliveries: list[Delivery]) -> None:
-        """Make these items un-acked again, each in its old place."""
+        """Make these items un-acked again, each in its old place, but none of a session that is over."""
         with self._lock:
-            there = sorted([*self._deliveries.values(), *deliveries], key=lambda d: d.number)
+            held = (delivery for delivery in deliveries if delivery.number >= self._first)
+            there = sorted([*self._deliveries.values(), *held], key=lambda d: d.number)
             self._clear()
             for delivery in there:
                 self._insert(delivery)
 
     def clear(self) -> None:
+        """Forget all items: their session is over."""
         with self._lock:
+            self._first = self._next
             self._clear()
 
     def items(self) -> list[Any]:

@@ -361,3 +361,17 @@ def test_an_empty_transaction_does_nothing(q: PersistentQueue) -> None:
     with q.transaction():
         pass
     assert q.empty()
+
+
+def test_a_block_that_fails_in_a_new_session_keeps_no_old_item(still: Still) -> None:
+    q = filled(still.opened(ttr=10), "ab")
+    assert q.get_nowait() == "a"
+    with pytest.raises(Crash), q.transaction():
+        q.ack("a")
+        still.clock.advance(10)
+        still.end_the_dead()
+        still.tick()
+        assert q.get_nowait() == "a"  # in a new session
+        raise Crash
+    assert q.unacked == []
+    assert q.qsize() == 2
