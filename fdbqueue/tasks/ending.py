@@ -6,8 +6,9 @@ from functools import partial
 
 from fdbqueue import limits
 from fdbqueue.database import Database, is_away, run
-from fdbqueue.errors import QueueNotFound
+from fdbqueue.errors import DefinitionUnreadable, QueueNotFound
 from fdbqueue.logger import logger
+from fdbqueue.partitions.current import plan_of
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.registry.definition import Definition
 from fdbqueue.registry.registry import IMPORTING, Registry
@@ -27,8 +28,8 @@ register_sessionless(IMPORTING)  # its tasks come without leases
 
 @dataclass(frozen=True)
 class _Queue:
-    """A queue that may hold something for a session. Without a `shape` this process cannot end anything in
-    it.
+    """A queue, or a partition, that may hold something for a session. Without a `shape` this process cannot
+    end anything in it.
     """
 
     name: str
@@ -65,15 +66,24 @@ def end_in_all_queues(
 
 def _opened(database: Database, registry: Registry, definition: Definition) -> list[_Queue]:
     """The partitions of a queue that may hold a task."""
-    contents = registry.contents(definition)
+    numbers = range(_high(definition))
     try:
         shape = shape_of(registry, definition)
+        parts = [shape.partition(number) for number in numbers]
+        return [_Queue(definition.name, part.keys, part) for part in parts]
     except Exception as error:
         _tell(database, definition.name, error)
-        return [_Queue(definition.name, TaskKeys(contents), None)]
-    high = 1 if shape.plan is None else shape.plan.high
-    parts = [shape.partition(number) for number in range(high)]
-    return [_Queue(definition.name, part.keys, part) for part in parts]
+        contents = registry.contents(definition)
+        return [_Queue(definition.name, TaskKeys(contents, number), None) for number in numbers]
+
+
+def _high(definition: Definition) -> int:
+    """Partitions from this number on hold nothing, as far as the definition can be read."""
+    try:
+        plan = plan_of(definition)
+    except DefinitionUnreadable:
+        return limits.PARTITIONS_MAX
+    return 1 if plan is None else plan.high
 
 
 def _tell(database: Database, name: str, error: Exception) -> None:

@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, DeadLetters, Failure, QueueFull, TaskQueue, limits, verify
+from fdbqueue import Database, DeadLetters, Failure, QueueFull, Session, TaskQueue, limits, verify
 from fdbqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes, partition_of
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.sessions.ending import end_the_dead
 from fdbqueue.tasks.ending import end_in
 from fdbqueue.tasks.kinds import key_bytes
+from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench
 
@@ -386,3 +389,22 @@ def test_tasks_move_into_partitions_with_their_failures(parted: MakeBench, kind:
     assert into.statistics(b.db)["tasks"]["ready"] == (6 if capacity else 8)
     for task in iter(lambda: into.take(b.db, 0, session=b.session), None):
         assert [failure.message for failure in into.failures(b.db, task)] == ["no"]
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_session_holds_tasks_in_a_queue_that_fails(parted: MakeBench, partition: int) -> None:
+    """In any partition: the definition has an option of a newer release for a while."""
+    b = parted("utube", partitions=2)
+    keys = RootKeys(b.root)
+    other = Database(b.db.engine, b.clock)
+    b.put("x", key=key_in(partition, 2))
+    session = Session(other, ttr=5, root=b.root)
+    assert b.queue.take(other, 0, session=session) is not None
+    stored = bytes(b.db[keys.definition("bench")])
+    b.db[keys.definition("bench")] = stored.replace(b'"codec"', b'"newer": 1, "codec"', 1)
+    b.clock.advance(6)
+    end_the_dead(b.db, keys)
+    b.db[keys.definition("bench")] = stored
+    b.clock.advance(1_000)
+    end_the_dead(b.db, keys)
+    assert b.counts("ready", "taken") == (1, 0)
