@@ -68,6 +68,13 @@ def test_many_values_that_are_given_back_keep_their_order(db: Database, queue: Q
     assert queue.dequeue_many(db, 300) == [*range(300)]
 
 
+def test_looks_find_a_value_that_is_given_back_to_partitions(db: Database, space: Subspace) -> None:
+    """The first value of a partition sets its flag, and looks go by the flags."""
+    queue = Queue.named(db, "q", partitions=2, root=space)
+    queue.give_back(db, ["x"])
+    assert (queue.empty(db), queue.peek(db), queue.dequeue(db)) == (False, "x", "x")
+
+
 def test_a_delivery_below_index_0_keeps_the_order(db: Database, queue: Queue, space: Subspace) -> None:
     """It moves the floor of the index, which has no sign."""
     queue.give_back(db, ["b"])

@@ -7,17 +7,20 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
+import fdbqueue
 from fdbqueue import Database, Queue, limits
 from fdbqueue.codec import codec_named
 from fdbqueue.database import run
+from fdbqueue.errors import TooMuchToSweep
 from fdbqueue.line.keys import STAMP_BYTES, LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.line.keys import Due as DueResults
-from fdbqueue.line.staging import DEADLINE_US
+from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
 from fdbqueue.recipe.items import Recipe
 from fdbqueue.recipe.keys import QueueKeys, suffix, whole
 from tests.persistent.support import Running
 from tests.queue_support import FaultyEngine, faulty, registered
 from tests.support import wait_until
+from tests.test_queue_line import Unwoken
 
 LONG = 1000
 READS_MAX = 4 * limits.SERVE_MAX + limits.RESULTS_RETURNED_MAX
@@ -159,3 +162,46 @@ def test_a_call_takes_one_transaction(counted: tuple[Database, FaultyEngine], sp
     queue.dequeue(client)
     queue.dequeue(client)
     assert engine.commits == 3
+
+
+def test_a_request_is_for_no_more_items_than_one_serving(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those beyond would lie ready without a reader."""
+    monkeypatch.setattr(limits, "SERVE_MAX", 3)
+    queue = Queue(space[0], root=space[1])
+    queue.enqueue_many(db, range(9))
+    takes = queue._calls_of(db)._narrow  # type: ignore[attr-defined]
+    takes._memory.note(Turn(Outcome.SERVED, ["a"], crowd=limits.CROWD_MIN))
+    assert queue.dequeue_many(db, 9) == [0, 1, 2]
+
+
+def test_nothing_is_never_told_beside_many_overdue_results(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first ones have no items any more, so their return makes nothing available."""
+    monkeypatch.setattr(limits, "RESULTS_RETURNED_MAX", 1)
+    monkeypatch.setattr(limits, "TIDY_ROUNDS_MAX", 2)
+    queue, recipe = Queue(space[0], root=space[1]), Recipe(QueueKeys(space[0]), codec_named("json"))
+    queue.enqueue(db, "x")
+    for number in range(1, 4):
+        db[recipe.line.keys.due_key(DueResults(number, b"has gone"))] = b""
+
+    def deliver(tr: Any) -> None:
+        deliveries = recipe.deliver(tr, list(recipe.available(tr, 1, 0)), b"")
+        recipe.line.results.leave(tr, Ticket(b"", b"its name", 1), deliveries, Notice(4, 1))
+
+    run(db, deliver)
+    with pytest.raises(TooMuchToSweep):
+        run(db, queue.dequeue)
+    assert queue.dequeue(db) == "x"
+
+
+def test_a_request_behind_others_wakes_to_renew_itself() -> None:
+    clock = Unwoken()
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        space = Subspace(("q",))
+        line = Recipe(QueueKeys(space), codec_named("json")).line
+        registered(db, line, b"the first", round((clock.now() + 1000) * 1_000_000))
+        assert Queue(space).dequeue(db, timeout=10 * limits.REQUEST_DEADLINE_S) is None
+    assert max(clock.waited_s) <= limits.REQUEST_RENEW_S

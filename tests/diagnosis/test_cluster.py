@@ -107,3 +107,9 @@ def test_the_clock_of_the_controller_is_compared() -> None:
     assert check_clock(HEALTHY, 1_004.9) == []
     (check,) = check_clock(HEALTHY, 1_010.0)
     assert (check.severity, check.data) == (Severity.WARNING, {"difference_s": -10.0})
+
+
+def test_a_full_disk_behind_a_sound_one_is_told() -> None:
+    sound, full = ({"disk": {"free_bytes": free, "total_bytes": 100}} for free in (50, 4))
+    (check,) = check_cluster(changed("cluster/processes", {"a": sound, "b": full}))
+    assert (check.severity, "4%" in check.text) == (Severity.WARNING, True)

@@ -14,6 +14,7 @@ from fdbqueue.diagnosis.clocks import Beat, Look
 from fdbqueue.diagnosis.directory import DirectoryState, check_directory
 from fdbqueue.diagnosis.examining import Examination
 from fdbqueue.diagnosis.journal import JournalState
+from fdbqueue.diagnosis.open_files import OpenFiles
 from fdbqueue.errors import DatabaseClosed, InvalidArgument
 from fdbqueue.fdberror import FDBError
 from fdbqueue.overview.overview import Overview
@@ -145,6 +146,12 @@ def test_a_process_near_its_limit_of_files_is_told():
     crowded = replace(own, count=own.limit)
     assert [one.severity for one in open_files.check_open_files([own, crowded])] == [Severity.WARNING]
     assert open_files.see_open_files([2**31 - 1]) == []
+
+
+def test_the_process_with_the_largest_share_of_its_files_is_told():
+    seen = [OpenFiles(1, 50, 100), OpenFiles(2, 60, 10_000)]
+    [found] = open_files.check_open_files(seen)
+    assert (found.severity, found.data["process_id"]) == (Severity.FINE, 1)
 
 
 def test_processes_of_another_host_are_not_looked_for_here():

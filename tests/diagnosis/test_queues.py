@@ -53,6 +53,7 @@ def found(before: TaskFigures, now: TaskFigures) -> list[tuple[Severity, str]]:
         ({"buried": 1}, [(Severity.WARNING, "tasks")]),
         ({"sweep_lag_s": 60.0}, [(Severity.WARNING, "Start")]),
         ({"ready": 1, "workers": 1, "delayed": 1, "capacity": 2}, [(Severity.WARNING, "Start")]),
+        ({"buried": 2, "capacity": 2}, [(Severity.WARNING, "tasks"), (Severity.WARNING, "Start")]),
         ({"calls": calls(put=2_001)}, [(Severity.WARNING, "Take")]),
         ({"calls": calls(put=1_999)}, [(Severity.FINE, "")]),
         ({"calls": calls(put=3_999), "partitions": 2}, [(Severity.FINE, "")]),

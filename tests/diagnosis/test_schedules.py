@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, Schedule, ScheduleStatus, Severity, TaskQueue, diagnose, limits
+from fdbqueue import Database, Overview, Schedule, ScheduleStatus, Severity, TaskQueue, diagnose, limits
+from fdbqueue.diagnosis.examining import Examination
 from fdbqueue.diagnosis.schedules import check_schedules
+from fdbqueue.root_keys import RootKeys
 
 NOW = 1_000_000.0
 SOUND = ScheduleStatus("nightly", "reports", every=60.0, due=NOW + 5, next_try=NOW + 5, last_fired=NOW - 55)
@@ -59,3 +62,16 @@ def test_a_diagnosis_looks_at_all_schedules(db: Database, space: Subspace) -> No
         Schedule.create(db, f"s{number}", every=600, queue="reports", root=space)
     found = [one for one in diagnose(db, watch_s=0, root=space).checks if one.name == "schedules"]
     assert [one.data["schedules"] for one in found] == [limits.SCHEDULES_LISTED_MAX + 1]
+
+
+def test_a_queue_beyond_the_listed_ones_is_not_missing(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A diagnosis that has not seen all queues knows of none that it does not exist."""
+    for name in ("a", "reports"):
+        TaskQueue.create(db, name, root=space)
+    Schedule.create(db, "nightly", every=600, queue="reports", root=space)
+    monkeypatch.setattr(limits, "QUEUES_LISTED_MAX", 1)
+    examination = Examination(db, RootKeys(space), Overview(limit=1, root=space))
+    [found] = [one for one in examination.checks(0) if one.name == "schedules"]
+    assert (found.severity, found.text) == (Severity.FINE, "1 schedule")

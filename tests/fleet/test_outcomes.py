@@ -11,6 +11,8 @@ from greenlet import GreenletExit
 import fdbqueue
 from fdbqueue import Bury, Done, Hooks, Retry, Session, Snooze, TaskQueue, Unavailable, Worker
 from fdbqueue.embedded import FDBError
+from fdbqueue.errors import UnknownCodec
+from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.outage import Outage
 from fdbqueue.fleet.settling import Settling
 from fdbqueue.sessions.ending import end_session
@@ -350,3 +352,22 @@ def test_logs_name_the_task(db, queue, work, caplog):
         "started",
         "succeeded",
     ]
+
+
+def test_an_unreadable_task_that_is_gone_ends_no_worker(db, queue, monkeypatch, space):
+    """The task that is left is only delayed."""
+    feed, session = Feed(db, [(queue, 1)]), Session(db, root=space)
+    queue.put(db, "later", delay=500)
+
+    def fail(*_, **__):
+        raise UnknownCodec(codec="theirs")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskQueue, "take_many", fail)
+        assert feed.take(1, session, 0) == []
+    with pytest.raises(UnknownCodec):
+        feed.require_readable()
+    assert feed.take(1, session, 0) == []
+    feed.require_readable()
+    assert not feed.is_empty()
+    session.end()

@@ -10,7 +10,7 @@ from fdbqueue import Database, Session, limits, transactional, workers
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet import presence
 from fdbqueue.fleet.presence import Appearance, presence_of
-from fdbqueue.fleet.status import Tally, WorkerStatus
+from fdbqueue.fleet.status import Running, Tally, WorkerStatus
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from tests.support import TIMED_OUT
 from tests.tasks.support import StillClock
@@ -23,9 +23,10 @@ class Shown:
         self._db, self._clock, self._queue = db, clock, queue
         self._appearance = Appearance(db, RootKeys(DEFAULT_ROOT), lambda: self.session, self._presence)
         self.session = Session(db)
+        self.running: tuple[Running, ...] = ()
 
     def _presence(self) -> presence.Presence:
-        status = WorkerStatus("working", Tally(), (), 0)
+        status = WorkerStatus("working", Tally(), self.running, 0)
         return presence_of(self._clock, [self._queue], "handler", 1, 0.0, status)
 
     def tick(self) -> None:
@@ -80,3 +81,12 @@ def test_all_workers_are_listed_in_several_transactions(
         worker.tick()
     assert (len(workers(db)), len(workers(db, "q1"))) == (5, 2)
     assert len(transactional(workers)(db)) == 2
+
+
+def test_progress_alone_is_a_change_of_a_presence(db: Database, clock: StillClock) -> None:
+    worker = Shown(db, clock)
+    for fraction in (None, 0.5):
+        worker.running = (Running("A", "jobs", 1.0, fraction=fraction),)
+        worker.tick()
+        [found] = workers(db)
+        assert [one.fraction for one in found.running] == [fraction]

@@ -14,6 +14,7 @@ from fdbqueue.fleet import supervisor
 from fdbqueue.fleet.orders import Report
 from fdbqueue.fleet.process import ProcessStatus
 from fdbqueue.fleet.status import Tally
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from tests.support import ManualClock
 
 
@@ -66,7 +67,7 @@ class Watched:
     def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = ManualClock()
         self.processes: list[StandIn] = []
-        self._url = url
+        self.url = url
         monkeypatch.setattr(supervisor, "TICK_S", 0.0)
         monkeypatch.setattr(supervisor, "Process", self._start)
 
@@ -76,7 +77,7 @@ class Watched:
 
     def run(self, each_second: Callable[[Fleet, int], object], **options: Any) -> Fleet:
         """Run a fleet of one process; `each_second` is called with it and the seconds so far."""
-        fleet = Fleet(self._url, "jobs", "builtins:id", processes=1, **options)
+        fleet = Fleet(self.url, "jobs", "builtins:id", processes=1, **options)
         fleet._monotonic = self.clock.monotonic
         begun = self.clock.now()
 
@@ -167,3 +168,18 @@ def test_a_stop_at_once_leaves_time_to_give_tasks_back(watched: Watched) -> None
     assert set(process.told) == {1, 2}
     assert process.killed_at is not None
     assert process.killed_at - begun > 30 + supervisor.KILL_AFTER_S
+
+
+def test_a_run_without_its_session_tells_the_reported_counts(watched: Watched) -> None:
+    """The exact ones have gone with the session."""
+
+    def end(fleet: Fleet, second: int) -> None:
+        [process] = watched.processes
+        process.report = Report("working", Tally(done=3))
+        if second == 2:
+            with fdbqueue.open(watched.url) as db:
+                del db[RootKeys(DEFAULT_ROOT).session(bytes.fromhex(fleet._orders.run))]
+            fleet.stop()
+            process.status_at_end = 0
+
+    assert watched.run(end).status().tally == Tally(done=3)

@@ -157,3 +157,26 @@ def test_a_look_beside_the_queues_costs_no_round_trip_more(clock: StillClock) ->
         assert [trips_of(engine, db, overview.figures)[0] for _ in range(3)] == [2, 1, 1]
         Limit.set(db, "l9", slots=1)
         assert [trips_of(engine, db, overview.figures)[0] for _ in range(2)] == [2, 1]
+
+
+def test_the_oldest_of_the_held_groups_are_told(still: Database, clock: StillClock) -> None:
+    queue, groups = TaskQueue.create(still, "q"), list[Group]()
+    for _ in range(limits.HELD_GROUPS_TOLD + 3):
+        groups.append(Group.create(still, wait_for_buried=True))
+        groups[-1].put(still, queue, "x")
+        queue.bury(still, queue.take(still, 0))
+        clock.advance(1)
+    found = Overview().figures(still).groups
+    assert found.held == len(groups)
+    oldest = groups[: limits.HELD_GROUPS_TOLD]
+    assert [one.id for one in found.first_held] == [group.id for group in oldest]
+
+
+def test_a_limit_of_each_key_tells_the_room_of_an_unused_key(db: Database, space: Subspace) -> None:
+    """Tasks without a key use slots of their own."""
+    Limit.set(db, "tenant", slots=2, per_key=True, root=space)
+    queue = TaskQueue.create(db, "q", task_limits=["tenant"], root=space)
+    queue.put(db, 1, limits=["tenant"])
+    queue.take(db, 0)
+    found = limit_of(db, "tenant", root=space)
+    assert (found.free, found.used, found.next) == (2, 1, None)

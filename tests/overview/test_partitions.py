@@ -91,3 +91,13 @@ def test_a_look_at_partitions_is_one_round_trip(clock: StillClock) -> None:
         TaskQueue.create(db, "q", "utubettl", partitions=PARTITIONS).put(db, 1, key="a")
         overview = Overview("q")
         assert [trips_of(engine, db, overview.figures)[0] for _ in range(2)] == [2, 1]
+
+
+def test_the_busiest_keys_of_all_partitions_have_a_bound(db: Database) -> None:
+    queue = TaskQueue.create(db, "q", "utube", partitions=PARTITIONS)
+    for partition, number in ((0, 1), (1, 3), (2, 2)):
+        for n in range(number):
+            queue.put(db, n, key=key_in(partition))
+    found = Overview("q", keys=2).figures(db).by_name["q"].tasks
+    assert found is not None
+    assert [(one.key, one.ready) for one in found.busiest] == [(key_in(1), 3), (key_in(2), 2)]

@@ -39,3 +39,21 @@ def test_the_number_of_tasks_is_that_of_the_queue(db: Database, space: Subspace)
     queue = TaskQueue.create(db, "q", root=space, partitions=4)
     tasks = [queue.put(db, number) for number in range(8)]
     assert queue.explain(db, tasks[0]).tasks == 8
+
+
+def test_a_call_that_waits_takes_no_held_task(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "utube", root=space, partitions=2)
+    key = moving_key(0, 2, 4)
+    queue.put(db, "old", key=key)
+    old = queue.take(db, 0)
+    assert old is not None
+    queue.repartition(db, 4)
+    id_ = queue.put(db, "new", key=key).id
+    taker = Thread(target=lambda: queue.take(db, 60))
+    taker.start()
+    wait_until(lambda: queue.explain(db, id_).waiting == 1)
+    last = queue.explain(db, id_).reasons[-1]
+    queue.ack(db, old)
+    taker.join(30)
+    assert not taker.is_alive()
+    assert (last.why, last.cure) == (Why.NEXT, "Its turn comes.")

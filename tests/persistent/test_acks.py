@@ -102,3 +102,13 @@ def test_the_oldest_is_that_of_the_thread_and_else_of_all() -> None:
     unacked = unacked_of("a", "b", "c")
     picked = [unacked.pick_oldest(1), unacked.pick_oldest(1), unacked.pick_oldest(1), unacked.pick_oldest(1)]
     assert [delivery and delivery.item for delivery in picked] == ["b", "a", "c", None]
+
+
+def test_an_ack_of_the_later_of_two_equal_leaves_the_first() -> None:
+    """Both gets have returned one object. The thread that has fetched it second is the first to finish."""
+    same = ["same"]
+    unacked = unacked_of(same, same)
+    finished = unacked.pick_oldest(1)
+    assert finished is not None
+    assert finished.number == 1
+    assert unacked.pick(same).number == 0

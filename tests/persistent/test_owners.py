@@ -2,14 +2,16 @@
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from fdbqueue import Session, limits
 from fdbqueue.errors import NotUnacked, OwnerReplaced
+from fdbqueue.persistent.owners import Owner
 from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import drained, fetched, filled
-from tests.support import NOT_COMMITTED, begin, commit_code
+from tests.support import NOT_COMMITTED, FailsOnce, begin, commit_code
 
 
 def test_reopening_returns_the_items_of_all_proxies_of_the_name(opened: Opened) -> None:
@@ -145,3 +147,74 @@ def test_nothing_is_left_behind_by_proxies_that_end(still: Still) -> None:
         assert drained(q) == ["a", "a", "a"]
     assert {key for key, _ in still.stored()} == left
     assert before <= len(left)
+
+
+def test_an_opening_that_fails_leaves_its_work_to_the_next_one(
+    still: Still, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has claimed the name, and has ended no session of the client before it."""
+    before = filled(still.opened(owner="me"), "ab")
+    fetched(before, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Owner, "_end", FailsOnce(OSError("broken")))
+        with pytest.raises(OSError, match="broken"):
+            still.opened(owner="me")
+    assert drained(still.opened(owner="me")) == ["a", "b"]
+    assert before.empty()
+
+
+def test_a_close_that_fails_leaves_its_items_to_the_next_opening(
+    still: Still, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q = filled(still.opened(owner="me"), "ab")
+    fetched(q, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "end", FailsOnce(OSError("broken")))
+        with pytest.raises(OSError, match="broken"):
+            q.close()
+    assert drained(still.opened(owner="me")) == ["a", "b"]
+
+
+def test_a_client_replaced_while_it_opens_ends_no_session(
+    still: Still, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The members that it finds are those of the client that has the name now."""
+    filled(still.opened(), "a")
+    end_earlier = Owner._end_earlier
+    later: list[Any] = []
+
+    def overtaken(owner: Owner) -> None:
+        if not later:
+            later.append(None)
+            later[0] = still.opened(owner="me")
+            assert later[0].get_nowait() == "a"
+        end_earlier(owner)
+
+    monkeypatch.setattr(Owner, "_end_earlier", overtaken)
+    with pytest.raises(OwnerReplaced):
+        still.opened(owner="me")
+    later[0].ack("a")
+    assert later[0].empty()
+
+
+def test_a_session_that_may_not_enrol_is_ended(still: Still) -> None:
+    """A refused client that tries again would leave a session each time, until its object is collected."""
+    old = still.opened(owner="me")
+    still.opened(owner="me")
+    before = len(still.stored())
+    with pytest.raises(OwnerReplaced):
+        old.get_nowait()
+    assert len(still.stored()) == before
+
+
+def test_a_session_that_begins_strikes_all_that_have_lapsed(still: Still) -> None:
+    q = still.opened(owner="me", ttr=10)
+    proxies = [q.connect() for _ in range(3)]
+    still.clock.advance(10)
+    still.end_the_dead()
+    still.tick()
+    assert all(proxy._session.lost for proxy in proxies)
+    assert q.empty()
+    q.connect()
+    under = q._client.owner._under
+    assert len([key for key, _ in still.stored() if key.startswith(under)]) == 2  # the claim, and a member

@@ -1,5 +1,6 @@
 """Gets, puts and acks as one unit (section 2.3)."""
 
+import threading
 from queue import Empty, Full
 from typing import Any
 
@@ -13,6 +14,7 @@ from fdbqueue.errors import (
     ProxyClosed,
     TooMuchForOneTransaction,
     TransactionOpen,
+    WaitStopped,
 )
 from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import Running, drained, fetched, filled
@@ -290,6 +292,16 @@ def test_a_unit_is_as_patient_as_its_least_patient_put(opened: Opened) -> None:
     with pytest.raises(InvalidArgument), q.transaction():
         q.put("b", timeout=-1)
     assert drained(q) == ["a", "x", "y"]
+
+
+def test_the_stop_of_any_put_ends_the_wait_of_a_unit(opened: Opened) -> None:
+    q = filled(opened(maxsize=2), "a")
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(WaitStopped), q.transaction():
+        q.put("b", stop=threading.Event())
+        q.put("c", timeout=1, stop=stop)
+    assert drained(q) == ["a"]
 
 
 def test_too_much_is_refused_and_nothing_has_happened(

@@ -1,12 +1,13 @@
 """Passes beside other calls, other clocks and other processes; and what a change leaves of a failure."""
 
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from fdbqueue import Database, QueueNotFound, Schedule, fire_due, limits
+from fdbqueue import Database, Limit, QueueNotFound, Schedule, fire_due, limits, list_schedules
 from fdbqueue.schedules import firing, passing
 from fdbqueue.schedules.firing import NotHere
 from fdbqueue.sessions.keeper import keeper_of
@@ -167,3 +168,80 @@ def test_a_change_of_a_schedule_with_a_damaged_state_fires(bench: ScheduleBench)
     schedule.change(bench.db, data=2, every=HOUR_S)
     assert bench.status().due == due
     assert bench.pass_after(HOUR_S - 7) == 1
+
+
+def test_a_key_of_another_program_ends_no_pass(bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one of the keys of a full page."""
+    monkeypatch.setattr(limits, "SCHEDULES_DUE_READ", 2)
+    bench.db[bench.keys.schedules_due.start] = b""
+    for name in "abc":
+        bench.create(name=name)
+    assert bench.pass_after(HOUR_S) == 3
+
+
+def test_a_turn_without_a_task_ends_a_failure(bench: ScheduleBench) -> None:
+    bench.queue_of("limfifottl", "full", capacity=1).put(bench.db, "in the way")
+    schedule = bench.create(queue="full", missed="skip")
+    bench.pass_after(HOUR_S)
+    assert schedule.status(bench.db).tries == 1
+    assert bench.pass_after(5.5 * HOUR_S) == 0
+    found = schedule.status(bench.db)
+    assert (found.error, found.tries, found.fired, found.next_try) == (None, 0, 0, found.due)
+
+
+def test_a_process_without_the_library_notes_no_failure(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next process may have it, and fires the schedule at once."""
+    schedule = bench.create("0 3 * * *")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "fdbqueue.schedules.cron", None)
+        assert bench.pass_after(24 * HOUR_S) == 0
+    assert (schedule.status(bench.db).error, bench.pass_after(0)) == (None, 1)
+
+
+def test_a_pass_beyond_its_bound_goes_on_in_the_next_round(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after the pause between two looks."""
+    monkeypatch.setattr(limits, "SCHEDULES_FIRED_PER_PASS", 1)
+    monkeypatch.setattr(limits, "SCHEDULES_DUE_READ", 1)
+    for name in "ab":
+        bench.create(name=name)
+    bench.clock.advance(HOUR_S)
+    for _ in range(2):
+        keeper_of(bench.db, bench.keys).tick()
+    assert len(bench.tasks()) == 2
+
+
+def test_a_change_keeps_limits_with_and_without_keys(bench: ScheduleBench) -> None:
+    named = {"api": None, "tenant": "a"}
+    for name in named:
+        Limit.set(bench.db, name, slots=1, per_key=name == "tenant", root=bench.root)
+    queue = bench.queue_of("fifo", "other", task_limits=list(named))
+    schedule = bench.create(queue="other", limits=named)
+    schedule.change(bench.db, missed="all")
+    assert schedule.status(bench.db).options == {"limits": named}
+    assert bench.pass_after(HOUR_S) == 1
+    assert [dict(task.limits) for task in bench.tasks("r", queue)] == [named]
+
+
+def test_a_key_of_another_program_ends_no_listing(bench: ScheduleBench) -> None:
+    """It is one of the keys of a full page."""
+    for name in "abc":
+        bench.create(name=name)
+    bench.db[bench.keys.schedules_after("").start] = b""
+    found = list_schedules(bench.db, 2, root=bench.root)
+    assert found.next is not None
+    rest = list_schedules(bench.db, 2, after=found.next, root=bench.root)
+    assert [(one.name, one.due is not None) for one in (*found, *rest)] == [(name, True) for name in "abc"]
+
+
+def test_a_stop_ends_a_pass_between_two_schedules(bench: ScheduleBench) -> None:
+    for name in "ab":
+        bench.create(name=name)
+    bench.clock.advance(HOUR_S)
+    stopping = passing._Alone(bench.db, bench.keys)
+    stopping.is_stopping = True
+    assert passing.Pass(bench.db, bench.keys).fire_all(stopping) == 1
+    assert bench.pass_after(0) == 1

@@ -98,6 +98,23 @@ def test_a_task_cancelled_on_its_way_to_a_call_does_not_begin(bench: MakeBench) 
     assert b.counts("take", "cancel") == (0, 1)
 
 
+def test_a_member_on_its_way_to_a_call_ends_with_its_group(bench: MakeBench) -> None:
+    """No sweep has reached it between the cancel and the collection."""
+    b = bench()
+    of, now_us = Group.create(b.db), b.db.runtime.now_us()
+    of.put(b.db, b.queue, "x")
+    calls = calls_of(b.db, b.queue._shape)
+    params, line = params_of(calls.new_lease(b.session)), calls.source.line
+    owner, server = (
+        registered(b.db, line, rid, now_us, params=params) for rid in (b"the-owner-00", b"the-server-0")
+    )
+    run(b.db, lambda tr: line.look(tr, server, Look(now_us, Reason.NEGLECT)))
+    of.cancel(b.db)
+    assert not run(b.db, lambda tr: line.look(tr, owner, Look(now_us, Reason.NOTICE))).answers
+    assert b.counts("taken", "cancel") == (0, 1)
+    assert of.progress(b.db).failed == 1
+
+
 def test_the_holder_learns_of_a_cancel_when_it_renews_or_looks(bench: MakeBench) -> None:
     b = bench("fifottl", ttr=60)
     b.put("x")

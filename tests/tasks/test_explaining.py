@@ -10,7 +10,7 @@ import pytest
 from fdb import tuple as layer
 
 import fdbqueue
-from fdbqueue import Database, Explanation, Session, TaskPlace, TaskQueue, Why, limits
+from fdbqueue import Database, Explanation, Limit, Session, TaskPlace, TaskQueue, Why, limits
 from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.errors import TaskNotFound
 from fdbqueue.line.keys import LineKeys, Ticket, renewal_value, request_value
@@ -312,6 +312,18 @@ def test_a_call_that_waits_is_told(memory: Database, kind: str, clock: StillCloc
     found: Any = queue.explain(memory, id_)
     assert found.waiting == 1
     assert [(reason.why, reason.at) for reason in found.reasons] == [(Why.NEXT, clock.now())]
+
+
+def test_a_call_that_waits_takes_no_task_over_its_limit(memory: Database, clock: StillClock) -> None:
+    Limit.set(memory, "api", slots=1)
+    queue = TaskQueue.create(memory, "bench", "fifo", limits=["api"])
+    queue.put(memory, "runs")
+    assert queue.take(memory, 0, session=Session(memory, ttr=60)) is not None
+    id_ = queue.put(memory, "waits").id
+    stand_in_line(memory, queue, clock.now_us() + 1, 0)
+    reached, waiting = queue.explain(memory, id_).reasons
+    assert (reached.why, waiting.why) == (Why.LIMIT_REACHED, Why.NEXT)
+    assert (waiting.cure, waiting.at) == ("Its turn comes.", None)
 
 
 def test_a_call_that_has_died_waits_no_more(memory: Database, clock: StillClock) -> None:

@@ -196,6 +196,16 @@ def test_renewing_does_not_outlive_the_ttl(bench, clock):
     assert b.queue.peek(b.db, task.id).until == clock.now() + 2
 
 
+def test_a_renewal_tells_the_new_end_of_each_lease(bench, clock):
+    b = bench("fifottl")
+    for ttr in (4, 8, None):
+        b.put(ttr=ttr)
+    tasks = [b.take() for _ in range(3)]
+    clock.advance(3)
+    until = [clock.now() + 4, clock.now() + 8, None]
+    assert list(b.queue.renew(b.db, tasks).values()) == until
+
+
 def test_a_lease_for_ever_needs_no_renewing_but_may_be_asked_for(bench):
     b = bench("fifo")
     b.put()

@@ -113,6 +113,14 @@ def test_any_puts_and_takes_go_as_in_the_reference(steps: list[Any]) -> None:
                 model.push((number, step))
 
 
+def test_a_batch_of_takes_goes_round_by_round_over_many_keys(bench: MakeBench) -> None:
+    b = bench("fair")
+    for number in range(60):
+        b.put(number, key=number % 20)
+    taken = b.queue.take_many(b.db, 60, session=b.session)
+    assert [task.data for task in taken] == list(range(60))
+
+
 costs = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 5)), min_size=1, max_size=25)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Group, TaskQueue, transactional
+from fdbqueue import Database, DeadLetters, Group, TaskQueue, transactional
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import GroupNotFound, GroupTimeout
 from fdbqueue.groups.settling import Settling
@@ -176,3 +176,19 @@ def test_a_list_goes_on_behind_an_unreadable_group(b: PartitionsBench) -> None:
         if (after := page.next) is None:
             break
     assert found == ids[1:]
+
+
+def test_a_redriven_member_counts_once_beside_a_truncate(b: PartitionsBench) -> None:
+    """Its burial has counted. Each of the two queues knows that of its own members only."""
+    of, other = made(b, wait_for_buried=False), queue_of(b, "other")
+    of.put_many(b.db, b.queue, ["buried", "waits"])
+    of.close(b.db)
+    b.queue.bury(b.db, b.take())
+    letters = DeadLetters.open(b.db, "bench", root=b.root)
+    letters.begin_redrive(b.db, into="other")
+    letters.run_redrive(b.db)
+    for queue in (b.queue, other):
+        queue.truncate(b.db)
+        settle(b)
+        found = of.progress(b.db)
+        assert (found.done, found.failed, found.left) == (0, 2, 0)

@@ -148,3 +148,140 @@ def test_a_list_goes_on_behind_unreadable_limits(still_db: Database, monkeypatch
     assert keys.limit_of(no_limit) is None
     still_db[no_limit] = b""
     assert [found.name for found in Limit.list(still_db)] == ["b"]
+
+
+def test_a_start_that_exhausts_a_key_conflicts_with_a_new_lane(keyed: Bench) -> None:
+    """The first task of the key in another queue begins an open lane, which the start has not parked."""
+    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    keyed.put("x", limits={TENANT: "a"})
+    start = begin(keyed.db)
+    assert keyed.queue.take(start, session=keyed.session) is not None
+    other.put(keyed.db, "y", limits={TENANT: "a"})
+    assert commit_code(start) == NOT_COMMITTED
+
+
+@pytest.mark.parametrize("change", ["a delete", "a put"])
+def test_an_end_that_opens_a_lane_conflicts_with_a_new_head(keyed: Bench, change: str) -> None:
+    """The pointer would stand at a task that is gone, or behind one that comes first."""
+    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    keyed.put("x", limits={TENANT: "a"})
+    task = keyed.take()
+    first, _ = (other.put(keyed.db, "y", pri=5, limits={TENANT: "a"}) for _ in range(2))
+    end = begin(keyed.db)
+    keyed.queue.ack(end, task)
+    if change == "a delete":
+        other.delete(keyed.db, first)
+    else:
+        other.put(keyed.db, "z", pri=1, limits={TENANT: "a"})
+    assert commit_code(end) == NOT_COMMITTED
+
+
+def test_two_slots_given_back_together_let_a_task_start(keyed: Bench) -> None:
+    """The limit was lowered, so one of them would leave no room."""
+    Limit.set(keyed.db, TENANT, slots=2, per_key=True)
+    for number in range(3):
+        keyed.put(number, limits={TENANT: "a"})
+    assert len(keyed.taken_data()) == 2
+    Limit.set(keyed.db, TENANT, slots=1, per_key=True)
+    for _ in range(3):
+        keyed.sweep()
+    keyed.queue.release_all(keyed.db)
+    assert keyed.taken_data() == [0]
+
+
+def test_a_sweep_that_parks_lanes_conflicts_with_an_end(
+    keyed: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end has met no parked lane, so it opens none."""
+    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    keyed.put("x", limits={TENANT: "a"})
+    other.put(keyed.db, "y", limits={TENANT: "a"})
+    task = keyed.take()  # parks one of the two lanes, and leaves the other one to the next sweep
+    root, now_us = RootKeys(DEFAULT_ROOT).prefix, keyed.db.runtime.now_us()
+    sweep = begin(keyed.db)
+    assert Settling(root, LimitKeys(root, TENANT)).ask(sweep, now_us)()
+    keyed.queue.ack(keyed.db, task)
+    assert commit_code(sweep) == NOT_COMMITTED
+    assert other.take(keyed.db, session=keyed.session) is not None
+
+
+def test_a_take_settles_the_keys_of_each_limit(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both limits count each key apart, and no key of the first one has to be looked at."""
+    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    keyed.put("x", limits={TENANT: "a"})
+    task = keyed.take()
+    keyed.put("first", limits={TENANT: "a", CALLS: None})
+    keyed.put("second", limits={TENANT: "a"})
+    keyed.queue.ack(keyed.db, task)  # opens one lane, and leaves the other one to the next take
+    assert keyed.take().data == "first"
+
+
+def test_a_truncate_leaves_no_row_of_a_limit_that_is_gone(keyed: Bench) -> None:
+    """Tasks may name it all the same, and have lanes by their keys."""
+    Limit.delete(keyed.db, TENANT)
+    for _ in range(3):
+        keyed.sweep()
+    keyed.put("x", limits={TENANT: "a"})
+    keyed.queue.truncate(keyed.db)
+    for _ in range(3):
+        keyed.sweep()
+    under = LimitKeys(RootKeys(DEFAULT_ROOT).prefix, TENANT).of_keys
+    assert list(keyed.db.get_range(under.start, under.stop)) == []
+
+
+def test_a_put_conflicts_with_the_start_that_empties_its_key(keyed: Bench) -> None:
+    """The start takes the pointer of the key away, and the put has seen it."""
+    keyed.put(1, limits={CALLS: "a"})
+    start, put = begin(keyed.db), begin(keyed.db)
+    assert keyed.queue.take(start, session=keyed.session) is not None
+    keyed.queue.put(put, 2, limits={CALLS: "a"})
+    assert [commit_code(start), commit_code(put)] == [0, NOT_COMMITTED]
+
+
+def test_a_start_conflicts_with_a_put_before_the_next_of_its_key(keyed: Bench) -> None:
+    """The start has moved the pointer of the key to a later task."""
+    for pri in (1, 5):
+        keyed.put(pri, pri=pri, limits={CALLS: "a"})
+    start, put = begin(keyed.db), begin(keyed.db)
+    assert keyed.queue.take(start, session=keyed.session) is not None
+    keyed.queue.put(put, 3, pri=3, limits={CALLS: "a"})
+    assert [commit_code(put), commit_code(start)] == [0, NOT_COMMITTED]
+    assert keyed.taken_data() == [1, 3, 5]
+
+
+def test_a_release_conflicts_with_a_first_put_of_its_key(keyed: Bench) -> None:
+    """Each of the two makes the pointer of the key."""
+    keyed.put(1, limits={CALLS: "a"})
+    task = keyed.take()
+    release, put = begin(keyed.db), begin(keyed.db)
+    keyed.queue.release(release, task)
+    keyed.queue.put(put, 2, limits={CALLS: "a"})
+    assert [commit_code(put), commit_code(release)] == [0, NOT_COMMITTED]
+    keyed.queue.release(keyed.db, task)
+    assert keyed.taken_data() == [1, 2]
+    assert verify(keyed.db).findings == ()
+
+
+def test_a_batch_of_takes_is_in_order_behind_keys_over_a_limit(keyed: Bench) -> None:
+    """Their pointers fill the first page of the look, and no sweep has parked them yet."""
+    b, full = keyed, ("a", "b")
+    Limit.set(b.db, TENANT, slots=3, per_key=True)
+    for key in full * 3:
+        b.put("runs", limits={TENANT: key})
+    assert len(b.queue.take_many(b.db, 4, session=b.session)) == 4
+    for number, key in enumerate(["c", "d", "c"]):
+        b.put(number, limits={TENANT: key})
+    Limit.set(b.db, TENANT, slots=2, per_key=True)
+    taken = b.queue.take_many(b.db, 3, session=b.session)
+    assert [task.data for task in taken] == [0, 1, 2]
+
+
+def test_a_batch_of_takes_has_all_tasks_of_a_key_with_room(keyed: Bench) -> None:
+    """They are more than the look reads at first."""
+    count = 2 * limits.LANE_TASKS_FIRST + 1
+    Limit.set(keyed.db, TENANT, slots=count, per_key=True)
+    for number in range(count):
+        keyed.put(number, limits={TENANT: "a"})
+    taken = keyed.queue.take_many(keyed.db, count, session=keyed.session)
+    assert [task.data for task in taken] == list(range(count))

@@ -14,6 +14,7 @@ import fdbqueue
 from fdbqueue import Database, Session, TaskQueue, limits
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import InvalidArgument, UnsupportedOption
+from fdbqueue.tasks.kinds import key_bytes
 from tests.queue_support import faulty
 from tests.support import NOT_COMMITTED
 from tests.tasks.support import LONG_S, Bench, StillClock
@@ -305,3 +306,15 @@ def test_a_take_reads_nothing_of_keys_that_are_busy(clock: StillClock) -> None:
             return found
 
     assert read(60) == read(3)
+
+
+def test_a_damaged_state_frees_no_key_with_a_taken_task(bench: MakeBench) -> None:
+    b = bench("utube")
+    b.put("held", key="a")
+    task = b.take()
+    discipline: Any = b.queue._shape.discipline
+    b.db[discipline.state_key(key_bytes("a"))] = b"damaged"
+    b.put("waits", key="a")
+    assert b.take() is None
+    b.queue.ack(b.db, task)
+    assert b.taken_data() == ["waits"]

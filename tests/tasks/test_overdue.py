@@ -1,6 +1,6 @@
 """A call ends overdue sessions before it answers empty, busy or full (docs/tasks.md)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -12,12 +12,13 @@ from fdbqueue.database import run
 from fdbqueue.errors import QueueBusy, QueueFull
 from fdbqueue.line.taking import Takes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import Thread
+from fdbqueue.runtime import Thread, Waitable
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions import ending
 from fdbqueue.sessions import keeper as keeper_module
 from fdbqueue.sessions.ending import end_the_dead
 from fdbqueue.sessions.keeper import Keeper
+from fdbqueue.sessions.own import own_session_of
 from fdbqueue.tasks.swept import Swept
 from tests.support import IdleThread
 from tests.tasks.support import Bench, StillClock
@@ -46,6 +47,25 @@ def test_the_first_take_finds_the_tasks_of_the_dead(bench: MakeBench, timeout: f
     task = b.queue.take(other_process(b), timeout)
     assert task is not None
     assert task.data == "held"
+
+
+def test_a_take_waits_no_longer_when_its_session_dies(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on with another session, for the rest of its time."""
+    b, wait_any, first = bench(), StillClock.wait_any, iter([True])
+
+    def dies(self: StillClock, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
+        if not next(first, False):
+            return wait_any(self, futures, timeout_s)
+        self.advance(6)
+        own_session_of(b.db, KEYS).get().end()
+        return True
+
+    monkeypatch.setattr(StillClock, "wait_any", dies)
+    began = b.clock.now()
+    assert b.queue.take(b.db, 10) is None
+    assert b.clock.now() - began == pytest.approx(10, abs=0.1)
 
 
 def test_a_take_in_a_transaction_answers_by_stored_state(bench: MakeBench) -> None:

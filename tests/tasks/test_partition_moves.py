@@ -46,16 +46,19 @@ def test_a_sweep_by_an_old_plan_follows_the_present_one(parted: MakeBench) -> No
     assert is_sound(b)
 
 
-def serve_dead_request(b: PartitionsBench) -> None:
-    """Let the first task lie ready for a minute, in the line of all partitions."""
+def serve_dead_request(b: PartitionsBench, at_home: bool = False) -> None:
+    """Let the first task lie ready for a minute, in the line of all partitions or of its own."""
     calls = calls_of(b.db, b.queue._shape)
-    wide, params = calls.parts.wide, params_of(calls.new_lease(b.session))
+    params = params_of(calls.new_lease(b.session))
+    source = calls.parts.source(*b.places().values()) if at_home else calls.parts.wide
 
     def serve(tr: Any) -> None:
-        wide.guard(tr)()
-        deliveries = wide.deliver(tr, [*wide.available(tr, 1, b.clock.now_us())], params)
+        source.guard(tr)()
+        deliveries = source.deliver(tr, [*source.available(tr, 1, b.clock.now_us())], params)
         notice = Notice(b.clock.now_us() + 60_000_000, 1)
-        wide.line.results.leave(tr, Ticket(b"", b"r" * 8, 1, params), deliveries, notice)
+        source.line.results.leave(
+            tr, Ticket(b"", b"r" * limits.RANDOM_SUFFIX_BYTES, 1, params), deliveries, notice
+        )
 
     run(b.db, serve)
 
@@ -77,12 +80,17 @@ def test_a_partition_stays_while_a_task_of_it_lies_ready(parted: MakeBench) -> N
     assert is_sound(b)
 
 
-def test_a_death_fails_no_attempt_that_lies_ready_for_a_call(parted: MakeBench) -> None:
-    """No caller has received the task out of the line of all partitions."""
+@pytest.mark.parametrize("at_home", [False, True], ids=["wide", "home"])
+@pytest.mark.parametrize("notice_bytes", [limits.NOTICE_BYTES_MAX, 0], ids=["in", "beside"])
+def test_a_death_fails_no_attempt_that_lies_ready_for_a_call(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch, notice_bytes: int, at_home: bool
+) -> None:
+    """No caller has received the task. Its lease lies in a notice, or beside one."""
+    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", notice_bytes)
     b = parted("fifo", partitions=2)
     b.session = Session(b.db, ttr=5, root=b.root)
     id_ = b.put("x")
-    serve_dead_request(b)
+    serve_dead_request(b, at_home)
     assert b.state(id_) == "t"
     keeper_of(b.db, b.queue._shape.root).forget(b.session)
     b.clock.advance(6)
@@ -274,6 +282,23 @@ def test_large_tasks_join_other_partitions_one_by_one(parted: MakeBench, state: 
     assert b.take() is not None
 
 
+def test_a_sweep_moves_large_tasks_out_of_one_partition(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of all partitions share the bound of a transaction."""
+    b = parted("fifottl", partitions=4)
+    for _ in range(4):
+        b.put(LARGE, delay=5)
+    assert {*b.places().values()} == {0, 1, 2, 3}
+    b.repartition(1)
+    b.clock.advance(6)
+    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", len(LARGE))
+    run(b.db, calls_of(b.db, b.queue._shape).parts.tidy)
+    assert b.counts("ready", "delayed") == (2, 2)
+    b.settle()
+    assert b.counts("ready", "delayed") == (4, 0)
+
+
 def test_large_tasks_of_several_partitions_are_kicked_together(parted: MakeBench) -> None:
     """All of them would not fit into one transaction."""
     b = parted(partitions=16)
@@ -364,3 +389,37 @@ def test_two_ends_of_the_last_tasks_of_a_key_conflict(parted: MakeBench) -> None
     assert [commit_code(tr) for tr in ends] == [0, NOT_COMMITTED]
     b.queue.ack(b.db, last[1])
     assert b.take().data == "new"
+
+
+def test_a_put_conflicts_with_the_end_that_frees_its_key(parted: MakeBench) -> None:
+    """The key has no task in its new partition, so the end has none to make available."""
+    b = parted("utube")
+    b.put("old", key=KEY)
+    old = b.take()
+    b.repartition(4)
+    b.queue.delete(b.db, b.put("gone", key=KEY))
+    end, put = begin(b.db), begin(b.db)
+    b.queue.ack(end, old, session=b.session)
+    b.queue.put(put, "new", key=KEY)
+    assert (commit_code(put), commit_code(end)) == (0, NOT_COMMITTED)
+    b.queue.ack(b.db, old)
+    assert b.take().data == "new"
+
+
+def test_a_key_beyond_the_first_page_holds_a_repartition(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walk over the task keys goes on behind a full page."""
+    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 1)
+    b, stays, moves = parted("utube"), 1, 7
+    assert [home_of(key_bytes(key), 4) for key in (stays, moves)] == [0, 2]
+    for key in (stays, moves):
+        b.put("old", key=key)
+    taken = [b.take(), b.take()]
+    b.repartition(4)
+    b.put("new", key=moves)
+    b.settle()
+    assert (b.repartition(4).is_finished, b.take()) == (False, None)
+    for task in taken:
+        b.queue.ack(b.db, task)
+    assert (b.repartition(4).is_finished, b.take().data) == (True, "new")

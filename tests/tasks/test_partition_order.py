@@ -9,9 +9,10 @@ from fdbqueue import Task
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes, partition_of
 from fdbqueue.tasks.kinds import key_bytes
-from tests.tasks.partitions import MakeBench, PartitionsBench
+from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
 COUNT = 4
+KEY = moving_key(1, 4)
 
 
 def taken(b: PartitionsBench) -> Iterator[Task]:
@@ -81,3 +82,17 @@ def key_through(*counts: int) -> int:
     return next(
         key for key in range(999) if all(home_of(key_bytes(key), count) == count - 1 for count in counts)
     )
+
+
+def test_a_key_that_is_let_go_begins_in_the_next_round(parted: MakeBench) -> None:
+    b = parted("fair")
+    other = next(n for n in range(99) if n != KEY and home_of(key_bytes(n), 4) == home_of(key_bytes(KEY), 4))
+    b.put("old", key=KEY)
+    old = b.take()
+    b.repartition(4)
+    for number in range(3):
+        b.put(number, key=other)
+    assert b.take().data == 0
+    b.put("new", key=KEY)
+    b.queue.ack(b.db, old)
+    assert b.taken_data() == [1, "new", 2]

@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 
 from fdbqueue import Database, DeadLetters, Failure, QueueFull, Session, TaskQueue, limits, verify
+from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes, partition_of
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.sessions.ending import end_the_dead
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.ending import end_in
 from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.repartition import Settling
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench
@@ -320,6 +323,16 @@ def test_concurrent_puts_never_exceed_the_capacity(parted: MakeBench) -> None:
     assert b.counts("total") == (committed,)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_put_of_more_than_the_capacity_does_not_wait(parted: MakeBench, partitions: int) -> None:
+    """There can never be room for it."""
+    b = parted("limfifottl", capacity=2, partitions=partitions)
+    began = b.clock.now()
+    with pytest.raises(QueueFull):
+        b.queue.put_many(b.db, range(3), timeout=60)
+    assert b.clock.now() == began
+
+
 def test_a_put_that_waits_for_room_gives_up_in_time(parted: MakeBench) -> None:
     b = parted("limfifottl", capacity=4, partitions=4)
     b.put_each(range(4))
@@ -408,3 +421,27 @@ def test_a_session_holds_tasks_in_a_queue_that_fails(parted: MakeBench, partitio
     b.clock.advance(1_000)
     end_the_dead(b.db, keys)
     assert b.counts("ready", "taken") == (1, 0)
+
+
+def test_the_end_of_a_partition_is_due_until_it_commits(parted: MakeBench) -> None:
+    b = parted("fifottl", partitions=2)
+    while (id_ := b.put("last")) and b.places()[id_] == 0:
+        b.queue.delete(b.db, id_)
+    b.queue.bury(b.db, id_)
+    b.repartition(1)
+    b.queue.delete(b.db, id_)
+    settling = Settling(calls_of(b.db, b.queue._shape).parts, b.clock.monotonic)
+    assert settling.step(b.db.create_transaction())  # its commit is lost
+    assert run(b.db, settling.step)
+    assert len(b.queue.partitions(b.db)) == 1
+
+
+def test_a_partition_closes_after_the_last_of_its_leases(parted: MakeBench) -> None:
+    b = parted("fifottl", partitions=4)
+    b.put_each(range(8))
+    taken = [b.take() for _ in range(8)]
+    assert not b.repartition(2).is_finished
+    for task in taken:
+        b.queue.release(b.db, task)
+    assert not b.repartition(2).is_finished
+    assert sorted(b.taken_data()) == list(range(8))

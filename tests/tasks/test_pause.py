@@ -8,7 +8,7 @@ import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import QueueDropped
-from tests.support import PATIENCE_S
+from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code
 
 
 @pytest.fixture
@@ -74,3 +74,11 @@ def test_a_queue_that_was_dropped_cannot_be_paused(db, queue):
     for call in (queue.pause, queue.resume, queue.paused):
         with pytest.raises(QueueDropped):
             call(db)
+
+
+def test_a_repartition_conflicts_with_a_pause_it_has_not_seen(db, queue):
+    """Its new partitions would give tasks in the paused queue."""
+    tr = db.create_transaction()
+    queue.repartition(tr, 4)
+    queue.pause(db)
+    assert commit_code(tr) == NOT_COMMITTED

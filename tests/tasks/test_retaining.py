@@ -217,6 +217,18 @@ def test_a_partition_stays_while_it_keeps_ended_tasks(parted: Callable[..., Part
     assert plan.high == 1
 
 
+def test_ended_tasks_of_every_partition_are_swept(parted: Callable[..., PartitionsBench]) -> None:
+    b = parted("fifottl", partitions=4, retain_s=60)
+    while (id_ := b.put("x")) and b.places()[id_] == 0:
+        pass
+    keys = b.queue._shape.partition(b.places()[id_]).keys
+    b.queue.delete(b.db, id_)
+    assert [bytes(row.key) for row in b.db.get_range(keys.ended_times.start, keys.ended_times.stop)]
+    b.clock.advance(60)
+    b.settle()
+    assert b.db.get_range(keys.ended_times.start, keys.ended_times.stop) == []
+
+
 def test_an_ended_task_is_found_in_the_partition_of_its_end(parted: Callable[..., PartitionsBench]) -> None:
     b = parted("utube", retain_s=60)
     ids = b.put_each(range(6))

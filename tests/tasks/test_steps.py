@@ -173,6 +173,20 @@ def test_a_step_within_itself_is_refused(bench: MakeBench) -> None:
     assert b.queue.steps(b.db, task) == ["a", "b"]
 
 
+def test_a_step_runs_anew_under_a_later_lease(bench: MakeBench) -> None:
+    """The handler of the earlier attempt is in that step still, in the same process."""
+    b = bench("fifottl", ttr=5)
+    b.put("x")
+    first = b.take()
+
+    def slow() -> None:
+        b.clock.advance(6)
+        assert b.queue.step(b.db, b.take(), "a", lambda: "second") == "second"
+
+    with pytest.raises(NotTaken):
+        b.queue.step(b.db, first, "a", slow)
+
+
 def test_two_threads_in_one_step_are_refused(bench: MakeBench) -> None:
     b = bench()
     task, begun, refused = stepped(b), threading.Event(), threading.Event()

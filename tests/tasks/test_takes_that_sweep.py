@@ -11,9 +11,11 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue, TooMuchToSweep, limits
 from fdbqueue.database import run
+from fdbqueue.line.staging import Outcome, Turn
 from fdbqueue.records.keys import id_bytes
+from fdbqueue.tasks.calls import calls_of
 from tests.tasks.partitions import MakeBench
-from tests.tasks.support import StillClock
+from tests.tasks.support import Bench, StillClock
 from tests.tasks.test_poison import spoil_payload
 from tests.tasks.test_round_trips import Trips, trips_of
 
@@ -114,3 +116,25 @@ def test_nothing_is_never_told_beside_unreadable_tasks(parted: MakeBench, partit
     with pytest.raises(TooMuchToSweep):
         take(b)
     assert b.take().data == "good"
+
+
+def test_a_task_that_comes_due_in_a_look_has_its_priority(still_db: Database, clock: StillClock) -> None:
+    """It stands before the task that the look has found first."""
+    b = Bench(still_db, clock, "fifottl")
+    b.put("ready", pri=5)
+    b.put("due", pri=1, delay=5)
+    clock.advance(10)
+    takes = calls_of(b.db, b.queue._shape).takes(b.session)
+    takes._memory.note(Turn(Outcome.SERVED, ["x"], crowd=limits.CROWD_MIN))
+    assert b.taken_data() == ["due", "ready"]
+
+
+def test_a_sweep_clears_an_earlier_timer_of_a_task(parted: MakeBench) -> None:
+    """Each sweep would find it due, and the task not."""
+    b = parted("fifottl", ttl=100)
+    keys, id_ = b.queue._shape.keys, b.put("stays")
+    timer = keys.timer(b.db.runtime.now_us(), id_bytes(id_))
+    b.db[timer] = b""
+    b.clock.advance(1)
+    assert take(b).data == "stays"
+    assert b.db[timer] is None

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import pytest
+
 from fdbqueue import Database, Flaw, Verification, verify
-from fdbqueue.database import run
+from fdbqueue.database import engine_errors, run
 from fdbqueue.line.keys import LineKeys, Ticket, renewal_value
+from fdbqueue.verifying.slices import Suspect
 from tests.partitions.support import PARTITIONS
 
 MEND = "--mend"
@@ -28,6 +31,17 @@ def require_found_and_mended(
         verify(db, mend=True)
 
     assert not verify(db).findings
+
+
+def require_one_mending(db: Database, found: Suspect) -> None:
+    """Of two mendings of one contradiction at once, the second conflicts."""
+    assert found.mend is not None
+    first, second = db.create_transaction(), db.create_transaction()
+    for tr in (first, second):
+        found.mend(tr)
+    first.commit().wait()
+    with pytest.raises(engine_errors()):
+        second.commit().wait()
 
 
 class Place(Protocol):

@@ -2,17 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Flaw, Group, Task, TaskQueue, transactional, verify
+from fdbqueue.database import run
 from fdbqueue.groups.settling import Settling
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.records.groups import counts_added, members_added
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.root_keys import RootKeys
+from fdbqueue.verifying.groups import compare_members
+from tests.tasks.support import StillClock
+from tests.verifying.corruptions import require_one_mending
 
 
 @dataclass
@@ -135,3 +140,33 @@ def test_a_member_that_is_set_aside_is_counted_off_by_mending(place: Place) -> N
         place.verify(mend=True)
     assert place.verify().findings == ()
     assert place.group.progress(place.db).left == 1
+
+
+def test_two_mendings_of_the_counts_of_a_group_conflict(place: Place) -> None:
+    """Each adds the difference that it has seen."""
+    transactional(lambda tr: tr.add(place.keys.group_counts(place.of), counts_added({"done": 1})))(place.db)
+    found = run(place.db, partial(compare_members, place.keys, place.of, ""))
+    assert found is not None
+    require_one_mending(place.db, found)
+    assert place.verify().findings == ()
+
+
+def test_a_cancelled_group_that_no_sweep_finds_is_found(db: Database, space: Subspace) -> None:
+    keys = RootKeys(space)
+    with Database(db.engine, StillClock()) as quiet:  # without a keeper that settles it
+        group = Group.create(quiet, root=space)
+    id_ = bytes.fromhex(group.id)
+    db[keys.group_cancelled(id_)] = b""
+    [found] = verify(db, root=space, mend=True).findings
+    assert (found.flaw, found.mended) == (Flaw.TIMER, True)
+    assert verify(db, root=space).findings == ()
+
+
+def test_members_of_a_dropped_queue_are_left_to_the_sweep(place: Place) -> None:
+    """It counts them off by keys of the queue, which are no findings until then."""
+    place.group.close(place.db)
+    place.queue.drop(place.db)
+    assert place.verify(mend=True).findings == ()
+    while transactional(Settling(place.db, place.keys).tidy)(place.db):
+        pass
+    assert place.group.wait(place.db, 60).failed == 2

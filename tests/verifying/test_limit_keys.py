@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Flaw, Limit, TaskQueue
+from fdbqueue import Database, Flaw, Limit, TaskQueue, limits, verify
 from fdbqueue.disciplines.lanes import Lanes
 from fdbqueue.limiting.key_state import KeyState, number_bytes
 from fdbqueue.limiting.keys import OPEN, PARKED, Held, LanePlace, LimitKeys, encode_held
@@ -15,7 +15,8 @@ from fdbqueue.parking.lane_keys import OPEN as OPEN_STATE
 from fdbqueue.parking.lane_keys import LaneKeys
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from tests.verifying.corruptions import Corruptions, require_found_and_mended
+from fdbqueue.verifying.limit_keys import miscounted_total
+from tests.verifying.corruptions import Corruptions, require_found_and_mended, require_one_mending
 
 ROOT = RootKeys(DEFAULT_ROOT).prefix
 SLOTS, STARTS = LimitKeys(ROOT, "tenant"), LimitKeys(ROOT, "calls")
@@ -113,3 +114,35 @@ def test_a_corruption_is_found_and_mended(
     require_found_and_mended(db, corrupt, flaws, 3)
     assert Limit.open(db, "tenant").used == 1
     assert [task.data for task in TaskQueue.open(db, "q").take_many(db, 9)] == [4]
+
+
+def test_two_mendings_of_the_total_conflict(db: Database) -> None:
+    """Each adds the difference that it has seen."""
+    db.add(SLOTS.total, number_bytes(2))
+    found = miscounted_total(db, SLOTS, "")
+    assert found is not None
+    require_one_mending(db, found)
+    assert not verify(db).findings
+
+
+def test_the_total_of_too_many_keys_is_not_compared(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sum over the keys that one transaction reads is too small."""
+    assert len(TaskQueue.open(db, "q").take_many(db, 9)) == 1
+    monkeypatch.setattr(limits, "VERIFIED_LIMIT_KEYS_MAX", 1)
+    assert Limit.open(db, "tenant").used == 2
+    assert not verify(db).findings
+
+
+def test_a_lane_that_waits_for_a_token_is_sound(db: Database) -> None:
+    TaskQueue.open(db, "q").put(db, 6, limits={"calls": "a"})
+    assert not verify(db).findings
+
+
+def test_a_walk_over_the_keys_excuses_their_rows(db: Database) -> None:
+    """It is about to look at all of them."""
+    for name in ("a row has no lane", "nothing opens a parked lane"):
+        CORRUPTIONS[name][0](db)
+    flaws = {finding.flaw for finding in verify(db).findings}
+    db.set(SLOTS.walk, b"")
+    db.set(STARTS.walk, b"")
+    assert (flaws, verify(db).findings) == ({Flaw.STRAY, Flaw.TIMER}, ())

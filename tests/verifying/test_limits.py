@@ -10,7 +10,8 @@ from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
 from fdbqueue.limiting.keys import Held, LimitKeys, cells_bytes, encode_held
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from tests.verifying.corruptions import Corruptions, require_found_and_mended
+from fdbqueue.verifying.limits import miscounted
+from tests.verifying.corruptions import Corruptions, require_found_and_mended, require_one_mending
 
 KEYS = LimitKeys(RootKeys(DEFAULT_ROOT).prefix, "api")
 STRANGER = KEYS.holder(1, id_bytes("0" * 31 + "1"))
@@ -62,4 +63,13 @@ def test_keys_of_a_limit_that_is_gone_are_findings(db: Database) -> None:
     TaskQueue.open(db, "q").truncate(db)
     db.clear(KEYS.row)
     assert {finding.flaw for finding in verify(db, mend=True).findings} == {Flaw.STRAY}
+    assert not verify(db).findings
+
+
+def test_two_mendings_of_the_cells_conflict(db: Database) -> None:
+    """Each adds the difference that it has seen."""
+    db.add(KEYS.cells, cells_bytes({7: 2}))
+    found = miscounted(db, RootKeys(DEFAULT_ROOT), "api", "")
+    assert found is not None
+    require_one_mending(db, found)
     assert not verify(db).findings

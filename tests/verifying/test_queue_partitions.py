@@ -1,6 +1,7 @@
 """Partitions of recipe queues are verified like queues, with the keys that they share."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -10,6 +11,7 @@ from fdbqueue.database import run
 from fdbqueue.partitions.keys import SharedKeys, prefix_of
 from fdbqueue.recipe.items import COUNTER
 from fdbqueue.recipe.keys import QueueKeys, suffix
+from fdbqueue.verifying import verify as verify_module
 from tests.partitions.support import PARTITIONS
 from tests.verifying.corruptions import BEYOND, MEND, OF_ALL_PARTITIONS, Plants, require_found_and_ended
 
@@ -119,3 +121,29 @@ def test_a_queue_without_partitions_needs_no_flag(db: Database, space: Subspace)
     shared = SharedKeys(Subspace((), queue.partitions(db)[0].prefix))
     db[shared.flag(0)] = b""
     assert [one.flaw for one in verify(db, "q", root=space).findings] == [Flaw.STRAY]
+
+
+def test_a_handle_is_verified_by_the_present_plan(db: Database, space: Subspace) -> None:
+    """Another handle has given the queue partitions since."""
+    old, other = Queue.named(db, "q", root=space), Queue.named(db, "q", root=space)
+    old.enqueue(db, 1)
+    other.repartition(db, 2)
+    shared = SharedKeys(Subspace((), other.partitions(db)[0].prefix))
+    assert verify(db, old).findings == ()
+    db.clear(shared.flag(0))
+    assert [one.flaw for one in verify(db, old).findings] == [Flaw.STATE]
+
+
+def test_a_flag_stays_if_its_partition_opens_meanwhile(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A put that has seen the flag does not set it again."""
+    mend, opened = verify_module._mend_again, list[int]()
+    place.db[place.shared.flag(BEYOND)] = b""
+
+    def open_and_mend(*given: Any) -> None:
+        mend(*given)
+        if not opened:
+            opened.append(place.queue.repartition(place.db, BEYOND + 1).partitions)
+
+    monkeypatch.setattr(verify_module, "_mend_again", open_and_mend)
+    place.verify(mend=True)
+    assert place.db[place.shared.flag(BEYOND)] is not None

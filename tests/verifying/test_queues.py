@@ -22,6 +22,7 @@ from fdbqueue import (
     verify,
 )
 from fdbqueue.database import run
+from fdbqueue.disciplines.key_counts import KeyCounts, slug_of
 from fdbqueue.elements.keys import ElementKeys
 from fdbqueue.errors import NotADatabase, QueueNotFound, WrongType
 from fdbqueue.line.keys import Notice, Ticket
@@ -29,7 +30,10 @@ from fdbqueue.line.shares import Offer
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.records.keys import TaskKeys, id_in
 from fdbqueue.records.statistics import LIVE, packed
+from fdbqueue.registry.progress import BEGINNING
 from fdbqueue.registry.registry import Registry
+from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.verifying import counters
 from tests.verifying.places import LARGE, missing_id
 
 
@@ -236,3 +240,62 @@ def test_it_conflicts_with_nothing(db: Database, space: Subspace) -> None:
     keys = verify(db, root=space).keys
     assert keys > 10
     assert db.counters.conflicts == before
+
+
+def test_contents_stay_beside_an_id_that_cannot_be_read(db: Database, space: Subspace) -> None:
+    """They would seem to be those of a dropped queue, and a mending removes these."""
+    queue = TaskQueue.create(db, "q", "fifo", root=space)
+    task, key = queue.put(db, "kept"), Registry(space).keys.definition("q")
+    stored = bytes(db[key])
+    db[key] = b"no definition"
+    found = verify(db, root=space, mend=True)
+    assert found.uncompared == ("Dropped queues: the id in a definition cannot be read.",)
+    assert Flaw.ORPHAN not in {one.flaw for one in found.findings}
+    db[key] = stored
+    assert [one.id for one in queue.tasks(db, "r", 10)] == [task.id]
+
+
+def test_two_queues_of_one_id_are_told_and_left(db: Database, space: Subspace) -> None:
+    for name in ("a", "b"):
+        TaskQueue.create(db, name, "fifo", root=space)
+    registry = Registry(space)
+    twin = replace(registry.find(db, "b"), id=registry.find(db, "a").id)
+    db[registry.keys.definition("b")] = twin.to_bytes()
+    [found] = verify(db, root=space, mend=True).findings
+    assert (found.flaw, "'a', 'b' have the same id" in found.text, found.mended) == (
+        Flaw.DEFINITION,
+        True,
+        False,
+    )
+
+
+def test_the_upgrade_of_a_dropped_queue_is_removed(db: Database, space: Subspace) -> None:
+    """It is the last key of the queue."""
+    keys = Registry(space).keys
+    db[keys.upgrade(77)] = BEGINNING
+    assert [one.flaw for one in verify(db, root=space, mend=True).findings] == [Flaw.ORPHAN]
+    assert db[keys.upgrade(77)] is None
+
+
+def test_the_counts_of_a_run_stay_while_a_worker_lives(db: Database, space: Subspace) -> None:
+    """Its supervisor has ended."""
+    keys, run_id = Registry(space).keys, b"r" * 16
+    with Session(db, ttr=600, root=space) as session:
+        db[keys.membership(session.id)] = run_id
+        db[keys.run(run_id)] = bytes(40)
+        assert verify(db, root=space, mend=True).findings == ()
+        assert db[keys.run(run_id)] is not None
+
+
+def test_each_wrong_counter_of_many_task_keys_is_mended(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than one transaction compares, and of delayed tasks, which no range of the key has."""
+    monkeypatch.setattr(counters, "_KEYS_TOGETHER", 1)
+    queue = TaskQueue.create(db, "q", "utubettl", root=space)
+    for key in "abc":
+        queue.put(db, "now", key=key)
+        queue.put(db, "later", key=key, delay=500)
+        db.clear(KeyCounts(TaskKeys(queue.contents).beside).counts_key(slug_of(key_bytes(key))))
+    assert len(verify(db, queue, mend=True).findings) == 3 * 2
+    assert {one.key: one.delayed for one in queue.key_statistics(db, 9)} == dict.fromkeys("abc", 1)
