@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import Database, FairQueue, limits
 from fdbqueue.database import run
-from fdbqueue.errors import FairQueueFull, InvalidArgument
+from fdbqueue.errors import FairQueueFull, InvalidArgument, PayloadMismatch
 from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S
 from tests.tasks.fair_model import Overflow, Rounds
@@ -140,6 +140,35 @@ def test_a_page_that_bytes_cut_short_has_a_next_one(
         listed += [item for _, of_key in [("", page.round), *page.lines] for item in of_key]
         after = page.next
     assert (listed, after) == (items, None)
+
+
+def test_each_page_marks_the_items_of_the_round(db: Database, space: Subspace) -> None:
+    """The second page holds an item of the round that is not the first of it."""
+    q = FairQueue(space, key=first_letter)
+    for item in ("a1", "b1", "c1", "a2"):
+        q.put(db, item)
+    assert q.get(db) == "a1"
+    pages, after = [], None
+    for _ in range(3):
+        page = q.snapshot(db, 1, after=after)
+        pages.append(tuple(page))
+        after = page.next
+    assert pages == [(["b1"], []), (["c1"], []), ([], [("a", ["a2"])])]
+    assert after is None
+
+
+def test_the_key_of_an_item_without_room_is_not_computed(db: Database, space: Subspace) -> None:
+    asked: list[str] = []
+
+    def key(item: str) -> str:
+        asked.append(item)
+        return item[0]
+
+    q = FairQueue(space, key=key, capacity=1)
+    q.put(db, "a1")
+    with pytest.raises(FairQueueFull):
+        q.put(db, "b1")
+    assert set(asked) == {"a1"}
 
 
 def test_a_large_item_goes_in_pieces(db: Database, space: Subspace) -> None:
@@ -295,6 +324,44 @@ def test_a_put_is_behind_all_delivered_items_of_a_round(db: Database, space: Sub
     q.put(db, "c2")
     run(db, lambda tr: items.give_back(tr, handed))
     assert [q.get(db) for _ in range(5)] == ["a1", "b1", "c1", "a2", "c2"]
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_put_is_behind_an_item_delivered_out_of_order(db: Database, space: Subspace, later: int) -> None:
+    """The item left in the queue, or delivered later, was put before it."""
+    q = FairQueue(space, key=first_letter)
+    for word in ("a1", "a2", "b1", "c1"):
+        q.put(db, word)
+    items = q._items
+    handed = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 3, 0)), b""))
+    for _ in range(later):
+        run(db, lambda tr: items.deliver(tr, list(items.available(tr, 1, 0)), b""))
+    q.put(db, "c2")
+    run(db, lambda tr: items.give_back(tr, handed))
+    found = [q.get(db) for _ in range(5 - later)]
+    assert [item for item in found if item[0] == "c"] == ["c1", "c2"]
+
+
+def test_an_item_beside_a_damaged_one_keeps_its_cost(db: Database, space: Subspace) -> None:
+    """A call that was cancelled puts it again at that cost."""
+    q = FairQueue(space, key=first_letter)
+    q.put(db, "a" * limits.PAYLOAD_PIECE_BYTES_MAX)
+    q.put(db, "b1", cost=9)
+    keys = q._items.keys
+    for row in db.get_range(keys._payload, keys.taken.start):
+        db[row.key] = b"{"
+    assert run(db, lambda tr: q._items.taker.take(tr, 2, b"", 0).values) == [("b1", 9)]
+
+
+def test_a_wait_beside_an_item_of_another_type_tells_of_it(db: Database, space: Subspace) -> None:
+    plain = FairQueue(space, key=len)
+    typed = FairQueue(space, key=len, type=list[int])
+    plain.put(db, ["a"])
+    plain.put(db, [1])
+    assert typed.get(db, 0.01) == [1]
+    with pytest.raises(PayloadMismatch):
+        typed.get(db, 0.01)
+    assert plain.get(db) == ["a"]
 
 
 def test_statistics_by_key(db: Database, space: Subspace) -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from fdbqueue import DeadLetters, Unreadable, limits, transactional, verify
-from fdbqueue.errors import NotBuried, PayloadTooLarge, TaskNotFound
-from fdbqueue.records.keys import TaskKeys
+from fdbqueue.errors import NotBuried, PayloadTooLarge, RecordUnreadable, TaskNotFound
+from fdbqueue.records.keys import TaskKeys, id_bytes
 from fdbqueue.seam import Transaction
 from tests.dead.conftest import Grave
 from tests.tasks.support import StillClock
@@ -118,3 +118,13 @@ def test_a_typed_handle_refuses_data_of_another_type(grave: Grave) -> None:
     with pytest.raises(TypeError):
         typed.edit(grave.db, id_, "text")
     assert typed.edit(grave.db, id_, 2).data == 2
+
+
+def test_a_task_with_a_damaged_record_is_named_as_such(grave: Grave) -> None:
+    """It is not missing: a later call mends its record, or sets it aside."""
+    id_ = grave.bury("A", data=1)
+    grave.db[TaskKeys(grave.queue.contents).task(id_bytes(id_))] = b"damaged"
+    with pytest.raises(RecordUnreadable):
+        grave.letters.kick(grave.db, id_)
+    with pytest.raises(RecordUnreadable):
+        grave.letters.edit(grave.db, id_, 2)

@@ -365,6 +365,47 @@ def test_a_step_does_not_overwrite_a_pause(grave: Grave) -> None:
     assert (grave.letters.redrive(grave.db).state, grave.tasks("buried")) == (RedriveState.PAUSED, 2)
 
 
+def test_of_two_begins_at_once_one_conflicts(grave: Grave) -> None:
+    grave.bury("A")
+    second = grave.db.create_transaction()
+    grave.letters.begin_redrive(second, limit=1)
+    grave.letters.begin_redrive(grave.db)
+    with pytest.raises(engine_errors()):
+        second.commit().wait()
+    assert grave.letters.redrive(grave.db).limit is None
+
+
+def test_a_resume_does_not_undo_a_stop(grave: Grave) -> None:
+    grave.bury("A")
+    grave.letters.begin_redrive(grave.db)
+    resume = grave.db.create_transaction()
+    grave.letters.resume_redrive(resume)
+    grave.letters.stop_redrive(grave.db)
+    with pytest.raises(engine_errors()):
+        resume.commit().wait()
+    assert grave.letters.redrive(grave.db).state == RedriveState.STOPPED
+
+
+def test_a_later_redrive_begins_at_the_first_task(grave: Grave) -> None:
+    """Tasks that were buried again have their old places."""
+    grave.bury_each("A", "A", "A")
+    grave.letters.begin_redrive(grave.db, rate_per_s=FAST, limit=2)
+    grave.letters.run_redrive(grave.db)
+    for _ in range(2):
+        grave.queue.bury(grave.db, grave.queue.take(grave.db, 0))
+    grave.letters.begin_redrive(grave.db, rate_per_s=FAST)
+    assert grave.letters.run_redrive(grave.db).moved == grave.tasks("ready") == 3
+
+
+def test_a_redrive_by_text_leaves_tasks_buried_later(grave: Grave) -> None:
+    """A step with a text looks at more tasks than it moves, and may look no farther than its begin did."""
+    grave.bury("A", "one"), grave.bury("A", "one")
+    grave.letters.begin_redrive(grave.db, text="two", rate_per_s=FAST)
+    grave.bury("A", "two")
+    done = grave.letters.run_redrive(grave.db)
+    assert (done.moved, done.passed, grave.tasks("buried")) == (0, 2, 3)
+
+
 def test_a_slow_run_learns_soon_that_its_redrive_was_stopped(still: Grave, clock, monkeypatch) -> None:
     """Another process stops it while the run waits for its next step."""
     still.bury_each("A", "A")

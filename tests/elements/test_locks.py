@@ -10,6 +10,7 @@ import fdbqueue
 from fdbqueue import Database, ElementQueue, limits, transactional
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import (
+    DamagedElement,
     ElementNotFound,
     ElementNotLocked,
     InvalidArgument,
@@ -19,7 +20,7 @@ from fdbqueue.errors import (
 )
 from tests.elements.support import NOBODY, element_queue, elements_found, filled, stored
 from tests.queue_support import FATES, faulty
-from tests.support import NOT_COMMITTED, ManualClock, commit_code
+from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code
 
 
 @pytest.fixture
@@ -180,6 +181,20 @@ def test_purge_goes_over_many_locks_in_bounded_transactions(
     assert [q.lock(clocked, name) for name in names] == [name != names[5] for name in names]
 
 
+def test_purge_goes_on_behind_a_batch_of_young_locks(
+    clocked: Database, clock: ManualClock, q: ElementQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BATCH_ITEMS_MAX", 2)
+    names = filled(clocked, q, 5)
+    for name in names:
+        q.lock(clocked, name)
+    clock.advance(601)
+    for name in names[:3]:
+        q.touch(clocked, name)
+    q.purge(clocked)
+    assert [q.lock(clocked, name) for name in names] == [False] * 3 + [True] * 2
+
+
 def test_a_lock_that_is_renewed_while_purge_looks_stays(
     clocked: Database, clock: ManualClock, q: ElementQueue
 ) -> None:
@@ -209,6 +224,24 @@ def test_purge_and_touch_of_one_lock_conflict(clocked: Database, q: ElementQueue
     assert commit_code(tr) == NOT_COMMITTED
 
 
+def test_a_touch_revives_no_lock_that_ends_beside_it(db: Database, q: ElementQueue) -> None:
+    (name,) = filled(db, q, 1)
+    q.lock(db, name)
+    tr = begin(db)
+    q.touch(tr, name)
+    q.unlock(db, name)
+    assert commit_code(tr) == NOT_COMMITTED
+    assert q.lock(db, name)
+
+
+def test_two_adds_of_one_name_conflict(db: Database, q: ElementQueue) -> None:
+    """The second takes the next name."""
+    first, second = begin(db), begin(db)
+    names = [q.store.add(tr, NOBODY, b"\x80") for tr in (first, second)]
+    assert (names, commit_code(first), commit_code(second)) == ([NOBODY] * 2, 0, NOT_COMMITTED)
+    assert q.count(db) == 1
+
+
 def test_purge_in_a_transaction(db: Database, clocked: Database, q: ElementQueue) -> None:
     names = filled(clocked, q, 3)
     for name in names[:2]:
@@ -218,6 +251,33 @@ def test_purge_in_a_transaction(db: Database, clocked: Database, q: ElementQueue
     assert q.lock(tr, names[0])
     tr.commit().wait()
     assert [q.lock(db, name) for name in names] == [False, True, True]
+
+
+# -- damage ---------------------------------------------------------------------------------------------
+
+
+def damaged(db: Database, q: ElementQueue) -> str:
+    (name,) = filled(db, q, 1)
+    db[q.store.keys.payload(name, 0)] = b"\xc1"
+    return name
+
+
+def test_a_transaction_sets_a_damaged_element_aside(db: Database, q: ElementQueue) -> None:
+    name = damaged(db, q)
+    tr = db.create_transaction()
+    with pytest.raises(DamagedElement):
+        q.dequeue(tr, name)
+    tr.commit().wait()
+    assert (q.count(db), q.unreadable(db)) == (0, 1)
+
+
+def test_a_snapshot_moves_no_damaged_element(db: Database, q: ElementQueue) -> None:
+    name = damaged(db, q)
+    q.lock(db, name)
+    snapshot: Any = db.create_transaction().snapshot
+    with pytest.raises(DamagedElement):
+        q.get(snapshot, name)
+    assert (q.count(db), q.unreadable(db)) == (1, 0)
 
 
 # -- once -----------------------------------------------------------------------------------------------

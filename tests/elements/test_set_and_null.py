@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, ElementQueue, NullQueue, QueueSet
+from fdbqueue import Database, ElementQueue, NullQueue, QueueSet, limits
 from fdbqueue.errors import QueueError
 from tests.elements.support import simple_queue
-from tests.support import ManualClock
+from tests.support import CANCELLED, ManualClock, error_code
 
 SCHEMA = {"body": "string"}
 
@@ -166,6 +166,28 @@ def test_adding_begins_a_new_pass(db: Database, queues: list[ElementQueue]) -> N
     list(together.names(db))
     together.add(queues[1])
     assert seen([together.next(db)]) == added[:1]
+
+
+def test_a_refused_add_begins_no_new_pass(db: Database, queues: list[ElementQueue]) -> None:
+    added = fill(db, queues[:1], 2)
+    together = QueueSet(queues[0])
+    found = [together.first(db)]
+    with pytest.raises(QueueError):
+        together.add(queues[1], queues[0])
+    assert seen([*found, together.next(db)]) == added
+
+
+def test_an_error_costs_a_set_no_element(
+    db: Database, queues: list[ElementQueue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "NAMES_READ_FIRST", 1)
+    added = fill(db, queues, 6)
+    together = QueueSet(queues)
+    found = [together.first(db)]
+    cancelled = db.create_transaction()
+    cancelled.cancel()
+    assert error_code(lambda: together.next(cancelled)) == CANCELLED
+    assert seen(found + [together.next(db) for _ in added[1:]]) == added
 
 
 def test_in_a_transaction(db: Database, queues: list[ElementQueue]) -> None:

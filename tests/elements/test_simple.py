@@ -17,6 +17,7 @@ from fdbqueue.errors import (
     UnreadableElement,
 )
 from tests.elements.support import MALFORMED, NOBODY, element_queue, elements_found, simple_queue
+from tests.support import CANCELLED, error_code
 
 
 @pytest.fixture
@@ -162,6 +163,26 @@ def test_browsing_touch_and_purge_are_those_of_element_queues(db: Database, q: S
     q.purge(db)
     assert q.lock(db, names[0]) is False
     assert q.count(db) == 20
+
+
+def test_a_pass_goes_on_after_an_error(
+    db: Database, q: SimpleElementQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "NAMES_READ_FIRST", 1)
+    names = [q.add(db, str(number)) for number in range(3)]
+    found = [q.first(db)]
+    cancelled = db.create_transaction()
+    cancelled.cancel()
+    assert error_code(lambda: q.next(cancelled)) == CANCELLED
+    assert [*found, *(q.next(db) for _ in range(3))] == [*names, ""]
+
+
+def test_a_refused_purge_ends_no_pass(db: Database, q: SimpleElementQueue) -> None:
+    names = [q.add(db, str(number)) for number in range(2)]
+    assert q.first(db) == names[0]
+    with pytest.raises(InvalidArgument):
+        q.purge(db, maxlock=-1)
+    assert q.next(db) == names[1]
 
 
 def test_each_kind_of_queue_reads_its_own_elements(db: Database, space: Subspace) -> None:

@@ -7,7 +7,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue, verify
+from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue, limits, verify
 from fdbqueue.errors import ExportRefused, ImportUnfinished, QueueExists
 from fdbqueue.exports import exporting
 from fdbqueue.exports.exporting import Export
@@ -110,6 +110,46 @@ def test_a_plain_queue_with_partitions_comes_back(target: Database, tmp_path: Pa
         assert verify(target).sound
 
 
+@pytest.mark.parametrize("batch", [1, limits.IMPORT_BATCH_ITEMS], ids=["two batches", "one batch"])
+def test_an_item_that_is_given_back_during_an_export_comes_once(
+    target: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """The export reads it in the line, and later among the items."""
+    monkeypatch.setattr(limits, "IMPORT_BATCH_ITEMS", batch)
+    with fdbqueue.open("memory:") as db:
+        queue = Queue.named(db, "plain")
+        queue.enqueue_many(db, [0, 1])
+        holder = queue.holder(db)
+        assert holder.hold(1) == [0]
+        steps = Export(db, Registry(), in_use=True).run(tmp_path / "export")
+        next(step for step in steps if "lying" in step.counts)
+        assert holder.settle(shown=0)
+        list(steps)
+    imported(target, tmp_path / "export")
+    there = Queue.named(target, "plain", create=False)
+    assert (list(there.items(target, 9)), there.size(target)) == ([0, 1], 2)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("size", [1, limits.NOTICE_BYTES_MAX // 2], ids=["in", "beside"])
+def test_all_items_that_lie_ready_for_a_call_come_back(
+    target: Database, tmp_path: Path, partitions: int, size: int
+) -> None:
+    """They are in the notice to the call, or beside it."""
+    values = [number * size for number in "abcdef"]
+    with fdbqueue.open("memory:") as db:
+        queue = Queue.named(db, "plain", partitions=partitions)
+        for value in values:
+            queue.enqueue(db, value)
+        assert len(queue.holder(db).hold(3)) == 3
+        assert export(db, tmp_path / "export", in_use=True) == {"plain": {"items": 6, "lying": 3}}
+    imported(target, tmp_path / "export")
+    there = Queue.named(target, "plain", create=False)
+    assert verify(target).sound
+    assert there.size(target) == 6
+    assert sorted(str(there.dequeue(target)) for _ in values) == values
+
+
 def test_elements_come_back_without_their_locks(
     db: Database, space: Subspace, target: Database, tmp_path: Path
 ) -> None:
@@ -156,6 +196,16 @@ def test_a_queue_that_was_repartitioned_comes_back(target: Database, tmp_path: P
         assert [there.peek(target, id_).data for id_ in ids] == list(range(20))
         assert stored(target, "moved").keys() - stored(db, "moved").keys() == set()
         assert verify(target).sound
+
+
+def test_a_batch_that_is_full_by_its_bytes_is_not_the_last(
+    target: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "EXPORT_BATCH_BYTES", 50)
+    TaskQueue.create(target, "jobs").put_many(target, range(9))
+    Queue.named(target, "plain").enqueue_many(target, ["x" * 20] * 9)
+    counts = export(target, tmp_path / "export", in_use=True)
+    assert counts == {"jobs": {"tasks": 9}, "plain": {"items": 9}}
 
 
 # Rules.
@@ -262,6 +312,17 @@ def test_limits_come_along_and_leave_those_that_exist(tmp_path: Path, target: Da
         there, before = (Limit.open(one, "starts") for one in (target, db))
         assert (there.rate, there.per, there.burst, there.per_key) == (50, 1.5, 7, True)
         assert before.rate == there.rate
+
+
+def test_an_import_makes_the_limits_of_its_queues_only(tmp_path: Path, target: Database) -> None:
+    with fdbqueue.open("memory:") as db:
+        set_limits(db)
+        Limit.set(db, "other", slots=1)
+        for name, of_all, named in (("first", ["other"], []), ("second", ["slots"], ["starts"])):
+            TaskQueue.create(db, name, limits=of_all, task_limits=named).pause(db)
+        export(db, tmp_path / "export")
+    imported(target, tmp_path / "export", "second")
+    assert [limit.name for limit in Limit.list(target)] == ["slots", "starts"]
 
 
 def test_a_queue_of_the_same_name_is_refused(tmp_path: Path, target: Database) -> None:

@@ -8,6 +8,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from benchmarks.old_layer import OldQueue
+from fdbqueue import limits
 from fdbqueue.imports.fdb_layer import form_of
 from tests.moving.support import Program, counts, program
 
@@ -56,6 +57,14 @@ def test_items_of_pops_that_were_not_collected_come_first(program: Program) -> N
     ]
     assert program("fdb-layer", PREFIX, "jobs", "--create")[1] == [counts(2)]
     assert program.items("jobs") == ["a", "b"]
+
+
+def test_items_of_several_pages_come_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "IMPORT_BATCH_ITEMS", 2)
+    with fdbqueue.open(program.url) as db:
+        pushed(db, *"abcde")
+    assert program("fdb-layer", PREFIX, "jobs", "--create")[1] == [counts(5)]
+    assert program.items("jobs") == list("abcde")
 
 
 def test_byte_strings_of_python_2_become_texts_or_stay(program: Program) -> None:

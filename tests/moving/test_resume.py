@@ -4,11 +4,12 @@ import importlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import ImportOvertaken, OriginChanged, TaskQueue, limits
+from fdbqueue import ImportOvertaken, OriginChanged, QueueFull, TaskQueue, limits
 from fdbqueue.codec import codec_named
 from fdbqueue.embedded import FDBError
 from fdbqueue.imports.origin import Origin
@@ -54,19 +55,21 @@ def filled(folder: Path, count: int) -> Path:
 
 
 def broken(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE ack_queue_default SET data = x'7b' WHERE _id % 7 = 0")
-    connection.close()
+    changed(path, "UPDATE ack_queue_default SET data = x'7b' WHERE _id % 7 = 0")
 
 
 def mended(path: Path) -> None:
+    changed(path, "UPDATE ack_queue_default SET data = CAST(_id - 1 AS BLOB) WHERE data = x'7b'")
+
+
+def changed(path: Path, statement: str) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE ack_queue_default SET data = CAST(_id - 1 AS BLOB) WHERE data = x'7b'")
+        connection.execute(statement)
     connection.close()
 
 
-def an_import(db: fdbqueue.Database, origin: Origin, name: str = "jobs") -> Import:
-    queue = TaskQueue.create(db, name, if_not_exists=True)
+def an_import(db: fdbqueue.Database, origin: Origin, name: str = "jobs", **options: Any) -> Import:
+    queue = TaskQueue.create(db, name, if_not_exists=True, **options)
     registry = Registry()
     keys = ProgressKeys(registry.keys, registry.find(db, name).id, origin.label)
     reading = Reading(origin, codec_named("json"), lambda value: value)
@@ -114,6 +117,43 @@ def test_skipped_items_are_tried_again_by_each_import(
     for _ in range(2):
         list(an_import(db, origin).steps())
         assert numbers(db) == READABLE + BROKEN
+
+
+def test_a_skipped_item_that_was_acked_since_is_forgotten(
+    db: fdbqueue.Database, origin: Table, tmp_path: Path
+) -> None:
+    first = an_import(db, origin)
+    list(first.steps())
+    assert len(list(first._keys.skipped(db))) == len(BROKEN)
+    changed(tmp_path / "old" / "data.db", "UPDATE ack_queue_default SET status = 5 WHERE data = x'7b'")
+    list(an_import(db, origin).steps())
+    assert list(first._keys.skipped(db)) == []
+    assert list(an_import(db, origin).steps()) == []
+    assert numbers(db) == READABLE
+
+
+def test_a_mended_item_behind_skipped_ones_that_have_gone_comes(
+    db: fdbqueue.Database, tmp_path: Path
+) -> None:
+    path = filled(tmp_path / "old", 5)
+    changed(path, "UPDATE ack_queue_default SET data = x'7b' WHERE _id < 4")
+    origin = Table(path, None, serializer_named("json"))
+    list(an_import(db, origin).steps())
+    changed(path, "DELETE FROM ack_queue_default WHERE _id < 3")
+    mended(path)
+    list(an_import(db, origin).steps())
+    assert numbers(db) == [3, 4, 2]
+
+
+def test_a_bounded_queue_with_less_room_than_a_batch_is_filled(db: fdbqueue.Database, tmp_path: Path) -> None:
+    origin = Table(filled(tmp_path / "old", 5), None, serializer_named("json"))
+    bounded: dict[str, Any] = {"kind": "limfifottl", "capacity": 3}
+    with pytest.raises(QueueFull):
+        list(an_import(db, origin, **bounded).steps())
+    assert numbers(db) == [0, 1, 2]
+    TaskQueue.open(db, "jobs").truncate(db)
+    list(an_import(db, origin, **bounded).steps())
+    assert numbers(db) == [3, 4]
 
 
 def test_pages_of_skipped_items_are_all_tried_again(

@@ -242,6 +242,13 @@ def test_a_trace_context_stays_with_its_task(db, queue, notes):
     assert task_row(taken)["trace"] == TRACED
 
 
+def test_a_put_in_place_of_another_brings_its_trace_context(db, queue, notes):
+    queue.put(db, "a", unique=1)
+    notes.trace = packed(TRACED)
+    again = queue.put(db, "b", unique=1, on_conflict="replace")
+    assert (again.trace, queue.take(db, 0).trace) == (TRACED, TRACED)
+
+
 def test_a_task_of_a_transaction_has_its_trace_context(db, queue, notes):
     notes.trace = packed(TRACED)
     transactional(lambda tr: queue.put_many(tr, [1, 2]))(db)

@@ -24,6 +24,16 @@ def test_a_held_task_key_names_its_old_partition(db: Database, space: Subspace) 
     assert other.held is None
 
 
+def test_a_held_task_key_waits_for_taken_tasks_too(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "utube", root=space, partitions=2)
+    key = moving_key(0, 2, 4)
+    queue.put(db, "old", key=key)
+    assert queue.take(db, 0) is not None
+    queue.repartition(db, 4)
+    found = queue.explain(db, queue.put(db, "new", key=key))
+    assert found.held == HeldKey(partition=0, tasks=1, before=2, partitions=4)
+
+
 def test_a_call_that_waits_for_all_partitions_counts(db: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", "fifottl", root=space, partitions=2)
     id_ = queue.put(db, "later", delay=600).id

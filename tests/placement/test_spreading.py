@@ -3,9 +3,21 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import pytest
+
+import fdbqueue
 from fdbqueue.placement.boundaries import end_of
-from fdbqueue.placement.spreading import NUDGES_MAX, SHOW, Spread, Spreading
+from fdbqueue.placement.spreading import (
+    LOOK_EVERY_S,
+    NUDGES_MAX,
+    SHOW,
+    UNCHANGED_S,
+    Spread,
+    Spreading,
+    StorageServers,
+)
 from fdbqueue.testing.runtime import SimulatedRuntime
 
 PREFIXES = [b"q", *(b"q\x15" + bytes([number]) for number in range(1, 6))]
@@ -108,3 +120,77 @@ def test_the_last_boundary_is_the_end_of_the_queue() -> None:
     servers = Servers(lambda move: "abc"[move % 3])
     spread(servers)
     assert servers.ranges[-1][1] == end_of(PREFIXES[0])
+
+
+class SlowServers(Servers):
+    """They move partitions, and tell boundaries, some looks after these were set."""
+
+    def __init__(
+        self, choose: Chooser, *, boundaries_after: int = 0, moves_after: Sequence[int] = ()
+    ) -> None:
+        super().__init__(choose)
+        self._boundaries_after, self._moves_after = boundaries_after, moves_after
+        self.looks = 0
+
+    def owners(self, prefixes: Sequence[bytes]) -> list[list[str]]:
+        self.looks += bool(self.runs)
+        moved = sum(self.looks > after for after in self._moves_after)
+        teams = super().owners(prefixes)
+        return [*teams[:moved], *[["a"]] * (len(teams) - moved)]
+
+    def boundaries(self, begin: bytes, end: bytes) -> set[bytes]:
+        return super().boundaries(begin, end) if self.looks > self._boundaries_after else set()
+
+
+def test_a_wait_goes_on_until_all_moves_are_over() -> None:
+    """Each move comes just before its owners would count as unchanged."""
+    apart = round(UNCHANGED_S / LOOK_EVERY_S) - 1
+    servers = SlowServers(lambda move: "abc"[move % 3], moves_after=[apart * n for n in (0, 1, 2, 2, 3, 4)])
+    assert spread(servers) == Spread([["a"], ["b"], ["c"]] * 2, [], is_settled=True)
+    assert servers.runs == [len(PREFIXES)]
+
+
+def test_a_wait_goes_on_until_its_boundaries_are_there() -> None:
+    """Before, the cluster has moved nothing, and is as settled as it was."""
+    late = 2 * round(UNCHANGED_S / LOOK_EVERY_S)
+    servers = SlowServers(
+        lambda move: "abc"[move % 3], boundaries_after=late, moves_after=[late + 1] * len(PREFIXES)
+    )
+    assert spread(servers).teams == [["a"], ["b"], ["c"]] * 2
+    assert servers.runs == [len(PREFIXES)]
+
+
+def test_each_nudge_of_a_partition_has_a_new_boundary() -> None:
+    """One that is set already moves nothing."""
+    servers = Servers(lambda move: "aaaaaabbbbcc"[move])
+    assert sorted(spread(servers).teams) == [["a"], ["a"], ["b"], ["b"], ["c"], ["c"]]
+    assert servers.runs == [6, 4, 2]
+
+
+STATUS: dict[str, Any] = {
+    "processes": {
+        "1": {"address": "1:1", "roles": [{"role": "storage"}, {"role": "log"}]},
+        "2": {"address": "2:2", "roles": [{"role": "log"}]},
+    },
+    "data": {"state": {"healthy": True}, "moving_data": {"in_flight_bytes": 0, "in_queue_bytes": 0}},
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "is_settled"),
+    [
+        ({}, True),
+        ({"state": {"healthy": False}}, False),
+        ({"moving_data": {"in_flight_bytes": 1, "in_queue_bytes": 0}}, False),
+        ({"moving_data": {"in_flight_bytes": 0, "in_queue_bytes": 1}}, False),
+    ],
+)
+def test_a_cluster_with_moves_ahead_is_not_settled(
+    monkeypatch: pytest.MonkeyPatch, data: dict[str, Any], is_settled: bool
+) -> None:
+    status = {"cluster": {**STATUS, "data": STATUS["data"] | data}}
+    monkeypatch.setattr("fdbqueue.placement.spreading.see_status", lambda _: status)
+    with fdbqueue.open("memory:") as db:
+        servers = StorageServers(db)
+        assert servers.are_settled() == is_settled
+        assert servers.addresses() == {"1:1"}

@@ -5,9 +5,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from fdbqueue import Task
+from fdbqueue import Task, TaskQueue
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
 from tests.support import PATIENCE_S
@@ -143,3 +144,17 @@ def test_installing_returns_the_previous_callback(bench: MakeBench) -> None:
     assert b.queue.on_task_change(first) is None
     assert b.queue.on_task_change() is first
     assert b.queue.on_task_change() is None
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+def test_a_callback_gets_data_of_the_type_of_its_handle(bench: MakeBench) -> None:
+    """Not of the handle that has installed the one before it."""
+    b, told = bench(), Told()
+    b.queue.on_task_change(Told())
+    TaskQueue.open(b.db, "bench", type=Point).on_task_change(told)
+    b.put({"x": 1})
+    told.names(1)
+    assert [data for data, _, _ in told.events] == [Point(1)]

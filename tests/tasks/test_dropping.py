@@ -9,8 +9,10 @@ from fdbqueue import limits, list_queues
 from fdbqueue.database import run
 from fdbqueue.errors import QueueBusy, TooMuchForOneTransaction
 from fdbqueue.tasks.calls import calls_of
+from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, commit_code
-from tests.tasks.support import Bench
+from tests.tasks.partitions import MakeBench as MakeParted
+from tests.tasks.support import LONG_S, Bench
 
 MakeBench = Callable[..., Bench]
 
@@ -85,3 +87,28 @@ def test_a_drop_conflicts_with_a_caller_that_comes_meanwhile(
     b.queue.drop(tr)
     join(b, 1, *([5] if join is leases else []))
     assert commit_code(tr) == NOT_COMMITTED
+
+
+@pytest.mark.parametrize("partition", range(4))
+def test_a_live_lease_behind_a_full_batch_keeps_any_partition(
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch, partition: int
+) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    b = parted("utubettl", partitions=4)
+    for nth, ttr_s in enumerate((5, 5, LONG_S)):
+        b.put(nth, key=key_in(partition, nth=nth), ttr=ttr_s)
+    assert {*b.places().values()} == {partition}
+    assert len(b.taken_data()) == 3
+    b.clock.advance(6)
+    with pytest.raises(QueueBusy, match="taken"):
+        b.queue.drop(b.db)
+
+
+def test_a_request_for_all_partitions_prevents_a_drop(parted: MakeParted) -> None:
+    b = parted(partitions=3)
+    line = calls_of(b.db, b.queue._shape).parts.wide.line
+    now_us = round(b.clock.now() * 1_000_000)
+    run(b.db, partial(line.register, rid=b"waiting-call", count=1, params=b"", now_us=now_us))
+    assert b.queue.busy(b.db) == "a call is waiting for tasks"
+    with pytest.raises(QueueBusy, match="waiting"):
+        b.queue.drop(b.db)

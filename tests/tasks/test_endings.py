@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -117,6 +117,16 @@ def test_a_session_that_is_wanted_ends_with_its_process(still_db: Database) -> N
     keeper._end_those_of_this_process()
     there = [still_db[KEYS.session(session.id)] is not None for session in (unnamed, named, wanted)]
     assert there == [False, True, False]
+
+
+@pytest.mark.parametrize("end", [Keeper.close, Keeper._end_those_of_this_process])
+def test_all_sessions_of_a_process_end_with_it(
+    still_db: Database, clock: StillClock, end: Callable[[Keeper], None]
+) -> None:
+    process = Database(still_db.engine, clock)
+    sessions = [Session(process) for _ in range(4)]
+    end(process.service(("keeper", KEYS.prefix), partial(Keeper, keys=KEYS)))
+    assert [still_db[KEYS.session(session.id)] for session in sessions] == [None] * 4
 
 
 def test_no_session_opens_while_the_process_ends(still_db: Database) -> None:

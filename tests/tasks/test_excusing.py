@@ -272,3 +272,39 @@ def test_a_death_of_a_session_fails_attempts_that_began_only(bench, clock, monke
     clock.advance(6)
     b.sweep()
     assert [standing(b, id_) for id_ in (begun, delivered)] == [("r", 1, 1, 1), ("r", 1, 0, 0)]
+
+
+def test_an_exhaustion_before_a_kick_undoes_no_later_burial(b, clock):
+    """A user has buried the task since."""
+    id_ = b.put()
+    lapse(b, clock)
+    assert b.queue.exhaust(b.db, b.take(), 1)
+    b.queue.kick(b.db)
+    late = lapse(b, clock)
+    b.queue.bury(b.db, id_)
+    assert b.queue.excuse(b.db, late)
+    assert standing(b, id_) == ("!", 3, 0, 0)
+
+
+def test_a_burial_for_a_lease_that_no_call_received_is_undone(b, clock):
+    """Its owner collects it after another taker has buried the task for that lease."""
+    line, params = calls_of(b.db, b.queue._shape).source.line, params_of(Lease(b.session.id, b"its token"))
+    server, owner = (registered(b.db, line, rid, now_us(clock), params=params) for rid in (b"1", b"2"))
+    first, missed = b.put(), b.put()
+    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
+    b.queue.ack(b.db, first, session=b.session)
+    clock.advance(TTR_S)
+    b.sweep()
+    assert b.queue.exhaust(b.db, b.take(), 1)
+    assert run(b.db, lambda tr: line.look(tr, owner, Look(now_us(clock)))).answers == []
+    assert standing(b, missed) == ("r", 2, 0, 0)
+
+
+def test_an_excused_burial_of_an_expired_task_ends_it(b, clock):
+    """Its ttl is over at this moment, and no process has swept it."""
+    b.put(ttl=3 * TTR_S)
+    late = lapse(b, clock)
+    assert b.queue.exhaust(b.db, b.take(), 1)
+    clock.advance(2 * TTR_S)
+    assert b.queue.excuse(b.db, late)
+    assert b.counts("total", "ttl") == (0, 1)

@@ -351,6 +351,14 @@ def test_live_workers_of_the_queue_are_counted(
     assert found.reasons[-1].why == (Why.WORKERS_BUSY if counted else Why.NO_WORKER)
 
 
+def test_a_worker_with_a_damaged_heartbeat_counts_as_dead(memory: Database) -> None:
+    queue = TaskQueue.create(memory, "bench", "fifo")
+    id_ = queue.put(memory, "x").id
+    memory[KEYS.presence(bytes(16))] = b'{"queues": ["bench"]}'
+    memory[KEYS.heartbeat(bytes(16))] = b"damaged"
+    assert queue.explain(memory, id_).workers == 0
+
+
 def test_a_kind_with_an_order_of_its_own_has_no_place(memory: Database) -> None:
     class Other:
         def __init__(self, keys: Any, options: Any) -> None:

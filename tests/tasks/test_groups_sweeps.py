@@ -1,19 +1,23 @@
 """Sweeps of groups: by any process, beside other changes, and around queues that a process cannot read."""
 
+import threading
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Group, TaskQueue, transactional
+from fdbqueue import Database, DeadLetters, Group, TaskQueue, limits, transactional
 from fdbqueue.database import engine_errors
-from fdbqueue.errors import GroupNotFound, GroupTimeout
+from fdbqueue.errors import GroupNotFound, GroupTimeout, RecordUnreadable
 from fdbqueue.groups.settling import Settling
-from fdbqueue.root_keys import RootKeys
+from fdbqueue.records.keys import id_bytes
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.waiters import Waiter
 from tests.queue_support import FATES, faulty
+from tests.support import PATIENCE_S, wait_until
 from tests.tasks.partitions import MakeBench, PartitionsBench
 from tests.tasks.support import StillClock
 
@@ -192,3 +196,84 @@ def test_a_redriven_member_counts_once_beside_a_truncate(b: PartitionsBench) -> 
         settle(b)
         found = of.progress(b.db)
         assert (found.done, found.failed, found.left) == (0, 2, 0)
+
+
+def test_puts_after_other_tasks_join_no_batch(b: PartitionsBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One transaction stores the group of one wait."""
+    db, begun, go_on = Database(b.db.engine, b.clock), threading.Event(), threading.Event()
+    queue, create = TaskQueue.open(db, "bench", root=b.root), db.create_transaction
+    parents = b.put_each(range(2))
+
+    def create_when_told() -> Any:
+        if threading.current_thread().name == "first":
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
+        return create()
+
+    monkeypatch.setattr(db, "create_transaction", create_when_told)
+    first = threading.Thread(target=queue.put, args=(db, "first"), name="first")
+    first.start()
+    assert begun.wait(PATIENCE_S)
+    waiting = calls_of(db, queue._shape)._puts._combiner._pending
+    children = [
+        threading.Thread(target=queue.put, args=(db, "child"), kwargs={"after": parent}) for parent in parents
+    ]
+    for child in children:
+        child.start()
+    wait_until(lambda: len(waiting) == 2 or not any(child.is_alive() for child in children))
+    go_on.set()
+    for thread in (first, *children):
+        thread.join(PATIENCE_S)
+    for parent in parents:
+        b.queue.delete(b.db, parent)
+    settle(b)
+    assert sorted(ready(b, queue)) == ["child", "child", "first"]
+
+
+def test_a_put_after_an_unreadable_task_is_refused(b: PartitionsBench) -> None:
+    """It may not have ended: its record is mended later."""
+    parent = b.put("parent")
+    b.db[b.queue._shape.keys.task(id_bytes(parent))] = b"damaged"
+    with pytest.raises(RecordUnreadable):
+        b.queue.put(b.db, "child", after=parent)
+    assert ready(b, b.queue) == []
+
+
+@pytest.mark.parametrize("call", ["close", "cancel"])
+def test_a_call_that_did_not_see_the_end_of_a_group_conflicts(b: PartitionsBench, call: str) -> None:
+    """A close would write the group as it was before its end."""
+    of, slow = made(b), b.db.create_transaction()
+    getattr(of, call)(slow)
+    of.cancel(b.db) if call == "close" else of.close(b.db)
+    settle(b)
+    ended = of.progress(b.db)
+    assert ended.ended is not None
+    with pytest.raises(engine_errors()):
+        slow.commit().wait()
+    assert of.progress(b.db) == ended
+
+
+def test_a_wait_for_progress_of_an_ended_group_lasts(still_db: Database, clock: StillClock) -> None:
+    """A caller that waits again and again would turn without a pause."""
+    of = Group.create(still_db)
+    of.close(still_db)
+    transactional(Settling(still_db, RootKeys(DEFAULT_ROOT)).tidy)(still_db)
+    seen, before = of.progress(still_db), clock.now()
+    assert seen.ended is not None
+    assert of.wait_for_progress(still_db, seen, 7) is None
+    assert clock.now() == before + 7
+
+
+def test_an_ended_group_with_buried_members_is_left_for_a_while(
+    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full page of such groups would keep a sweep busy for ever."""
+    monkeypatch.setattr(limits, "GROUPS_SWEPT_MAX", 2)
+    held = [made(b, wait_for_buried=False, retain_s=10) for _ in range(2)]
+    for of in held:
+        b.queue.bury(b.db, of.put(b.db, b.queue, 1))
+        of.close(b.db)
+    settle(b)
+    b.clock.advance(11)
+    settle(b)
+    assert [of.progress(b.db).buried for of in held] == [1, 1]

@@ -16,8 +16,10 @@ from fdbqueue.disciplines.key_counts import level_of
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.tasks.key_statistics import Waiting
+from tests.partitions.support import key_in, moving_key
 from tests.queue_support import faulty
 from tests.support import PATIENCE_S
+from tests.tasks.partitions import MakeBench as MakeParted
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_micro import meets, putting
 
@@ -183,3 +185,20 @@ def test_numbers_and_index_are_true_beside_threads(
         queue.ack(db, task)
     assert queue.key_statistics(db, 9) == []
     assert run(db, lambda tr: queue._shape.discipline.counts.index(tr, 99)) == ([], [])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
+def test_a_moving_key_has_its_oldest_task_in_either_partition(
+    parted: MakeParted, before: int, after: int
+) -> None:
+    b = parted("utube", partitions=before)
+    key = moving_key(0, 2, 4) if before < after else key_in(3, 4)
+    old = b.put("old", key=key)
+    b.clock.advance(5)
+    b.repartition(after)
+    b.put("new", key=key)
+    assert len({*b.places().values()}) == 2
+    [found] = b.queue.key_statistics(b.db, 9)
+    assert found.oldest is not None
+    assert (found.key, found.ready, found.oldest.id) == (key, 2, old)
+    assert found.oldest.age_s >= 5

@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from fdb import tuple as layer
 from greenlet import GreenletExit
 
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.embedded import FDBError
 from fdbqueue.errors import DatabaseClosed, StorageFull, WaitStopped
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions import keeper as keeping
 from fdbqueue.sessions.keeper import Keeper, keeper_of
 from fdbqueue.sessions.openers import deadline_of
 from fdbqueue.tasks import ending
-from tests.support import PATIENCE_S, FailsOnce
+from tests.support import PATIENCE_S, TOO_OLD, FailsOnce
 from tests.tasks.support import Bench, keeper
 from tests.tasks.test_callbacks import Told
 
@@ -134,6 +136,21 @@ def test_a_session_with_a_damaged_record_keeps_its_task(bench: MakeBench) -> Non
     assert b.counts("ready", "taken") == (0, 1)
 
 
+@pytest.mark.parametrize("ttr_us", [-1, 0, None, "9"])
+def test_a_session_with_a_damaged_ttr_keeps_its_task(bench: MakeBench, ttr_us: Any) -> None:
+    """It would renew itself with a deadline in the past."""
+    b = bench()
+    session = Session(b.db, ttr=TTR_S)
+    b.put("x")
+    b.queue.take(b.db, 0, session=session)
+    b.db[KEYS.session(session.id)] = layer.pack((b"owner", None, ttr_us))
+    for _ in range(10):
+        b.clock.advance(TTR_S / 4)
+        keeper(b.db).tick()
+    assert not session.lost
+    assert b.counts("ready", "taken") == (0, 1)
+
+
 def test_a_dead_session_that_cannot_be_ended_holds_up_no_other(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +246,18 @@ def test_a_queue_without_an_answer_holds_up_no_other(bench: MakeBench) -> None:
         with pytest.raises(StorageFull):
             keeper(b.db).tick()
     assert queue.statistics(b.db)["tasks"]["ready"] == 1
+
+
+def test_a_read_that_is_too_old_is_no_trouble_of_a_queue(
+    bench: MakeBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again, as in any transaction."""
+    b, queue, due = bench(), Broken("none", KeyError()), FailsOnce(FDBError(TOO_OLD))
+    queue.ask_next_due = lambda _: due  # type: ignore[assignment, method-assign, return-value]
+    keeper(b.db).look_after(queue)
+    keeper(b.db).tick()
+    due.wait_for(2)
+    assert caplog.text == ""
 
 
 def test_every_queue_is_swept_however_many_there_are(
@@ -342,6 +371,26 @@ def test_a_thread_of_callbacks_that_is_ended_is_replaced(bench: MakeBench) -> No
     b.queue.on_task_change(callback)
     b.queue.put_many(b.db, range(3))
     assert told.names(3) == ["put"] * 3
+    ended[0].join(PATIENCE_S)  # its last words belong to this test
+    assert not ended[0].is_alive()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_replaced_thread_of_callbacks_tells_in_order(bench: MakeBench) -> None:
+    """A later event comes in while the thread has the others."""
+    b, told, ended = bench(), Told(), list[threading.Thread]()
+
+    def callback(task: Any, event: str) -> None:
+        told(task, event)
+        if not ended:
+            ended.append(threading.current_thread())
+            b.put(3)
+            raise GreenletExit
+
+    b.queue.on_task_change(callback)
+    b.queue.put_many(b.db, range(3))
+    told.names(4)
+    assert [data for data, _, _ in told.events] == [0, 1, 2, 3]
     ended[0].join(PATIENCE_S)  # its last words belong to this test
     assert not ended[0].is_alive()
 

@@ -285,3 +285,39 @@ def test_a_batch_of_takes_has_all_tasks_of_a_key_with_room(keyed: Bench) -> None
         keyed.put(number, limits={TENANT: "a"})
     taken = keyed.queue.take_many(keyed.db, count, session=keyed.session)
     assert [task.data for task in taken] == list(range(count))
+
+
+def test_a_change_during_a_walk_reaches_keys_behind_it(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
+    for number in range(9):
+        keyed.put(number, limits={TENANT: "abc"[number % 3]})
+    assert keyed.taken_data() == [0, 1, 2]
+    root, now_us = RootKeys(DEFAULT_ROOT).prefix, keyed.db.runtime.now_us()
+    walks = Settling(root, LimitKeys(root, TENANT))
+    Limit.set(keyed.db, TENANT, slots=2, per_key=True)
+    while not (more := keyed.taken_data()):
+        assert run(keyed.db, lambda tr: walks.ask_rest(tr, now_us)())
+    assert more == [3]
+
+    Limit.set(keyed.db, TENANT, slots=3, per_key=True)
+    while run(keyed.db, lambda tr: walks.ask_rest(tr, now_us)()):
+        pass
+
+    assert sorted(keyed.taken_data()) == [4, 5, 6, 7, 8]
+
+
+def test_an_unreadable_limit_can_be_deleted(keyed: Bench) -> None:
+    """Verification tells of it until then."""
+    row = LimitKeys(RootKeys(DEFAULT_ROOT).prefix, TENANT).row
+    keyed.db[row] = b"damaged"
+    Limit.delete(keyed.db, TENANT)
+    assert keyed.db[row] is None
+    assert not verify(keyed.db).findings
+
+
+def test_a_set_tells_the_slots_in_use_of_all_keys(keyed: Bench) -> None:
+    for key in "ab":
+        keyed.put(key, limits={TENANT: key})
+        keyed.take()
+    found = Limit.set(keyed.db, TENANT, slots=5, per_key=True)
+    assert (found.used, found.free) == (2, 5)

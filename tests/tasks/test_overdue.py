@@ -16,7 +16,7 @@ from fdbqueue.runtime import Thread, Waitable
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions import ending
 from fdbqueue.sessions import keeper as keeper_module
-from fdbqueue.sessions.ending import end_the_dead
+from fdbqueue.sessions.ending import Overdue, end_the_dead
 from fdbqueue.sessions.keeper import Keeper
 from fdbqueue.sessions.own import own_session_of
 from fdbqueue.tasks.swept import Swept
@@ -240,6 +240,100 @@ def test_a_session_that_cannot_be_ended_holds_up_no_other(
     assert ending.end_overdue(other, KEYS, overdue)
     assert (len(overdue), b.counts("taken", "ready")) == (3, (1, 2))
     assert run(other, lambda tr: ending.ask_overdue(tr, KEYS, other.runtime.now_us())()).dead == []
+
+
+def overdue_in(db: Database) -> list[Overdue]:
+    return run(db, lambda tr: ending.ask_overdue(tr, KEYS, db.runtime.now_us())()).dead
+
+
+def three_dead(b: Bench, db: Database) -> list[Overdue]:
+    """Each holds a task."""
+    for number in range(3):
+        b.put(number)
+        b.queue.take(b.db, 0, session=Session(b.db, ttr=5))
+    b.clock.advance(6)
+    return overdue_in(db)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_dead_sessions_end_on_both_sides_of_a_failing_one(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Their begun ends go on, though the clock has gone on since."""
+    b = bench()
+    other = other_process(b)
+    overdue = three_dead(b, other)
+
+    def refuse(_: Database, __: RootKeys, ended: Sequence[bytes], ___: bool) -> Sequence[bytes]:
+        b.clock.advance(1)
+        if overdue[place].session in ended:
+            raise fdbqueue.errors.UnknownKind(kind="of tomorrow")
+        return ()
+
+    monkeypatch.setattr("fdbqueue.sessions.ending._enders", [refuse, *ending._enders])
+    assert ending.end_overdue(other, KEYS, overdue)
+    assert b.counts("taken", "ready") == (1, 2)
+
+
+def test_a_session_that_still_holds_a_task_keeps_no_other(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep would meet the others again and again."""
+    b = bench()
+    other = other_process(b)
+    overdue = three_dead(b, other)
+    monkeypatch.setattr("fdbqueue.sessions.ending._enders", [lambda *_: [overdue[1].session]])
+    ending.end_overdue(other, KEYS, overdue)
+    assert overdue_in(other) == []
+    b.clock.advance(limits.SESSION_TTR_S)
+    assert [dead.session for dead in overdue_in(other)] == [overdue[1].session]
+
+
+def test_a_session_whose_end_cannot_begin_is_put_off(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = bench()
+    dead_session(b)
+    other = other_process(b)
+    with monkeypatch.context() as patch:
+        patch.setattr(ending, "_begin_end", lambda *_: 1 // 0)
+        assert not ending.end_overdue(other, KEYS, overdue_in(other))
+    assert overdue_in(other) == []
+    b.clock.advance(limits.SESSION_TTR_S)
+    end_the_dead(other, KEYS)
+    assert b.counts("ready") == (1,)
+
+
+def test_a_sweep_goes_on_behind_damaged_entries(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They fill a batch, and nothing clears them."""
+    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+    b = bench()
+    for junk in (b"\x01", b"\x02"):
+        b.db[KEYS.beats_due.start + junk] = b""
+    dead_session(b)
+    Keeper(other_process(b), KEYS).tick()
+    assert b.counts("ready") == (1,)
+
+
+def test_a_sweep_clears_the_entry_of_a_damaged_heartbeat(bench: MakeBench) -> None:
+    """The heartbeat that was written anew has an entry of its own."""
+    b = bench()
+    session = Session(b.db, ttr=10)
+    b.db[KEYS.heartbeat(session.id)] = b"damaged"
+    b.clock.advance(5)
+    session.beat()
+    b.clock.advance(6)
+    end_the_dead(other_process(b), KEYS)
+    assert overdue_in(b.db) == []
+    session.beat()
+    assert not session.lost
+
+
+def test_an_overdue_session_shares_no_sweeps(bench: MakeBench) -> None:
+    b = bench()
+    dead_session(b)
+    now_us = b.db.runtime.now_us()
+    assert run(b.db, lambda tr: ending.count_others(tr, KEYS, [b.session.id], now_us)) == 0
 
 
 @pytest.mark.parametrize("count", [1, 7])

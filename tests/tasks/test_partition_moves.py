@@ -321,6 +321,28 @@ def test_a_move_counts_the_bytes_of_failures(parted: MakeBench, monkeypatch: Any
     assert [len(b.queue.failures(b.db, id_)) for id_ in b.places()] == [1] * 5
 
 
+@pytest.mark.parametrize("part", ["steps", "failures before a kick"])
+def test_a_move_counts_the_bytes_of_all_parts(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    b = parted("utube")
+    letters, parts = DeadLetters.open(b.db, "bench", root=b.root), calls_of(b.db, b.queue._shape).parts
+    for _ in range(4):
+        b.put("x", key=KEY)
+        task = b.take()
+        if part == "steps":
+            b.queue.step(b.db, task, "large", lambda: "x" * 12_000)
+        else:
+            b.queue.bury(b.db, task, failure=Failure("E"))
+            letters.kick(b.db, task)
+            task = b.take()
+        b.queue.bury(b.db, task)
+    b.repartition(4)
+    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 34_000)
+    kick = partial(parts.all_within, verb=partial(in_all.kick, count=4))
+    assert [run(b.db, kick)[0] for _ in range(2)] == [2, 2]
+
+
 def test_a_task_that_expires_in_a_sweep_holds_no_key(parted: MakeBench) -> None:
     """A task of its key joins the new partition in the same sweep. Another key keeps the change open."""
     b = parted("utubettl", partitions=2)

@@ -9,9 +9,11 @@ from fdbqueue import Queue, TaskQueue
 from fdbqueue.errors import PayloadMismatch
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.runtime import Waitable
+from tests.partitions.support import key_in
 from tests.support import becomes_ready
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import StillClock
+from tests.tasks.test_groups_sweeps import settle
 from tests.tasks.test_poison import spoil_records
 
 PARTITIONS = 2
@@ -80,6 +82,30 @@ def test_a_repartition_prolongs_no_wait(parted: MakeBench, clock: Meanwhile, par
     assert 60 <= clock.now() - began < 61
 
 
+@pytest.mark.parametrize("partitions", [1, PARTITIONS])
+def test_a_take_is_woken_by_a_task_that_a_group_starts(
+    parted: MakeBench, clock: Meanwhile, partitions: int
+) -> None:
+    """The end of the task before it was earlier, and rings no more."""
+    b = parted("fifo", partitions=partitions)
+    parent = b.put("parent")
+    b.queue.put(b.db, "child", after=parent)
+    b.queue.delete(b.db, parent)
+    clock.meanwhile = lambda: settle(b)
+    began = clock.now()
+    assert b.take(60).data == "child"
+    assert clock.now() == began
+
+
+@pytest.mark.parametrize("partitions", [1, PARTITIONS])
+def test_an_end_of_waits_ends_a_take_at_once(parted: MakeBench, clock: Meanwhile, partitions: int) -> None:
+    b = parted("fifo", partitions=partitions)
+    clock.meanwhile = lambda: b.queue.end_waits(b.db, session=b.session)
+    began = clock.now()
+    assert b.take(60) is None
+    assert clock.now() == began
+
+
 def test_a_take_in_a_paused_queue_is_woken_by_its_resume(parted: MakeBench, clock: Meanwhile) -> None:
     b = parted("fifo", partitions=PARTITIONS)
     b.put("x")
@@ -125,3 +151,26 @@ def test_a_holder_is_woken_at_once(parted: MakeBench, clock: Meanwhile, has_unre
     holder.wait(60)
     assert clock.now() == began
     assert holder.hold(1) == [7]
+
+
+@pytest.mark.parametrize("partitions", [1, PARTITIONS])
+def test_a_repartition_prolongs_no_take(parted: MakeBench, clock: Meanwhile, partitions: int) -> None:
+    b = parted(partitions=partitions)
+
+    def repartition() -> None:
+        clock.advance(59)
+        b.repartition(3)
+
+    clock.meanwhile, began = repartition, clock.now()
+    assert b.take(60) is None
+    assert 60 <= clock.now() - began < 61
+
+
+@pytest.mark.parametrize("partition", range(PARTITIONS))
+def test_a_take_wakes_for_the_first_due_task_of_any_partition(parted: MakeBench, partition: int) -> None:
+    b = parted("utubettl", partitions=PARTITIONS)
+    for number in range(PARTITIONS):
+        b.put(number, key=key_in(number, PARTITIONS), delay=0.25 if number == partition else 0.75)
+    began = b.clock.now()
+    assert b.take(60).data == partition
+    assert b.clock.now() - began == pytest.approx(0.25, abs=0.01)

@@ -252,6 +252,18 @@ def a_return_of_a_cancelled_task(b: Bench) -> Step:
     return partial(b.queue.give_back, b.db, task)
 
 
+def a_renewal_that_sets_a_task_aside(b: Bench) -> Step:
+    tasks = [b.taken(), b.taken()]
+    b.db[b.queue._shape.keys.task(id_bytes(tasks[1].id))] = b"damaged"
+    return partial(b.queue.renew, b.db, tasks)
+
+
+def a_take_without_a_caller_beside_a_cancelled_task(b: Bench) -> Step:
+    tasks = [b.taken(), b.taken()]
+    b.queue.cancel(b.db, tasks[1].id)
+    return partial(b.calls._undo_take, tasks)
+
+
 def a_burial(b: Bench) -> Step:
     return partial(b.queue.bury, b.db, b.taken(), failure=Failure("x"))
 
@@ -295,6 +307,8 @@ def a_dequeue(b: Bench) -> Step:
         a_sweep_that_ends_an_expired_task,
         a_release,
         a_return_of_a_cancelled_task,
+        a_renewal_that_sets_a_task_aside,
+        a_take_without_a_caller_beside_a_cancelled_task,
         a_burial,
         a_touch,
         a_progress,

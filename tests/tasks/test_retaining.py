@@ -295,3 +295,17 @@ def test_a_queue_of_an_earlier_release_keeps_nothing(bench: MakeBench) -> None:
     definition = Registry().find(b.db, "bench")
     assert "retain_s" not in definition.options
     TaskQueue.open(b.db, "bench").put(b.db, "x")
+
+
+def test_a_page_of_damaged_entries_is_not_the_last(bench: MakeBench) -> None:
+    b = bench(retain_s=60)
+    ids = []
+    for number in range(3):
+        ids.append(b.put(number))
+        b.queue.delete(b.db, ids[-1])
+        b.clock.advance(1)
+    b.db[TaskKeys(b.queue.contents).ended(fdbqueue.records.keys.id_bytes(ids[-1]))] = b"\xff"
+    first = b.queue.ended_tasks(b.db, 1)
+    assert first == []
+    assert first.next is not None
+    assert [task.id for task in b.queue.ended_tasks(b.db, 9, after=first.next)] == ids[1::-1]

@@ -10,6 +10,7 @@ from fdbqueue import Database, Session, limits
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument, UnknownSession
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.seam import Transaction
 from fdbqueue.sessions.ending import end_the_dead
 from fdbqueue.sessions.keeper import Keeper
 from fdbqueue.sessions.kept import Kept
@@ -48,6 +49,23 @@ def test_a_transaction_from_before_an_opening_conflicts(bench: MakeBench) -> Non
     session = opener(b)
     assert len(b.queue.take_many(early, 1, session=session)) == 1
     assert (commit_code(early), session.lost) == (NOT_COMMITTED, False)
+
+
+def test_two_first_openers_at_once_share_one_session(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one opens it between the reads and the commit of the first."""
+    b, register, between = bench(), Session._register, list[Session]()
+
+    def register_late(session: Session, tr: Transaction, fresh: bytes) -> tuple[bytes, float]:
+        answer = register(session, tr, fresh)
+        if not between:
+            monkeypatch.setattr(Session, "_register", register)
+            between.append(opener(b))
+        return answer
+
+    monkeypatch.setattr(Session, "_register", register_late)
+    assert opener(b).id == between[0].id
 
 
 def test_no_opener_is_lost_because_another_one_came(bench: MakeBench) -> None:

@@ -48,6 +48,14 @@ def stepped(b: Bench, *names: str, **options: Any) -> Any:
     return task
 
 
+def test_a_step_with_an_empty_result_is_not_one_without(bench: MakeBench) -> None:
+    b = bench(codec="bytes")
+    b.put(b"x")
+    task = b.take()
+    assert b.queue.step(b.db, task, "charge", lambda: b"") == b""
+    assert b.queue.step(b.db, task, "charge", never) == b""
+
+
 @pytest.mark.parametrize("kind", kind_names())
 @pytest.mark.parametrize("result", [None, 0, {"charge": [1, None]}], ids=repr)
 def test_a_step_runs_once_for_all_attempts(bench: MakeBench, kind: str, result: Any) -> None:

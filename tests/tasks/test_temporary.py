@@ -8,10 +8,11 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, Limit, PersistentQueue, Session, TaskQueue, limits, list_queues
-from fdbqueue.database import run
+from fdbqueue.database import as_database, run
 from fdbqueue.errors import QueueDropped, QueueExists, UnknownSession
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.own import own_session_of
+from tests.support import NOT_COMMITTED, commit_code
 from tests.tasks.support import LONG_S, StillClock
 
 KEYS = RootKeys(DEFAULT_ROOT)
@@ -182,3 +183,24 @@ def test_a_queue_of_a_transaction_goes_with_its_database(tmp_path: Path) -> None
             queue.put(db, 1)
         with pytest.raises(UnknownSession):
             queue.put(other, 2)
+
+
+def test_a_fresh_queue_fails_the_attempts_of_its_dead_owner(two: Two) -> None:
+    """A task of the same session in another queue counts a lost lease."""
+    two.create(two.first)
+    tasks = TaskQueue.create(two.first, "tasks")
+    id_ = tasks.put(two.first, 1).id
+    assert tasks.take(two.first, 0) is not None
+    two.outlive_first()
+    two.create(two.second)
+    assert [failure.outcome for failure in tasks.failures(two.second, id_)] == ["lease_lost"]
+
+
+def test_an_opening_conflicts_with_the_end_of_its_session(still_db: Database) -> None:
+    with as_database(still_db.engine) as db:
+        TaskQueue.create(db, NAME, temporary=True)
+        tr = db.create_transaction()
+        TaskQueue.create(tr, NAME, if_not_exists=True)
+        tr[b"opened"] = b"it"
+        own_session_of(db, KEYS).get().end()
+        assert commit_code(tr) == NOT_COMMITTED

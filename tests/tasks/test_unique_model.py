@@ -1,5 +1,6 @@
 """Unique keys against a plain model: puts of every scope, verbs and time in any order."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from fdbqueue.errors import UniqueTaskBusy
 from fdbqueue.task import TaskState
 from fdbqueue.transactional import transactional
 from tests.conftest import SLOW
-from tests.tasks.support import LONG_S, StillClock, keeper
+from tests.tasks.support import LONG_S, Bench, StillClock, keeper
 
 TTR_S, WINDOW_S, LATEST_S, FOREVER = 4.0, 3.0, 5.0, float("inf")
 SCOPES: dict[str, Any] = {"a": "queued", "b": "unfinished", "c": WINDOW_S}
@@ -206,3 +207,11 @@ Keys.TestCase.settings = settings(
     max_examples=500 if SLOW else 40, stateful_step_count=30, deadline=None, print_blob=True
 )
 TestKeys = Keys.TestCase
+
+
+def test_a_debounced_task_lives_for_its_ttl_after_its_delay(bench: Callable[..., Bench]) -> None:
+    b = bench("fifottl")
+    for number in range(2):
+        b.put(number, unique=1, on_conflict="debounce", debounce_max=60, delay=5, ttl=2)
+    b.clock.advance(6)
+    assert b.taken_data() == [1]

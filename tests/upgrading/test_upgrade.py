@@ -211,6 +211,13 @@ def test_an_opener_that_tells_no_layout_is_of_an_earlier_release(db: Database) -
             upgrade_of(db).require_no_older_sessions()
 
 
+def test_a_dead_opener_of_an_earlier_release_refuses_nothing(db: Database) -> None:
+    """Its row stays until the next heartbeat of another opener."""
+    with fdbqueue.Session(db, "worker-2") as session:
+        db[RootKeys(DEFAULT_ROOT).opener(session.id, b"dead")] = layer.pack((1, "host", 7))
+        upgrade_of(db).require_no_older_sessions()
+
+
 Run = Callable[..., tuple[int, str, str]]
 
 
