@@ -19,8 +19,10 @@ from fdbqueue.errors import (
     FdbQueueError,
     NotADatabase,
     UnknownUrl,
+    WaitStopped,
 )
 from fdbqueue.limits import CLOSE_TIMEOUT_S, TRANSACTION_AGE_MAX_S
+from fdbqueue.runtime import RealEvent
 from tests.support import TOO_OLD, ManualClock, begin, error_code
 
 
@@ -262,6 +264,67 @@ def test_closing_waits_for_no_call_of_its_own_thread():
         with pytest.raises(DatabaseClosed):
             waiter.check()
     assert clock.monotonic() == began
+
+
+def test_closing_waits_for_no_call_that_was_refused():
+    """Its event was set already, so it has never begun."""
+    clock, stop = PatientClock(), RealEvent()
+    stop.set()
+    db, began = fdbqueue.open("memory:", runtime=clock), clock.monotonic()
+
+    def call():
+        with pytest.raises(WaitStopped), db.waiter(stop):
+            raise AssertionError
+
+    in_thread(call)
+    db.close()
+    assert clock.monotonic() == began
+
+
+def test_closing_waits_for_no_call_that_comes_too_late():
+    """It is refused while the closing waits for another one."""
+    clock = PatientClock()
+    db, began = fdbqueue.open("memory:", runtime=clock), clock.monotonic()
+    waiter = db.waiter()
+
+    def come_late():
+        with pytest.raises(DatabaseClosed), db.waiter():
+            raise AssertionError
+
+    def return_after_another(_):
+        in_thread(come_late)
+        waiter.__exit__()
+
+    in_thread(waiter.__enter__)
+    waiter.on_ready(return_after_another)
+    db.close()
+    assert clock.monotonic() == began
+
+
+def in_thread(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_a_forked_child_waits_for_no_call_of_its_parent(monkeypatch):
+    """The thread of that call is not in the child."""
+    clock = PatientClock()
+    db, began = fdbqueue.open("memory:", runtime=clock), clock.monotonic()
+    in_thread(lambda: db.waiter().__enter__())
+    monkeypatch.setattr(db.runtime, "process_id", lambda: 1)
+    db.service("key", Recorder)
+    db.close()
+    assert clock.monotonic() == began
+
+
+def test_a_call_raises_the_first_reason_to_end_its_wait():
+    stop = RealEvent()
+    with fdbqueue.open("memory:") as db, db.waiter(stop) as waiter:
+        stop.set()
+        db.close()
+        with pytest.raises(WaitStopped):
+            waiter.check()
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True])

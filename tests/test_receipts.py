@@ -26,6 +26,7 @@ from tests.support import (
     COMMIT_UNKNOWN,
     NOT_COMMITTED,
     PATIENCE_S,
+    TOO_OLD,
     TRANSACTION_TOO_LARGE,
     ManualClock,
     commit_code,
@@ -156,6 +157,24 @@ def test_a_call_repeats_nothing_of_its_interrupted_leader(
     assert (outcomes["first"], type(outcomes["leader"])) == (["first"], KeyboardInterrupt)
     assert outcomes["follower"].code == COMMIT_UNKNOWN
     assert engine.engine[key] == b"\x03"
+
+
+def test_an_interrupt_of_a_retry_leaves_its_call_in_doubt(
+    faults: tuple[Database, FaultyEngine], space: Subspace
+) -> None:
+    """The attempt before it may still commit: callers that share it must not repeat its effect."""
+    db, engine = faults
+    attempts, doubts = itertools.count(1), list[Any]()
+
+    def body(tr: Any) -> None:
+        if next(attempts) == 2:
+            raise KeyboardInterrupt
+        tr.set(space.pack(("x",)), b"")
+
+    scripted(engine, (COMMIT_UNKNOWN, False))
+    with pytest.raises(KeyboardInterrupt):
+        run_once(db, RootKeys(space), body, doubt=doubts.append)
+    assert [error.code for error in doubts] == [COMMIT_UNKNOWN]
 
 
 def test_many_clients_with_failing_commits(
@@ -293,6 +312,20 @@ def test_a_call_with_a_failed_body_leaves_its_slot_to_the_next(db: Database, spa
         run_once(db, root, lambda tr: tr.set(space.pack(("x",)), b""))
         with pytest.raises(ZeroDivisionError):
             run_once(db, root, lambda _: 1 // 0)
+    assert len(receipts(db, root)) == 1
+
+
+def test_a_body_that_fails_after_a_sure_failure_leaves_its_slot(
+    db: Database, space: Subspace, fdb_module: ModuleType
+) -> None:
+    """The commit of the first attempt was too old, so no attempt is in doubt."""
+    root, (other, engine) = RootKeys(space), faulty(db, fdb_module.FDBError)
+    for _ in range(3):
+        attempts = iter([1, 0])
+        run_once(other, root, lambda tr: tr.set(space.pack(("x",)), b""))
+        scripted(engine, (TOO_OLD, False))
+        with pytest.raises(ZeroDivisionError):
+            run_once(other, root, lambda _, attempts=attempts: 1 // next(attempts))
     assert len(receipts(db, root)) == 1
 
 

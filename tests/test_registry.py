@@ -5,9 +5,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue
+from fdbqueue.aside import ID_BYTES, aside_text
 from fdbqueue.database import run
 from fdbqueue.errors import (
     InvalidArgument,
@@ -15,8 +17,10 @@ from fdbqueue.errors import (
     QueueExists,
     QueueKindMismatch,
     QueueNotFound,
+    SubspaceInUse,
     UnknownCodec,
 )
+from fdbqueue.registry.definition import ID_MAX
 from fdbqueue.registry.registry import Registry
 from tests.queue_support import faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, begin, commit_code
@@ -70,6 +74,28 @@ def test_a_bad_name(db: Database, space: Subspace, name: Any) -> None:
         Queue.named(db, name, root=space)
 
 
+@pytest.mark.parametrize("damage", [b"\xff", layer.pack((1, 5, b"")), layer.pack((1, "queue", b"{"))])
+def test_a_queue_with_a_damaged_definition_can_be_dropped(
+    db: Database, registry: Registry, space: Subspace, damage: bytes
+) -> None:
+    """Its contents go, too, if its id can be read."""
+    queue = Queue.named(db, "emails", root=space)
+    queue.enqueue(db, 1)
+    db[registry.keys.definition("emails")] = damage
+    registry.drop(db, "emails")
+    assert registry.names(db) == []
+    assert (list(db.get_range_startswith(registry.keys.contents(1).key())) == []) == (damage != b"\xff")
+
+
+@pytest.mark.parametrize("last", [ID_MAX - 1, 2**64 - 1])
+def test_a_damaged_last_id_creates_no_queue(db: Database, registry: Registry, last: int) -> None:
+    """The definition could not be read again."""
+    db[registry.keys.last_id] = last.to_bytes(8, "little")
+    with pytest.raises(SubspaceInUse):
+        registry.create(db, "jobs", "fifo", {})
+    assert registry.look(db, "jobs") is None
+
+
 def test_an_id_is_never_used_again(db: Database, registry: Registry) -> None:
     first = registry.create(db, "jobs", "fifo", {})
     registry.drop(db, "jobs")
@@ -100,6 +126,9 @@ def test_drop_removes_the_contents(db: Database, registry: Registry, space: Subs
         lambda queue, db: queue.empty(db),
         lambda queue, db: queue.size(db),
         lambda queue, db: queue.clear(db),
+        lambda queue, db: queue.aside(db, 2),
+        lambda queue, db: queue.remove_aside(db, [aside_text(bytes(ID_BYTES))]),
+        lambda queue, db: queue.unreadable(db),
     ],
     ids=[
         "enqueue",
@@ -112,6 +141,9 @@ def test_drop_removes_the_contents(db: Database, registry: Registry, space: Subs
         "empty",
         "size",
         "clear",
+        "aside",
+        "remove_aside",
+        "unreadable",
     ],
 )
 def test_a_handle_to_a_dropped_queue_notices(
@@ -164,6 +196,25 @@ def test_creating_happens_once_even_when_the_commit_is_unknown(
     fates = iter([(COMMIT_UNKNOWN, True), (0, True)])
     engine.fate = lambda _: next(fates)
     assert registry.create(flaky, "jobs", "fifo", {}).id == 1
+
+
+def test_a_drop_that_its_retry_finds_done_is_no_error(
+    db: Database, fdb_module: ModuleType, registry: Registry
+) -> None:
+    """The attempt with an unknown result has committed. Its answer, None, is an answer."""
+    registry.create(db, "jobs", "fifo", {})
+    flaky, engine = faulty(db, fdb_module.FDBError)
+    fates = iter([(COMMIT_UNKNOWN, True), (0, True)])
+    engine.fate = lambda _: next(fates)
+    registry.drop(flaky, "jobs")
+    assert registry.look(db, "jobs") is None
+
+
+def test_queues_that_are_created_at_once_share_no_id(db: Database, registry: Registry) -> None:
+    transactions = [begin(db) for _ in range(2)]
+    for name, tr in zip("ab", transactions, strict=True):
+        registry.create(tr, name, "fifo", {})
+    assert [commit_code(tr) for tr in transactions] == [0, NOT_COMMITTED]
 
 
 def test_the_loser_of_a_race_to_create_gets_the_same_queue(

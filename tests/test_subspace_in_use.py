@@ -132,6 +132,27 @@ def test_a_look_at_nothing_makes_no_subspace_known(db: Database, space: Subspace
         queue.enqueue(db, 1)
 
 
+def test_keys_of_the_root_make_no_subspace_known(db: Database, space: Subspace) -> None:
+    Queue(space["other"], root=space["root"]).enqueue(db, 1)
+    db.clear_range_startswith(space["other"].key())
+    queue = Queue(space, root=space["root"])
+    assert queue.empty(db)
+    fill(db, space, ("theirs",))
+    with pytest.raises(SubspaceInUse):
+        queue.enqueue(db, 1)
+
+
+def test_the_prefix_of_a_subspace_may_end_in_the_last_byte(db: Database, space: Subspace) -> None:
+    """Keys beside it are none of its own."""
+    queue = Queue(Subspace(rawPrefix=space.key() + b"\x01\xff"), root=space["root"])
+    db[space.key() + b"\x02"] = b"beside"
+    queue.enqueue(db, 1)
+    assert queue.dequeue(db) == 1
+    db[space.key() + b"\x01\xff\xffa"] = b"theirs"
+    with pytest.raises(SubspaceInUse):
+        queue.clear(db)
+
+
 def test_the_root_of_a_queue_may_lie_in_its_subspace(db: Database, space: Subspace) -> None:
     for queue in (Queue(space, root=space["root"]), Queue(space, root=space["root"])):
         queue.enqueue(db, 1)

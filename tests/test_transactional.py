@@ -6,7 +6,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.errors import NotADatabase
-from tests.support import NOT_COMMITTED, TIMED_OUT, begin, commit_code
+from tests.support import NOT_COMMITTED, TIMED_OUT, ManualClock, begin, commit_code, error_code
 
 
 @fdbqueue.transactional
@@ -153,6 +153,19 @@ def test_a_timeout_gives_up(db, fdb_module, k):
         work(db)
     assert gave_up.value.code == TIMED_OUT
     assert body.attempts > 1
+
+
+def test_a_timeout_of_zero_is_the_shortest_one():
+    """An engine takes 0 for no limit."""
+    clock = ManualClock()
+
+    @fdbqueue.transactional(timeout_s=0)
+    def work(tr):
+        clock.advance(1)
+        tr[b"a"] = b"1"
+
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        assert error_code(lambda: work(db)) == TIMED_OUT
 
 
 def test_limits_do_not_touch_the_callers_transaction(db, k):

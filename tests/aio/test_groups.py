@@ -1,5 +1,7 @@
 """Groups, awaited."""
 
+from contextlib import suppress
+
 import pytest
 from fdb.subspace_impl import Subspace
 
@@ -32,6 +34,26 @@ async def test_a_group_of_one_transaction_starts_its_task(url: str, root: Subspa
         assert then is not None
         assert then.data == "done"
         assert [one.id for one in await aio.list_groups(db, root=root)] == [group.id]
+
+
+@on_loop
+async def test_a_group_of_a_failed_block_stays_open(url: str, root: Subspace) -> None:
+    """The caller may catch the error, and put the other members in the same transaction."""
+    async with aio.open(url) as db:
+        images = await aio.TaskQueue.create(db, "images", root=root)
+
+        @aio.transactional
+        async def begin(tr: aio.Transaction) -> aio.Group:
+            made: list[aio.Group] = []
+            with suppress(KeyError):
+                async with aio.group(tr, root=root) as g:
+                    made.append(g.group)
+                    await g.put(images, 1)
+                    raise KeyError("planned")
+            await made[0].put(tr, images, 2)
+            return made[0]
+
+        assert (await (await begin(db)).progress(db)).left == 2
 
 
 @on_loop

@@ -14,6 +14,7 @@ from fdbqueue import aio
 from fdbqueue.aio.committing import CommitThread
 from fdbqueue.aio.threads import in_thread
 from fdbqueue.embedded.database import Database as Engine
+from fdbqueue.errors import QueueNotFound
 from tests.aio.support import hub, on_loop, until
 
 
@@ -96,6 +97,21 @@ def test_a_worker_leaves_no_thread(db: fdbqueue.Database, space: Subspace) -> No
     queue = fdbqueue.TaskQueue.create(db, "emails", root=space["root"])
     queue.put(db, 1)
     fdbqueue.Worker(db, "emails", send, root=space["root"]).run(until_empty=True)
+    asyncio.run(asyncio.wait_for(until(lambda: not _left(before)), 5))
+
+
+def test_a_worker_that_finds_its_queue_gone_leaves_no_thread(db: fdbqueue.Database, space: Subspace) -> None:
+    """It looks for the queue once more on its loop."""
+
+    async def send(_: aio.HeldTask) -> None:
+        """Do nothing."""
+
+    before = {thread.name for thread in threading.enumerate()}
+    queue = fdbqueue.TaskQueue.create(db, "emails", root=space["root"])
+    worker = fdbqueue.Worker(db, "emails", send, root=space["root"])
+    queue.drop(db)
+    with pytest.raises(QueueNotFound):
+        worker.start()
     asyncio.run(asyncio.wait_for(until(lambda: not _left(before)), 5))
 
 

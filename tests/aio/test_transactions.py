@@ -10,7 +10,8 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.errors import NotADatabase, WrongType
-from tests.aio.support import code_of, on_loop
+from tests.aio.support import code_of, on_loop, until
+from tests.support import TIMED_OUT
 
 
 @fdbqueue.transactional
@@ -164,6 +165,22 @@ async def test_the_limits_of_transactional_hold(url: str, root: Subspace) -> Non
     async with aio.open(url) as db:
         assert await code_of(always_conflicts(db, db)) == 1020
         assert len(attempts) == 3
+
+
+@on_loop
+async def test_the_timeout_of_transactional_holds_while_a_body_awaits(url: str, root: Subspace) -> None:
+    """It goes on while other tasks have the loop."""
+    now = asyncio.get_running_loop().time
+
+    @aio.transactional(timeout_s=0.001)
+    async def takes_longer(tr: aio.Transaction) -> None:
+        tr[root["n"].key()] = b"late"
+        until_s = now() + 0.01
+        await until(lambda: now() > until_s)
+
+    async with aio.open(url) as db:
+        assert await code_of(takes_longer(db)) == TIMED_OUT
+        assert await db.get(root["n"].key()) is None
 
 
 label: ContextVar[str] = ContextVar("label", default="none")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
+import fdbqueue
 from fdbqueue import aio
 from fdbqueue.errors import NotGranted, QueueNotFound
 from tests.aio.support import on_loop
@@ -132,6 +133,45 @@ async def test_a_transaction_of_a_proxy_is_all_or_nothing(url: str, root: Subspa
 
         assert await spool.get() == "y"
         assert await spool.empty()
+
+
+@on_loop
+async def test_an_item_of_none_is_not_the_default_of_a_dequeue(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        queue = aio.Queue(root["items"])
+        await queue.enqueue(db, None)
+        assert await queue.dequeue(db, "default") is None
+        assert await queue.dequeue(db, "default") == "default"
+
+
+async def ttr_of_own_session(db: aio.Database, root: Subspace) -> float:
+    """That of the session in which a take without a session holds its task."""
+    queue = await aio.TaskQueue.create(db, "held", root=root)
+    await queue.put(db, 1)
+    task = await queue.take(db, 0)
+    assert task is not None
+    holder = await queue.holder(db, task.id)
+    assert holder is not None
+    assert (holder.seen, holder.dies) != (None, None)
+    return round((holder.dies or 0.0) - (holder.seen or 0.0), 3)
+
+
+@on_loop
+async def test_a_loop_has_the_session_ttr_of_its_opening(url: str, root: Subspace) -> None:
+    async with aio.open(url, session_ttr_s=77) as db:
+        assert await ttr_of_own_session(db, root) == 77
+
+
+def test_a_coroutine_has_the_session_ttr_of_the_workers_database(url: str, root: Subspace) -> None:
+    found = list[float]()
+
+    async def look(task: aio.HeldTask) -> None:
+        found.append(await ttr_of_own_session(task.database, root))
+
+    with fdbqueue.open(url, session_ttr_s=77) as db:
+        fdbqueue.TaskQueue.create(db, "emails", root=root).put(db, 1)
+        fdbqueue.Worker(db, "emails", look, root=root).run(until_empty=True)
+    assert found == [77]
 
 
 @on_loop

@@ -239,6 +239,30 @@ async def test_a_close_is_patient_while_answers_come(monkeypatch: pytest.MonkeyP
 
 
 @on_loop
+async def test_a_close_is_patient_while_a_result_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CANCEL_PATIENCE_S", 0)
+    here, undone = runtime(), list[str]()
+    stop = here.event()
+
+    def work() -> str:
+        stop.wait()
+        return "result"
+
+    def undo(result: str) -> None:
+        for _ in range(20):
+            here.sleep(0.01)
+        undone.append(result)
+
+    working = asyncio.create_task(hub().call(work, stop, undo))
+    await asyncio.sleep(0)
+    working.cancel()
+    await asyncio.wait([working])
+    await hub().call(lambda: hub().outlast_cancelled_calls(0.1))
+
+    assert undone == ["result"]
+
+
+@on_loop
 async def test_a_close_gives_up_a_call_without_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CANCEL_PATIENCE_S", 0)
     here = runtime()

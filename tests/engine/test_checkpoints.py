@@ -13,7 +13,7 @@ import fdbqueue
 from fdbqueue import limits
 from fdbqueue.embedded import base as bases
 from fdbqueue.embedded import environment, journal, users
-from fdbqueue.embedded.base import Base, Held
+from fdbqueue.embedded.base import Base, BrokenChain, Held
 from fdbqueue.embedded.checkpoints import Checkpoints
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.system import SYSTEM
@@ -135,6 +135,38 @@ def test_a_checkpoint_that_fails_keeps_the_base(
 
     assert held(path) > before
     db.close()
+    assert after_a_power_cut(path) == written
+
+
+def test_a_broken_chain_renews_the_journal(
+    db: fdbqueue.Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that later ones rely on is missing, and LMDB's file has its writes."""
+
+    def missing(*_: object) -> None:
+        raise BrokenChain
+
+    before = held(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(Base, "add", missing)
+        written = commit(db, name="before")
+    assert held(path).version > before.version, "all data are copied"
+    written |= commit(db, name="behind")
+    db.close()
+    assert after_a_power_cut(path) == written
+
+
+def test_the_journal_keeps_its_bound_beside_a_base_made_again(path: Path) -> None:
+    """The new base begins behind all generations that are in the files."""
+    with fdbqueue.open(f"embedded:{path}") as db:
+        written = commit(db) | commit(db, name="more")
+    (path / bases.FILE).unlink()
+    with fdbqueue.open(f"embedded:{path}") as db:
+        for number in range(5):
+            written |= commit(db, name=f"later {number}")
+        largest = max((path / name).stat().st_size for name in journal.FILES)
+
+    assert largest <= 4 * GENERATION_BYTES
     assert after_a_power_cut(path) == written
 
 

@@ -13,7 +13,7 @@ from fdbqueue.embedded.commitlog import Written
 from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.pool import Answer
 from fdbqueue.runtime import RealRuntime
-from tests.support import TOO_OLD, begin, commit_code
+from tests.support import NOT_COMMITTED, TOO_OLD, begin, commit_code
 
 AN_HOUR_S = 3_600.0
 
@@ -56,6 +56,24 @@ def test_a_log_trimmed_by_a_clock_jump_hides_no_conflict(db, clock):
     store.committer = ours
     tr[b"written"] = b"1"
     assert commit_code(tr) == TOO_OLD
+
+
+def test_commits_read_late_keep_their_order(db):
+    """A process passes over the commits of others at first, and reads them for a transaction that asks."""
+    store = db.engine._store
+    first = begin(db)
+    first.get(b"unchanged").wait()
+    ours, store.committer = store.committer, Committer(store)
+    db[b"a"] = b"of another process"
+    second = begin(db)
+    second.get(b"b").wait()
+    db[b"b"] = b"of another process"
+    store.committer = ours
+    db[b"blindly"] = b"1"
+    for tr in (first, second):
+        tr[b"written"] = b"1"
+    assert commit_code(first) == 0
+    assert commit_code(second) == NOT_COMMITTED
 
 
 def test_a_clock_that_was_ahead_does_not_stop_trimming(db, clock):

@@ -163,6 +163,28 @@ def test_the_embedded_engine_counts_the_bytes_of_keys_and_values():
         assert tr.get_estimated_range_size_bytes(b"", b"\xff").wait() == len(b"key" + b"value")
 
 
+def test_the_embedded_engine_cuts_a_range_at_full_chunks():
+    with fdbqueue.open("memory:") as database:
+        for name in b"abcdef":
+            database[bytes([name])] = b"x" * 9
+        tr = database.create_transaction()
+        points = tr.get_range_split_points(b"a", b"g", 20).wait()
+        assert points == [b"a", b"c", b"e", b"g"]
+        assert tr.get_range_split_points(b"a", b"g", 21).wait() == [b"a", b"d", b"g"]
+
+
+def test_the_embedded_engine_counts_the_newest_version():
+    """The size is no read: it fixes no version, and conflicts with nothing."""
+    with fdbqueue.open("memory:") as database:
+        tr = database.create_transaction()
+        tr[b"a"].wait()
+        database[b"key"] = b"value"
+        assert tr.get_estimated_range_size_bytes(b"", b"\xff").wait() == len(b"key" + b"value")
+        assert tr.get_range_split_points(b"", b"\xff", 1).wait() == [b"", b"\xff"]
+        tr[b"b"] = b"1"
+        tr.commit().wait()
+
+
 def test_a_prefix_of_ff_has_no_end(db):
     """There is no key after all that begin with b"\\xff"."""
     with pytest.raises(ValueError, match="at least one byte not equal to 0xFF"):

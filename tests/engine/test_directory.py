@@ -31,6 +31,15 @@ def prepared(path: Path, name: str) -> Path:
     return place
 
 
+def test_a_directory_that_is_open_keeps_no_second_descriptor(tmp_path):
+    """A service may open its database for each request."""
+    with fdbqueue.open(f"embedded:{tmp_path / 'data'}") as db:
+        db[b"a"] = b"1"
+        before = set(os.listdir("/proc/self/fd"))
+        open_and_close(tmp_path / "data")
+        assert set(os.listdir("/proc/self/fd")) == before
+
+
 # -- names in the directory -----------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,19 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.flusher import Flusher
-from fdbqueue.embedded.journal import NOWHERE, Journal, JournalLost
-from fdbqueue.errors import UnknownUrl
-from tests.support import PATIENCE_S, run_program, wait_until
+from fdbqueue.embedded.journal import FILES, NOWHERE, Journal, JournalLost
+from fdbqueue.embedded.system import SYSTEM
+from fdbqueue.errors import StorageInUse, UnknownUrl
+from fdbqueue.fdberror import FDBError
+from tests.support import (
+    COMMIT_UNKNOWN,
+    NOT_COMMITTED,
+    PATIENCE_S,
+    FailsOnce,
+    commit_code,
+    run_program,
+    wait_until,
+)
 
 
 class Flushes:
@@ -92,6 +103,26 @@ def test_an_option_of_a_transaction_lets_its_commit_wait(tmp_path: Path, flushes
         assert flushes.count >= 2, "the option counts for one transaction"
 
 
+def test_another_attempt_is_durable_without_the_option(tmp_path: Path, flushes: Flushes) -> None:
+    """A body may choose by what it finds, and finds something else in its second attempt."""
+    with opened(tmp_path, "", flushes) as db:
+        tr = db.engine.create_transaction()
+        tr.options.set_durability_risky()
+        tr.on_error(NOT_COMMITTED).wait()
+        tr[b"a"] = b"x"
+        tr.commit().wait()
+        assert flushes.count == 1
+
+
+def test_an_option_brings_no_flush_forward(tmp_path: Path, flushes: Flushes) -> None:
+    with opened(tmp_path, "?durability=process", flushes) as db:
+        tr = db.create_transaction()
+        tr.options.set_durability_risky()
+        tr[b"a"] = b"x"
+        tr.commit().wait()
+    assert flushes.count == 0
+
+
 @pytest.mark.parametrize("flush", [(Flush.NOW, Flush.NEVER), (Flush.NEVER, Flush.NOW)])
 def test_a_batch_with_one_durable_commit_is_flushed(
     tmp_path: Path, flushes: Flushes, flush: tuple[Flush, Flush]
@@ -137,6 +168,45 @@ def test_a_failed_late_flush_renews_the_journal(
         assert (db[b"a"], db[b"b"]) == (b"x", b"y")
 
 
+def base_of(path: Path) -> int:
+    """The number of the base's file, which each new base changes."""
+    return (path / "data" / "base.mdb").stat().st_ino
+
+
+def test_no_commit_follows_a_flush_that_failed(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may have dropped the changes of earlier commits, too: the next one begins a new journal."""
+    flush = Journal.flush
+
+    def broken(*_: object) -> None:
+        monkeypatch.setattr(Journal, "flush", flush)
+        raise JournalLost
+
+    with opened(tmp_path, "", flushes) as db:
+        before = base_of(tmp_path)
+        monkeypatch.setattr(Journal, "flush", broken)
+        tr = db.create_transaction()
+        tr[b"a"] = b"x"
+        assert commit_code(tr) == COMMIT_UNKNOWN
+        db[b"b"] = b"y"
+        renewed = base_of(tmp_path)
+        assert renewed != before
+        db[b"c"] = b"z"
+        assert base_of(tmp_path) == renewed, "once is enough"
+
+
+def test_a_renewed_journal_must_be_there_after_a_power_cut(tmp_path: Path, flushes: Flushes) -> None:
+    with opened(tmp_path, "", flushes) as db:
+        db.engine._store.committer._batches._durability.renew()
+        db[b"a"] = b"x"
+    for name in FILES:
+        (tmp_path / "data" / name).unlink()
+    (tmp_path / "data" / "in-use").write_bytes(b"of another boot")
+    with pytest.raises(StorageInUse):
+        fdbqueue.open(f"embedded:{tmp_path}/data")
+
+
 RENEWS = """
     import fdbqueue
     from fdbqueue.embedded.journal import NOWHERE, Journal, JournalLost
@@ -165,6 +235,35 @@ def test_a_process_goes_on_in_the_journal_that_another_one_began(tmp_path: Path,
     (data / "in-use").write_bytes(b"of another boot")
     with fdbqueue.open(f"embedded:{data}") as db:
         assert (db[b"a"], db[b"b"], db[b"of another process"]) == (b"x", b"y", b"x")
+
+
+RENEWS_AND_DIES = """
+    import os
+    import fdbqueue
+
+    db = fdbqueue.open("embedded:data")
+    for _ in range(2):
+        db.engine._store.committer._batches._durability.renew()
+    os._exit(0)
+"""
+
+
+def test_a_process_without_rights_finds_a_new_journal(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may not look whether the directory has changed, and files without names are lost."""
+
+    def refused(_: str) -> os.stat_result:
+        raise PermissionError
+
+    with opened(tmp_path, "", flushes) as db:
+        db[b"a"] = b"x"
+        monkeypatch.setattr(db.engine._store.in_place, "_system", replace(SYSTEM, stat=refused))
+        run_program(tmp_path, RENEWS_AND_DIES)
+        db[b"b"] = b"y"
+    (tmp_path / "data" / "in-use").write_bytes(b"of another boot")
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+        assert (db[b"a"], db[b"b"]) == (b"x", b"y")
 
 
 def test_a_failed_late_flush_is_known_to_all_processes(
@@ -219,6 +318,33 @@ def test_a_commit_during_a_flush_is_flushed_by_the_next_one(
         flusher.flush_soon()
         flusher._flush()
         flushes.count = 0
+        flusher.close()
+        assert flushes.count == 1
+
+
+def test_without_a_thread_a_late_flush_comes_at_once(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, "?durability=soon", flushes) as db:
+        refused = FailsOnce(RuntimeError("can't start new thread"))
+        monkeypatch.setattr(db.engine._store.runtime, "spawn", refused)
+        db[b"a"] = b"x"
+        assert flushes.count == 1
+
+
+def test_a_late_flush_that_could_not_begin_stays_due(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place of the newest commit is read first, and for that a reader slot may be missing."""
+    with opened(tmp_path, "?durability=process", flushes) as db:
+        db[b"a"] = b"x"
+        flusher = Flusher(db.engine._store)
+        monkeypatch.setattr(flusher, "_start", lambda: None)
+        flusher.flush_soon()
+        with monkeypatch.context() as patch:
+            patch.setattr(db.engine._store, "newest_place", FailsOnce(FDBError(1037)))
+            with pytest.raises(FDBError):
+                flusher._flush()
         flusher.close()
         assert flushes.count == 1
 

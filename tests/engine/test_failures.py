@@ -48,6 +48,19 @@ def test_a_commit_succeeds_though_its_watches_fail(db, monkeypatch):
     assert error_code(watch.wait) == IO_ERROR
 
 
+def test_watches_that_fail_together_share_no_exception(db, monkeypatch):
+    """Each watch of each key has its error, and none waits for ever."""
+    watches = [db.get_and_watch(key)[1] for key in (b"a", b"a", b"b")]
+    store = db.engine._store
+    begin_ = store.begin
+    monkeypatch.setattr(store, "begin", lambda write=False: begin_(write) if write else fail())
+    tr = db.create_transaction()
+    tr[b"a"] = tr[b"b"] = b"1"
+    tr.commit().wait()
+    assert all(becomes_ready(watch) for watch in watches)
+    assert len({id(watch.exception()) for watch in watches}) == 3
+
+
 def test_commits_that_fail_together_share_no_exception(db, monkeypatch):
     """A shared exception collects the frames of each raise."""
     entered, go_on, failures = threading.Event(), threading.Event(), []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support import INVALID_OPERATION, UNREADABLE, begin, commit_code, error_code
+from tests.support import INVALID_OPERATION, NOT_COMMITTED, UNREADABLE, begin, commit_code, error_code
 
 PLACEHOLDER = b"\x00" * 10
 
@@ -232,3 +232,17 @@ def test_a_set_does_not_make_an_unreadable_key_readable(db, k):
     assert error_code(lambda: tr[k("a")].wait()) == UNREADABLE
     del tr[k("a")]
     assert not tr[k("a")].present()
+
+
+def test_a_new_attempt_forgets_the_reads_of_the_one_before(db, k):
+    """A read that met an unreadable key fails its own attempt, and own writes can be disabled again."""
+    for again in (lambda tr: tr.on_error(NOT_COMMITTED).wait(), lambda tr: tr.reset()):
+        tr = begin(db)
+        tr.set_versionstamped_value(k("a"), PLACEHOLDER + b"\x00" * 4)
+        assert error_code(tr[k("a")].wait) == UNREADABLE
+        again(tr)
+        tr.options.set_read_your_writes_disable()
+        tr[k("b")] = b"1"
+        assert not tr[k("b")].present()
+        assert commit_code(tr) == 0
+        del db[k("b")]

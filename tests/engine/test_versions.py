@@ -206,6 +206,23 @@ def test_a_version_is_handed_out_again_after_an_idle_time(shared, clock, monkeyp
     assert readers(shared) == 0
 
 
+def test_without_a_thread_no_version_outlives_the_call(shared, clock, monkeypatch):
+    """Nothing would end it in a process that does nothing more; a later call starts the thread again."""
+    monkeypatch.setattr(versions, "_RELEASE_EVERY_S", 0.01)
+
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "spawn", refused)
+        read_version_of(shared)
+    assert readers(shared) == 0
+    read_version_of(shared)
+    assert readers(shared) == 1
+    clock.advance(6)
+    wait_until(lambda: readers(shared) == 0)
+
+
 def test_a_version_of_the_parent_is_too_old_in_a_forked_child(tmp_path):
     with fdbqueue.open(f"embedded:{tmp_path / 'data'}") as db:
         version = read_version_of(db)

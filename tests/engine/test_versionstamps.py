@@ -2,7 +2,15 @@
 
 import pytest
 
-from tests.support import INVALID_OPERATION, NO_COMMIT_VERSION, becomes_ready, begin, commit_code, error_code
+from tests.support import (
+    INVALID_OPERATION,
+    NO_COMMIT_VERSION,
+    NOT_COMMITTED,
+    becomes_ready,
+    begin,
+    commit_code,
+    error_code,
+)
 
 PLACEHOLDER = b"\xff" * 10
 
@@ -92,6 +100,31 @@ def test_a_read_only_transaction_has_no_stamp(db):
     stamp = tr.get_versionstamp()
     tr.commit().wait()
     assert error_code(stamp.wait) == NO_COMMIT_VERSION
+
+
+def test_each_attempt_has_a_versionstamp_of_its_own(db, k):
+    """The future of an attempt that came to nothing fails, and that of the next one is another."""
+    tr = begin(db)
+    lost = tr.get_versionstamp()
+    tr.on_error(NOT_COMMITTED).wait()
+    stamp = tr.get_versionstamp()
+    tr.set_versionstamped_value(k("a"), PLACEHOLDER + offset(0))
+    tr.commit().wait()
+    assert db[k("a")] == stamp.value
+    assert error_code(lambda: lost.wait()) != 0
+
+
+def test_a_refused_commit_ends_the_wait_for_its_versionstamp(db, k):
+    """No later attempt gives it a stamp."""
+    tr = begin(db)
+    tr[k("a")].wait()
+    tr[k("b")] = b"1"
+    stamp = tr.get_versionstamp()
+    db[k("a")] = b"other"
+    assert commit_code(tr) == NOT_COMMITTED
+    is_ready = becomes_ready(stamp)  # pytest would show the stamp of a failed assertion, and wait for it
+    assert is_ready
+    assert error_code(lambda: stamp.wait()) != 0
 
 
 def test_versionstamped_keys_conflict_where_they_land(db, k):

@@ -15,7 +15,7 @@ from fdbqueue.embedded import commitlog
 from fdbqueue.embedded import doorbell as doorbell_module
 from tests.engine import programs
 from tests.engine.running import running, wait_until
-from tests.support import PATIENCE_S, becomes_ready
+from tests.support import OPERATION_CANCELLED, PATIENCE_S, becomes_ready, error_code
 
 
 @pytest.fixture
@@ -234,6 +234,14 @@ def test_after_a_failed_look_there_is_another(db, path, monkeypatch, caplog):
     write_elsewhere(path, "a")
     assert becomes_ready(future)
     assert "no memory" in caplog.text
+
+
+def test_closing_cancels_the_watches(db):
+    """No commit is seen any more, so a thread would wait for ever."""
+    future = watch(db, b"a")
+    db.close()
+    assert future.is_ready()
+    assert error_code(future.wait) == OPERATION_CANCELLED
 
 
 def test_the_callback_of_a_watch_may_commit(db):

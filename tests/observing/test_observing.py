@@ -199,6 +199,37 @@ def test_an_observer_hears_of_an_end_in_spite_of_others(db, queue, notes, monkey
     assert [call.name for call in notes.calls] == ["put"]
 
 
+def test_an_observer_hears_of_a_begin_in_spite_of_others(db, space, queue, monkeypatch):
+    """The one that fails began earlier, so it is told first, of commits and failures, too."""
+    monkeypatch.setattr(observing, "_troubles", Troubles(RealRuntime()))
+    second = Notes()
+    with observe(Failing()), observe(second):
+        queue.put(db, "a")
+        commits = second.commits
+        Worker(db, queue, lambda _: None, threads=1, root=space).run(until_empty=True)
+        observing.tell_failed(1020)
+    assert [call.name for call in second.calls if call.count] == ["put", "take", "ack"]
+    assert (commits, len(second.attempts), second.codes) == (1, 1, [1020])
+
+
+def test_an_observer_hears_of_a_leaving_in_spite_of_others(db, space, queue, monkeypatch):
+    """The one that fails began later, so it is told first. A tracer ends the span of the thread here."""
+    monkeypatch.setattr(observing, "_troubles", Troubles(RealRuntime()))
+    left = []
+
+    class Leaving(Observer, Watcher):
+        def attempt(self, attempt):  # noqa: ARG002
+            return self
+
+        def left(self):
+            left.append(1)
+
+    queue.put(db, "a")
+    with observe(Leaving()), observe(FailingAtTheEnd()):
+        Worker(db, queue, lambda _: None, threads=1, root=space).run(until_empty=True)
+    assert left == [1]
+
+
 def test_an_observer_is_told_nothing_after_its_end(db, queue, notes):
     with observe(notes):  # a second time: no call is told twice
         queue.put(db, "a")

@@ -124,6 +124,17 @@ def test_more_queues_than_one_part_are_all_there(
         )
 
 
+def test_a_part_with_a_key_that_names_no_queue_is_not_the_last(
+    still: tuple[Database, StillClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, _ = still
+    monkeypatch.setattr(limits, "FIGURES_QUEUES", 3)
+    for name in "abcd":
+        TaskQueue.create(db, name)
+    db[RootKeys(DEFAULT_ROOT).definition("b") + b"x"] = b"damage"
+    assert [queue.name for queue in Overview().figures(db).queues] == [*"abcd"]
+
+
 def test_an_overview_has_a_bound_of_queues(
     still: tuple[Database, StillClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:

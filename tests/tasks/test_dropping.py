@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from fdbqueue import limits, list_queues
+from fdbqueue import Group, limits, list_queues
 from fdbqueue.database import run
 from fdbqueue.errors import QueueBusy, TooMuchForOneTransaction
 from fdbqueue.tasks.calls import calls_of
@@ -73,6 +73,16 @@ def test_a_drop_in_a_transaction_refuses_more_than_one_look(bench: MakeBench) ->
     with pytest.raises(TooMuchForOneTransaction):
         run(b.db, b.queue.busy)
     assert b.stored() == before
+
+
+def test_a_drop_conflicts_with_the_first_member_of_a_group(bench: MakeBench) -> None:
+    """Its count would go with the contents, and the group would wait for the member for ever."""
+    b = bench()
+    group = Group.create(b.db)
+    tr = b.db.create_transaction()
+    b.queue.drop(tr)
+    group.put(b.db, b.queue, 1)
+    assert commit_code(tr) == NOT_COMMITTED
 
 
 @pytest.mark.parametrize("join", [leases, requests])

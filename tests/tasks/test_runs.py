@@ -15,7 +15,7 @@ from fdbqueue.runs import ENDS
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
-from tests.support import ManualClock
+from tests.support import NOT_COMMITTED, ManualClock, commit_code
 from tests.tasks.support import Bench, keeper
 
 TTR_S = 10
@@ -233,6 +233,22 @@ def test_an_excuse_after_the_end_of_the_run_leaves_no_row(
     assert rows(b) == []
 
 
+def test_an_excuse_conflicts_with_the_end_of_its_run(
+    b: Bench, run: Run, member: Member, clock: ManualClock
+) -> None:
+    """It would take a burial back from a row that has gone, and so make it anew for ever."""
+    b.put()
+    lost, taker = lapse(b, clock, member), Member(b, run)
+    b.queue.exhaust(b.db, taker.take(), 1)
+    for one in (member, taker):
+        one.session.end()
+    tr = b.db.create_transaction()
+    assert b.queue.excuse(tr, lost)
+    run.__exit__()
+    assert commit_code(tr) == NOT_COMMITTED
+    assert rows(b) == []
+
+
 def test_the_row_goes_with_the_run(b: Bench, run: Run, member: Member) -> None:
     b.put()
     b.queue.ack(b.db, member.take())
@@ -269,6 +285,37 @@ def test_a_task_delivered_to_an_ended_session_makes_no_row(
     clock.advance(TTR_S + 1)
     b.sweep()
     assert (rows(b), b.counts("taken", "ttr")) == ([], (0, 1))
+
+
+def test_a_lease_lost_while_its_run_ends_leaves_no_row(
+    b: Bench, run: Run, member: Member, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep has read that the run is alive, and the run ends before the commit of the sweep."""
+    b.put()
+    lease = calls_of(b.db, b.queue._shape).new_lease(member.session)
+    member.session.end()
+
+    def deliver(change: Change) -> None:
+        edges.take(change, [record for record in change.read([id_bytes(id_)]) if record], lease)
+
+    def ask(*args: Any) -> Callable[[], bool]:
+        counted = asked(*args)
+
+        def end_meanwhile() -> bool:
+            answers.append(counted())
+            if len(answers) == 1:
+                run.__exit__()
+            return answers[-1]
+
+        return end_meanwhile
+
+    asked, answers = edges.ask_counted, list[bool]()
+    monkeypatch.setattr(edges, "ask_counted", ask)
+    [id_] = [task.id for task in b.queue.tasks(b.db, "r", 9)]
+    calls_of(b.db, b.queue._shape).once(deliver)
+    clock.advance(TTR_S + 1)
+    b.sweep()
+    assert (answers, rows(b), b.state(id_)) == ([True, False], [], "r")
 
 
 @pytest.mark.parametrize("dies", [False, True])

@@ -11,6 +11,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import (
     Database,
     ElementQueue,
+    Failure,
     FairQueue,
     Finding,
     Flaw,
@@ -65,6 +66,25 @@ def test_a_corrupt_plain_queue_is_told(db: Database, space: Subspace, name: str)
     plant, flaw = PLAIN[name]
     run(db, lambda tr: plant(db, keys, tr))
     assert flaw in [finding.flaw for finding in verify(db, queue).findings]
+
+
+@pytest.mark.parametrize("kind", ["utubettl", "fair"])
+def test_the_longest_keys_of_a_task_are_counted(db: Database, space: Subspace, kind: str) -> None:
+    """Mending would set the counters to numbers without them."""
+    queue = TaskQueue.create(db, "q", kind, retain_s=60, root=space)
+    key = "k" * (limits.TASK_KEY_BYTES_MAX - 2)  # the packed form has two bytes more
+    for _ in range(4):
+        queue.put(db, "x", key=key)
+    task = queue.take(db, 0)
+    assert task is not None
+    queue.ack(db, task)
+    task = queue.take(db, 0)
+    assert task is not None
+    queue.bury(db, task, failure=Failure("E" * limits.FAILURE_CLASS_BYTES_MAX))
+    assert queue.take(db, 0) is not None
+    assert verify(db, "q", root=space).findings == ()
+    queue.truncate_some(db, 1)
+    assert verify(db, "q", root=space).findings == ()
 
 
 def test_a_corrupt_fair_queue_is_told_and_mended(db: Database, space: Subspace) -> None:

@@ -1,0 +1,73 @@
+"""Values that were set aside: their ids, their pages and their removal."""
+
+from collections.abc import Iterator
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+import fdbqueue
+from fdbqueue import Database, Queue, limits
+from fdbqueue.database import run
+from fdbqueue.seam import Transaction
+from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code
+
+
+@pytest.fixture
+def still() -> Iterator[Database]:
+    """A database with a clock that stands still."""
+    with fdbqueue.open("memory:", runtime=ManualClock()) as database:
+        yield database
+
+
+def set_aside(db: Database, queue: Queue, *sizes_bytes: int) -> None:
+    """Set a value of each size aside, the first one first."""
+    prefix = queue._recipe.keys.prefix
+
+    def body(tr: Transaction) -> None:
+        for number, size_bytes in enumerate(sizes_bytes):
+            queue._recipe.aside.put(tr, prefix + b"%d" % number, [bytes(size_bytes)], "damaged")
+
+    run(db, body)
+
+
+def test_values_set_aside_at_one_moment_are_told_apart(still: Database) -> None:
+    queue = Queue.named(still, "q")
+    queue.enqueue_many(still, [1, 2, 3])
+    under = queue._recipe.keys.items
+    for row in still.get_range(under.start, under.stop):
+        still[row.key] = b"damage"
+    assert queue.dequeue(still) is None
+    found = queue.aside(still, 9)
+    assert (len({one.id for one in found}), len({one.key for one in found})) == (3, 3)
+    assert queue.remove_aside(still, [found[1].id]) == 1
+    assert queue.aside(still, 9) == [found[0], found[2]]
+
+
+def test_of_two_removals_of_a_value_one_counts(db: Database, space: Subspace) -> None:
+    queue = Queue.named(db, "q", root=space)
+    set_aside(db, queue, 1, 1)
+    first, _ = queue.aside(db, 2)
+    transactions = [begin(db) for _ in range(2)]
+    assert [queue.remove_aside(tr, [first.id]) for tr in transactions] == [1, 1]
+    assert [commit_code(tr) for tr in transactions] == [0, NOT_COMMITTED]
+    assert queue.unreadable(db) == len(queue.aside(db, 9)) == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes_bytes", "pages"),
+    [((10, 10, 10), [2, 1]), ((30, 10), [1, 1]), ((10, 30, 10), [1, 1, 1]), ((11, 10, 10), [1, 2])],
+)
+def test_a_page_of_values_set_aside_is_bounded_in_bytes(
+    still: Database, monkeypatch: pytest.MonkeyPatch, sizes_bytes: tuple[int, ...], pages: list[int]
+) -> None:
+    """One value that is larger than the bound is a page of its own, and hides none behind it."""
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 20)
+    queue = Queue.named(still, "q")
+    for size_bytes in sizes_bytes:
+        set_aside(still, queue, size_bytes)
+        still.runtime.sleep(1)
+    found = [queue.aside(still, 9)]
+    while found[-1].next is not None:
+        found.append(queue.aside(still, 9, after=found[-1].next))
+    assert [len(page) for page in found] == pages
+    assert [len(one.values[0]) for page in found for one in page] == list(sizes_bytes)
