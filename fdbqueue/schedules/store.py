@@ -1,6 +1,6 @@
 """The verbs of schedules, each in one transaction."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from fdbqueue.schedules.records import (
 from fdbqueue.schedules.times import SECOND_US
 from fdbqueue.schedules.values import ScheduleStatus
 from fdbqueue.schedules.wishes import checked_missed, options_for, payload_for, rule_for
-from fdbqueue.seam import EXACT, ReadTransaction, Transaction
+from fdbqueue.seam import EXACT, KeyValue, Range, ReadTransaction, Transaction
 from fdbqueue.tasks.unique import UNIQUE_OPTIONS
 from fdbqueue.unreadable import shown
 
@@ -228,20 +228,33 @@ def page(tr: ReadTransaction, keys: RootKeys, limit: int, after: str) -> Page[Sc
 def ask_rows(tr: ReadTransaction, keys: RootKeys, most: int, after: str) -> Callable[[], Page[Row]]:
     """Ask for at most `most` schedules behind that name, in order."""
     under = keys.schedules_after(after)
-    asked = tr.get_range(under.start, under.stop, limit=2 * most, streaming_mode=EXACT)
+
+    def ask(start: bytes) -> Range:
+        return tr.get_range(start, under.stop, limit=2 * most, streaming_mode=EXACT)
+
+    asked = ask(under.start)
 
     def reply() -> Page[Row]:
         rows = asked.to_list()
+        named = _named(keys, rows)
+        while len(rows) == 2 * most and len(named) < 2:  # keys of another program are in the way
+            rows = ask(rows[-1].key + b"\x00").to_list()
+            named += _named(keys, rows)
         is_full = len(rows) == 2 * most
-        parsed = [(keys.schedule_in(bytes(row.key)), bytes(row.value)) for row in rows]
-        named = [(*place, value) for place, value in parsed if place is not None]
-        if is_full and len(named) > 1 and not named[-1][1]:
+        if is_full and not named[-1][1]:
             named.pop()  # its state is on the next page
         states = {name: value for name, is_state, value in named if is_state}
         found = [Row(name, value, states.get(name)) for name, is_state, value in named if not is_state]
-        return Page(found, named[-1][0] if is_full and named else None)
+        last = named[-1][0] if is_full else None
+        return Page(found, last) if len(found) <= most else Page(found[:most], found[most - 1].name)
 
     return reply
+
+
+def _named(keys: RootKeys, rows: Sequence[KeyValue]) -> list[tuple[str, bool, bytes]]:
+    """The names in rows of schedules, true for a state, and the values."""
+    parsed = [(keys.schedule_in(bytes(row.key)), bytes(row.value)) for row in rows]
+    return [(*place, value) for place, value in parsed if place is not None]
 
 
 def _listed(name: str, record: bytes, state: bytes | None) -> ScheduleStatus:

@@ -237,6 +237,27 @@ def test_a_key_of_another_program_ends_no_listing(bench: ScheduleBench) -> None:
     assert [(one.name, one.due is not None) for one in (*found, *rest)] == [(name, True) for name in "abc"]
 
 
+@pytest.mark.parametrize("foreign", [1, 2, 5])
+@pytest.mark.parametrize("lost", [False, True])
+def test_keys_of_other_programs_hide_no_schedule(bench: ScheduleBench, foreign: int, lost: bool) -> None:
+    """They fill pages. A schedule whose state was lost has one key less."""
+    for name in "abc":
+        bench.create(name=name)
+    if lost:
+        del bench.db[bench.keys.schedule_state("a")]
+    for number in range(foreign):
+        bench.db[bench.keys.schedules_after("").start + b"\x00" * number] = b""
+    found, after = list[tuple[str, bool]](), ""
+    while True:
+        page = list_schedules(bench.db, 1, after=after, root=bench.root)
+        assert len(page) <= 1
+        found += [(one.name, one.due is not None) for one in page]
+        if page.next is None:
+            break
+        after = page.next
+    assert found == [("a", not lost), ("b", True), ("c", True)]
+
+
 def test_a_stop_ends_a_pass_between_two_schedules(bench: ScheduleBench) -> None:
     for name in "ab":
         bench.create(name=name)
