@@ -78,7 +78,8 @@ def leave(tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us
     latest_us = max(others.values(), default=now_us)
     if latest_us <= now_us and len(others) < limits.OPENERS_READ_MAX - 1:
         return False
-    renew(tr, keys, session, last, latest_us)
+    if latest_us > now_us:  # else an opener behind those that were read may live, and its beats count
+        renew(tr, keys, session, last, latest_us)
     return True
 
 

@@ -146,10 +146,11 @@ class Session:
 
     def _register(self, tr: Transaction, fresh: bytes) -> tuple[bytes, float]:
         known = None if self.name is None else tr.get(self._keys.session_named(self.name)).value
-        if known is None and self._must_exist:
-            raise UnknownSession(session=self.name)
         id_: bytes = known or fresh
         last, found = tr.get(self._keys.heartbeat(id_)), tr.get(self._keys.session(id_)).value
+        # The end of a session with a damaged record does not know its name, and leaves it.
+        if self._must_exist and (known is None or found is None):
+            raise UnknownSession(session=self.name)
         owner, ttr_us, more = self._known(found)
         ttr_us = max(ttr_us, round(self.ttr * 1_000_000))
         bypass_storage_quota(tr)  # also on a full disk: consumers make room

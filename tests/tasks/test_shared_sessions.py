@@ -264,3 +264,34 @@ def test_a_session_of_an_earlier_release_goes_on(bench: MakeBench, clock: StillC
     assert not old.lost
     clock.advance(1)
     Keeper(b.db, KEYS).tick()
+
+
+def test_a_leaving_opener_among_dead_ones_ends_no_session(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the first openers only, and one behind them may live."""
+    monkeypatch.setattr(limits, "OPENERS_READ_MAX", 2)
+    b = bench()
+    _, leaving, last = sorted((opener(b) for _ in range(3)), key=lambda session: session._opener)
+    b.clock.advance(5)
+    for session in (leaving, last):
+        session.beat()
+    b.clock.advance(6)
+    b.put(1)
+    b.queue.take(b.db, 0, session=last)
+    leaving.end()
+    end_the_dead(b.db, KEYS)
+    assert b.counts("ready", "taken") == (0, 1)
+    last.beat()
+    assert not last.lost
+
+
+def test_a_session_that_ended_with_a_damaged_record_is_unknown(bench: MakeBench) -> None:
+    b = bench()
+    session = opener(b)
+    b.db[KEYS.session(session.id)] = b"\xff"
+    b.clock.advance(11)
+    end_the_dead(b.db, KEYS)
+    with pytest.raises(UnknownSession):
+        Session(b.db, name=NAME, must_exist=True)
+    assert opener(b).id == session.id
