@@ -1,4 +1,4 @@
-"""Passes beside other calls, other clocks and other processes; and what a change leaves of a failure."""
+"""Passes beside other calls, other clocks and other processes, and failures beside changes."""
 
 import sys
 from collections.abc import Callable
@@ -240,7 +240,7 @@ def test_a_key_of_another_program_ends_no_listing(bench: ScheduleBench) -> None:
 @pytest.mark.parametrize("foreign", [1, 2, 5])
 @pytest.mark.parametrize("lost", [False, True])
 def test_keys_of_other_programs_hide_no_schedule(bench: ScheduleBench, foreign: int, lost: bool) -> None:
-    """They fill pages. A schedule whose state was lost has one key less."""
+    """They fill pages. A schedule without its state has one key less."""
     for name in "abc":
         bench.create(name=name)
     if lost:
