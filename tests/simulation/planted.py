@@ -3344,8 +3344,8 @@ PLANTS = (
     Plant(
         "a page of schedules that loses its last one",
         schedule_store.ask_rows,
-        "if is_full and len(named) > 1 and not named[-1][1]:",
-        "if is_full and len(named) > 1:",
+        "if is_full and not named[-1][1]:",
+        "if is_full:",
         "exact_schedules",
         50,
         near=0,
@@ -3514,8 +3514,8 @@ PLANTS = (
     Plant(
         "items of a failed transaction that are un-acked in another order",
         unacked.Unacked.put_back,
-        "sorted([*self._deliveries.values(), *deliveries], key=lambda d: d.number)",
-        "[*self._deliveries.values(), *deliveries]",
+        "sorted([*self._deliveries.values(), *held], key=lambda d: d.number)",
+        "[*self._deliveries.values(), *held]",
         "exact_persistent",
         50,
     ),
