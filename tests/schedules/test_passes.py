@@ -266,3 +266,21 @@ def test_a_stop_ends_a_pass_between_two_schedules(bench: ScheduleBench) -> None:
     stopping.is_stopping = True
     assert passing.Pass(bench.db, bench.keys).fire_all(stopping) == 1
     assert bench.pass_after(0) == 1
+
+
+def test_a_pass_goes_on_behind_a_schedule_left_to_others(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays due, on a page of its own."""
+    monkeypatch.setattr(limits, "SCHEDULES_DUE_READ", 1)
+    fire = firing.fire
+
+    def fire_but_a(*given: Any, **named: Any) -> Any:
+        if named["due"].name == "a":
+            raise NotHere("no library")
+        return fire(*given, **named)
+
+    monkeypatch.setattr(passing, "fire", fire_but_a)
+    for name in "ab":
+        bench.create(name=name)
+    assert bench.pass_after(HOUR_S) == 1
