@@ -236,6 +236,17 @@ def test_a_buried_task_with_a_lost_record_leaves_its_class(grave: Grave) -> None
     assert (grave.counted(), grave.tasks("ready")) == ({}, 1)
 
 
+def test_an_entry_of_a_class_without_its_task_goes(grave: Grave) -> None:
+    """Neither its record nor its place among the buried tasks is there."""
+    grave.bury_each("A", "A")
+    keys = TaskKeys(grave.queue.contents)
+    for under in (keys.tasks, keys.buried):
+        [row, _] = grave.db.get_range(under.start, under.stop)
+        del grave.db[row.key]
+    assert grave.letters.kick_matching(grave.db, error="A") == 1
+    assert grave.counted() == {}
+
+
 def test_a_damaged_record_is_set_aside_and_leaves_its_class(grave: Grave) -> None:
     grave.bury_each("A", "A")
     keys = TaskKeys(grave.queue.contents)
