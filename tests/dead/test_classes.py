@@ -244,7 +244,7 @@ def test_an_entry_of_a_class_without_its_task_goes(grave: Grave) -> None:
         [row, _] = grave.db.get_range(under.start, under.stop)
         del grave.db[row.key]
     assert grave.letters.kick_matching(grave.db, error="A") == 1
-    assert grave.counted() == {}
+    assert "A" not in grave.counted()
 
 
 def test_a_damaged_record_is_set_aside_and_leaves_its_class(grave: Grave) -> None:
