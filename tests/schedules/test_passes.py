@@ -8,18 +8,37 @@ from typing import Any
 import pytest
 
 from fdbqueue import Database, Limit, QueueNotFound, Schedule, fire_due, limits, list_schedules
+from fdbqueue.registry.registry import Registry
 from fdbqueue.schedules import firing, passing
 from fdbqueue.schedules.firing import NotHere
 from fdbqueue.sessions.keeper import keeper_of
 from tests.queue_support import FATES, faulty
 from tests.schedules.support import ScheduleBench, StillClock
-from tests.support import TIMED_OUT
+from tests.support import NOT_COMMITTED, TIMED_OUT, begin, commit_code
 
 HOUR_S = 3_600
 CHANGES: dict[str, Callable[[ScheduleBench, Schedule], object]] = {
     "pause": lambda bench, schedule: schedule.pause(bench.db),
     "change": lambda bench, schedule: schedule.change(bench.db, every=60, queue="reports"),
 }
+
+
+BESIDE: dict[str, Callable[[ScheduleBench, Schedule], object]] = {
+    **CHANGES,
+    "delete": lambda bench, schedule: schedule.delete(bench.db),
+    "firing": lambda bench, _: fire_due(bench.db, root=bench.root),
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_a_firing_conflicts_with_a_change_and_another_firing(bench: ScheduleBench, beside: str) -> None:
+    schedule = bench.create()
+    bench.clock.advance(HOUR_S)
+    tr, now_us = begin(bench.db), bench.db.runtime.now_us()
+    [due] = firing.due_until(tr, bench.keys, now_us, None).found
+    assert len(firing.fire(tr, bench.db, Registry(bench.keys), due)) == 1
+    BESIDE[beside](bench, schedule)
+    assert commit_code(tr) == NOT_COMMITTED
 
 
 @pytest.mark.parametrize("change", CHANGES)
