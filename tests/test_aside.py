@@ -1,6 +1,7 @@
 """Values that were set aside: their ids, their pages and their removal."""
 
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -8,8 +9,10 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, Queue, limits
 from fdbqueue.database import run
+from fdbqueue.errors import InvalidArgument
 from fdbqueue.seam import Transaction
-from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code
+from tests.queue_support import faulty
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, ManualClock, begin, commit_code
 
 
 @pytest.fixture
@@ -51,6 +54,27 @@ def test_of_two_removals_of_a_value_one_counts(db: Database, space: Subspace) ->
     assert [queue.remove_aside(tr, [first.id]) for tr in transactions] == [1, 1]
     assert [commit_code(tr) for tr in transactions] == [0, NOT_COMMITTED]
     assert queue.unreadable(db) == len(queue.aside(db, 9)) == 1
+
+
+def test_a_removal_with_an_unknown_result_counts(
+    db: Database, fdb_module: ModuleType, space: Subspace
+) -> None:
+    """A retry finds the value gone."""
+    queue, fates = Queue.named(db, "q", root=space), iter([(COMMIT_UNKNOWN, True)])
+    set_aside(db, queue, 1)
+    other, engine = faulty(db, fdb_module.FDBError)
+    engine.fate = lambda _: next(fates, (0, True))
+    assert queue.remove_aside(other, [found.id for found in queue.aside(db, 1)]) == 1
+
+
+def test_a_full_batch_of_values_is_removed(still: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    queue = Queue.named(still, "q")
+    set_aside(still, queue, 1, 1, 1)
+    ids = [found.id for found in queue.aside(still, 3)]
+    with pytest.raises(InvalidArgument, match="at most 2 ids"):
+        queue.remove_aside(still, ids)
+    assert queue.remove_aside(still, ids[1:]) == 2
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,42 @@ def test_a_follower_interrupted_with_the_lead_passes_it_on() -> None:
     assert served == ["first", "next"]
 
 
+def test_a_call_that_left_while_claimed_is_not_pending_again() -> None:
+    """It would get the lead and never work, so all later calls would wait for ever."""
+    is_claimed = threading.Event()
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002  # that of an event
+            is_claimed.wait(PATIENCE_S)
+            raise KeyboardInterrupt
+
+    class Interrupting(RealRuntime):
+        def event(self) -> threading.Event:
+            return Interrupted()
+
+    def follow() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            combiner.call("interrupted")
+
+    def work(crew: Combiner, leader: Call) -> None:
+        if leader.payload == "first":
+            follower.start()
+            wait_for_pending(crew, 2)
+        claims.append(payloads(crew.claim(1000, 1000)))
+        if leader.payload == "first":
+            is_claimed.set()
+            follower.join(PATIENCE_S)
+        crew.deal([1], to_all=False)
+
+    claims: list[list[str]] = []
+    combiner, follower = Combiner(Interrupting(), work), threading.Thread(target=follow)
+    combiner.call("first")
+    next_call = threading.Thread(target=combiner.call, args=("next",), daemon=True)
+    next_call.start()
+    next_call.join(PATIENCE_S)
+    assert claims == [["first", "interrupted"], ["next"]]
+
+
 class Waits(ManualClock):
     """A manual clock that notes the waits with a timeout, those of leaders, and ends them at once."""
 

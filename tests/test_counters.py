@@ -40,6 +40,14 @@ def test_waiting_in_a_line_counts_the_request_and_the_wake_up(db, space):
     assert db.counters.requests == 1
 
 
+def test_a_call_given_a_database_counts_its_commit(db, space):
+    queue = fdbqueue.Queue(space["queue"], root=space["root"])
+    queue.enqueue(db, "x")
+    commits = db.counters.commits
+    queue.enqueue(db, "y")
+    assert db.counters.commits == commits + 1
+
+
 def test_an_unknown_result_is_a_retry_and_no_conflict():
     """Whichever it turns out to be."""
     counters = Counters()

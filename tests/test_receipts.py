@@ -270,6 +270,13 @@ def test_closing_clears_the_slot_of_a_single_call(
     assert receipts(db, RootKeys(space[1])) == []
 
 
+def test_closing_clears_slots_of_the_dead(db: Database, fdb_module: ModuleType, space: Subspace) -> None:
+    db.set(RootKeys(space).receipt(b"dead", 1), ATTEMPT.pack(0, 1))
+    with faulty(db, fdb_module.FDBError)[0] as other:
+        run_once(other, RootKeys(space), lambda tr: tr.set(space.pack(("x",)), b""))
+    assert receipts(db, RootKeys(space)) == []
+
+
 def test_a_call_that_failed_keeps_its_slot(db: Database, space: Subspace, fdb_module: ModuleType) -> None:
     """Its last attempt may still be under way, and must not overwrite the receipt of the slot's next user."""
     root = RootKeys(space)

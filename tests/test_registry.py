@@ -1,6 +1,7 @@
 """Named queues: allocated once, found by name, and noticed when they are gone."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -171,6 +172,17 @@ def test_a_guard_refuses_a_later_queue_of_the_same_name(db: Database, registry: 
         run(db, lambda tr: guard(tr)())
 
 
+def test_a_handle_refuses_a_queue_of_its_id_with_other_options(
+    db: Database, registry: Registry, space: Subspace
+) -> None:
+    """As after a restore: a backup may have the id of a later queue."""
+    queue = Queue.named(db, "raw", codec="bytes", root=space)
+    other = replace(registry.find(db, "raw"), options={"codec": "json"})
+    db.set(registry.keys.definition("raw"), other.to_bytes())
+    with pytest.raises(QueueDropped):
+        queue.enqueue(db, b"x")
+
+
 def test_an_enqueue_during_a_drop_leaves_no_orphan(db: Database, registry: Registry, space: Subspace) -> None:
     queue = Queue.named(db, "emails", root=space)
     tr = begin(db)
@@ -210,11 +222,35 @@ def test_a_drop_that_its_retry_finds_done_is_no_error(
     assert registry.look(db, "jobs") is None
 
 
+def test_a_drop_conflicts_with_a_change_of_the_definition(db: Database, registry: Registry) -> None:
+    """By an upgrade to a layout with keys elsewhere: these would stay."""
+    registry.create(db, "jobs", "fifo", {})
+    tr, key = begin(db), registry.keys.definition("jobs")
+    registry.drop(tr, "jobs")
+    db.set(key, db[key])
+    assert commit_code(tr) == NOT_COMMITTED
+
+
 def test_queues_that_are_created_at_once_share_no_id(db: Database, registry: Registry) -> None:
     transactions = [begin(db) for _ in range(2)]
     for name, tr in zip("ab", transactions, strict=True):
         registry.create(tr, name, "fifo", {})
     assert [commit_code(tr) for tr in transactions] == [0, NOT_COMMITTED]
+
+
+def test_finding_a_queue_conflicts_with_its_drop_and_creation(
+    db: Database, registry: Registry, space: Subspace
+) -> None:
+    Queue.named(db, "emails", root=space)
+    found, missed = begin(db), begin(db)
+    Queue.named(found, "emails", create=False, root=space)
+    with pytest.raises(QueueNotFound):
+        Queue.named(missed, "letters", create=False, root=space)
+    for tr in (found, missed):
+        tr[space.pack(("noted",))] = b""
+    registry.drop(db, "emails")
+    Queue.named(db, "letters", root=space)
+    assert [commit_code(found), commit_code(missed)] == [NOT_COMMITTED, NOT_COMMITTED]
 
 
 def test_the_loser_of_a_race_to_create_gets_the_same_queue(
@@ -237,6 +273,13 @@ def test_names_are_listed_in_order_and_in_pages(db: Database, registry: Registry
         registry.create(db, name, "fifo", {})
     assert [found.name for found in registry.names(db)] == ["a", "b", "c", "ä"]
     assert [found.name for found in registry.names(db, after="a", limit=2)] == ["b", "c"]
+
+
+def test_a_page_of_names_is_bounded_behind_a_key_without_one(db: Database, registry: Registry) -> None:
+    for name in "abc":
+        registry.create(db, name, "queue", {"codec": "json"})
+    db.set(registry.keys.definition("a") + b"\x00", b"")
+    assert [found.name for found in registry.names(db, limit=2)] == ["a", "b"]
 
 
 def test_a_queue_can_be_created_and_used_in_one_transaction(db: Database, space: Subspace) -> None:

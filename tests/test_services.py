@@ -91,6 +91,17 @@ def test_a_queue_that_was_forgotten_is_used_again(memory: Database) -> None:
     assert tasks.ack(memory, task).data == 1
 
 
+def test_calls_of_a_root_without_recent_use_share_its_slot(memory: Database) -> None:
+    """Otherwise the keys of its receipts would become more, and closing would clear the last ones only."""
+    queue = Queue(SPACE["seldom"], root=SPACE["its root"])
+    for number in range(2):
+        queue.enqueue(memory, number)
+        use_others(memory)
+        gc.collect()
+    receipts = RootKeys(SPACE["its root"]).receipts
+    assert len(list(memory.get_range(receipts.start, receipts.stop))) == 1
+
+
 class Part:
     def __init__(self, needed: bool) -> None:
         self.needed = needed

@@ -33,6 +33,18 @@ def test_a_silence_begins_with_its_first_question() -> None:
     assert silence.longest_s(clock.now() + 1) == 0
 
 
+def test_a_later_question_of_another_hides_no_silence() -> None:
+    clock = ManualClock()
+    silence, began = Silence(clock), clock.now()
+    silence.asked("a")
+    clock.advance(5)
+    silence.asked("b")
+    clock.advance(1)
+    assert silence.longest_s(began) == 6
+    silence.answered("b")
+    assert silence.longest_s(began) == 6
+
+
 def test_an_answer_leaves_the_question_around_it_open() -> None:
     """A keeper that ends a dead session renews its own sessions meanwhile."""
     clock = ManualClock()

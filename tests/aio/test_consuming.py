@@ -310,6 +310,30 @@ async def test_each_loop_over_tasks_needs_an_iterator(url: str, root: Subspace) 
 
 
 @on_loop
+async def test_an_iterator_goes_on_after_a_cancelled_take(url: str, root: Subspace) -> None:
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", root=root)
+        async with queue.consume(db) as tasks:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await anext(tasks)
+            await queue.put(db, 1)
+
+            assert (await anext(tasks)).data == 1
+
+
+@on_loop
+async def test_a_body_is_left_without_an_error_after_a_close(url: str, root: Subspace) -> None:
+    """The end of the session has given its task back."""
+    async with aio.open(url) as db:
+        queue = await aio.TaskQueue.create(db, "q", root=root)
+        await queue.put(db, 1)
+        async with queue.consume(db) as tasks:
+            await anext(tasks)
+            await db.close()
+
+
+@on_loop
 async def test_a_close_waits_for_the_release_of_a_left_body(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'data'}"
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import threading
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import aio
+from fdbqueue import aio, limits
 from fdbqueue.errors import (
     BlockingCall,
     DatabaseClosed,
@@ -18,6 +19,7 @@ from fdbqueue.errors import (
     WrongFace,
     WrongLoop,
 )
+from fdbqueue.root_keys import RootKeys
 from tests.aio.support import on_loop
 
 
@@ -86,6 +88,28 @@ async def test_another_thread_may_not_use_the_database(url: str, root: Subspace)
         with pytest.raises(WrongLoop, match=r"fdbqueue\.open"):
             await asyncio.to_thread(queue.enqueue, db.blocking, 1)
         assert await aio.Queue(root["items"]).size(db) == 0
+
+
+def test_another_thread_may_end_what_an_ended_loop_has_left(
+    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the end of a program, where sessions end."""
+
+    async def leave() -> None:
+        database = await aio.open(url)
+        left.append((database.blocking, await aio.Session(database, "worker-1", root=root)))
+
+    left: list[Any] = []
+    thread = threading.Thread(target=lambda: asyncio.run(leave()))
+    thread.start()
+    thread.join()
+    ((database, session),) = left
+    key = RootKeys(root).session_named("worker-1")
+    assert database.create_transaction()[key].present()
+    session.blocking.end()
+    assert not database.create_transaction()[key].present()
+    monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 0)  # the fibers of that loop never end
+    database.close()
 
 
 def test_a_forked_child_may_not_use_the_database() -> None:

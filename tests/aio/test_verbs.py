@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.errors import NotGranted, QueueNotFound
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from tests.aio.support import on_loop
 
 
@@ -267,3 +269,17 @@ async def test_halves_of_queues_are_awaited(url: str, root: Subspace) -> None:
         for half, verb in refused:
             with pytest.raises(NotGranted, match=f"aio.{type(half).__name__} has no `{verb}`"):
                 getattr(half, verb)
+
+
+@on_loop
+async def test_two_awaits_at_once_open_one_session(tmp_path: Path) -> None:
+    """Nothing would end another one."""
+
+    async def opened() -> aio.Session:
+        return await session
+
+    async with aio.open(f"embedded:{tmp_path / 'data'}") as db:
+        session = aio.Session(db, "worker-1")
+        await asyncio.gather(opened(), opened())
+        await session.end()
+        assert await db.get(RootKeys(DEFAULT_ROOT).session_named("worker-1")) is None

@@ -55,6 +55,19 @@ async def test_a_wait_does_not_end_with_the_answer_of_an_earlier_one() -> None:
 
 
 @on_loop
+async def test_an_event_that_is_set_as_its_wait_ends_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is over, and the fiber has not run again."""
+    event, time_out = runtime().event(), Fiber._time_out
+
+    def set_after(fiber: Fiber, turn: int) -> None:
+        time_out(fiber, turn)
+        event.set()
+
+    monkeypatch.setattr(Fiber, "_time_out", set_after)
+    assert await hub().call(lambda: event.wait(0))
+
+
+@on_loop
 async def test_a_lock_passes_over_waits_that_are_given_up() -> None:
     lock, woken = runtime().lock(), []
     lock.acquire()

@@ -35,6 +35,18 @@ def test_a_wrong_clock_does_not_stop_a_redrive() -> None:
     )
 
 
+def test_a_process_with_a_slow_clock_waits_for_a_step() -> None:
+    """Clocks may differ that much."""
+    due = NOW + limits.CLOCK_SKEW_S
+    assert turn_of(replace(RUNNING, due=due), NOW).count == 0
+
+
+@pytest.mark.parametrize("late_s", [0.1, 3_600])
+def test_a_late_step_makes_up_for_a_short_time(late_s: float) -> None:
+    after = stepped(replace(RUNNING, due=NOW - late_s), NOW, [Place(0, b"a")], 2, 0, is_last=False)
+    assert after.due == pytest.approx(NOW - min(late_s, limits.REDRIVE_STEP_S) + 0.2)
+
+
 def test_a_step_stays_within_limit_and_number() -> None:
     assert turn_of(replace(RUNNING, left=1), NOW).count == 1
     assert turn_of(replace(RUNNING, limit=8, moved=7), NOW).count == 1

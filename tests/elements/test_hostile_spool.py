@@ -8,9 +8,10 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database
+from fdbqueue import Database, limits
 from fdbqueue.database import run
 from fdbqueue.elements.folder import Folder, folder_at
+from fdbqueue.elements.keys import FOLDER_BYTES
 from fdbqueue.elements.moving import export_to, import_from
 from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.elements.schema import NAMELESS
@@ -76,6 +77,21 @@ def test_the_identity_of_a_folder_is_a_regular_file(
     assert secret.read_bytes() == SECRET
 
 
+@pytest.mark.parametrize("size_bytes", [0, FOLDER_BYTES - 1, FOLDER_BYTES + 1])
+def test_an_identity_of_a_wrong_length_is_made_anew_once(db: Database, both: Pieces, size_bytes: int) -> None:
+    """Its maker was killed, or another program wrote there."""
+    folder = both.folder()
+    place = Path(both.path, "fdbqueue", "id")
+    place.parent.mkdir()
+    place.write_bytes(b"x" * size_bytes)
+    found = list[bytes]()
+    for _ in range(2):
+        list(export_to(folder, db, both.queue))
+        found.append(place.read_bytes())
+    assert found == [folder.id] * 2
+    assert len(folder.id) == FOLDER_BYTES
+
+
 @needs_root
 def test_our_place_in_the_folder_belongs_to_us(db: Database, both: Pieces) -> None:
     """The user that made it could exchange its files."""
@@ -137,6 +153,56 @@ def test_an_element_that_changes_after_its_take_is_put_back(
     assert left(import_from(folder_at(both.path), db, both.queue)) == [(name, NO_ELEMENT)]
     assert both.queue.count(db) == 0
     assert Path(both.path, name, "body").is_fifo()
+
+
+def test_an_element_that_grows_after_its_take_is_put_back(
+    db: Database, space: Subspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its pieces would have room alone. The elements behind it come in."""
+    monkeypatch.setattr(limits, "PAYLOAD_BYTES_MAX", 1_000)
+    both = Pieces(tmp_path / "dirq", space)
+    large, _ = both.add({"body": "1", "blob": b"2"}), both.add(both.data(3))
+    look = Folder._require_element
+
+    def grown(folder: Folder, place: str, at: int) -> None:
+        look(folder, place, at)
+        if place == folder._coming(large):
+            for piece in ("body", "blob"):
+                Path(both.path, "fdbqueue", place, piece).write_bytes(b"x" * 900)
+
+    monkeypatch.setattr(Folder, "_require_element", grown)
+    assert left(import_from(folder_at(both.path), db, both.queue)) == [(large, "it is too large")]
+    assert contents(db, both.queue) == [both.data(3)]
+    assert both.real.lock(large), "and it is not locked"
+
+
+def test_an_element_without_a_way_back_stops_no_other(
+    db: Database, space: Subspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file has come in the place of its directory, after it was taken."""
+    both = Pieces(tmp_path / "dirq", space)
+    both.put_by_hand(NAME, 1)
+    both.put_by_hand("5f000001/5f00000100000a", 2)
+    look, minute = Folder._require_element, Path(both.path, NAME).parent
+
+    def changed(folder: Folder, place: str, at: int) -> None:
+        look(folder, place, at)
+        if place == folder._coming(NAME):
+            os.unlink(f"{place}/body", dir_fd=at)
+            os.mkfifo(f"{place}/body", dir_fd=at)
+            minute.rmdir()
+            minute.touch()
+
+    monkeypatch.setattr(Folder, "_require_element", changed)
+    [(name, reason)] = left(import_from(folder_at(both.path), db, both.queue))
+    assert name == NAME
+    assert reason.startswith(NO_ELEMENT)
+    assert "cannot be put back" in reason
+    assert contents(db, both.queue) == [both.data(2)]
+    monkeypatch.undo()
+    minute.unlink()
+    assert set(left(import_from(folder_at(both.path), db, both.queue))) == {(NAME, NO_ELEMENT)}
+    assert Path(both.path, NAME, "body").is_fifo()
 
 
 @needs_root

@@ -271,6 +271,24 @@ def test_a_transaction_sets_a_damaged_element_aside(db: Database, q: ElementQueu
     assert (q.count(db), q.unreadable(db)) == (0, 1)
 
 
+def test_two_callers_set_a_damaged_element_aside_once(
+    db: Database, q: ElementQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have met it before the first one moves it."""
+    name, set_aside = damaged(db, q), q.store.set_aside
+
+    def late(tr: Any, name: str) -> None:
+        monkeypatch.undo()
+        with pytest.raises(DamagedElement):
+            q.dequeue(db, name)
+        set_aside(tr, name)
+
+    monkeypatch.setattr(q.store, "set_aside", late)
+    with pytest.raises(DamagedElement):
+        q.dequeue(db, name)
+    assert (q.count(db), q.unreadable(db)) == (0, 1)
+
+
 def test_a_snapshot_moves_no_damaged_element(db: Database, q: ElementQueue) -> None:
     name = damaged(db, q)
     q.lock(db, name)

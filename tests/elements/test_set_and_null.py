@@ -168,6 +168,13 @@ def test_adding_begins_a_new_pass(db: Database, queues: list[ElementQueue]) -> N
     assert seen([together.next(db)]) == added[:1]
 
 
+def test_adding_begins_a_pass_where_there_was_none(db: Database, queues: list[ElementQueue]) -> None:
+    added = fill(db, queues[:2], 2)
+    together = QueueSet(queues[0])
+    together.add(queues[1])
+    assert seen([together.next(db)]) == added[:1]
+
+
 def test_a_refused_add_begins_no_new_pass(db: Database, queues: list[ElementQueue]) -> None:
     added = fill(db, queues[:1], 2)
     together = QueueSet(queues[0])

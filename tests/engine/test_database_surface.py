@@ -163,6 +163,15 @@ def test_the_embedded_engine_counts_the_bytes_of_keys_and_values():
         assert tr.get_estimated_range_size_bytes(b"", b"\xff").wait() == len(b"key" + b"value")
 
 
+def test_closing_twice_leaves_the_other_database_open(tmp_path):
+    """Both are of one directory, and share its files."""
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as one, fdbqueue.open(f"embedded:{tmp_path}/data") as two:
+        one.engine.close()
+        one.engine.close()
+        two[b"a"] = b"1"
+        assert two[b"a"] == b"1"
+
+
 def test_the_embedded_engine_cuts_a_range_at_full_chunks():
     with fdbqueue.open("memory:") as database:
         for name in b"abcdef":

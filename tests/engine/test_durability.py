@@ -322,6 +322,57 @@ def test_a_commit_during_a_flush_is_flushed_by_the_next_one(
         assert flushes.count == 1
 
 
+def test_closing_waits_for_the_end_of_a_late_flush(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens its files below the descriptor of the directory, which another file could get."""
+    with opened(tmp_path, "?durability=process", flushes) as db:
+        flusher, ended = Flusher(db.engine._store), []
+        closing = threading.Thread(target=lambda: (flusher.close(), ended.append("closing")), daemon=True)
+
+        def slowly() -> None:
+            closing.start()
+            closing.join(0.3)  # it waits, or has ended
+            ended.append("flush")
+
+        monkeypatch.setattr(flusher, "_flush_newest", slowly)
+        monkeypatch.setattr(flusher, "_start", lambda: None)
+        flusher.flush_soon()
+        flusher._flush()
+        closing.join(PATIENCE_S)
+        assert ended == ["flush", "closing"]
+
+
+class Ticks:
+    """An event that is never set, and for which no call waits."""
+
+    def wait(self, _: float) -> bool:
+        return False
+
+    def set(self) -> None:
+        """The flusher is closed."""
+
+
+def test_the_flushing_thread_stays_for_a_commit_beside_its_flush(
+    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That commit has found the thread running, and has started no other one."""
+    with opened(tmp_path, "?durability=process", flushes) as db:
+        flusher, flushed = Flusher(db.engine._store), []
+
+        def beside_a_commit() -> None:
+            flushed.append(1)
+            if len(flushed) == 1:
+                flusher.flush_soon()
+
+        monkeypatch.setattr(flusher, "_start", lambda: None)
+        monkeypatch.setattr(flusher, "_closed", Ticks())
+        monkeypatch.setattr(flusher, "_flush_newest", beside_a_commit)
+        flusher.flush_soon()
+        flusher._run()
+        assert len(flushed) == 2
+
+
 def test_without_a_thread_a_late_flush_comes_at_once(
     tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

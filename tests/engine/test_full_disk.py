@@ -9,11 +9,13 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue.embedded import batch
@@ -23,7 +25,7 @@ from fdbqueue.embedded.reserve import BYTES_MAX, Reserve
 from fdbqueue.errors import QueueExists, StorageFull
 from fdbqueue.runtime import RealRuntime
 from tests.engine import programs
-from tests.support import PATIENCE_S, Ageless, run_program, wait_until
+from tests.support import NOT_COMMITTED, PATIENCE_S, Ageless, run_program, wait_until
 
 
 def mounted(place: Path, size: str) -> bool:
@@ -341,6 +343,20 @@ def test_consumers_go_on_and_producers_are_refused(
     assert disk.store.reserve.is_whole
 
 
+def test_an_element_is_locked_and_removed_on_a_full_disk(
+    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = fdbqueue.SimpleElementQueue(Subspace(("elements",)))
+    names = [queue.add(db, "x" * 300) for _ in range(3)]
+    FullDisk(db, monkeypatch)
+    with pytest.raises(StorageFull):
+        queue.add(db, "more")
+    for name in names:
+        assert queue.lock(db, name)
+        queue.remove(db, name)
+    assert queue.count(db) == 0
+
+
 def test_set_bypass_storage_quota_uses_the_reserve(
     db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +367,51 @@ def test_set_bypass_storage_quota_uses_the_reserve(
     tr.options.set_bypass_storage_quota()
     tr.commit().wait()
     assert db[b"a"] == b"1"
+
+
+def test_another_attempt_does_not_bypass_the_quota(
+    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body may choose by what it finds, and finds something else in its second attempt."""
+    FullDisk(db, monkeypatch)
+    tr = db.engine.create_transaction()
+    tr.options.set_bypass_storage_quota()
+    tr.on_error(NOT_COMMITTED).wait()
+    tr[b"a"] = b"1"
+    with pytest.raises(StorageFull):
+        tr.commit().wait()
+
+
+@pytest.mark.parametrize(("left_bytes", "admitted"), [(BYTES_MAX // 2, b"1"), (BYTES_MAX // 2 - 1, None)])
+def test_the_second_half_of_the_reserve_is_for_removals(
+    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch, left_bytes: int, admitted: bytes | None
+) -> None:
+    """A disk could not be emptied if takes and sessions had used up all of it."""
+    store = db.engine._store
+    db[b"old"] = b"1"
+    store.reserve.give_up()
+    store.committer._pool.note_short(True)
+    monkeypatch.setattr(store.reserve, "make", lambda: False)
+    monkeypatch.setattr(store, "free_bytes", lambda: left_bytes)
+    tr = db.create_transaction()
+    tr.options.set_bypass_storage_quota()
+    tr[b"session"] = b"1"
+    with suppress(StorageFull):
+        tr.commit().wait()
+    assert db[b"session"] == admitted
+    del db[b"old"]
+    assert db[b"old"] is None
+
+
+def test_an_opening_without_the_whole_reserve_keeps_free_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full already, so no commit has met its end."""
+    monkeypatch.setattr(Reserve, "make", lambda _: False)
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+        monkeypatch.setattr(db.engine._store, "free_bytes", lambda: BYTES_MAX)
+        with pytest.raises(StorageFull):
+            db[b"a"] = b"1"
 
 
 def test_a_reserve_that_is_not_whole_is_kept_in_free_pages(

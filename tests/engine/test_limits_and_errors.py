@@ -7,6 +7,7 @@ from tests.support import (
     INVERTED_RANGE,
     KEY_OUTSIDE_LEGAL_RANGE,
     KEY_TOO_LARGE,
+    NOT_COMMITTED,
     TRANSACTION_TOO_LARGE,
     VALUE_TOO_LARGE,
     begin,
@@ -92,6 +93,16 @@ def test_a_reset_forgets_a_bad_write(db, k):
     tr = db.create_transaction()
     tr[b"\xff\x01"] = b"1"
     tr.reset()
+    tr[k("a")] = b"1"
+    assert commit_code(tr) == 0
+
+
+def test_another_attempt_forgets_a_bad_write(db, k):
+    """With a timeout, which lasts over all attempts, each call looks for a bad write."""
+    tr = begin(db)
+    tr.options.set_timeout(600_000)
+    tr[b"\xff\x01"] = b"1"
+    tr.on_error(NOT_COMMITTED).wait()
     tr[k("a")] = b"1"
     assert commit_code(tr) == 0
 

@@ -191,6 +191,17 @@ def test_a_versionstamped_key_makes_its_range_unreadable(db, k):
     assert not tr[k("t")].present()
 
 
+def test_a_reverse_range_ends_at_the_last_unreadable_key(db, k):
+    """The keys behind all versionstamped ones are read before that."""
+    for name in ("a", "m", "z"):
+        db[k(name)] = b"1"
+    tr = begin(db)
+    for stem in (b"f", b"s"):
+        tr.set_versionstamped_key(k(stem + PLACEHOLDER) + len(k(stem)).to_bytes(4, "little"), b"value")
+    assert k.names(tr.get_range(k.begin, k.end, limit=1, reverse=True)) == "z"
+    assert error_code(lambda: tr.get_range(k.begin, k.end, 2, True).to_list()) == UNREADABLE
+
+
 @pytest.mark.parametrize("read", ["get", "get_range", "snapshot"])
 def test_a_read_that_met_an_unreadable_key_fails_the_commit_too(db, k, read):
     """The commit waits for every read, and ends as the first that failed; on_error does not retry it."""
@@ -232,6 +243,23 @@ def test_a_set_does_not_make_an_unreadable_key_readable(db, k):
     assert error_code(lambda: tr[k("a")].wait()) == UNREADABLE
     del tr[k("a")]
     assert not tr[k("a")].present()
+
+
+@pytest.mark.parametrize("clears", ["a key", "the begin of a range", "the end of a range"])
+def test_a_clear_by_a_selector_conflicts_with_a_nearer_key(db, fdb_module, k, clears):
+    """That key would have been the one to clear, or to end at."""
+    db[k("q")] = b"1"
+    selector = fdb_module.KeySelector.first_greater_than(k("m"))
+    tr = begin(db)
+    if clears == "a key":
+        tr.clear(selector)
+    elif clears == "the begin of a range":
+        tr.clear_range(selector, k("qa"))
+    else:
+        tr.clear_range(k("m"), selector)
+    db[k("n")] = b"1"
+    assert commit_code(tr) == NOT_COMMITTED
+    assert db[k("q")] == b"1"
 
 
 def test_a_new_attempt_forgets_the_reads_of_the_one_before(db, k):

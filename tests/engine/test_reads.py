@@ -147,6 +147,18 @@ def test_every_streaming_mode_gives_the_same_rows(db, fdb_module, k, mode, rever
     assert [row.key for row in rows.to_list()] == expected
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_range_of_many_batches_is_iterated_to_its_end(db, k, reverse):
+    """The batches grow at first, and then stay as they are."""
+    tr = db.create_transaction()
+    for number in range(70):
+        tr[k(b"%03d" % number)] = b"v" * 20_000
+    tr.commit().wait()
+    expected = sorted((k(b"%03d" % number) for number in range(70)), reverse=reverse)
+    rows = db.create_transaction().get_range(k.begin, k.end, reverse=reverse)
+    assert [row.key for row in rows] == expected
+
+
 def test_the_exact_mode_needs_a_limit(db, fdb_module, k):
     """EXACT without a limit is refused."""
     rows = db.create_transaction().get_range(k.begin, k.end, streaming_mode=fdb_module.StreamingMode.exact)

@@ -9,7 +9,7 @@ import pytest
 from fdbqueue import limits
 from fdbqueue.embedded import journal
 from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.journal import FILES, HEADER_BYTES, Journal, JournalLost, Place, Writes
+from fdbqueue.embedded.journal import FILES, HEADER_BYTES, NOWHERE, Journal, JournalLost, Place, Writes
 from fdbqueue.errors import DatabaseClosed
 from fdbqueue.runtime import RealRuntime
 
@@ -176,6 +176,22 @@ def test_a_record_of_which_a_part_had_room_is_cut(one: Journal, directory: Direc
 
     assert versions(one) == [1]
     assert file_of(directory, 1).stat().st_size == entry.start + 7
+
+
+def test_a_journal_goes_on_behind_the_place_of_another_commit(one: Journal) -> None:
+    """The record behind it was written for a state of the data that is not there."""
+    end = add(one, BEGIN)
+    add(one, end)
+
+    assert not one.goes_on_behind(end)
+    assert one.goes_on_behind(end._replace(version=end.version - 1))
+
+
+def test_a_lost_journal_goes_on_behind_no_place(one: Journal) -> None:
+    """After a failed flush, nothing in it is believed."""
+    add(one, add(one, BEGIN))
+
+    assert not one.goes_on_behind(NOWHERE)
 
 
 def test_a_process_writes_to_the_files_that_another_renewed(one: Journal, other: Journal) -> None:

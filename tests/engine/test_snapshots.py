@@ -9,7 +9,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.embedded import FDBError, futures, predicates, store
-from tests.support import PATIENCE_S, TOO_OLD, ManualClock, begin, error_code
+from tests.support import PATIENCE_S, TOO_OLD, Ageless, ManualClock, begin, error_code
 
 
 @pytest.fixture
@@ -31,6 +31,20 @@ def test_commits_without_reads_end_forgotten_snapshots(db, clock):
         db[b"a"] = b"1"
     assert len(db.engine._store.committer._batches._recent._commits) < 10
     assert error_code(forgotten[b"a"].wait) == TOO_OLD
+
+
+def test_a_put_refused_on_a_full_disk_ends_no_snapshot(tmp_path, monkeypatch):
+    """Snapshots end for a commit that makes room and finds none."""
+    with fdbqueue.open(f"embedded:{tmp_path}/data", runtime=Ageless()) as db:
+        store = db.engine._store
+        store.reserve.give_up()
+        store.committer._pool.note_short(True)
+        monkeypatch.setattr(store.reserve, "make", lambda: False)
+        monkeypatch.setattr(store, "free_bytes", lambda: 0)
+        reading = begin(db)
+        with pytest.raises(fdbqueue.StorageFull):
+            db[b"a"] = b"1"
+        assert error_code(reading[b"a"].wait) == 0
 
 
 def test_an_end_waits_for_the_reads_under_way(db):

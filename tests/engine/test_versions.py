@@ -10,6 +10,7 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import store, versions
 from fdbqueue.embedded.versions import HandedOutVersions
+from fdbqueue.limits import TRANSACTION_AGE_MAX_S
 from tests.support import (
     FUTURE_VERSION,
     NOT_COMMITTED,
@@ -77,6 +78,18 @@ def test_a_version_that_was_set_is_returned_unchecked(db, k):
     assert error_code(tr[k("a")].wait) == TOO_OLD
 
 
+def test_another_attempt_reads_at_a_version_of_its_own(db, k):
+    """A version that was set counts for one attempt; a body may then set another one."""
+    version = read_version_of(db)
+    db[k("a")] = b"later"
+    tr = at_version(db, version)
+    tr.on_error(NOT_COMMITTED).wait()
+    assert tr[k("a")] == b"later"
+    tr.on_error(NOT_COMMITTED).wait()
+    tr.set_read_version(version)
+    assert not tr[k("a")].present()
+
+
 # These need a directory, and a clock set by hand.
 
 
@@ -107,6 +120,24 @@ def test_a_version_can_be_read_for_five_seconds(shared, clock):
     assert read_code(shared, version) == 0
     clock.advance(0.2)
     assert read_code(shared, version) == TOO_OLD
+
+
+def test_at_five_seconds_sharp_a_commit_with_reads_is_too_old(shared, clock):
+    """From then on no read of another transaction at that version is answered, either."""
+    tr = begin(shared)
+    tr[b"a"].wait()
+    tr[b"b"] = b"1"
+    clock.advance(TRANSACTION_AGE_MAX_S)
+    assert commit_code(tr) == TOO_OLD
+
+
+def test_a_commit_after_snapshot_reads_is_never_too_old(shared, clock):
+    """As for a blind write, no commit could conflict with it."""
+    tr = begin(shared)
+    tr.snapshot[b"a"].wait()
+    tr[b"b"] = b"1"
+    clock.advance(60)
+    assert commit_code(tr) == 0
 
 
 def test_five_seconds_of_a_committed_version_count_from_the_call(shared, clock):

@@ -133,6 +133,21 @@ def test_a_clear_of_more_keys_than_are_noted_rings_all(db, monkeypatch):
     assert rung == [{doorbell._slot}]
 
 
+def test_a_write_without_conflict_range_rings_the_watchers(db, monkeypatch):
+    """Otherwise they learn of it a second later, with their next look."""
+    doorbell, rung = db.engine._store.watches.doorbell, []
+    bell = b"bell"
+    twin = next(key for key in map(b"twin%d".__mod__, range(100_000)) if bucket_of(key) == bucket_of(bell))
+    still_watched = watch(db, twin)
+    wait_until(lambda: marks(db, bell) == 1)
+    monkeypatch.setattr(doorbell, "ring", lambda written: rung.append(doorbell._slots_of(written())))
+    tr = db.create_transaction()
+    tr.options.set_next_write_no_write_conflict_range()
+    tr[bell] = b"1"
+    tr.commit().wait()
+    assert (rung, still_watched.is_ready()) == ([{doorbell._slot}], False)
+
+
 def test_a_change_during_a_look_is_found_by_the_next(db, path, monkeypatch):
     """With many watches a look reads the log, from the version of the look before."""
     watches = db.engine._store.watches

@@ -320,6 +320,24 @@ def test_the_watch_limit(db, k):
         db.options.set_max_watches(10_000)
 
 
+def test_a_watch_that_has_fired_counts_once_for_the_limit(db, k):
+    """Dropping its future must not make room for another one."""
+    db.options.set_max_watches(2)
+    try:
+        fired, kept = watch(db, k("a")), watch(db, k("b"))
+        db[k("a")] = b"1"
+        assert becomes_ready(fired)
+        del fired
+        another = watch(db, k("c"))
+        tr = begin(db)
+        refused = tr.watch(k("d"))
+        assert error_code(lambda: tr.commit().wait()) == TOO_MANY_WATCHES or becomes_ready(refused, 5)
+        assert not refused.is_ready() or error_code(refused.wait) == TOO_MANY_WATCHES
+        del kept, another
+    finally:
+        db.options.set_max_watches(10_000)
+
+
 def test_a_watch_has_no_time_limit(db, k):
     """The transaction's timeout ends with the transaction, not the watch."""
     tr = db.create_transaction()

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import Database, TaskQueue
-from fdbqueue.errors import ExportInUse, ExportUnusable, ImportUnfinished
+from fdbqueue.errors import ExportInUse, ExportUnusable, ImportUnfinished, UnknownKind
 from fdbqueue.exports.exporting import Export
 from fdbqueue.exports.file import FinishedFile
 from fdbqueue.registry.registry import Registry
+from fdbqueue.tasks import kinds
 from tests.exports.support import export, imported, target
 
 __all__ = ["target"]
@@ -100,6 +101,17 @@ def test_a_file_that_changes_leaves_an_unfinished_queue(
     path.write_bytes(whole)
     imported(target, path)
     assert TaskQueue.open(target, "jobs").statistics(target)["tasks"]["ready"] == 5
+
+
+def test_a_queue_of_an_unknown_kind_is_refused_first(
+    whole: bytes, tmp_path: Path, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that no import can finish would take its name."""
+    (tmp_path / "file").write_bytes(whole)
+    monkeypatch.delitem(kinds._kinds, "utube")
+    with pytest.raises(UnknownKind):
+        imported(target, tmp_path / "file")
+    assert list(Registry().names(target)) == []
 
 
 def test_another_file_is_never_overwritten(tmp_path: Path, target: Database) -> None:

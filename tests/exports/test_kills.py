@@ -14,7 +14,9 @@ import fdbqueue
 from fdbqueue import Database, TaskQueue, limits, verify
 from fdbqueue.embedded import FDBError
 from fdbqueue.exports import exporting, importing
+from fdbqueue.exports.exporting import Export
 from fdbqueue.exports.file import ExportFile
+from fdbqueue.registry.registry import Registry
 from tests.exports.support import export, filled, imported, plain, set_limits, stored, target, told
 from tests.queue_support import FATES, Fate, faulty
 from tests.support import PATIENCE_S, wait_until
@@ -95,6 +97,30 @@ def test_an_export_goes_on_behind_a_line_that_was_cut(source: Database, tmp_path
         cut.write_bytes(found[:size] + b"\x00" * (size % 3))
         export(source, cut, in_use=True)
         assert told(cut) == told(whole)
+
+
+def test_an_export_goes_on_whatever_the_order_of_names(target: Database, tmp_path: Path) -> None:
+    """It goes on behind the name of the last queue that is whole."""
+    names = ("second", "first")
+    for name in names:
+        TaskQueue.create(target, name).pause(target)
+    steps = Export(target, Registry(), names).run(tmp_path / "export")
+    next(step for step in steps if step.is_done)
+    steps.close()
+    export(target, tmp_path / "export", *names)
+    with fdbqueue.open("memory:") as other:
+        assert imported(other, tmp_path / "export") == {"first": {}, "second": {}}
+
+
+def test_an_export_of_all_queues_goes_on_behind_a_full_page(
+    target: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of one queue that an export passes over is not its last."""
+    monkeypatch.setattr(limits, "QUEUES_LISTED_MAX", 1)
+    TaskQueue.create(target, "b", temporary=True)
+    for name in "ac":
+        TaskQueue.create(target, name)
+    assert export(target, tmp_path / "export", in_use=True) == {"a": {}, "c": {}}
 
 
 def test_an_import_goes_on_after_each_kill(

@@ -26,6 +26,7 @@ from tests.exports.support import (
     target,
     told,
 )
+from tests.partitions.support import PARTITIONS, bury_in
 from tests.tasks.support import StillClock
 
 __all__ = ["target"]
@@ -150,6 +151,63 @@ def test_all_items_that_lie_ready_for_a_call_come_back(
     assert sorted(str(there.dequeue(target)) for _ in values) == values
 
 
+def test_a_task_that_ends_during_an_export_comes_as_one(target: Database, tmp_path: Path) -> None:
+    with fdbqueue.open("memory:") as db:
+        queue = TaskQueue.create(db, "jobs", retain_s=1_000)
+        queue.put_many(db, ["ends", "stays"])
+        steps = Export(db, Registry(), in_use=True).run(tmp_path / "export")
+        next(step for step in steps if step.counts.get("tasks"))
+        task = queue.take(db, 0)
+        assert task is not None
+        queue.ack(db, task)
+        list(steps)
+    imported(target, tmp_path / "export")
+    there = TaskQueue.open(target, "jobs")
+    assert [task.data for task in there.tasks(target, "r", 9)] == ["ends", "stays"]
+    assert not there.ended_tasks(target, 9)
+
+
+@pytest.mark.parametrize("read", [1, 2], ids=["unread", "read"])
+def test_a_task_that_moves_during_an_export_comes_once(
+    target: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    """Its kick takes it from the last partition into the first one, which is read before."""
+    monkeypatch.setattr(limits, "IMPORT_BATCH_ITEMS", 1)
+    with fdbqueue.open("memory:") as db:
+        queue = TaskQueue.create(db, "jobs", "utubettl", partitions=PARTITIONS)
+        for partition in (0, PARTITIONS - 1):
+            bury_in(queue, db, partition, data=partition)
+        while not queue.repartition(db, 1).is_finished:
+            pass
+        steps = Export(db, Registry(), in_use=True).run(tmp_path / "export")
+        next(step for step in steps if step.counts.get("tasks") == read)
+        assert queue.kick(db, 2) == 2
+        list(steps)
+    imported(target, tmp_path / "export")
+    found = TaskQueue.open(target, "jobs").statistics(target)["tasks"]
+    assert found["total"] == 2
+    assert verify(target).sound
+
+
+def test_a_unique_key_put_again_during_an_export_has_one_scope(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "EXPORT_BATCH_ROWS", 1)
+    monkeypatch.setattr(limits, "IMPORT_BATCH_ITEMS", 1)
+    clock, path = StillClock(), tmp_path / "export"
+    with fdbqueue.open("memory:", runtime=clock) as db, fdbqueue.open("memory:", runtime=clock) as target:
+        queue = TaskQueue.create(db, "jobs")
+        queue.put(db, 1, unique="a", scope=10)
+        steps = Export(db, Registry(), in_use=True).run(path)
+        next(step for step in steps if b'"window"' in path.read_bytes())
+        clock.advance(11)
+        later = queue.put(db, 2, unique="a", scope=60)
+        list(steps)
+        imported(target, path)
+        assert verify(target).findings == ()
+        assert TaskQueue.open(target, "jobs").put(target, 3, unique="a").id == later.id
+
+
 def test_elements_come_back_without_their_locks(
     db: Database, space: Subspace, target: Database, tmp_path: Path
 ) -> None:
@@ -245,6 +303,19 @@ def test_an_export_of_a_queue_resumed_in_between_is_refused(tmp_path: Path, targ
     queue.pause(target)
     with pytest.raises(ExportRefused, match="taken"):
         export(target, tmp_path / "1", "jobs")
+
+
+def test_an_export_ends_once_its_queue_is_resumed(tmp_path: Path, target: Database) -> None:
+    queue = TaskQueue.create(target, "jobs")
+    queue.put(target, 1)
+    queue.pause(target)
+    steps = Export(target, Registry()).run(tmp_path / "1")
+    next(step for step in steps if step.counts)
+    queue.resume(target)
+    with pytest.raises(ExportRefused, match="not paused"):
+        next(steps)
+    queue.pause(target)
+    assert export(target, tmp_path / "1") == {"jobs": {"tasks": 1}}
 
 
 def test_members_of_groups_are_left_out_only_if_asked(tmp_path: Path, target: Database) -> None:

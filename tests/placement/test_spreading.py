@@ -194,3 +194,12 @@ def test_a_cluster_with_moves_ahead_is_not_settled(
         servers = StorageServers(db)
         assert servers.are_settled() == is_settled
         assert servers.addresses() == {"1:1"}
+
+
+def test_a_second_run_sets_the_last_boundary_if_it_is_missing() -> None:
+    """The begin of the last piece is there already, as the end of the piece before."""
+    servers = Servers(lambda move: "abc"[move % 3])
+    spread(servers)
+    _, end = servers.ranges.pop()
+    assert spread(servers).is_settled
+    assert servers.ranges[-1][1] == end

@@ -138,6 +138,31 @@ def test_a_change_is_told_while_the_telling_thread_ends(bench: MakeBench) -> Non
     assert [data for data, _, _ in told.events] == ["first", "beside"]
 
 
+def test_one_thread_at_a_time_tells_a_callback(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two would tell changes beside one another, and in any order."""
+    b, told, entered, may_go = bench(), Told(), threading.Event(), threading.Event()
+    spawned, spawn = list[str](), b.clock.spawn
+
+    def noted(target: Callable[[], None], name: str) -> Any:
+        spawned.append(name)
+        return spawn(target, name)
+
+    def callback(task: Task, event: str) -> None:
+        entered.set()
+        assert may_go.wait(PATIENCE_S)
+        told(task, event)
+
+    monkeypatch.setattr(b.clock, "spawn", noted)
+    b.queue.on_task_change(callback)
+    b.put("first")
+    assert entered.wait(PATIENCE_S)
+    b.put("second")
+    may_go.set()
+    told.names(2)
+    assert [data for data, _, _ in told.events] == ["first", "second"]
+    assert spawned.count("fdbqueue-callbacks") == 1
+
+
 def test_installing_returns_the_previous_callback(bench: MakeBench) -> None:
     b = bench()
     first: Callback = Told()

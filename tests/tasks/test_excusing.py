@@ -1,5 +1,7 @@
 """A lost lease counts a failure; the count is taken back if an outage of the database was the reason."""
 
+from dataclasses import replace
+
 import pytest
 
 from fdbqueue import Failure, Session, limits
@@ -7,6 +9,7 @@ from fdbqueue.database import run
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
+from fdbqueue.tasks.excusing import DATABASE_AWAY
 from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
 from tests.tasks.support import keeper
@@ -77,6 +80,15 @@ def test_the_end_of_a_session_is_taken_back_too(bench, clock):
     assert standing(b, id_) == ("r", 1, 1, 1)
     b.queue.excuse(b.db, task)
     assert standing(b, id_) == ("r", 1, 0, 0)
+
+
+def test_an_excused_failure_tells_its_reason(b, clock):
+    b.put()
+    task = lapse(b, clock)
+    [before] = b.queue.failures(b.db, task.id)
+    b.queue.excuse(b.db, task)
+    [after] = b.queue.failures(b.db, task.id)
+    assert after == replace(before, outcome="excused", message=DATABASE_AWAY)
 
 
 def test_a_lease_that_another_has_meanwhile_stays(b, clock):

@@ -4,6 +4,7 @@ import pytest
 
 from fdbqueue import Failure, Session, limits
 from fdbqueue.errors import NotTaken, TaskNotFound, TooMuchForOneTransaction
+from fdbqueue.records.keys import id_bytes
 from tests.tasks.support import keeper
 
 ODD = Failure("ValueError", "odd", "Traceback ...", worker="here")
@@ -138,6 +139,24 @@ def test_the_failures_go_with_the_task(bench, end):
     else:
         getattr(b.queue, end)(b.db, b.take())
     assert not any(under.start <= key < under.stop for key, _ in b.stored())
+
+
+def test_an_unreadable_task_takes_its_failures_with_it(bench):
+    b = bench()
+    id_ = b.put()
+    fail(b)
+    b.db[b.queue._shape.keys.task(id_bytes(id_))] = b"no record"
+    b.queue.delete(b.db, id_)
+    under = b.queue._shape.keys.failures
+    assert not any(under.start <= key < under.stop for key, _ in b.stored())
+
+
+def test_the_delete_of_an_unreadable_task_counts(bench):
+    b = bench()
+    id_ = b.put()
+    b.db[b.queue._shape.keys.task(id_bytes(id_))] = b"no record"
+    b.queue.delete(b.db, id_)
+    assert b.counts("delete", "done", "total") == (1, 1, 0)
 
 
 def test_the_failures_of_no_task_are_not_found(bench):

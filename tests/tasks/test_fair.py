@@ -18,6 +18,8 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
+from tests.support import begin, commit_code
+from tests.support import begin
 from tests.tasks.fair_model import Rounds, by_weight
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_micro import meets, putting
@@ -91,6 +93,18 @@ def test_a_put_relies_on_the_key_as_its_own_sweep_leaves_it(bench: MakeBench) ->
     b.clock.advance(11)
     b.put("stays", key="a")
     assert b.taken_data() == ["stays"]
+
+
+def test_an_expired_task_makes_room_in_the_same_transaction(bench: MakeBench) -> None:
+    b = bench("fair", capacity=2, ttl=10)
+    b.put("expires", key="a")
+    b.put("stays", key="a", ttl=60)
+    b.clock.advance(11)
+    with pytest.raises(QueueFull) as full:
+        b.queue.put_many(begin(b.db), ["never", "never"], key="a")
+    assert full.value.current_size == 1
+    fdbqueue.transactional(lambda tr: b.queue.put(tr, "fits", key="a"))(b.db)
+    assert b.taken_data() == ["stays", "fits"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -288,3 +302,17 @@ def test_the_error_of_a_full_queue_has_the_item_and_the_size(bench: MakeBench, i
         fdbqueue.transactional(put)(b.db) if inside else put(b.db)
     assert (full.value.item, full.value.current_size) == ("a2", 1)  # type: ignore[attr-defined]
     assert (b.contents(), b.queue.statistics(b.db)) == before
+
+
+def test_a_late_first_put_does_not_move_the_round(bench: MakeBench) -> None:
+    """It met takes of two later rounds. The key that comes next begins in the round of the others."""
+    b = bench("fair")
+    for number in range(5):
+        b.put(number, key="a")
+    put = begin(b.db)
+    b.queue.put(put, "late", key="z")
+    assert [b.take().data for _ in range(3)] == [0, 1, 2]
+    assert commit_code(put) == 0
+    assert b.take().data == "late"
+    b.put("next", key="b")
+    assert b.taken_data() == [3, "next", 4]

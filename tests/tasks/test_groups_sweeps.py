@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Group, TaskQueue, limits, transactional
+from fdbqueue import Database, DeadLetters, Group, Queue, TaskQueue, limits, transactional
+from fdbqueue import Database, DeadLetters, Group, TaskQueue, TaskState, limits, transactional
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import GroupNotFound, GroupTimeout, RecordUnreadable
 from fdbqueue.groups.settling import Settling
@@ -230,6 +231,15 @@ def test_puts_after_other_tasks_join_no_batch(b: PartitionsBench, monkeypatch: p
     assert sorted(ready(b, queue)) == ["child", "child", "first"]
 
 
+@pytest.mark.parametrize("delay", [0, 1])
+def test_a_task_after_an_expired_one_does_not_wait(b: PartitionsBench, delay: int) -> None:
+    """No sweep has removed that one yet."""
+    parent = b.put("parent", ttl=5, delay=delay)
+    b.clock.advance(delay + 5)
+    assert b.queue.put(b.db, "child", after=parent).state == TaskState.READY
+    assert ready(b, b.queue) == ["child"]
+
+
 def test_a_put_after_an_unreadable_task_is_refused(b: PartitionsBench) -> None:
     """It may not have ended: its record is mended later."""
     parent = b.put("parent")
@@ -277,3 +287,76 @@ def test_an_ended_group_with_buried_members_is_left_for_a_while(
     b.clock.advance(11)
     settle(b)
     assert [of.progress(b.db).buried for of in held] == [1, 1]
+
+
+def test_a_cancel_again_does_not_begin_the_sweep_anew(
+    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken members stay: a sweep that begins anew looks at the first ones again."""
+    monkeypatch.setattr(limits, "VERB_BATCH", 1)
+    of, settling = made(b), Settling(b.db, RootKeys(b.root))
+    ids = [of.put(b.db, b.queue, number).id for number in range(3)]
+    for _ in ids:
+        b.take()
+    for _ in range(6):
+        of.cancel(b.db)
+        transactional(settling.tidy)(b.db)
+    assert all(b.queue.peek(b.db, id_).cancel_asked for id_ in ids)
+
+
+def test_a_member_put_after_a_truncate_is_not_counted_off(b: PartitionsBench) -> None:
+    of = made(b)
+    of.put(b.db, b.queue, "lost")
+    b.queue.truncate(b.db)
+    of.put(b.db, b.queue, "later")
+    of.close(b.db)
+    settle(b)
+    found = of.progress(b.db)
+    assert (found.left, found.failed, found.ended) == (1, 1, None)
+    b.queue.ack(b.db, b.take())
+    settle(b)
+    found = of.progress(b.db)
+    assert (found.done, found.failed, found.left) == (1, 1, 0)
+
+
+def test_an_ended_group_waits_for_a_member_that_was_kicked(b: PartitionsBench) -> None:
+    """The end of the member would leave counts of a group that is gone."""
+    of, keys = made(b, wait_for_buried=False, retain_s=10), RootKeys(b.root)
+    of.put(b.db, b.queue, 1)
+    of.close(b.db)
+    b.queue.bury(b.db, b.take())
+    settle(b)
+    b.queue.kick(b.db)
+    b.clock.advance(11)
+    settle(b)
+    assert (of.progress(b.db).left, of.progress(b.db).failed) == (0, 1)
+    b.queue.ack(b.db, b.take())
+    b.clock.advance(limits.GROUP_LOOKED_AT_EVERY_S + 1)
+    settle(b)
+    assert list(b.db.get_range(keys.groups.start, keys.groups.stop)) == []
+
+
+def test_a_later_plain_queue_of_the_name_holds_no_group(b: PartitionsBench) -> None:
+    """The task of then went with the dropped queue."""
+    then = queue_of(b, "then")
+    of = made(b, then)
+    then.drop(b.db)
+    Queue.named(b.db, "then", root=b.root)
+    of.close(b.db)
+    settle(b)
+    assert of.progress(b.db).ended is not None
+
+
+def test_a_member_from_a_truncated_queue_goes_with_a_truncate(b: PartitionsBench) -> None:
+    """Its group would wait for ever, if it brought the epoch of the queue that it comes from."""
+    earlier, of, other = made(b), made(b), queue_of(b, "other")
+    earlier.put(b.db, b.queue, 1)
+    b.queue.truncate(b.db)
+    b.queue.bury(b.db, of.put(b.db, b.queue, 1))
+    of.close(b.db)
+    letters = DeadLetters.open(b.db, "bench", root=b.root)
+    letters.begin_redrive(b.db, into="other")
+    letters.run_redrive(b.db)
+    other.truncate(b.db)
+    settle(b)
+    assert of.progress(b.db).left == 0

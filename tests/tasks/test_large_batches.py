@@ -6,7 +6,10 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Limit, TaskQueue, limits
+from fdbqueue.database import run
 from fdbqueue.errors import TooMuchForOneTransaction
+from tests.partitions.support import PARTITIONS, bury_in, key_in
+from tests.tasks.partitions import MakeBench
 
 HEADERS = {"h": "x" * (limits.HEADERS_BYTES_MAX - 10)}
 KEY = "k" * (limits.TASK_KEY_BYTES_MAX - 10)
@@ -82,3 +85,32 @@ def test_a_truncate_gives_many_slots_back_in_few_bytes(db: fdbqueue.Database, sp
     assert tr.get_approximate_size().wait() < 10_000
     tr.commit().wait()
     assert Limit.open(db, "slots", root=space).used == 0
+
+
+def test_a_release_in_a_transaction_counts_all_partitions(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", PARTITIONS)
+    b = parted("utube", partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        b.put(key=key_in(partition))
+    extra = b.put(key=key_in(0, nth=1))
+    assert len(b.taken_data()) == PARTITIONS + 1
+    with pytest.raises(TooMuchForOneTransaction):
+        run(b.db, b.queue.release_all)
+    b.queue.release(b.db, extra, session=b.session)
+    run(b.db, b.queue.release_all)
+    assert b.counts("ready", "taken") == (PARTITIONS + 1, 0)
+
+
+def test_a_kick_in_a_transaction_counts_all_partitions(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "VERB_BATCH", PARTITIONS - 1)
+    b = parted("utube", partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        bury_in(b.queue, b.db, partition)
+    with pytest.raises(TooMuchForOneTransaction):
+        run(b.db, lambda tr: b.queue.kick(tr, PARTITIONS))
+    assert run(b.db, lambda tr: b.queue.kick(tr, PARTITIONS - 1)) == PARTITIONS - 1
+    assert run(b.db, lambda tr: b.queue.kick(tr, PARTITIONS)) == 1

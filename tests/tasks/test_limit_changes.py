@@ -321,3 +321,60 @@ def test_a_set_tells_the_slots_in_use_of_all_keys(keyed: Bench) -> None:
         keyed.take()
     found = Limit.set(keyed.db, TENANT, slots=5, per_key=True)
     assert (found.used, found.free) == (2, 5)
+
+
+def test_a_take_from_all_partitions_waits_for_a_token_of_a_key(still_db: Database, clock: StillClock) -> None:
+    Limit.set(still_db, CALLS, rate=1, per=10, per_key=True)
+    b = Bench(still_db, clock, "fifottl", task_limits=[CALLS], partitions=3)
+    for number in range(2):
+        b.put(number, limits={CALLS: "a"})
+    b.take()
+    began = clock.now()
+    assert b.take(60) is not None
+    assert 9.9 < clock.now() - began < 10.5
+
+
+def test_a_limit_of_keys_tells_the_room_of_an_unused_key(keyed: Bench) -> None:
+    """Tasks that name it without a key leave that room as it is."""
+    for name, free in ((TENANT, 1), (CALLS, 3)):
+        for _ in range(free):
+            keyed.put("x", limits={name: None})
+            assert keyed.take() is not None
+        found = Limit.open(keyed.db, name)
+        assert (found.free, found.next) == (free, None)
+
+
+def test_starts_of_a_key_in_two_queues_conflict(keyed: Bench) -> None:
+    """Each has seen room for both of its tasks, and leaves some."""
+    Limit.set(keyed.db, TENANT, slots=3, per_key=True)
+    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    for queue in (keyed.queue, other):
+        queue.put_many(keyed.db, [1, 2], limits={TENANT: "a"})
+    first, second = begin(keyed.db), begin(keyed.db)
+    for queue, tr in ((keyed.queue, first), (other, second)):
+        assert len(queue.take_many(tr, 2, session=keyed.session)) == 2
+    assert [commit_code(first), commit_code(second)] == [0, NOT_COMMITTED]
+    assert Limit.open(keyed.db, TENANT).used == 2
+
+
+def test_a_limit_made_again_without_keys_opens_their_lanes(keyed: Bench) -> None:
+    """The lanes wait for tokens of a key, which the limit does not count any more."""
+    for number in range(4):
+        keyed.put(number, limits={CALLS: "a"})
+    assert keyed.taken_data() == [0, 1, 2]
+    Limit.delete(keyed.db, CALLS)
+    Limit.set(keyed.db, CALLS, rate=1, per=10, burst=3)
+    for _ in range(3):
+        keyed.sweep()
+    assert keyed.taken_data() == [3]
+    assert verify(keyed.db).findings == ()
+
+
+def test_a_change_of_a_limit_conflicts_with_its_first_key(keyed: Bench) -> None:
+    """The change has seen no key to walk to, so a parked lane would not learn of the new rate."""
+    change = begin(keyed.db)
+    Limit.set(change, CALLS, rate=9, per=10, burst=3, per_key=True)
+    for number in range(4):
+        keyed.put(number, limits={CALLS: "a"})
+    assert keyed.taken_data() == [0, 1, 2]
+    assert commit_code(change) == NOT_COMMITTED

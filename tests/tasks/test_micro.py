@@ -12,6 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue, limits
+from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.tasks.kinds import key_bytes
@@ -318,3 +319,15 @@ def test_a_damaged_state_frees_no_key_with_a_taken_task(bench: MakeBench) -> Non
     assert b.take() is None
     b.queue.ack(b.db, task)
     assert b.taken_data() == ["waits"]
+
+
+def test_a_damaged_state_counts_the_taken_tasks_of_its_key(bench: MakeBench) -> None:
+    """The counters of the key tell their number."""
+    b = bench("utube", key_concurrency=2)
+    for number in range(3):
+        b.put(number, key="k")
+    b.take()
+    discipline = b.queue._shape.discipline
+    assert isinstance(discipline, Keyed)
+    b.db[discipline.state_key(key_bytes("k"))] = b"\xff damaged"
+    assert b.taken_data() == [1]

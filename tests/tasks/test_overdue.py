@@ -9,6 +9,7 @@ import fdbqueue
 import fdbqueue.errors
 from fdbqueue import Database, PersistentQueue, Session, TaskQueue, limits
 from fdbqueue.database import run
+from fdbqueue.embedded import FDBError
 from fdbqueue.errors import QueueBusy, QueueFull
 from fdbqueue.line.taking import Takes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -20,7 +21,7 @@ from fdbqueue.sessions.ending import Overdue, end_the_dead
 from fdbqueue.sessions.keeper import Keeper
 from fdbqueue.sessions.own import own_session_of
 from fdbqueue.tasks.swept import Swept
-from tests.support import IdleThread
+from tests.support import TIMED_OUT, IdleThread
 from tests.tasks.support import Bench, StillClock
 
 MakeBench = Callable[..., Bench]
@@ -122,6 +123,18 @@ def test_a_process_that_stood_still_does_not_end_its_own_session(bench: MakeBenc
     b.clock.advance(limits.SESSION_TTR_S + 1)
     assert b.queue.take(b.db, 0) is None
     assert b.queue.ack(b.db, own).data == "mine"
+
+
+def test_a_lost_session_delays_no_heartbeat_of_another(bench: MakeBench) -> None:
+    """After a standstill, the same round would end a session that it has not renewed."""
+    b = bench()
+    lost, own = Session(b.db, ttr=5), Session(b.db, ttr=10)
+    b.clock.advance(6)
+    end_the_dead(other_process(b), KEYS)
+    b.clock.advance(6)
+    b.sweep()
+    run(b.db, lambda tr: own.ask(tr)())
+    assert lost.lost
 
 
 def test_the_keeper_renews_its_sessions_among_many_dead_ones(
@@ -302,6 +315,22 @@ def test_a_session_whose_end_cannot_begin_is_put_off(
     b.clock.advance(limits.SESSION_TTR_S)
     end_the_dead(other, KEYS)
     assert b.counts("ready") == (1,)
+
+
+def test_a_database_that_is_away_puts_off_no_end(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error tells nothing about the sessions: the next sweep ends them."""
+    b = bench()
+    dead_session(b)
+
+    def give_up(*_: object) -> None:
+        raise FDBError(TIMED_OUT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ending, "_begin_ends", give_up)
+        with pytest.raises(FDBError):
+            end_the_dead(other_process(b), KEYS)
+    end_the_dead(other_process(b), KEYS)
+    assert b.counts("ready", "taken") == (1, 0)
 
 
 def test_a_sweep_goes_on_behind_damaged_entries(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:

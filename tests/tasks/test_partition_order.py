@@ -5,10 +5,15 @@ from itertools import groupby, product
 
 import pytest
 
-from fdbqueue import Task
+from fdbqueue import Task, limits
+from fdbqueue.database import run
+from fdbqueue.disciplines.keyed import Keyed
 from fdbqueue.partitions.plan import home_of
 from fdbqueue.records.keys import id_bytes, partition_of
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.repartition import Settling
+from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
 COUNT = 4
@@ -96,3 +101,75 @@ def test_a_key_that_is_let_go_begins_in_the_next_round(parted: MakeBench) -> Non
     b.put("new", key=KEY)
     b.queue.ack(b.db, old)
     assert b.taken_data() == [1, "new", 2]
+
+
+def test_a_put_conflicts_with_an_end_that_has_freed_its_key(parted: MakeBench) -> None:
+    """Nothing would let go of the key behind the last pass of the repartition."""
+    b = parted("utube")
+    b.put("old", key=KEY)
+    old = b.take()
+    b.repartition(4)
+    put = begin(b.db)
+    b.queue.put(put, "new", key=KEY)
+    b.queue.ack(b.db, old)
+    assert commit_code(put) == NOT_COMMITTED
+
+
+def test_the_passes_of_the_next_plan_see_all_keys(parted: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has finished the plan before, in the middle of a pass of this one."""
+    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 1)
+    b, (early, late) = parted("utube"), keys_of_a_pass()
+    settling = Settling(calls_of(b.db, b.queue._shape).parts, b.clock.monotonic)
+    b.put("late", key=late)
+    b.put("early", key=early)
+    run(b.db, lambda tr: b.queue.repartition(tr, 2))
+    for _ in range(2):
+        run(b.db, settling.step)
+    assert b.other_process().repartition(b.db, 2).is_finished
+    old = [b.take(), b.take()]
+    run(b.db, lambda tr: b.queue.repartition(tr, 4))
+    b.put("new", key=early)
+    while run(b.db, settling.step):
+        pass
+    assert b.take() is None
+    for task in old:
+        b.queue.ack(b.db, task)
+    assert b.take().data == "new"
+
+
+def keys_of_a_pass() -> tuple[int, int]:
+    """Two task keys, in their order: only the first one leaves partition 0 from the second step on."""
+    homes = [tuple(home_of(key_bytes(key), count) for count in (2, 4)) for key in range(99)]
+    early = next(key for key in range(1, 99) if homes[key][0] == 0 and homes[key][1])
+    return early, next(key for key in range(early + 1, 99) if homes[key] == (0, 0))
+
+
+def test_a_held_key_with_a_damaged_state_is_let_go(parted: MakeBench) -> None:
+    """Its last task in the old partition is set aside, and lets go of none."""
+    b = parted("utube")
+    old = b.put("old", key=KEY)
+    b.take()
+    b.repartition(4)
+    b.put("new", key=KEY)
+    discipline = b.queue._shape.partition(home_of(key_bytes(KEY), 4)).discipline
+    assert isinstance(discipline, Keyed)
+    b.db[discipline.state_key(key_bytes(KEY))] = b"\xff damaged"
+    b.db[b.queue._shape.keys.task(id_bytes(old))] = b"\xff damaged"
+    b.queue.delete(b.db, old)
+    b.settle()
+    assert b.take().data == "new"
+
+
+def test_a_task_with_an_excused_burial_joins_its_new_partition(parted: MakeBench) -> None:
+    """Ready in its old one, it would be taken beside another task of its key."""
+    b = parted("utubettl", ttr=5)
+    old = b.put("old", key=KEY)
+    lost = b.take()
+    b.clock.advance(6)
+    assert b.queue.exhaust(b.db, b.take(), 1)
+    b.repartition(COUNT)
+    b.settle()
+    assert b.queue.excuse(b.db, lost)
+    assert b.places() == {old: home_of(key_bytes(KEY), COUNT)}
+    b.put("new", key=KEY)
+    assert b.taken_data() == ["old"]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue, TaskQueue
+from fdbqueue.database import run
 from fdbqueue.errors import PayloadMismatch
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.runtime import Waitable
@@ -174,3 +175,16 @@ def test_a_take_wakes_for_the_first_due_task_of_any_partition(parted: MakeBench,
     began = b.clock.now()
     assert b.take(60).data == partition
     assert b.clock.now() - began == pytest.approx(0.25, abs=0.01)
+
+
+def test_a_take_in_a_transaction_goes_past_a_home_that_has_gone(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = parted("fifottl", partitions=4)
+    b.repartition(1)
+    b.settle()
+    b.put(0)
+    monkeypatch.setattr("fdbqueue.partitions.homes.Homes.next", lambda *_: 3)
+    task = run(b.db, lambda tr: b.queue.take(tr, session=b.session))
+    assert task is not None
+    assert task.data == 0

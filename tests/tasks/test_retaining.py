@@ -65,6 +65,24 @@ def test_an_acked_task_is_kept_with_its_times(bench: MakeBench, kind: str) -> No
     assert b.queue.ended_tasks(b.db, 10) == [found]
 
 
+def test_ended_tasks_are_kept_for_longer_than_the_clock_runs(bench: MakeBench) -> None:
+    """The end of the oldest kept task would lie before the epoch."""
+    b = bench(retain_s=limits.SPAN_MAX_S - 1)
+    id_ = b.put("x")
+    b.queue.ack(b.db, b.take())
+    b.sweep()
+    assert b.queue.ended_task(b.db, id_).outcome == "acked"
+    assert outcomes(b) == [(id_, "acked")]
+
+
+def test_a_task_that_ends_without_a_take_has_no_holder(bench: MakeBench) -> None:
+    b = bench(retain_s=60)
+    id_ = b.put("x")
+    b.queue.delete(b.db, id_)
+    found = b.queue.ended_task(b.db, id_)
+    assert (found.taken, found.session, found.attempts) == (None, None, 0)
+
+
 def test_each_end_of_a_task_has_an_outcome(bench: MakeBench) -> None:
     b = bench("fifottl", retain_s=60)
     ids = [b.put(n, ttl=1 if n == 3 else None) for n in range(5)]
@@ -92,6 +110,15 @@ def test_ended_tasks_are_listed_by_key(bench: MakeBench) -> None:
         found = b.queue.ended_tasks_of(b.db, key, 10)
         assert [task.key for task in found] == [key] * count
         assert found.next is None
+
+
+def test_no_page_holds_a_task_that_ended_retain_s_ago(bench: MakeBench) -> None:
+    """A sweep may remove it from that moment on, so it fills no place of a page either."""
+    b = bench("utube", retain_s=60)
+    b.queue.delete(b.db, b.put("x", key="a"))
+    b.clock.advance(60)
+    for found in (b.queue.ended_tasks(b.db, 1), b.queue.ended_tasks_of(b.db, "a", 1)):
+        assert (list(found), found.next) == ([], None)
 
 
 def test_a_queue_without_task_keys_lists_no_key(bench: MakeBench) -> None:

@@ -218,6 +218,20 @@ def test_a_burial_that_is_excused_is_taken_back(
     assert (row(b, run), row(b, other)) == ({"lost": 1}, {})
 
 
+def test_an_excuse_takes_a_burial_back_from_the_run_of_its_taker(
+    b: Bench, run: Run, member: Member, clock: ManualClock
+) -> None:
+    other = Run(b.db, DEFAULT_ROOT)
+    b.put()
+    lost = lapse(b, clock, member)
+    run.__exit__()
+    member.session.end()
+    b.queue.exhaust(b.db, Member(b, other).take(), 1)
+    assert row(b, other) == {"buried": 1}
+    b.queue.excuse(b.db, lost)
+    assert row(b, other) == {}
+
+
 def test_an_excuse_after_the_end_of_the_run_leaves_no_row(
     b: Bench, run: Run, member: Member, clock: ManualClock
 ) -> None:

@@ -125,6 +125,17 @@ def test_the_session_dies_with_the_last_heartbeat_of_any_opener(bench: MakeBench
     assert last.lost
 
 
+def test_an_opener_before_its_deadline_keeps_the_session(bench: MakeBench) -> None:
+    """The heartbeat of another one clears the openers that are dead, and then that one leaves."""
+    b = bench()
+    late, other = opener(b), opener(b)
+    b.clock.advance(9.9)
+    other.beat()
+    other.end()
+    late.beat()
+    assert not late.lost
+
+
 def test_the_session_does_not_outlive_an_opener_that_has_ended(bench: MakeBench) -> None:
     """The deadline of the session goes back to that of an opener that has died before."""
     b = bench()

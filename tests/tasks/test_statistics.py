@@ -162,3 +162,13 @@ def test_a_look_does_not_fail_for_a_sweep(bench: MakeBench, monkeypatch: pytest.
     b.put(delay=1)
     b.clock.advance(1)
     assert b.counts("delayed", "due") == (1, 1)
+
+
+def test_statistics_add_the_tasks_of_all_cancelled_groups(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    for size in (2, 3):
+        of = Group.create(b.db)
+        of.put_many(b.db, b.queue, range(size))
+        of.cancel(b.db)
+    found = b.queue.statistics(b.db)["tasks"]
+    assert (found["ready"], found["cancelled"]) == (5, 5)

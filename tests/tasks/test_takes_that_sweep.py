@@ -16,7 +16,7 @@ from fdbqueue.records.keys import id_bytes
 from fdbqueue.tasks.calls import calls_of
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench, StillClock
-from tests.tasks.test_poison import spoil_payload
+from tests.tasks.test_poison import spoil_payload, spoil_records
 from tests.tasks.test_round_trips import Trips, trips_of
 
 
@@ -138,3 +138,14 @@ def test_a_sweep_clears_an_earlier_timer_of_a_task(parted: MakeBench) -> None:
     b.clock.advance(1)
     assert take(b).data == "stays"
     assert b.db[timer] is None
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_look_that_is_begun_anew_gives_each_task_once(parted: MakeBench, partitions: int) -> None:
+    """It begins anew behind entries that it has set aside."""
+    b = parted("fifo", partitions=partitions)
+    ids = [task.id for task in b.queue.put_many(b.db, range(5))]
+    for damaged in ids[1:3]:
+        spoil_records(b.db, b.queue, id_bytes(damaged))
+    assert [task.data for task in b.queue.take_many(b.db, 3, session=b.session)] == [0, 3, 4]
+    assert b.counts("ready", "taken", "take") == (0, 3, 3)

@@ -22,3 +22,14 @@ def test_a_put_with_other_data_conflicts_with_a_take(b: PartitionsBench, on_conf
     b.queue.put(tr, "b", unique=KEY, on_conflict=on_conflict, debounce_max=most)
     assert b.take().data == "a"
     assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_a_task_that_comes_back_has_no_key_within_a_window(b: PartitionsBench) -> None:
+    """The window outlives its task, and the put in it would make a second one."""
+    first = b.queue.put(b.db, "first", unique=KEY, scope="queued")
+    task = b.take()
+    second = b.queue.put(b.db, "second", unique=KEY, scope=30)
+    b.queue.delete(b.db, second)
+    b.queue.release(b.db, task)
+    assert b.queue.peek(b.db, first).unique is None
+    assert b.queue.put(b.db, "third", unique=KEY).id == second.id

@@ -1,0 +1,37 @@
+"""The format of a directory has two numbers: the second one changes where an earlier release may go on."""
+
+from pathlib import Path
+
+import lmdb
+import pytest
+
+import fdbqueue
+from fdbqueue.embedded import layout
+from fdbqueue.errors import StorageFormat
+
+
+def made(tmp_path: Path, file: str, version: bytes) -> Path:
+    """A directory with a key, of which one file has another format; after a power cut, the base counts."""
+    path = tmp_path / "data"
+    with fdbqueue.open(f"embedded:{path}") as db:
+        db[b"a"] = b"1"
+    with lmdb.open(str(path / file), subdir=False, lock=False) as env, env.begin(write=True) as txn:
+        txn.put(layout.FORMAT_KEY, version)
+    if file == "base.mdb":
+        (path / "in-use").write_bytes(b"another boot")
+    return path
+
+
+@pytest.mark.parametrize("file", ["data.mdb", "base.mdb"])
+def test_a_format_with_a_larger_minor_number_is_opened(tmp_path: Path, file: str) -> None:
+    path = made(tmp_path, file, b"%d.%d" % (layout.FORMAT_MAJOR, layout.FORMAT_MINOR + 1))
+    with fdbqueue.open(f"embedded:{path}") as db:
+        assert db[b"a"] == b"1"
+
+
+@pytest.mark.parametrize("file", ["data.mdb", "base.mdb"])
+def test_the_numbers_of_formats_are_no_text(tmp_path: Path, file: str) -> None:
+    """As a text, ten comes before two."""
+    path = made(tmp_path, file, b"10.0")
+    with pytest.raises(StorageFormat):
+        fdbqueue.open(f"embedded:{path}")
