@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import limits
+from fdbqueue import limits, transactional
+from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.line.staging import Outcome, Turn
 from fdbqueue.recipe.queue import Queue
+from fdbqueue.waiters import Waiter
 from tests.queue_support import FATES, faulty
 from tests.support import ManualClock
 
@@ -153,6 +156,59 @@ def test_clear_removes_values_held_from_partitions(db: fdbqueue.Database, space:
     queue.clear(db)
     assert not holder.settle(shown=0)
     assert (queue.dequeue(db), queue.size(db)) == (None, 0)
+
+
+def test_a_value_that_returns_to_an_empty_partition_is_found(db: fdbqueue.Database, space: Subspace) -> None:
+    """A call has met all partitions empty meanwhile."""
+    queue = Queue.named(db, "q", partitions=2, root=space["root"])
+    queue.enqueue(db, "a")
+    holder = queue.holder(db)
+    assert holder.hold(1) == ["a"]
+    assert queue.dequeue(db) is None
+    assert holder.settle(shown=0)
+    assert queue.peek(db) == "a"
+    assert not queue.empty(db)
+
+
+def test_a_holder_gets_values_laid_ready_in_a_partition(db: fdbqueue.Database, space: Subspace) -> None:
+    """A call that stood in the line of one partition has died."""
+    queue = Queue.named(db, "q", partitions=2, root=space["root"])
+    queue.enqueue(db, "a")
+    [number] = [one.number for one in queue.partitions(db) if one.ready]
+    part = queue._recipe_of(db).part(number)
+
+    @transactional
+    def lay_ready(tr: Any) -> None:
+        deliveries = part.deliver(tr, list(part.available(tr, 1, 0)), b"")
+        part.line.results.leave(tr, Ticket(b"", b"dead", 1), deliveries, Notice(deadline_us=0, crowd=1))
+
+    lay_ready(db)
+    assert queue.holder(db).hold(1) == ["a"]
+
+
+def test_a_holder_sets_aside_a_damaged_item_alone(db: fdbqueue.Database, queue: Queue) -> None:
+    queue.enqueue(db, "bad")
+    items = queue._recipe.keys.items
+    [row] = db.get_range(items.start, items.stop)
+    db[row.key] = b"\x00{"
+    holder = queue.holder(db)
+    for _ in range(2):
+        assert holder.hold(1) == []
+    assert (queue.size(db), queue.unreadable(db)) == (0, 1)
+    assert queue.items(db, 10) == []
+
+
+def test_a_wait_does_not_sleep_beside_an_item(
+    db: fdbqueue.Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept = list[object]()
+    monkeypatch.setattr(Waiter, "sleep", lambda *given: slept.append(given))
+    holder = queue.holder(db)
+    holder.wait(60)
+    assert len(slept) == 1
+    queue.enqueue(db, "a")
+    holder.wait(60)
+    assert len(slept) == 1
 
 
 def test_waiting_ends_when_something_comes(db: fdbqueue.Database, queue: Queue) -> None:

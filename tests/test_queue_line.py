@@ -217,7 +217,7 @@ def test_a_damaged_key_of_an_overdue_result_stops_no_take(steps: Steps) -> None:
     steps.queue.enqueue(steps.db, "a")
     steps.db[steps.line.keys._due + b"\x00"] = b""
     assert steps.queue.dequeue(steps.db) == "a"
-    assert steps.queue.dequeue(steps.db, timeout=0) is None
+    assert (steps.queue.dequeue(steps.db, timeout=0), steps.keys()) == (None, 0)
 
 
 def test_a_look_relies_on_the_items_that_it_hands_out(db: Database, space: Subspace) -> None:

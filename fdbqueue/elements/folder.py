@@ -250,13 +250,16 @@ class Folder(ABC):
             if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise CannotMove(_NO_ELEMENT) from None
             raise
-        with open(fd, "rb") as file:
+        try:
             status = os.fstat(fd)
             # The second name of another user's file: that user could not read it under the first one.
             foreign = status.st_nlink > 1 and status.st_uid != os.fstat(self._fd).st_uid
             if not stat.S_ISREG(status.st_mode) or foreign:
                 raise CannotMove(_NO_ELEMENT)
-            data = file.read(bytes_max + 1)
+            with open(fd, "rb", closefd=False) as file:
+                data = file.read(bytes_max + 1)
+        finally:
+            os.close(fd)
         if len(data) > bytes_max:
             raise CannotMove(_TOO_LARGE)
         return data

@@ -15,16 +15,18 @@ cleared when its element has left PATH/fdbqueue, on the disk too.
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, run
+from fdbqueue.element_errors import DamagedElement
 from fdbqueue.elements.base import ElementBase
 from fdbqueue.elements.folder import CannotMove, Folder
 from fdbqueue.elements.keys import FOLDER_BYTES
 from fdbqueue.elements.names import is_name
 from fdbqueue.elements.store import payload_of
-from fdbqueue.errors import QueueLockError
+from fdbqueue.errors import PayloadTooLarge, QueueLockError
 from fdbqueue.seam import Transaction
 
 T = TypeVar("T")
@@ -106,7 +108,7 @@ class _Mover:
         record = self._keys.arrival(self._folder.id, name)
         try:
             payload = payload_of(self._folder.read(name))
-        except CannotMove as reason:
+        except (CannotMove, PayloadTooLarge) as reason:  # it may have grown since it was looked at
             return self._do_not_arrive(name, record, str(reason))
 
         def body(tr: Transaction) -> None:
@@ -131,7 +133,8 @@ class _Mover:
         return Moved(name, reason)
 
     def depart(self, name: str) -> Moved:
-        """Remove an unlocked element from the queue, and let it appear in the folder.
+        """Remove an unlocked element from the queue, and let it appear in the folder. A damaged one is set
+        aside.
 
         Reads: the element, its lock.
         Writes: clears the element, writes the record.
@@ -146,6 +149,9 @@ class _Mover:
             return Moved(name, refused.reason)
         except CannotMove as reason:
             return Moved(name, str(reason))
+        except DamagedElement as error:
+            self._once(partial(self._store.set_aside, name=name))
+            return Moved(name, str(error))
         record = self._keys.departure(self._folder.id, name)
 
         def body(tr: Transaction) -> bool:

@@ -109,11 +109,9 @@ class Tasks:
         self._may_be_twice = plan is not None and plan.may_have_moved
 
     def place(self, tr: Transaction, lines: Sequence[Content], now_us: int) -> None:
-        asked = [
-            (line, tr.get(self._shape.shared.unique(line.key)))
-            for line in lines
-            if isinstance(line, WindowLine)
-        ]
+        # An export beside other calls may have two windows of one key: the later one replaces the other.
+        windows = {line.key: line for line in lines if isinstance(line, WindowLine)}
+        asked = [(line, tr.get(self._shape.shared.unique(key))) for key, line in windows.items()]
         for window, found in asked:
             self._window(tr, window, found)
         self._tasks(tr, [line for line in lines if isinstance(line, TaskLine)], now_us)

@@ -394,11 +394,11 @@ class Worker(ChosenByHandler):
                 self._heartbeat.remove(hold)
 
     def _chores(self) -> float:
-        now = self._runtime.monotonic()
-        if self._session.lost:
-            self._heartbeat.lose_all(self._session)
-        if self._stopped.is_set() or self._session.lost:
-            self._feed.end_waits(self._session)
+        now, session = self._runtime.monotonic(), self._session  # the feed may replace it at any moment
+        if session.lost:
+            self._heartbeat.lose_all(session)
+        if self._stopped.is_set() or session.lost:
+            self._feed.end_waits(session)
             return now + _STOPPING_LOOK_S
         return self._appearance.tick()
 

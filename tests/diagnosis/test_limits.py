@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import fdbqueue
-from fdbqueue import Check, Database, Group, Limit, Session, Severity, TaskQueue, diagnose
+from fdbqueue import Check, Database, Group, Limit, Session, Severity, TaskQueue, diagnose, limits
 from tests.tasks.support import StillClock
 
 
@@ -87,6 +87,27 @@ def test_slots_of_dead_tasks_without_a_key_are_told(still: Database, clock: Stil
         "the limit tenant, of tasks that name it without a key, has no free slot, and 1 of its first 1"
         " holders are tasks of dead sessions, such as one of orders"
     )
+
+
+def test_a_free_slot_of_tasks_without_a_key_is_no_trouble(still: Database, clock: StillClock) -> None:
+    """Though a dead session holds the other one."""
+    Limit.set(still, "tenant", slots=2, per_key=True)
+    queue = TaskQueue.create(still, "orders", "fifottl", ttr=600, task_limits=["tenant"])
+    queue.put(still, "x", limits=["tenant"])
+    assert queue.take(still, 0, session=Session(still, ttr=5)) is not None
+    clock.advance(60)
+    assert [one.severity for one in told(still, "limits")] == [Severity.FINE]
+
+
+def test_a_session_has_time_to_be_ended_before_it_is_told(still: Database, clock: StillClock) -> None:
+    Limit.set(still, "api", slots=1)
+    queue = TaskQueue.create(still, "orders", "fifottl", ttr=600, limits=["api"])
+    queue.put(still, "x")
+    assert queue.take(still, 0, session=Session(still, ttr=5)) is not None
+    clock.advance(5 + limits.OVERDUE_WARNING_S - 1)
+    assert [one.severity for one in told(still, "limits")] == [Severity.FINE]
+    clock.advance(2)
+    assert [one.severity for one in told(still, "limits")] == [Severity.WARNING]
 
 
 def test_a_group_that_burials_hold_is_told(still: Database) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fdbqueue import Figures, QueueFigures, Severity, TaskFigures
+from fdbqueue import Figures, QueueFigures, Severity, TaskFigures, limits
 from fdbqueue.diagnosis.queues import check_queues
 from fdbqueue.records.statistics import CALLS
 
@@ -81,6 +81,14 @@ def test_a_queue_that_was_created_between_has_no_rates() -> None:
     assert [check.severity for check in check_queues(Figures(0, (), 0), second)] == [Severity.FINE]
 
 
+@pytest.mark.parametrize(("rate", "wanted"), [(1_001, "4"), (10_000_000, str(limits.PARTITIONS_MAX))])
+def test_the_wanted_number_of_partitions_has_a_bound(rate: int, wanted: str) -> None:
+    """A repartition into more of them would be refused."""
+    hot = replace(IDLE, calls=calls(take=rate))
+    [check] = check_queues(figures(0, IDLE), figures(1, hot))
+    assert f"repartition 'my mails' {wanted}`" in check.cure
+
+
 def test_a_name_with_a_dash_in_front_is_no_option() -> None:
     paused = replace(IDLE, ready=1, paused=True)
     (check,) = check_queues(figures(0, paused, name="-q"), figures(1, paused, name="-q"))
@@ -101,6 +109,12 @@ def test_a_repartition_that_stands_still_is_told(now: dict[str, object], wanted:
     assert found(under_way, replace(under_way, **now)) == wanted
 
 
+def test_a_repartition_that_has_just_begun_is_fine() -> None:
+    """It began between the looks: its tasks have not stood still."""
+    begun = replace(IDLE, partitions=4, partitions_before=2)
+    assert found(IDLE, begun) == [(Severity.FINE, "")]
+
+
 @pytest.mark.parametrize(
     ("now", "is_told"),
     [
@@ -116,3 +130,10 @@ def test_many_partitions_with_few_tasks_are_told(now: dict[str, object], is_told
     before = replace(IDLE, partitions=8, workers=1)
     [check] = check_queues(figures(0, before), figures(2, replace(before, **now)))
     assert ("conflict less" in check.text, check.severity) == (is_told, Severity.FINE)
+
+
+def test_partitions_whose_ready_tasks_went_between_are_not_told() -> None:
+    """At the first look, each of them had some."""
+    before = replace(IDLE, partitions=8, workers=1, ready=20)
+    [check] = check_queues(figures(0, before), figures(2, replace(before, ready=0, calls=calls(take=200))))
+    assert "conflict less" not in check.text

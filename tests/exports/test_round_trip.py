@@ -189,11 +189,12 @@ def test_a_task_that_moves_during_an_export_comes_once(
     assert verify(target).sound
 
 
+@pytest.mark.parametrize("batch", [1, 100])
 def test_a_unique_key_put_again_during_an_export_has_one_scope(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     monkeypatch.setattr(limits, "EXPORT_BATCH_ROWS", 1)
-    monkeypatch.setattr(limits, "IMPORT_BATCH_ITEMS", 1)
+    monkeypatch.setattr(limits, "IMPORT_BATCH_ITEMS", batch)
     clock, path = StillClock(), tmp_path / "export"
     with fdbqueue.open("memory:", runtime=clock) as db, fdbqueue.open("memory:", runtime=clock) as target:
         queue = TaskQueue.create(db, "jobs")

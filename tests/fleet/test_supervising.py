@@ -1,5 +1,6 @@
 """Decisions of a supervisor about its processes, which are stand-ins on a clock set by hand."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -9,13 +10,17 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Fleet, TaskQueue
+from fdbqueue import Fleet, Session, TaskQueue, limits
+from fdbqueue.embedded import FDBError
+from fdbqueue.errors import FleetRefused
 from fdbqueue.fleet import supervisor
 from fdbqueue.fleet.orders import Report
 from fdbqueue.fleet.process import ProcessStatus
 from fdbqueue.fleet.status import Tally
+from fdbqueue.records.statistics import packed
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from tests.support import ManualClock
+from fdbqueue.runs import ENDS
+from tests.support import TIMED_OUT, ManualClock
 
 
 class StandIn:
@@ -25,6 +30,8 @@ class StandIn:
 
     def __init__(self, clock: ManualClock) -> None:
         self.report = Report("working")
+        self.unheard: Report | None = None
+        """A report that its end has overtaken."""
         self.started_at = clock.now()
         self.status_at_end: int | None = None
         self.told: list[int] = []
@@ -35,7 +42,8 @@ class StandIn:
     def fileno(self) -> int:
         return self._reading
 
-    def listen(self) -> None: ...
+    def listen(self) -> None:
+        self.report, self.unheard = self.unheard or self.report, None
 
     def exit_status(self) -> int | None:
         return self.status_at_end
@@ -67,17 +75,24 @@ class Watched:
     def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = ManualClock()
         self.processes: list[StandIn] = []
+        self.missing = 0
+        """Number of starts that fail from now on."""
+        self.tried_at: list[float] = []
         self.url = url
         monkeypatch.setattr(supervisor, "TICK_S", 0.0)
         monkeypatch.setattr(supervisor, "Process", self._start)
 
     def _start(self, *_: object) -> StandIn:
+        self.tried_at.append(self.clock.now())
+        if self.missing:
+            self.missing -= 1
+            raise OSError(errno.EAGAIN, "no process")
         self.processes.append(StandIn(self.clock))
         return self.processes[-1]
 
-    def run(self, each_second: Callable[[Fleet, int], object], **options: Any) -> Fleet:
-        """Run a fleet of one process; `each_second` is called with it and the seconds so far."""
-        fleet = Fleet(self.url, "jobs", "builtins:id", processes=1, **options)
+    def run(self, each_second: Callable[[Fleet, int], object], processes: int = 1, **options: Any) -> Fleet:
+        """Run a fleet; `each_second` is called with it and the seconds so far."""
+        fleet = Fleet(self.url, "jobs", "builtins:id", processes=processes, **options)
         fleet._monotonic = self.clock.monotonic
         begun = self.clock.now()
 
@@ -183,3 +198,128 @@ def test_a_run_without_its_session_tells_the_reported_counts(watched: Watched) -
             process.status_at_end = 0
 
     assert watched.run(end).status().tally == Tally(done=3)
+
+
+def test_the_counts_so_far_stay_without_the_session_of_the_run(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RUN_READ_TIMEOUT_S", 20.0)
+    counts: list[int] = []
+
+    def end(fleet: Fleet, second: int) -> None:
+        [process], run, keys = watched.processes, bytes.fromhex(fleet._orders.run), RootKeys(DEFAULT_ROOT)
+        with fdbqueue.open(watched.url) as db:
+            if second == 1:
+                db[keys.run(run)] = packed(ENDS, {"done": 3})
+            elif second == 3:
+                del db[keys.session(run)]
+        counts.append(fleet.status().tally.done)
+        if second == 5:
+            fleet.stop()
+            process.status_at_end = 0
+
+    watched.run(end)
+    assert (counts[0], set(counts[1:])) == (0, {3})
+
+
+def test_the_last_report_of_a_process_is_heard_after_its_end(watched: Watched) -> None:
+    """It tells why the process could not start: the next one could not, either."""
+
+    def refuse(*_: object) -> None:
+        [process] = watched.processes
+        process.unheard = Report("refused", reason="no such handler")
+        process.status_at_end = 2
+
+    with pytest.raises(FleetRefused, match="no such handler"):
+        watched.run(refuse)
+
+
+def test_an_emptied_fleet_replaces_no_process(watched: Watched) -> None:
+    """It has died in the moment in which the other one found the queues empty."""
+
+    def end(fleet: Fleet, second: int) -> None:
+        if second == 1:
+            watched.processes[0].report = Report("ended", emptied=True)
+        elif len(watched.processes) > 2:
+            fleet.stop()
+        for process, status in zip(watched.processes, (0, 1, 0), strict=False):
+            process.status_at_end = status
+
+    watched.run(end, processes=2, until_empty=True)
+    assert len(watched.processes) == 2
+
+
+def test_a_process_that_ran_for_long_is_replaced_soon(watched: Watched) -> None:
+    """Its queues were empty: it has ended no attempt."""
+
+    def die(fleet: Fleet, _: int) -> None:
+        process = watched.processes[-1]
+        if watched.clock.now() - process.started_at > supervisor.STABLE_S:
+            process.status_at_end = 1
+        if len(watched.processes) == 9:
+            fleet.stop()
+            process.status_at_end = 0
+
+    watched.run(die)
+    begun = [process.started_at for process in watched.processes]
+    assert max(later - one for one, later in pairwise(begun)) <= supervisor.STABLE_S + 3
+
+
+def test_starts_that_fail_are_further_and_further_apart(watched: Watched) -> None:
+    watched.missing = 10
+
+    def stop(fleet: Fleet, _: int) -> None:
+        if watched.processes:
+            fleet.stop()
+            watched.processes[0].status_at_end = 0
+
+    watched.run(stop)
+    pauses = [later - one for one, later in pairwise(watched.tried_at)]
+    assert len(pauses) == 10
+    assert pauses[0] <= 1
+    assert pauses[-1] > 10
+
+
+def test_a_recycled_process_that_dies_is_not_replaced_again(watched: Watched) -> None:
+    def recycle(fleet: Fleet, second: int) -> None:
+        first, last = watched.processes[0], watched.processes[-1]
+        if second == 1:
+            first.report = Report("retiring", retired=True)
+        elif second == 5:
+            first.status_at_end = 1
+        elif second == 9:
+            fleet.stop()
+            last.status_at_end = 0
+
+    fleet = watched.run(recycle)
+    assert len(watched.processes) == 2
+    assert (fleet.status().recycled, fleet.status().restarts) == (1, 0)
+
+
+def test_a_fleet_that_fails_leaves_no_recycled_process(watched: Watched) -> None:
+    def fail(_: Fleet, second: int) -> None:
+        if second == 1:
+            watched.processes[0].report = Report("retiring", retired=True)
+        elif second == 5:
+            raise ValueError("odd")
+
+    with pytest.raises(ValueError, match="odd"):
+        watched.run(fail)
+    assert [process.status_at_end for process in watched.processes] == [-9, -9]
+
+
+def test_a_fleet_ends_well_though_its_run_cannot_be_removed(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row goes with the ttr of the session."""
+
+    def time_out(*_: object) -> None:
+        raise FDBError(TIMED_OUT)
+
+    def end(fleet: Fleet, _: int) -> None:
+        monkeypatch.setattr(Session, "end_within", time_out)
+        fleet.stop()
+        watched.processes[0].report = Report("ended", Tally(done=2))
+        watched.processes[0].status_at_end = 0
+
+    assert watched.run(end).status().restarts == 0

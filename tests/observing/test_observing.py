@@ -26,8 +26,10 @@ from fdbqueue import (
 )
 from fdbqueue.cli.rows import task_row
 from fdbqueue.embedded import FDBError
+from fdbqueue.errors import QueueDropped, WaitStopped
 from fdbqueue.observing import GIVEN_BACK, Observer, Watcher, observe
 from fdbqueue.records.keys import Record, TaskKeys, id_bytes, record_of, record_to_bytes
+from fdbqueue.registry.registry import Registry
 from fdbqueue.runtime import RealRuntime
 from fdbqueue.tasks.calls import TaskCalls
 from fdbqueue.trace_context import packed
@@ -134,6 +136,25 @@ def test_calls_on_a_plain_queue_are_told(db, space, notes):
         *[("dequeue", "items", False, 0), ("dequeue", "items", False, 0)],
     ]
     assert [call.waits for call in notes.calls] == [False] * 6 + [True]
+
+
+def test_a_take_that_fails_counts_no_item(db, space, notes):
+    items, spool = Queue.named(db, "items", root=space), PersistentQueue(db, "spool", root=space)
+    stop = threading.Event()
+    stop.set()
+    for timeout in (0, 1):
+        with pytest.raises(WaitStopped):
+            items.dequeue(db, timeout=timeout, stop=stop)
+    with pytest.raises(WaitStopped):
+        spool.get(stop=stop)
+    Registry(space).drop(db, "items")
+    with pytest.raises(QueueDropped):
+        transactional(items.dequeue)(db)
+    assert [(call.name, call.count) for call in notes.calls] == [
+        *[("dequeue", 0)] * 2,
+        ("get", 0),
+        ("dequeue", 0),
+    ]
 
 
 def test_the_error_of_a_call_is_told(db, queue, notes):

@@ -100,6 +100,13 @@ def test_schedules_tell_due_times_and_errors(still: Database, clock: StillClock)
     assert "'c'" in (c.error or "")
 
 
+def test_a_schedule_is_not_late_before_its_due_time(still: Database) -> None:
+    TaskQueue.create(still, "q")
+    Schedule.create(still, "a", every=10, queue="q")
+    [found] = Overview().figures(still).schedules
+    assert found.late_s == 0.0
+
+
 def test_groups_tell_those_that_burials_hold(db: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", root=space)
     groups = [Group.create(db, wait_for_buried=holds, root=space) for holds in (True, True, False)]

@@ -237,6 +237,15 @@ def test_the_age_in_another_order_has_a_bound(still: tuple[Database, StillClock]
     assert ages(db) == (2, 7, True)  # the oldest task of all is ready
 
 
+def test_tasks_that_are_not_ready_have_no_age(still: tuple[Database, StillClock]) -> None:
+    db, clock = still
+    b = Bench(db, clock, "fifottl")
+    b.put("buried", pri=0)
+    b.queue.bury(db, b.queue.tasks(db, "r", 1)[0])
+    clock.advance(3)
+    assert ages(db)[:2] == (None, None)
+
+
 def ages(db: Database) -> tuple[float | None, float | None, bool]:
     found = figures_of(db, "bench")
     return found.next_age_s, found.oldest_age_s, found.oldest_is_exact

@@ -1,6 +1,6 @@
 """The plan that a process goes by: it is a stored one, and that of the database of the call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from fdbqueue import Database, Queue, TaskQueue, limits, transactional, verify
 from fdbqueue.database import run
 from fdbqueue.errors import QueueDropped, RepartitionNotCommitted
 from fdbqueue.line.decision import Look, Reason
+from fdbqueue.line.taking import Takes
 from fdbqueue.registry.registry import Registry
 from tests.queue_support import registered
 from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code
@@ -130,6 +131,23 @@ def test_a_partition_that_ends_leaves_no_key(db: Database, space: Subspace) -> N
     assert len(queue.partitions(db)) == 1
     assert verify(db, queue, root=space).findings == ()
     assert queue.peek(db, "nothing") == "nothing"
+
+
+def test_a_wait_that_follows_a_repartition_keeps_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waits = ManualClock(), list[float]()
+
+    def wait(_: Takes, timeout_s: float, **__: object) -> Sequence[object]:
+        waits.append(timeout_s)
+        clock.advance(7)
+        queue.repartition(db, 2)
+        queue.size(db)  # the process learns the plan
+        return ()
+
+    monkeypatch.setattr(Takes, "wait", wait)
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        queue = Queue.named(db, "q")
+        assert queue.dequeue(db, timeout=10) is None
+    assert [round(timeout_s) for timeout_s in waits] == [10, 3]
 
 
 def test_a_restored_plan_needs_no_later_commit(db: Database, space: Subspace, made: Made) -> None:

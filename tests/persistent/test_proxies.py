@@ -171,15 +171,16 @@ def test_a_closed_proxy_refuses_everything(q: PersistentQueue) -> None:
 
 def test_closing_the_queue_closes_its_proxies(opened: Opened) -> None:
     with opened() as q:
-        filled(q, "ab")
-        proxy = q.connect()
-        q.get()
-        proxy.get()
-    with pytest.raises(ProxyClosed):
-        proxy.get()
+        filled(q, "abc")
+        proxies = [q.connect() for _ in range(2)]
+        for proxy in (q, *proxies):
+            proxy.get()
+    for proxy in proxies:
+        with pytest.raises(ProxyClosed):
+            proxy.get()
     with pytest.raises(ProxyClosed):
         q.connect()
-    assert drained(opened()) == ["a", "b"]
+    assert drained(opened()) == ["a", "b", "c"]
 
 
 def test_a_proxy_without_references_returns_its_items(q: PersistentQueue) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import PersistentQueue, limits
+from fdbqueue import PersistentQueue, TaskQueue, limits
 from fdbqueue.errors import (
     DatabaseClosed,
     InvalidArgument,
@@ -16,6 +16,7 @@ from fdbqueue.errors import (
     TransactionOpen,
     WaitStopped,
 )
+from fdbqueue.waiters import Waiter
 from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import Running, drained, fetched, filled
 
@@ -85,6 +86,22 @@ def interrupt(q: PersistentQueue, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(q._stored, "do", interrupted)
+
+
+def test_a_block_interrupted_while_it_waits_for_room_is_undone(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    q = filled(opened(maxsize=1), "a")
+    with pytest.raises(KeyboardInterrupt), q.transaction():
+        q.ack(q.get())
+        opened().put("x")
+        q.put("b")
+        monkeypatch.setattr(Waiter, "sleep", interrupted)
+    assert q.unacked == []
+    assert drained(q) == ["a", "x"]
 
 
 def test_an_undone_block_takes_no_item_from_another_client(still: Still) -> None:
@@ -201,6 +218,41 @@ def test_if_the_lease_was_over_the_whole_fails(still: Still) -> None:
         still.end_the_dead()
     other = still.opened()
     assert drained(other) == ["a"]
+    assert q.unacked == []
+
+
+def test_a_lost_item_fails_the_block_before_a_lack_of_room(still: Still) -> None:
+    """The block can never commit: it must not wait for room."""
+    q = filled(still.opened(maxsize=1, ttr=10), "a")
+    item = q.get_nowait()
+    q.put("b")
+    with pytest.raises(NotUnacked), q.transaction():
+        q.ack(item)
+        q.put_nowait("result")
+        still.clock.advance(10)
+        still.end_the_dead()
+    assert drained(still.opened()) == ["a", "b"]
+
+
+def delete_first(db: Any, space: Any) -> None:
+    tasks = TaskQueue.open(db, "q", root=space)
+    tasks.delete(db, tasks.tasks(db, "t", 1)[0].id)
+
+
+def test_of_two_acked_items_the_deleted_one_alone_is_lost(q: PersistentQueue, db: Any, space: Any) -> None:
+    items = fetched(filled(q, "ab"), 2)
+    with pytest.raises(NotUnacked, match="'a'"), q.transaction():
+        for item in items:
+            q.ack(item)
+        delete_first(db, space)
+    assert q.unacked == ["b"]
+
+
+def test_a_fetched_item_that_is_deleted_is_not_unacked(q: PersistentQueue, db: Any, space: Any) -> None:
+    q.put("a")
+    with pytest.raises(NotUnacked, match="'a'"), q.transaction():
+        q.get()
+        delete_first(db, space)
     assert q.unacked == []
 
 

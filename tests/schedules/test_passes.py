@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+import fdbqueue
 from fdbqueue import Database, Limit, QueueNotFound, Schedule, fire_due, limits, list_schedules
+from fdbqueue.errors import InvalidArgument
 from fdbqueue.registry.registry import Registry
 from fdbqueue.schedules import firing, passing
 from fdbqueue.schedules.firing import NotHere
@@ -303,3 +305,74 @@ def test_a_pass_goes_on_behind_a_schedule_left_to_others(
     for name in "ab":
         bench.create(name=name)
     assert bench.pass_after(HOUR_S) == 1
+
+
+def test_an_old_entry_brings_no_try_forward(bench: ScheduleBench) -> None:
+    """A pass may have read it before another process failed, and put the next try off."""
+    gone = bench.queue_of("fifo", "gone")
+    schedule = bench.create(queue="gone")
+    due = schedule.status(bench.db).due
+    assert due is not None
+    gone.drop(bench.db)
+    bench.pass_after(HOUR_S)
+    bench.queue_of("fifo", "gone")
+    old = bench.keys.schedule_due(round(due * 1e6), "nightly")
+    bench.db[old] = b""
+    assert (bench.pass_after(0), bench.db[old]) == (0, None)
+    assert bench.pass_after(limits.SCHEDULE_RETRY_FIRST_S) == 1
+
+
+def test_a_process_leaves_several_schedules_to_others(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks a library for each of them, and tries none of them again at once."""
+    tried = list[str]()
+
+    def fail(*_: Any, due: firing.Due, **__: Any) -> Any:
+        tried.append(due.name)
+        raise NotHere("no library")
+
+    monkeypatch.setattr(passing, "fire", fail)
+    for name in "abc":
+        bench.create(name=name)
+    bench.clock.advance(HOUR_S)
+    for _ in range(5):
+        keeper_of(bench.db, bench.keys).tick()
+        bench.clock.advance(1)
+    assert tried == ["a", "b", "c"]
+
+
+def test_a_debounce_shorter_than_the_delay_is_refused(bench: ScheduleBench) -> None:
+    """A put with these options would be refused, too."""
+    options: dict[str, Any] = {"unique": "k", "on_conflict": "debounce", "delay": 10, "debounce_max": 5}
+    with pytest.raises(InvalidArgument, match="debounce_max"):
+        bench.create(**options)
+    bench.create(**options | {"debounce_max": 20})
+    assert bench.pass_after(HOUR_S) == 1
+
+
+def test_a_call_in_a_transaction_has_the_clock_of_its_database(bench: ScheduleBench) -> None:
+    """The handle is one of another database, which has a schedule of that name, too."""
+    clock = StillClock(bench.clock.now() + 1_000 * HOUR_S)
+    with fdbqueue.open("memory:", runtime=clock) as other:
+        ScheduleBench(other, clock, bench.root).create()
+        [due] = bench.create().next_times(other.create_transaction(), 1)
+    assert due.timestamp() == clock.now() + HOUR_S
+
+
+def test_the_number_of_next_times_has_a_bound(bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SCHEDULE_TIMES_MAX", 2)
+    assert len(bench.create().next_times(bench.db, 5)) == 2
+
+
+@pytest.mark.parametrize("verb", ["delete", "pause", "change"])
+def test_a_verb_beside_a_firing_conflicts(bench: ScheduleBench, verb: str) -> None:
+    """Else it would leave the key of the next due time, or fire a due time again."""
+    schedule, tr = bench.create(), bench.db.create_transaction()
+    bench.clock.advance(HOUR_S)
+    if verb == "change":
+        schedule.change(tr, data=2)
+    else:
+        getattr(schedule, verb)(tr)
+    assert bench.pass_after(0) == 1
+    assert commit_code(tr) == NOT_COMMITTED

@@ -45,6 +45,11 @@ def test_skip_puts_a_task_for_a_due_time_that_is_not_missed_yet() -> None:
     assert turn(SKIP, HOUR_US, late_us) == Turn([15 * HOUR_US], 16 * HOUR_US)
 
 
+def test_once_puts_each_due_time_that_is_not_missed_yet() -> None:
+    times = [10 * HOUR_US + number * MINUTE_US // 2 for number in range(3)]
+    assert turn(ONCE, MINUTE_US // 2, MISSED_AFTER_US) == Turn(times, times[-1] + MINUTE_US // 2)
+
+
 def test_one_turn_puts_a_bounded_number_of_tasks() -> None:
     found = turn(ALL, SECOND_US, 100 * HOUR_US)
     assert len(found.times_us) == limits.SCHEDULE_FIRED_MAX

@@ -19,7 +19,6 @@ from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
 from tests.support import begin, commit_code
-from tests.support import begin
 from tests.tasks.fair_model import Rounds, by_weight
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_micro import meets, putting

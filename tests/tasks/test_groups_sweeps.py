@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Group, Queue, TaskQueue, limits, transactional
-from fdbqueue import Database, DeadLetters, Group, TaskQueue, TaskState, limits, transactional
+from fdbqueue import Database, DeadLetters, Group, Queue, TaskQueue, TaskState, limits, transactional
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import GroupNotFound, GroupTimeout, RecordUnreadable
 from fdbqueue.groups.settling import Settling

@@ -117,6 +117,20 @@ def test_a_walk_keeps_the_slot_of_an_unreadable_task(keyed: Bench) -> None:
     assert keyed.take() is None
 
 
+def test_an_unreadable_task_that_is_deleted_frees_its_key(keyed: Bench) -> None:
+    for number in range(2):
+        keyed.put(number, limits={TENANT: "a"})
+    task = keyed.take()
+    keyed.db.set(keyed.queue._shape.keys.task(id_bytes(task.id)), b"damaged")
+
+    keyed.queue.delete(keyed.db, task.id)
+    for _ in range(3):
+        keyed.sweep()
+
+    assert keyed.taken_data() == [1]
+    assert Limit.open(keyed.db, TENANT).used == 1
+
+
 def test_a_walk_that_is_begun_anew_conflicts_with_its_steps(
     keyed: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +174,17 @@ def test_a_start_that_exhausts_a_key_conflicts_with_a_new_lane(keyed: Bench) -> 
     assert commit_code(start) == NOT_COMMITTED
 
 
+def test_a_start_that_leaves_room_conflicts_with_no_new_lane(keyed: Bench) -> None:
+    Limit.set(keyed.db, TENANT, slots=2, per_key=True)
+    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    keyed.put(1, limits={TENANT: "a"})
+    tr = begin(keyed.db)
+    assert keyed.queue.take(tr, session=keyed.session) is not None
+    other.put(keyed.db, 2, limits={TENANT: "a"})
+    assert commit_code(tr) == 0
+    assert other.take(keyed.db, session=keyed.session) is not None
+
+
 @pytest.mark.parametrize("change", ["a delete", "a put"])
 def test_an_end_that_opens_a_lane_conflicts_with_a_new_head(keyed: Bench, change: str) -> None:
     """The pointer would stand at a task that is gone, or behind one that comes first."""
@@ -174,6 +199,23 @@ def test_an_end_that_opens_a_lane_conflicts_with_a_new_head(keyed: Bench, change
     else:
         other.put(keyed.db, "z", pri=1, limits={TENANT: "a"})
     assert commit_code(end) == NOT_COMMITTED
+
+
+def test_an_end_opens_a_lane_that_takes_have_closed(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A take closes a lane without a pointer: all keys in it are exhausted."""
+    monkeypatch.setattr(limits, "LANES_KEPT", 0)
+    keyed.put("runs", limits={TENANT: "a"})
+    task = keyed.take()
+    keyed.put("waits", limits={TENANT: "a"})
+    for _ in range(2):
+        keyed.put("free")
+    assert keyed.taken_data() == ["free", "free"]
+    lanes: Any = keyed.queue._shape.discipline
+    assert list(keyed.db.get_range(lanes.open.start, lanes.open.stop)) == []
+
+    keyed.queue.ack(keyed.db, task)
+
+    assert keyed.taken_data() == ["waits"]
 
 
 def test_two_slots_given_back_together_let_a_task_start(keyed: Bench) -> None:
@@ -378,3 +420,56 @@ def test_a_change_of_a_limit_conflicts_with_its_first_key(keyed: Bench) -> None:
         keyed.put(number, limits={CALLS: "a"})
     assert keyed.taken_data() == [0, 1, 2]
     assert commit_code(change) == NOT_COMMITTED
+
+
+@pytest.mark.parametrize("other", ["start", "put"])
+def test_an_end_conflicts_with_tasks_that_begin_to_wait(keyed: Bench, other: str) -> None:
+    """It would open no lane: it has met none that waits for the slot that it gives back."""
+    Limit.set(keyed.db, TENANT, slots=2 if other == "start" else 1, per_key=True)
+    for number in range(3 if other == "start" else 1):
+        keyed.put(number, limits={TENANT: "a"})
+    first, tr = keyed.take(), begin(keyed.db)
+    keyed.queue.ack(tr, first)
+    if other == "start":
+        keyed.take()
+    else:
+        keyed.put("waits", limits={TENANT: "a"})
+    assert commit_code(tr) == NOT_COMMITTED
+    keyed.queue.ack(keyed.db, first)
+    assert len(keyed.taken_data()) == 1
+
+
+def test_a_sweep_that_parks_lanes_conflicts_with_a_change(
+    keyed: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walk of the change is over then, and nothing else would open the lane."""
+    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    keyed.put("x", limits={TENANT: "a"})
+    other.put(keyed.db, "y", limits={TENANT: "a"})
+    keyed.take()  # parks one of the two lanes, and leaves the other one to the next sweep
+    root, now_us = RootKeys(DEFAULT_ROOT).prefix, keyed.db.runtime.now_us()
+    sweep = begin(keyed.db)
+    assert Settling(root, LimitKeys(root, TENANT)).ask(sweep, now_us)()
+    Limit.set(keyed.db, TENANT, slots=2, per_key=True)
+    for _ in range(3):
+        keyed.sweep()
+    assert commit_code(sweep) == NOT_COMMITTED
+    assert other.take(keyed.db, session=keyed.session) is not None
+
+
+def test_the_keeper_wakes_for_the_first_limit_with_work(still_db: Database, clock: StillClock) -> None:
+    """The row of a key is over when its bucket is full: that of a slow limit much later."""
+    for name, per in (("hours", 9_000), ("seconds", 30)):
+        Limit.set(still_db, name, rate=1, per=per, burst=2, per_key=True)
+    b = Bench(still_db, clock, "fifottl", task_limits=["hours", "seconds"])
+    for name in ("hours", "seconds"):
+        b.put(name, limits={name: "a"})
+        b.take()
+    of_queue = b.queue._shape.limits
+    assert of_queue is not None
+    for _ in range(9):
+        b.sweep()
+    ask = of_queue.ask_next_rest
+    due_us = run(b.db, lambda tr: ask(tr)())
+    assert due_us == round((clock.now() + 30) * 1_000_000)

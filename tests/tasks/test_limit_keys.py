@@ -13,7 +13,7 @@ from fdbqueue.errors import InvalidArgument, LimitInUse, LimitNotFound
 from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from tests.support import NOT_COMMITTED, begin, commit_code, wait_until
-from tests.tasks.support import LONG_S, Bench, StillClock, keeper
+from tests.tasks.support import Bench, StillClock, keeper
 from tests.tasks.test_limits import ENDS
 
 TENANT, CALLS = "tenant", "calls"
@@ -326,8 +326,8 @@ def test_tasks_of_a_schedule_name_a_key(keyed: Callable[..., Bench]) -> None:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("wake", ["an ack elsewhere", "more slots"])
-def test_a_waiting_take_wakes(monkeypatch: pytest.MonkeyPatch, wake: str, partitions: int) -> None:
-    monkeypatch.setattr(limits, "LOOK_EVERY_S", LONG_S)  # nothing but a signal ends the wait
+@pytest.mark.usefixtures("without_looks")
+def test_a_waiting_take_wakes(wake: str, partitions: int) -> None:
     with fdbqueue.open("memory:") as db:
         Limit.set(db, TENANT, slots=1, per_key=True)
         queue = TaskQueue.create(db, "q", task_limits=[TENANT], partitions=partitions)

@@ -17,6 +17,7 @@ from fdbqueue.line.staging import Line
 from tests.persistent.support import Running
 from tests.queue_support import Quiet
 from tests.support import PATIENCE_S
+from tests.tasks.support import Bench
 
 # A signal or the time of an event wakes each waiting call: at the end of its time it would look by itself.
 pytestmark = pytest.mark.usefixtures("without_looks")
@@ -155,6 +156,31 @@ def test_waiters_of_many_sessions_get_one_task_each(make: MakeQueue, db: Databas
     for task in got:
         queue.ack(db, task)
     assert queue.statistics(db)["tasks"]["total"] == 0
+
+
+def test_an_end_of_waits_ends_the_sleep_in_the_line(
+    make: MakeQueue, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, asleep = make(), threading.Event()
+    on_ready = waiting_module.Nudge.on_ready
+
+    def noted(nudge: waiting_module.Nudge, callback: Callable[[Any], None]) -> None:
+        on_ready(nudge, callback)
+        asleep.set()
+
+    monkeypatch.setattr(waiting_module.Nudge, "on_ready", noted)
+    waiting = Running(lambda: queue.take(db, LONG_S))
+    assert asleep.wait(PATIENCE_S)
+    queue.end_waits(db)
+    assert waiting.result() is None
+
+
+def test_a_later_task_does_not_prolong_the_wait_of_a_take(bench: Callable[..., Bench]) -> None:
+    b = bench("fifottl")
+    b.put("late", delay=3600)
+    began = b.clock.now()
+    assert b.take(10) is None
+    assert 10 <= b.clock.now() - began < 11
 
 
 def test_a_take_that_waits_in_vain_gives_nothing_in_time(make: MakeQueue, db: Database) -> None:

@@ -1,0 +1,205 @@
+"""Attempts that the database, not their worker, has ended: they do not count, and their tasks come back."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from fdbqueue import Hooks, Session, Snooze, TaskQueue, Worker, limits
+from fdbqueue.embedded import FDBError
+from fdbqueue.fleet.feed import Feed
+from fdbqueue.fleet.heartbeat import Heartbeat
+from fdbqueue.fleet.held import Hold
+from fdbqueue.fleet.settling import Settling
+from fdbqueue.sessions.silence import Silence
+from tests.fleet.conftest import SOON
+from tests.support import PATIENCE_S, TIMED_OUT, TOO_OLD
+
+pytestmark = pytest.mark.commits_by_hand
+
+
+class Beaten:
+    """A heartbeat that the test ticks, with the leases of one queue."""
+
+    def __init__(self, db, queue, space, count, timeout_s=None):
+        self.db, self.queue, self.space = db, queue, space
+        chores = lambda: db.runtime.monotonic() + PATIENCE_S  # noqa: E731
+        self.heartbeat = Heartbeat(db, Silence(db.runtime), timeout_s, print, chores)
+        self.holds = self.take(count)
+
+    def take(self, count):
+        session = Session(self.db, root=self.space)
+        self.queue.put_many(self.db, range(count))
+        tasks = self.queue.take_many(self.db, count, session=session)
+        holds = [Hold(self.queue, task, self.db, session, self.db.runtime.now()) for task in tasks]
+        for hold in holds:
+            self.heartbeat.add(hold)
+        return holds
+
+    def renew_all(self):
+        for hold in self.holds:
+            hold.beat_at = 0.0
+        return self.heartbeat._tick()
+
+
+def test_an_attempt_with_a_timeout_wakes_the_heartbeat(db, queue, space):
+    """Else the heartbeat would end it after its next renewal."""
+    beaten = Beaten(db, queue, space, 1, timeout_s=1)
+    beaten.heartbeat._woken.clear()
+    beaten.heartbeat._wakes_at = beaten.heartbeat._tick()
+    beaten.heartbeat.began(beaten.holds[0])
+    assert beaten.heartbeat._woken.is_set()
+
+
+def test_the_leases_of_a_dropped_queue_are_lost(db, queue, space):
+    beaten = Beaten(db, queue, space, 1)
+    queue._shape.registry.drop(db, "jobs")
+    again_at = beaten.renew_all()
+    assert beaten.holds[0].lost
+    assert again_at > db.runtime.monotonic()
+
+
+def test_leases_are_renewed_in_several_batches(db, queue, space, monkeypatch):
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    beaten = Beaten(db, queue, space, 5)
+    beaten.renew_all()
+    assert all(hold.beat_at > 0 for hold in beaten.holds)
+
+
+def test_the_end_of_a_session_takes_away_its_own_leases(db, queue, space):
+    beaten = Beaten(db, queue, space, 1)
+    [other] = beaten.take(1)
+    beaten.heartbeat.lose_all(beaten.holds[0].session)
+    assert (beaten.holds[0].lost, other.lost) == (True, False)
+
+
+class Away:
+    """A step that fails as if the database were away, the first time."""
+
+    def __init__(self, monkeypatch, owner, step):
+        self._original, self._errors = getattr(owner, step), [FDBError(TIMED_OUT)]
+        monkeypatch.setattr(owner, step, lambda *given, **named: self(*given, **named))
+
+    def __call__(self, *given, **named):
+        if self._errors:
+            raise self._errors.pop()
+        return self._original(*given, **named)
+
+    @property
+    def is_over(self):
+        return not self._errors
+
+
+def test_a_task_not_given_back_in_an_outage_comes_back(db, space, monkeypatch):
+    """It came too late to begin. Its lease has no end: it would stay taken as long as the worker runs."""
+    queue, done = TaskQueue.create(db, "lasting", "fifo", root=space), threading.Event()
+    away, take, late = Away(monkeypatch, Settling, "give_back"), Feed.take, [True]
+
+    def take_late(feed, *given):
+        found = take(feed, *given)
+        if found and late and late.pop():
+            return [(q, replace(task, until=1.0)) for q, task in found]
+        return found
+
+    monkeypatch.setattr(Feed, "take", take_late)
+    queue.put(db, "x")
+    worker = Worker(db, queue, lambda _: done.set(), threads=1, root=space)
+    worker.start()
+    assert done.wait(PATIENCE_S)
+    worker.stop()
+    assert worker.join(PATIENCE_S)
+    assert away.is_over
+
+
+def test_a_snooze_that_an_outage_stops_is_no_failure(db, space, monkeypatch):
+    queue, seen = TaskQueue.create(db, "long", "fifottl", ttr=600, root=space), []
+    away = Away(monkeypatch, TaskQueue, "defer")
+
+    def handler(task):
+        seen.append(task.failures)
+        if task.attempts == 1:
+            raise Snooze(0)
+
+    queue.put(db, "x")
+    worker = Worker(db, queue, handler, threads=1, max_attempts=1, root=space)
+    worker.start(until_empty=True)
+    assert worker.join(PATIENCE_S)
+    assert (seen, away.is_over) == ([0, 0], True)
+
+
+def test_a_failure_that_an_outage_stops_ends_its_lease(db, space, monkeypatch):
+    """Leases of this kind have no end: the task would stay taken as long as the worker runs."""
+    queue, done = TaskQueue.create(db, "lasting", "fifo", root=space), threading.Event()
+    away = Away(monkeypatch, Settling, "fail")
+
+    def handler(task):
+        if task.attempts == 1:
+            raise ValueError("odd")
+
+    queue.put(db, "x")
+    hooks = Hooks(succeeded=lambda _: done.set())
+    worker = Worker(db, queue, handler, threads=1, hooks=hooks, backoff=SOON, root=space)
+    worker.start()
+    assert done.wait(PATIENCE_S)
+    worker.stop()
+    assert worker.join(PATIENCE_S)
+    assert away.is_over
+
+
+def test_a_verb_that_could_not_commit_is_no_outcome(db, queue, space):
+    """The task was deleted while the transaction of its ack hung."""
+    hang, told = threading.Event(), []
+
+    def handler(tr, task):
+        queue.ack(tr, task)
+        queue.delete(db, task.id)
+        hang.wait(PATIENCE_S)
+
+    queue.put(db, "x")
+    note = lambda event: told.append(event.name)  # noqa: E731
+    hooks = Hooks(succeeded=note, retried=note, buried=note, lease_lost=note)
+    settings = {"threads": 1, "timeout_s": 0.1, "transactional": True, "hooks": hooks, "root": space}
+    Worker(db, queue, handler, **settings).run(until_empty=True)
+    hang.set()
+    assert told == ["lease_lost"]
+
+
+def test_a_handler_that_meets_its_old_transaction_is_told(db, queue, work, monkeypatch):
+    """It is too slow, and a second try would be as slow."""
+    monkeypatch.setattr(limits, "EFFECT_MAX_S", 0.0)
+    tries = []
+
+    def handler(*_):
+        tries.append(1)
+        if len(tries) == 1:
+            raise FDBError(TOO_OLD)
+
+    id_ = queue.put(db, "x").id
+    assert work(handler, transactional=True, max_attempts=1) == [("buried", "x")]
+    assert (len(tries), queue.failures(db, id_)[0].error) == (1, "EffectTooSlow")
+
+
+def test_a_worker_begins_nothing_while_something_is_away(db, queue, space, monkeypatch):
+    """Each of its tasks needs what is away."""
+    monkeypatch.setattr(limits, "AWAY_FIRST_S", 600.0)
+    monkeypatch.setattr(limits, "AWAY_MAX_S", 600.0)
+    begun, pauses = [], threading.Semaphore(0)
+
+    def handler(task):
+        begun.append(task.data)
+        raise FDBError(TIMED_OUT)
+
+    queue.put_many(db, range(2))
+    worker = Worker(db, queue, handler, threads=1, root=space)
+    wait = worker._stopped.wait
+
+    def wait_and_tell(timeout_s):
+        pauses.release()
+        return wait(timeout_s)
+
+    monkeypatch.setattr(worker._stopped, "wait", wait_and_tell)
+    worker.start()
+    assert pauses.acquire(timeout=PATIENCE_S)
+    worker.stop()
+    assert worker.join(PATIENCE_S)
+    assert begun == [0]

@@ -1,0 +1,83 @@
+"""Feeds of several queues: errors, dropped queues and missing threads cost no task of another queue."""
+
+import logging
+
+import pytest
+
+from fdbqueue import Session, TaskQueue
+from fdbqueue.errors import UnknownCodec
+from fdbqueue.fleet.feed import Feed
+from fdbqueue.runtime import RealRuntime
+from tests.support import PATIENCE_S
+
+
+@pytest.fixture
+def queues(db, space):
+    return [TaskQueue.create(db, name, "fifottl", root=space) for name in ("one", "two")]
+
+
+@pytest.fixture
+def feed(db, queues):
+    return Feed(db, [(queue, 1) for queue in queues])
+
+
+def unreadable_in(monkeypatch, *names):
+    """Takes from these queues find a task that this process cannot read."""
+    take = TaskQueue.take_many
+
+    def take_or_fail(queue, *given, **named):
+        if queue.name in names:
+            raise UnknownCodec(codec="theirs")
+        return take(queue, *given, **named)
+
+    monkeypatch.setattr(TaskQueue, "take_many", take_or_fail)
+
+
+@pytest.mark.parametrize("unreadable", [0, 1])
+def test_an_unreadable_task_ends_no_work_in_another_queue(db, space, queues, feed, monkeypatch, unreadable):
+    """The task of the other queue is only delayed."""
+    unreadable_in(monkeypatch, queues[unreadable].name)
+    ids = [queue.put(db, "x", delay=500).id for queue in queues]
+    with Session(db, root=space) as session:
+        assert feed.take(1, session, 0) == []
+    feed.require_readable()
+    queues[1 - unreadable].delete(db, ids[1 - unreadable])
+    with pytest.raises(UnknownCodec):
+        feed.require_readable()
+
+
+def test_an_unreadable_task_is_logged_now_and_then(db, space, queues, feed, monkeypatch, caplog):
+    unreadable_in(monkeypatch, *[queue.name for queue in queues])
+    with caplog.at_level(logging.WARNING), Session(db, root=space) as session:
+        for _ in range(3):
+            assert feed._take(0, 1, session, 0) == []
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_feed_goes_on_with_the_queue_that_is_left(db, space, queues, feed, gone):
+    queues[gone].drop(db)
+    queues[1 - gone].put_many(db, range(3))
+    with Session(db, root=space) as session:
+        while len(feed._there()) > 1:
+            feed._take(gone, 1, session, 0)
+        assert [task.data for _, task in feed.take(3, session, 0)] == [0, 1, 2]
+
+
+def test_a_wait_returns_its_task_though_no_other_can_begin(db, space, queues, feed, monkeypatch):
+    """No thread can be started for the second queue. The task would stay taken by nobody."""
+    queues[0].put(db, "x")
+    spawn, waiters = RealRuntime.spawn, []
+
+    def spawn_one(runtime, target, name):
+        if name != "fdbqueue-waiter":
+            return spawn(runtime, target, name)
+        if waiters:
+            waiters[0].join(PATIENCE_S)  # it has taken the task
+            raise RuntimeError("can't start new thread")
+        waiters.append(spawn(runtime, target, name))
+        return waiters[0]
+
+    monkeypatch.setattr(RealRuntime, "spawn", spawn_one)
+    with Session(db, root=space) as session:
+        assert [task.data for _, task in feed._wait(session, PATIENCE_S)] == ["x"]
