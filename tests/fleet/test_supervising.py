@@ -16,6 +16,7 @@ from fdbqueue.errors import FleetRefused
 from fdbqueue.fleet import supervisor
 from fdbqueue.fleet.orders import Report
 from fdbqueue.fleet.process import ProcessStatus
+from fdbqueue.fleet.run import Run
 from fdbqueue.fleet.status import Tally
 from fdbqueue.records.statistics import packed
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
@@ -197,6 +198,25 @@ def test_a_run_without_its_session_tells_the_reported_counts(watched: Watched) -
             fleet.stop()
             process.status_at_end = 0
 
+    assert watched.run(end).status().tally == Tally(done=3)
+
+
+def test_a_run_that_cannot_be_read_tells_the_reported_counts(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is away from the first second to the end."""
+
+    def away(*_: object) -> None:
+        raise FDBError(TIMED_OUT)
+
+    def end(fleet: Fleet, second: int) -> None:
+        [process] = watched.processes
+        process.report = Report("working", Tally(done=3))
+        if second == 2:
+            fleet.stop()
+            process.status_at_end = 0
+
+    monkeypatch.setattr(Run, "tally", away)
     assert watched.run(end).status().tally == Tally(done=3)
 
 
