@@ -371,3 +371,11 @@ def test_the_error_names_an_object_that_is_no_database(tmp_path: Path):
     with pytest.raises(NotADatabase, match="PosixPath") as refused:
         fdbqueue.database.as_database(tmp_path)
     assert isinstance(refused.value, TypeError)
+
+
+def test_a_forked_child_makes_services_of_its_own(monkeypatch):
+    """Those of its parent have threads, and slots of receipts, that are the parent's."""
+    with fdbqueue.open("memory:") as db:
+        service = db.service("key", Recorder)
+        monkeypatch.setattr(db.runtime, "process_id", lambda: 1)
+        assert db.service("key", Recorder) is not service

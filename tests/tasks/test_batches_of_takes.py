@@ -1,10 +1,11 @@
 """Takes of several threads share a transaction: each is told of nothing only if nothing was there for it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from fdbqueue import limits
+from fdbqueue import Limit, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.line.take import Taken
 from fdbqueue.records.keys import id_bytes
@@ -58,3 +59,14 @@ def test_a_batch_that_is_answered_whole_is_not_cut_short(bench: MakeBench) -> No
     found = taken(b, 1)
     assert ([task.data for task in found.values], found.cut_short) == (["a"], False)
     assert not taken(b, 2).is_open
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_batch_of_takes_has_no_more_than_the_slots(bench: MakeBench, key: Any) -> None:
+    """A limit that does not count keys apart counts tasks that name one, too."""
+    db = bench().db
+    Limit.set(db, "slow", slots=1)
+    queue = TaskQueue.create(db, "limited", "fifottl", task_limits=["slow"])
+    for number in range(3):
+        queue.put(db, number, limits={"slow": key})
+    assert len(queue.take_many(db, 3)) == 1

@@ -17,7 +17,7 @@ from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.waiters import Waiter
 from tests.queue_support import FATES, faulty
-from tests.support import PATIENCE_S, wait_until
+from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
 from tests.tasks.partitions import MakeBench, PartitionsBench
 from tests.tasks.support import StillClock
 
@@ -359,3 +359,18 @@ def test_a_member_from_a_truncated_queue_goes_with_a_truncate(b: PartitionsBench
     other.truncate(b.db)
     settle(b)
     assert of.progress(b.db).left == 0
+
+
+@pytest.mark.parametrize("call", ["close", "cancel"])
+def test_a_sweep_that_did_not_see_a_call_conflicts(b: PartitionsBench, call: str) -> None:
+    """It would take the group for one without a change, and no later sweep would end it."""
+    of, settling = made(b), Settling(b.db, RootKeys(b.root))
+    of.put(b.db, b.queue, 1)
+    b.queue.ack(b.db, b.take())
+    settling.tidy(b.db.create_transaction())  # the first pass remembers the counts
+    clearing = b.db.create_transaction()
+    assert settling.tidy(clearing)
+    getattr(of, call)(b.db)
+    assert commit_code(clearing) == NOT_COMMITTED
+    settle(b)
+    assert of.progress(b.db).ended is not None

@@ -108,6 +108,19 @@ def test_a_newer_layout_is_refused_with_its_cure(db: Database, space: Subspace) 
     assert finding.cure == "Use a newer release.", "a drop is refused"
 
 
+@pytest.mark.parametrize("kind", ["fifo", 5])
+def test_a_newer_layout_is_refused_before_all_else(db: Database, space: Subspace, kind: Any) -> None:
+    """Its options may have another form: they are no damage, and a drop would lose keys elsewhere."""
+    TaskQueue.create(db, "q", root=space).put(db, 1)
+    key = RootKeys(space).definition("q")
+    stored = layer.pack((layer.unpack(db[key])[0], kind, b"\x81\xa1a\x01", LAYOUT + 1))
+    db[key] = stored
+    for call in (lambda: TaskQueue.open(db, "q", root=space), lambda: Registry(space).drop(db, "q")):
+        with pytest.raises(LayoutNewer):
+            call()
+    assert db[key] == stored
+
+
 def test_sweeps_tell_a_newer_layout_in_one_line(
     db: Database, space: Subspace, caplog: pytest.LogCaptureFixture
 ) -> None:
