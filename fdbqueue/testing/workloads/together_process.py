@@ -29,7 +29,7 @@ COUNTS = (2, 3, 3, 4)
 ALIKE, OF_ONE, DOUBTED, INTERRUPTED = 0.8, 0.4, 0.3, 0.5
 COMMIT_S = 20 * POINT_S
 VERIFIED = 0.3
-IN_PARTS = ("kick", "many", "redrive", "repartition", "clear")
+IN_PARTS = ("kick", "many", "redrive", "repartition", "clear", "purge")
 """Calls that are made in several transactions: others may come between these."""
 TAKES = ("take", "dequeue", "get")
 """Calls that are not interrupted: the task that one has got comes back, and others may miss it meanwhile."""
