@@ -269,6 +269,7 @@ def test_a_sweep_that_does_not_come_shows(still: tuple[Database, StillClock]) ->
         ('["bench", "other"]', True, (1, 1)),
         ('["other"]', True, (0, 1)),
         ('["other"], "more_queues": 1', True, (1, 1)),
+        ('["bench"], "more_queues": 1', True, (1, 1)),
         ('["bench"]', False, (0, 0)),
     ],
 )

@@ -335,12 +335,14 @@ def test_a_block_waits_for_room_unless_it_can_never_fit(opened: Opened) -> None:
     assert drained(q) == ["c", "d"]
 
 
-def test_a_unit_is_as_patient_as_its_least_patient_put(opened: Opened) -> None:
+@pytest.mark.parametrize("order", [(None, 0.05, 3600), (3600, 0.05, None), (0.05, None, 3600)])
+def test_a_unit_is_as_patient_as_its_least_patient_put(
+    opened: Opened, order: tuple[float | None, ...]
+) -> None:
     q = filled(opened(maxsize=3), "axy")
     with pytest.raises(Full), q.transaction():
-        q.put("b")
-        q.put("c", timeout=0.05)
-        q.put("d", timeout=3600)
+        for timeout in order:
+            q.put("b", timeout=timeout)
     with pytest.raises(InvalidArgument), q.transaction():
         q.put("b", timeout=-1)
     assert drained(q) == ["a", "x", "y"]
