@@ -95,3 +95,46 @@ def test_a_page_of_values_set_aside_is_bounded_in_bytes(
         found.append(queue.aside(still, 9, after=found[-1].next))
     assert [len(page) for page in found] == pages
     assert [len(one.values[0]) for page in found for one in page] == list(sizes_bytes)
+
+
+def test_a_value_that_is_removed_twice_at_once_counts_once(db: Database, space: Subspace) -> None:
+    queue = Queue.named(db, "q", root=space)
+    set_aside(db, queue, 1, 1)
+    first, second = queue.aside(db, 2)
+    assert queue.remove_aside(db, [first.id, first.id]) == 1
+    assert (queue.unreadable(db), queue.aside(db, 2)) == (1, [second])
+
+
+def test_all_parts_of_a_value_come_and_go_with_it(db: Database, space: Subspace) -> None:
+    queue = Queue.named(db, "q", root=space)
+    aside, prefix = queue._recipe.aside, queue._recipe.keys.prefix
+    run(db, lambda tr: aside.put(tr, prefix + b"key", [b"a", b"b", b"c"], "damaged"))
+    [found] = queue.aside(db, 2)
+    assert (found.key, list(found.values)) == (b"key", [b"a", b"b", b"c"])
+    queue.remove_aside(db, [found.id])
+    assert list(db.get_range_startswith(aside.part(b""))) == []
+
+
+def test_the_parts_of_a_value_set_aside_are_bounded(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ASIDE_PARTS_MAX", 3)
+    queue, under = Queue.named(db, "q", root=space), space["pieces"]
+    for number in range(4):
+        db[under[number].key()] = b"%d" % number
+    pieces = under.range()
+    run(db, lambda tr: queue._recipe.aside.put(tr, under.key(), [b"value"], "damaged", pieces))
+    [found] = queue.aside(db, 2)
+    assert found.values == [b"value", b"0", b"1"]
+
+
+def test_a_damaged_entry_is_listed_and_removed(db: Database, space: Subspace) -> None:
+    queue = Queue.named(db, "q", root=space)
+    set_aside(db, queue, 1, 1)
+    first, second = queue.aside(db, 2)
+    [row, _] = db.get_range_startswith(queue._recipe.aside.entry(b""))
+    db[row.key] = b"\xff"
+    damaged, other = queue.aside(db, 2)
+    assert (damaged.id, damaged.values, other) == (first.id, first.values, second)
+    assert "cannot be read" in damaged.reason
+    assert queue.remove_aside(db, [damaged.id]) == 1

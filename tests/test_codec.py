@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.codec import codec_named
+from fdbqueue.codec import MsgspecCodec, RegisteredCodec, codec_named
 from fdbqueue.errors import PayloadUnreadable, UnknownCodec
 
+WANTED = {"typed": int, "json": None}
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -85,3 +86,21 @@ def test_what_another_codec_wrote_is_unreadable() -> None:
     for name in ("json", "msgpack"):
         with pytest.raises(PayloadUnreadable):
             codec_named(name).decode(b"\xc1{")
+
+
+@pytest.mark.parametrize("name", ["typed", "json", "registered"])
+def test_a_payload_is_not_unreadable_for_want_of_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a take would set it aside, though another process can read it."""
+
+    class Full:
+        def encode(self, _: object) -> bytes:
+            raise MemoryError
+
+        def decode(self, _: bytes) -> object:
+            raise MemoryError
+
+    codec = RegisteredCodec(name, Full()) if name == "registered" else MsgspecCodec("json", WANTED[name])
+    if isinstance(codec, MsgspecCodec):
+        monkeypatch.setattr(codec, "_decode", Full().decode)
+    with pytest.raises(MemoryError):
+        codec.decode(b"1")

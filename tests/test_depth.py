@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -109,6 +110,33 @@ def test_the_depth_on_the_wire_is_the_depth_of_the_value(value: Any, limit: int)
     assert (_scanned_depth(msgspec.msgpack.encode(value), limit) > limit) == deep
     for name, wire in WIRES.items():
         assert is_deep(name, wire.encode(value), limit) == deep
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(b"\x91" * size for size in (3, 300, 70_000)),
+        "x" * 70_000,
+        *(datetime(year, 1, 1, microsecond=part, tzinfo=UTC) for year in (1, 2020, 2200) for part in (0, 1)),
+        -(2**63),
+        0.5,
+        {1: 2},
+    ],
+    ids=lambda value: f"{type(value).__name__} {str(value)[:20]}",
+)
+def test_a_scan_goes_on_behind_a_value_of_any_size(value: Any) -> None:
+    """Otherwise a part of a value would be taken for an array, or an array behind it be missed."""
+    payload = msgspec.msgpack.encode([value, [[1]], value])
+    assert _scanned_depth(payload, 9) == 3
+
+
+def test_the_levels_of_a_key_are_levels_of_a_payload() -> None:
+    """Only msgpack has such keys."""
+    key: Any = 1
+    for _ in range(3):
+        key = (key,)
+    payload = msgspec.msgpack.encode({key: 1})
+    assert [is_deep("msgpack", payload, limit) for limit in (3, 4)] == [True, False]
 
 
 def depth_of(value: Any) -> int:

@@ -1,9 +1,11 @@
 """`fdbqueue.open(url)`: which engine, where, and what goes wrong on the way."""
 
 import contextlib
+import gc
 import sys
 import threading
 import types
+import weakref
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -22,8 +24,9 @@ from fdbqueue.errors import (
     WaitStopped,
 )
 from fdbqueue.limits import CLOSE_TIMEOUT_S, TRANSACTION_AGE_MAX_S
+from fdbqueue.logger import logger
 from fdbqueue.runtime import RealEvent
-from tests.support import TOO_OLD, ManualClock, begin, error_code
+from tests.support import PATIENCE_S, TOO_OLD, ManualClock, begin, error_code
 
 
 @pytest.fixture(autouse=True)
@@ -379,3 +382,68 @@ def test_a_forked_child_makes_services_of_its_own(monkeypatch):
         service = db.service("key", Recorder)
         monkeypatch.setattr(db.runtime, "process_id", lambda: 1)
         assert db.service("key", Recorder) is not service
+
+
+def test_a_forked_child_needs_no_lock_of_its_parent(monkeypatch):
+    """A thread of the parent, which is not in the child, may have made a service at the fork."""
+    found = []
+
+    def make_at_the_fork(db):
+        monkeypatch.setattr(db.runtime, "process_id", lambda: 1)
+        child = threading.Thread(target=lambda: found.append(db.service("key", Recorder)))
+        child.start()
+        child.join(PATIENCE_S)
+        return Recorder(db)
+
+    with fdbqueue.open("memory:") as db:
+        db.service("another key", make_at_the_fork)
+        assert found == [db.service("key", Recorder)]
+
+
+def test_a_forked_child_tells_troubles_of_its_own(monkeypatch, caplog):
+    """Its parent has told the same one, and may have held the lock of the troubles at the fork."""
+    with fdbqueue.open("memory:") as db:
+        for process_id in (1, 2):
+            monkeypatch.setattr(db.runtime, "process_id", lambda process_id=process_id: process_id)
+            db.service("key", Recorder)
+            db.troubles.met(logger("fdbqueue"), "it fails", LookupError("x"))
+    assert [record.getMessage() for record in caplog.records] == ["it fails: LookupError: x"] * 2
+
+
+def test_an_open_raw_database_lives_until_it_is_closed():
+    """A program need not keep it, and one that opens databases again and again loses no memory."""
+    raw = embedded.database.open_private()
+    dropped, db = weakref.ref(raw), fdbqueue.open(raw)
+    del raw
+    gc.collect()
+    db[b"a"] = b"1"
+    db.engine.close()
+    db.close()
+    gc.collect()
+    assert dropped() is None
+
+
+def test_a_closed_database_gives_its_engine_free():
+    """As for a cluster: there, closing leaves the binding's own database open."""
+    raw = embedded.database.open_private()
+    try:
+        fdbqueue.database.known_by_engine(fdbqueue.Database(raw)).close()
+        fdbqueue.Queue(Subspace(("queue",))).enqueue(raw, "a")
+        assert fdbqueue.Queue(Subspace(("queue",))).dequeue(raw) == "a"
+    finally:
+        raw.close()
+
+
+def test_a_service_that_fails_to_close_keeps_nothing_open(caplog):
+    class Failing(Recorder):
+        def close(self):
+            super().close()
+            raise LookupError("mine")
+
+    db = fdbqueue.open("memory:")
+    services = [db.service(number, Failing) for number in range(2)]
+    db.close()
+    assert [service.closed for service in services] == [1, 1]
+    assert "a Failing has failed: LookupError: mine" in caplog.text
+    with pytest.raises(DatabaseClosed):
+        db.engine.create_transaction()

@@ -21,7 +21,8 @@ from fdbqueue.errors import (
     SubspaceInUse,
     UnknownCodec,
 )
-from fdbqueue.registry.definition import ID_MAX
+from fdbqueue.key_layout import LAYOUT
+from fdbqueue.registry.definition import ID_MAX, Definition
 from fdbqueue.registry.registry import Registry
 from tests.queue_support import faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, begin, commit_code
@@ -229,6 +230,29 @@ def test_a_drop_conflicts_with_a_change_of_the_definition(db: Database, registry
     registry.drop(tr, "jobs")
     db.set(key, db[key])
     assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_a_drop_conflicts_with_the_first_member_of_a_group(db: Database, registry: Registry) -> None:
+    """The sweeps of groups count off the members of a queue that is gone."""
+    jobs = registry.create(db, "jobs", "fifo", {})
+    tr = begin(db)
+    registry.drop(tr, "jobs")
+    db[registry.keys.members_in(jobs.id).start] = b""
+    assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_a_drop_leaves_nothing_of_an_import(db: Database, registry: Registry) -> None:
+    jobs = registry.create(db, "jobs", "fifo", {})
+    under = registry.keys.imports_into(jobs.id)
+    db[under.start] = b""
+    registry.drop(db, "jobs")
+    assert list(db.get_range(under.start, under.stop)) == []
+
+
+def test_a_definition_is_written_again_with_appended_parts() -> None:
+    """A newer release of the same layout relies on them."""
+    value = layer.pack((7, "fifo", b'{"ttr":60}', LAYOUT, "appended", 1))
+    assert Definition.from_bytes("jobs", value).to_bytes() == value
 
 
 def test_queues_that_are_created_at_once_share_no_id(db: Database, registry: Registry) -> None:

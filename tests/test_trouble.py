@@ -61,6 +61,22 @@ def test_different_troubles_are_told_apart(troubles: Troubles, caplog: pytest.Lo
     assert len(caplog.records) == 3
 
 
+def test_errors_of_two_lines_are_two_troubles(troubles: Troubles, caplog: pytest.LogCaptureFixture) -> None:
+    """Each of them has a cause of its own, below one and the same call."""
+
+    def fail(*, early: bool) -> None:
+        if early:
+            raise KeyError("k")
+        raise KeyError("k")
+
+    for early in (True, False, True):
+        try:
+            fail(early=early)
+        except KeyError as error:
+            troubles.met(LOG, "it fails", error)
+    assert len(caplog.records) == 2
+
+
 def test_a_database_that_is_away_needs_no_traceback(
     troubles: Troubles, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -91,6 +107,15 @@ def test_the_memory_of_troubles_is_bounded(troubles: Troubles) -> None:
     for number in range(3 * limits.TROUBLES_KEPT):
         troubles.met(LOG, f"trouble {number}", KeyError("k"))
     assert len(troubles._met) == limits.TROUBLES_KEPT
+
+
+def test_the_oldest_trouble_is_forgotten_first(
+    troubles: Troubles, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TROUBLES_KEPT", 2)
+    for title in ("first", "second", "third", "second", "first"):
+        troubles.met(LOG, title, KeyError("k"))
+    assert [line.partition(":")[0] for line in lines(caplog)] == ["first", "second", "third", "first"]
 
 
 @pytest.mark.parametrize("error", ODD, ids=lambda error: type(error).__name__)

@@ -88,3 +88,17 @@ def test_a_child_refuses_the_cluster_of_its_parent(monkeypatch: pytest.MonkeyPat
     opening = Opening("fdb:/nowhere/fdb.cluster")
     assert opening.database() == "the database"
     assert in_child(lambda: is_refused(opening))
+
+
+def test_a_forked_child_needs_no_lock_of_its_parent(tmp_path: Path) -> None:
+    """A thread of the parent may have been opening the database at the fork."""
+    opening = Opening(f"embedded:{tmp_path}/data")
+    with opening._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(HANGS_S // 3)
+            opening.database()[KEY] = b"child"
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert opening.database()[KEY] == b"child"
+    opening.close()

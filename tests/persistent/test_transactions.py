@@ -441,3 +441,14 @@ def test_a_block_that_fails_in_a_new_session_keeps_no_old_item(still: Still) -> 
         raise Crash
     assert q.unacked == []
     assert q.qsize() == 2
+
+
+def test_an_error_in_a_forked_child_undoes_nothing(
+    q: PersistentQueue, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(q, "a")
+    with pytest.raises(Crash), q.transaction():
+        assert q.get() == "a"
+        monkeypatch.setattr(q._runtime, "process_id", lambda: 1)
+        raise Crash
+    assert opened().empty()

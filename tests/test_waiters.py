@@ -1,0 +1,108 @@
+"""Waits that end early: by events that call back, events that cannot, and the closing of the database."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Database
+from fdbqueue.errors import WaitStopped
+from fdbqueue.runtime import RealEvent
+from tests.support import PATIENCE_S, wait_until
+
+
+@pytest.fixture
+def memory() -> Iterator[Database]:
+    with fdbqueue.open("memory:") as database:
+        yield database
+
+
+def lookers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "fdbqueue-stops"]
+
+
+def pauses_until_stopped(db: Database, stop: threading.Event, act: Callable[[], object]) -> bool:
+    """True if `act` has ended a long wait for `stop`."""
+    ended, entered = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with suppress(WaitStopped), db.waiter(stop) as waiter:
+            entered.set()
+            waiter.pause(3 * PATIENCE_S)
+            return
+        ended.set()
+
+    threading.Thread(target=call, daemon=True).start()
+    assert entered.wait(PATIENCE_S)
+    act()
+    return ended.wait(PATIENCE_S)
+
+
+def test_a_stop_before_the_wait_has_begun_ends_it(memory: Database) -> None:
+    stop, told = RealEvent(), threading.Event()
+    with memory.waiter(stop) as waiter:
+        stop.set()
+        waiter.on_ready(lambda _: told.set())
+    assert told.is_set()
+
+
+def test_a_later_event_without_callbacks_stops_a_call(memory: Database) -> None:
+    """The thread that looks at such events ends with the last of them, and begins anew."""
+    for _ in range(2):
+        stop = threading.Event()
+        assert pauses_until_stopped(memory, stop, stop.set)
+        wait_until(lambda: not lookers())
+
+
+class Fatal(threading.Event):
+    """An event that ends, once, the thread that looks at it."""
+
+    is_armed = False
+
+    def is_set(self) -> bool:
+        if self.is_armed:
+            self.is_armed = False
+            raise SystemKill
+        return super().is_set()
+
+
+class SystemKill(BaseException):
+    """As gevent's GreenletExit."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_event_stops_a_call_after_its_thread_has_ended(memory: Database) -> None:
+    stop = Fatal()
+
+    def end_the_thread_then_set() -> None:
+        stop.is_armed = True
+        wait_until(lambda: not stop.is_armed)
+        stop.set()
+
+    assert pauses_until_stopped(memory, stop, end_the_thread_then_set)
+
+
+def test_a_refused_call_leaves_no_callback_behind(memory: Database) -> None:
+    first, second = RealEvent(), RealEvent()
+    second.set()
+    with pytest.raises(WaitStopped), memory.waiter(first, second):
+        raise AssertionError
+    assert first._listeners._callbacks == second._listeners._callbacks == {}
+
+
+def test_a_database_is_closed_as_soon_as_closing_begins(memory: Database) -> None:
+    class Looking:
+        seen: bool
+
+        def __init__(self, _: Database) -> None: ...
+        def is_needed(self) -> bool:
+            return True
+
+        def close(self) -> None:
+            self.seen = memory.closed
+
+    service = memory.service("key", Looking)
+    memory.close()
+    assert service.seen
