@@ -94,15 +94,6 @@ def test_reset_forgets_everything(db, k):
     assert k.names(db.get_range(k.begin, k.end)) == "ac"
 
 
-def test_reset_forgets_the_committed_version(db, k):
-    """Otherwise a second commit that fails would seem to have a version."""
-    tr = db.create_transaction()
-    tr[k("a")] = b"1"
-    tr.commit().wait()
-    tr.reset()
-    assert tr.get_committed_version() == -1
-
-
 def test_reset_begins_the_timeout_of_the_database_anew():
     clock = ManualClock()
     with open_private(clock) as db:
