@@ -64,6 +64,21 @@ def echo(crew: Combiner, calls: list[Call]) -> None:
     crew.deal([call.payload for call in calls], to_all=True)
 
 
+def interrupted_after(wait: Callable[[threading.Event], object]) -> RealRuntime:
+    """A runtime in which each wait for an event is `wait`, and ends with an interrupt."""
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002  # that of an event
+            wait(self)
+            raise KeyboardInterrupt
+
+    class Interrupting(RealRuntime):
+        def event(self) -> threading.Event:
+            return Interrupted()
+
+    return Interrupting()
+
+
 def test_calls_that_come_while_a_leader_works_share_its_do() -> None:
     together = Together(echo)
     together.start(0)
@@ -256,15 +271,6 @@ def test_a_call_that_left_while_claimed_is_not_claimed_again() -> None:
     """Its answer would have no caller, and its thread would lead no other call."""
     is_claimed = threading.Event()
 
-    class Interrupted(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002  # that of an event
-            is_claimed.wait(PATIENCE_S)
-            raise KeyboardInterrupt
-
-    class Interrupting(RealRuntime):
-        def event(self) -> threading.Event:
-            return Interrupted()
-
     def follow() -> None:
         with pytest.raises(KeyboardInterrupt):
             combiner.call("interrupted")
@@ -279,7 +285,10 @@ def test_a_call_that_left_while_claimed_is_not_claimed_again() -> None:
         crew.deal([1], to_all=True)
 
     claims: list[list[str]] = []
-    combiner, follower = Combiner(Interrupting(), work), threading.Thread(target=follow)
+    combiner, follower = (
+        Combiner(interrupted_after(lambda _: is_claimed.wait(PATIENCE_S)), work),
+        threading.Thread(target=follow),
+    )
     combiner.call("leader")
     assert claims == [["leader", "interrupted"], ["leader"]]
 

@@ -11,7 +11,7 @@ from fdbqueue import limits
 from fdbqueue.calls.combine import Call, CallState, Combiner
 from fdbqueue.runtime import RealRuntime
 from tests.support import PATIENCE_S, ManualClock
-from tests.test_combine import Together, echo, wait_for_pending
+from tests.test_combine import Together, echo, interrupted_after, wait_for_pending
 
 
 def payloads(calls: Sequence[Call]) -> list[Any]:
@@ -82,15 +82,6 @@ def test_a_leader_past_its_time_stays_with_its_claim() -> None:
 def test_a_follower_interrupted_with_the_lead_passes_it_on() -> None:
     """It has got the lead, and has not woken yet. Later calls would wait for a leader for ever."""
 
-    class Interrupted(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002  # that of an event
-            super().wait(PATIENCE_S)
-            raise KeyboardInterrupt
-
-    class Interrupting(RealRuntime):
-        def event(self) -> threading.Event:
-            return Interrupted()
-
     def follow() -> None:
         with pytest.raises(KeyboardInterrupt):
             combiner.call("interrupted")
@@ -104,7 +95,10 @@ def test_a_follower_interrupted_with_the_lead_passes_it_on() -> None:
         echo(crew, calls)
 
     served: list[str] = []
-    combiner, follower = Combiner(Interrupting(), work), threading.Thread(target=follow)
+    combiner, follower = (
+        Combiner(interrupted_after(lambda event: threading.Event.wait(event, PATIENCE_S)), work),
+        threading.Thread(target=follow),
+    )
     combiner.call("first")
     follower.join(PATIENCE_S)
     next_call = threading.Thread(target=combiner.call, args=("next",), daemon=True)
@@ -116,15 +110,6 @@ def test_a_follower_interrupted_with_the_lead_passes_it_on() -> None:
 def test_a_call_that_left_while_claimed_is_not_pending_again() -> None:
     """It would get the lead and never work, so all later calls would wait for ever."""
     is_claimed = threading.Event()
-
-    class Interrupted(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002  # that of an event
-            is_claimed.wait(PATIENCE_S)
-            raise KeyboardInterrupt
-
-    class Interrupting(RealRuntime):
-        def event(self) -> threading.Event:
-            return Interrupted()
 
     def follow() -> None:
         with pytest.raises(KeyboardInterrupt):
@@ -141,7 +126,10 @@ def test_a_call_that_left_while_claimed_is_not_pending_again() -> None:
         crew.deal([1], to_all=False)
 
     claims: list[list[str]] = []
-    combiner, follower = Combiner(Interrupting(), work), threading.Thread(target=follow)
+    combiner, follower = (
+        Combiner(interrupted_after(lambda _: is_claimed.wait(PATIENCE_S)), work),
+        threading.Thread(target=follow),
+    )
     combiner.call("first")
     next_call = threading.Thread(target=combiner.call, args=("next",), daemon=True)
     next_call.start()

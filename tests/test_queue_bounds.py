@@ -171,7 +171,7 @@ def test_a_request_is_for_no_more_items_than_one_serving(
     monkeypatch.setattr(limits, "SERVE_MAX", 3)
     queue = Queue(space[0], root=space[1])
     queue.enqueue_many(db, range(9))
-    takes = queue._calls_of(db)._narrow  # type: ignore[attr-defined]
+    takes = queue._calls_of(db)._narrow  # type: ignore[attr-defined]  # as there is no line of partitions
     takes._memory.note(Turn(Outcome.SERVED, ["a"], crowd=limits.CROWD_MIN))
     assert queue.dequeue_many(db, 9) == [0, 1, 2]
 

@@ -20,13 +20,12 @@ from typing import TypeVar
 
 from fdbqueue.calls.once import run_once
 from fdbqueue.database import Database, run
-from fdbqueue.element_errors import DamagedElement
 from fdbqueue.elements.base import ElementBase
 from fdbqueue.elements.folder import CannotMove, Folder
 from fdbqueue.elements.keys import FOLDER_BYTES
 from fdbqueue.elements.names import is_name
 from fdbqueue.elements.store import payload_of
-from fdbqueue.errors import PayloadTooLarge, QueueLockError
+from fdbqueue.errors import DamagedElement, PayloadTooLarge, QueueLockError
 from fdbqueue.seam import Transaction
 
 T = TypeVar("T")

@@ -23,9 +23,11 @@ class Beaten:
 
     def __init__(self, db, queue, space, count, timeout_s=None):
         self.db, self.queue, self.space = db, queue, space
-        chores = lambda: db.runtime.monotonic() + PATIENCE_S  # noqa: E731
-        self.heartbeat = Heartbeat(db, Silence(db.runtime), timeout_s, print, chores)
+        self.heartbeat = Heartbeat(db, Silence(db.runtime), timeout_s, print, self.chores)
         self.holds = self.take(count)
+
+    def chores(self):
+        return self.db.runtime.monotonic() + PATIENCE_S
 
     def take(self, count):
         session = Session(self.db, root=self.space)
@@ -155,8 +157,10 @@ def test_a_verb_that_could_not_commit_is_no_outcome(db, queue, space):
         queue.delete(db, task.id)
         hang.wait(PATIENCE_S)
 
+    def note(event):
+        told.append(event.name)
+
     queue.put(db, "x")
-    note = lambda event: told.append(event.name)  # noqa: E731
     hooks = Hooks(succeeded=note, retried=note, buried=note, lease_lost=note)
     settings = {"threads": 1, "timeout_s": 0.1, "transactional": True, "hooks": hooks, "root": space}
     Worker(db, queue, handler, **settings).run(until_empty=True)

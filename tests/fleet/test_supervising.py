@@ -139,8 +139,10 @@ def test_a_process_that_worked_is_replaced_soon(watched: Watched) -> None:
     assert pauses[10] <= 2
 
 
-@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "too fast to be seen"])
-def test_a_recycled_process_is_replaced_once(watched: Watched, is_seen: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_seen", "status"), [(True, 0), (False, 0), (True, 1)], ids=["seen", "too fast to be seen", "dies"]
+)
+def test_a_recycled_process_is_replaced_once(watched: Watched, is_seen: bool, status: int) -> None:
     """The next one starts while it finishes its tasks."""
 
     def recycle(fleet: Fleet, second: int) -> None:
@@ -148,8 +150,9 @@ def test_a_recycled_process_is_replaced_once(watched: Watched, is_seen: bool) ->
         if second == 1 and is_seen:
             first.report = Report("retiring", retired=True)
         elif second == 5:
-            first.report = Report("ended", retired=True)
-            first.status_at_end = 0
+            if not status:
+                first.report = Report("ended", retired=True)
+            first.status_at_end = status
         elif second == 9:
             fleet.stop()
             last.status_at_end = 0
@@ -298,22 +301,6 @@ def test_starts_that_fail_are_further_and_further_apart(watched: Watched) -> Non
     assert len(pauses) == 10
     assert pauses[0] <= 1
     assert pauses[-1] > 10
-
-
-def test_a_recycled_process_that_dies_is_not_replaced_again(watched: Watched) -> None:
-    def recycle(fleet: Fleet, second: int) -> None:
-        first, last = watched.processes[0], watched.processes[-1]
-        if second == 1:
-            first.report = Report("retiring", retired=True)
-        elif second == 5:
-            first.status_at_end = 1
-        elif second == 9:
-            fleet.stop()
-            last.status_at_end = 0
-
-    fleet = watched.run(recycle)
-    assert len(watched.processes) == 2
-    assert (fleet.status().recycled, fleet.status().restarts) == (1, 0)
 
 
 def test_a_fleet_that_fails_leaves_no_recycled_process(watched: Watched) -> None:

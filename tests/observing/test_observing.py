@@ -53,10 +53,10 @@ class Failing(Observer):
 
 
 class FailingAtTheEnd(Observer, Watcher):
-    def call(self, call):  # noqa: ARG002
+    def call(self, call):  # noqa: ARG002  # that of an observer
         return self.ended
 
-    def attempt(self, attempt):  # noqa: ARG002
+    def attempt(self, attempt):  # noqa: ARG002  # that of an observer
         return self
 
     def ended(self, seen):
@@ -239,7 +239,7 @@ def test_an_observer_hears_of_a_leaving_in_spite_of_others(db, space, queue, mon
     left = []
 
     class Leaving(Observer, Watcher):
-        def attempt(self, attempt):  # noqa: ARG002
+        def attempt(self, attempt):  # noqa: ARG002  # that of an observer
             return self
 
         def left(self):

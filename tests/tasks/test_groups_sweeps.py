@@ -1,6 +1,7 @@
 """Sweeps of groups: by any process, beside other changes, and around queues that a process cannot read."""
 
 import threading
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ from fdbqueue.records.keys import id_bytes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks.calls import calls_of
+from fdbqueue.testing.workloads.paired_world import pages
 from fdbqueue.waiters import Waiter
 from tests.queue_support import FATES, faulty
 from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
@@ -173,13 +175,8 @@ def test_a_list_goes_on_behind_an_unreadable_group(b: PartitionsBench) -> None:
     ids, keys = sorted(made(b).id for _ in range(3)), RootKeys(b.root)
     b.db[keys.group(bytes.fromhex(ids[0]))] = b"damaged"
     b.db[keys.groups.start + b"\x01\xff"] = b"no group's"
-    found, after = list[str](), None
-    while True:
-        page = fdbqueue.list_groups(b.db, 1, after, root=b.root)
-        found += [one.id for one in page]
-        if (after := page.next) is None:
-            break
-    assert found == ids[1:]
+    found = pages(partial(fdbqueue.list_groups, b.db, 1, root=b.root))
+    assert [one.id for one in found] == ids[1:]
 
 
 def test_a_redriven_member_counts_once_beside_a_truncate(b: PartitionsBench) -> None:

@@ -253,7 +253,7 @@ def test_a_read_that_is_too_old_is_no_trouble_of_a_queue(
 ) -> None:
     """It is tried again, as in any transaction."""
     b, queue, due = bench(), Broken("none", KeyError()), FailsOnce(FDBError(TOO_OLD))
-    queue.ask_next_due = lambda _: due  # type: ignore[assignment, method-assign, return-value]
+    queue.ask_next_due = lambda _: due  # type: ignore[assignment, method-assign, return-value]  # a stand-in
     keeper(b.db).look_after(queue)
     keeper(b.db).tick()
     due.wait_for(2)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Limit, TaskQueue, limits, verify
+from fdbqueue import Database, Limit, Task, TaskQueue, limits, verify
 from fdbqueue.database import run
 from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.parking.settling import Settling
@@ -231,11 +231,8 @@ def test_two_slots_given_back_together_let_a_task_start(keyed: Bench) -> None:
     assert keyed.taken_data() == [0]
 
 
-def test_a_sweep_that_parks_lanes_conflicts_with_an_end(
-    keyed: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The end has met no parked lane, so it opens none."""
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+def parking(keyed: Bench) -> tuple[TaskQueue, Task, Any]:
+    """Another queue with a task of the key, a take that holds its slot, and a sweep that parks its lane."""
     other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
     keyed.put("x", limits={TENANT: "a"})
     other.put(keyed.db, "y", limits={TENANT: "a"})
@@ -243,6 +240,15 @@ def test_a_sweep_that_parks_lanes_conflicts_with_an_end(
     root, now_us = RootKeys(DEFAULT_ROOT).prefix, keyed.db.runtime.now_us()
     sweep = begin(keyed.db)
     assert Settling(root, LimitKeys(root, TENANT)).ask(sweep, now_us)()
+    return other, task, sweep
+
+
+def test_a_sweep_that_parks_lanes_conflicts_with_an_end(
+    keyed: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end has met no parked lane, so it opens none."""
+    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    other, task, sweep = parking(keyed)
     keyed.queue.ack(keyed.db, task)
     assert commit_code(sweep) == NOT_COMMITTED
     assert other.take(keyed.db, session=keyed.session) is not None
@@ -444,13 +450,7 @@ def test_a_sweep_that_parks_lanes_conflicts_with_a_change(
 ) -> None:
     """The walk of the change is over then, and nothing else would open the lane."""
     monkeypatch.setattr(limits, "LANES_TURNED", 1)
-    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
-    keyed.put("x", limits={TENANT: "a"})
-    other.put(keyed.db, "y", limits={TENANT: "a"})
-    keyed.take()  # parks one of the two lanes, and leaves the other one to the next sweep
-    root, now_us = RootKeys(DEFAULT_ROOT).prefix, keyed.db.runtime.now_us()
-    sweep = begin(keyed.db)
-    assert Settling(root, LimitKeys(root, TENANT)).ask(sweep, now_us)()
+    other, _, sweep = parking(keyed)
     Limit.set(keyed.db, TENANT, slots=2, per_key=True)
     for _ in range(3):
         keyed.sweep()
