@@ -269,3 +269,21 @@ def test_a_task_that_is_not_buried_has_no_class(grave: Grave) -> None:
     assert task.state == TaskState.TAKEN
     grave.queue.ack(grave.db, task)
     assert list(grave.db.get_range(keys.classed.start, keys.classed.stop)) == []
+
+
+def test_a_class_shows_the_last_failure_of_its_first_task(grave: Grave) -> None:
+    id_ = grave.bury("A", "first")
+    grave.letters.kick(grave.db, id_)
+    grave.queue.bury(grave.db, id_, failure=Failure("A", "second"))
+    grave.bury("A", "of another")
+    [found] = grave.letters.classes(grave.db)
+    assert found.failure is not None
+    assert (found.first, found.failure.message) == (id_, "second")
+
+
+def test_no_more_classes_are_told_than_asked_for(grave: Grave, monkeypatch) -> None:
+    """Classes beyond those that are read have a line of their own, if there is room."""
+    monkeypatch.setattr(limits, "CLASSES_READ_MAX", 2)
+    grave.bury_each("A", "A", "B", "C")
+    told = [[found.error for found in grave.letters.classes(grave.db, limit)] for limit in (2, 3)]
+    assert told == [["A", "B"], ["A", "B", None]]

@@ -1,6 +1,8 @@
 """Tasks that a redrive puts into another queue."""
 
-from fdbqueue import Failure, TaskQueue
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import Database, Failure, Limit, TaskQueue, limits
 from fdbqueue.records.keys import id_bytes
 from tests.dead.conftest import Grave
 
@@ -19,3 +21,24 @@ def test_each_task_brings_its_own_failures_behind_one_that_stays(grave: Grave) -
         into.bury(db, task, failure=Failure("B"))
     assert told == [["of 1"], ["of 2"]]
     assert grave.listed() == [lost]
+
+
+def test_a_task_names_no_limit_that_the_other_queue_lacks(db: Database, space: Subspace) -> None:
+    for name in ("api", "tenant"):
+        Limit.set(db, name, slots=1, per_key=name == "tenant", root=space)
+    grave = Grave(db, space, task_limits=["api", "tenant"])
+    into = TaskQueue.create(db, "other", root=space, task_limits=["api"])
+    grave.bury(limits={"api": None, "tenant": "a"})
+    grave.letters.begin_redrive(db, into="other", rate_per_s=1e6)
+    assert grave.letters.run_redrive(db).moved == 1
+    task = into.take(db, 0)
+    assert task is not None
+    assert dict(task.limits) == {"api": None}
+
+
+def test_a_step_into_a_full_queue_tells_when_to_look_again(grave: Grave) -> None:
+    TaskQueue.create(grave.db, "other", "limfifottl", capacity=1, root=grave.root).put(grave.db, 1)
+    grave.bury()
+    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=1e6)
+    step = grave.letters.step_redrive(grave.db)
+    assert (step.is_full, step.wait_s) == (True, limits.REDRIVE_LOOK_S)

@@ -1,8 +1,10 @@
 """Values of all partitions are set aside in one place."""
 
+import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Overview, Session, TaskQueue, verify
+from fdbqueue.errors import PayloadMismatch
 from fdbqueue.records.keys import id_bytes, sound_record
 from tests.partitions.support import PARTITIONS, key_in
 
@@ -73,3 +75,15 @@ def test_a_moved_task_that_is_set_aside_frees_its_task_key(db: Database, space: 
         assert queue.take(db, 0, session=session).data == "good"
     assert queue.unreadable(db) == 1
     assert verify(db, "q", root=space).findings == ()
+
+
+def test_a_take_tells_of_a_task_of_another_type_in_any_partition(db: Database, space: Subspace) -> None:
+    plain = TaskQueue.create(db, "q", "utube", root=space, partitions=PARTITIONS)
+    typed = TaskQueue.create(
+        db, "q", "utube", root=space, partitions=PARTITIONS, if_not_exists=True, type=int
+    )
+    plain.put(db, "no number", key=key_in(2))
+    with Session(db, ttr=600, root=space) as session:
+        with pytest.raises(PayloadMismatch):
+            typed.take(db, 0, session=session)
+        assert plain.take(db, 0, session=session) is not None

@@ -12,7 +12,11 @@ from fdbqueue.database import run
 from fdbqueue.errors import QueueDropped, RepartitionNotCommitted
 from fdbqueue.line.decision import Look, Reason
 from fdbqueue.line.taking import Takes
+from fdbqueue.partitions.current import PartitionGone
 from fdbqueue.registry.registry import Registry
+from fdbqueue.root_keys import RootKeys
+from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.tasks.calls import calls_of
 from tests.queue_support import registered
 from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code
 
@@ -131,6 +135,16 @@ def test_a_partition_that_ends_leaves_no_key(db: Database, space: Subspace) -> N
     assert len(queue.partitions(db)) == 1
     assert verify(db, queue, root=space).findings == ()
     assert queue.peek(db, "nothing") == "nothing"
+
+
+def test_no_request_joins_the_first_partition_behind_the_plan(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "fifo", root=space, partitions=3)
+    line = calls_of(db, queue._shape).parts.source(2).line
+    queue.repartition(db, 2)
+    while len(queue.partitions(db)) > 2:
+        keeper_of(db, RootKeys(space)).tick()
+    with pytest.raises(PartitionGone):
+        run(db, lambda tr: line.register(tr, b"late", 1, b"", db.runtime.now_us()))
 
 
 def test_a_wait_that_follows_a_repartition_keeps_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:

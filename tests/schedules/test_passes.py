@@ -376,3 +376,33 @@ def test_a_verb_beside_a_firing_conflicts(bench: ScheduleBench, verb: str) -> No
         getattr(schedule, verb)(tr)
     assert bench.pass_after(0) == 1
     assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_headers_leave_room_for_the_due_time(bench: ScheduleBench) -> None:
+    """The tasks have it as a header, too: they would be refused at each due time."""
+    with pytest.raises(InvalidArgument, match="headers"):
+        bench.create(headers={"a": "x" * 950})
+    bench.create(headers={"a": "x" * 900})
+    assert bench.pass_after(HOUR_S) == 1
+
+
+def test_the_error_of_a_schedule_is_stored_in_short(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("x" * 200_000)
+
+    bench.create()
+    monkeypatch.setattr(firing, "put_for", fail)
+    assert bench.pass_after(HOUR_S) == 0
+    error = bench.status().error
+    assert error is not None
+    assert error.startswith("ValueError: xxx")
+    assert len(error) <= limits.SCHEDULE_ERROR_LENGTH_MAX
+
+
+def test_data_of_exactly_the_bound_are_put(bench: ScheduleBench) -> None:
+    data = "x" * (limits.SCHEDULE_DATA_BYTES_MAX - len('""'))
+    bench.create(data=data)
+    assert bench.pass_after(HOUR_S) == 1
+    assert bench.data() == [data]

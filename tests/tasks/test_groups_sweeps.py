@@ -371,3 +371,60 @@ def test_a_sweep_that_did_not_see_a_call_conflicts(b: PartitionsBench, call: str
     assert commit_code(clearing) == NOT_COMMITTED
     settle(b)
     assert of.progress(b.db).ended is not None
+
+
+def test_a_group_that_cannot_end_holds_up_no_other(b: PartitionsBench) -> None:
+    """Sweeps find the other one behind it."""
+    odd, then = queue_of(b, "odd"), queue_of(b, "then")
+    held = made(b, odd)
+    while (other := made(b, then)).id < held.id:
+        pass
+    for of in (held, other):
+        of.close(b.db)
+    with Unreadable(b, "odd"):
+        settle(b)
+        assert (held.progress(b.db).ended, ready(b, then)) == (None, ["then"])
+
+
+def test_two_sweeps_count_a_lost_member_off_once(b: PartitionsBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both see a full page, so neither is the last one."""
+    groups = [made(b) for _ in range(3)]
+    for of in groups:
+        of.put(b.db, b.queue, 1)
+    b.queue.truncate(b.db)
+    monkeypatch.setattr(limits, "VERB_BATCH", 1)
+    sweeps = [b.db.create_transaction() for _ in range(2)]
+    for tr in sweeps:
+        assert Settling(b.db, RootKeys(b.root)).tidy(tr)
+    sweeps[0].commit().wait()
+    assert commit_code(sweeps[1]) == NOT_COMMITTED
+
+
+def test_a_cancel_does_not_cancel_an_expired_member(b: PartitionsBench) -> None:
+    of = made(b)
+    of.put_many(b.db, b.queue, [1, 2], ttl=5)
+    of.put(b.db, b.queue, 3)
+    b.clock.advance(6)
+    of.cancel(b.db)
+    settle(b)
+    assert b.queue.statistics(b.db)["ends"]["cancelled"] == 1
+    assert of.progress(b.db).left == 0
+
+
+def test_an_ended_group_is_kept_from_its_end_on(b: PartitionsBench) -> None:
+    of = made(b, retain_s=10)
+    b.clock.advance(11)
+    of.close(b.db)
+    settle(b)
+    b.clock.advance(9)
+    settle(b)
+    assert of.progress(b.db).ended is not None
+
+
+def test_a_group_may_be_kept_for_longer_than_a_life(b: PartitionsBench) -> None:
+    of = made(b, retain_s=1e30)
+    of.close(b.db)
+    settle(b)
+    b.clock.advance(1e9)
+    settle(b)
+    assert of.progress(b.db).ended is not None

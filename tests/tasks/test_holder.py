@@ -10,8 +10,11 @@ from fdb import tuple as layer
 
 from fdbqueue import Database, HolderProcess, Session
 from fdbqueue.errors import TaskNotFound
+from fdbqueue.key_layout import LAYOUT, LAYOUT_BEFORE
 from fdbqueue.records.keys import Record, id_bytes, record_of
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.sessions.holder import layouts_in
+from fdbqueue.sessions.openers import row
 from tests.support import begin, commit_code
 from tests.tasks.support import Bench
 
@@ -152,3 +155,12 @@ def test_a_record_of_an_earlier_commit_can_be_read(bench: MakeBench) -> None:
     until_then = Record.__struct_fields__.index("taken_us")
     earlier = record_of(msgspec.msgpack.encode(msgspec.msgpack.decode(value)[:until_then]))
     assert earlier == msgspec.structs.replace(record_of(value), taken_us=0)
+
+
+def test_an_opener_at_its_deadline_tells_no_layout() -> None:
+    """It is dead by then. A session without a live opener counts as one of an earlier release."""
+    record, now_us = layer.pack((b"owner", "name", 10)), 1_000
+    live, over = (row(now_us + more, ("host", 7, LAYOUT)) for more in (1, 0))
+    assert layouts_in(record, [over, live], now_us) == [LAYOUT]
+    assert layouts_in(record, [over], now_us) == [LAYOUT_BEFORE]
+    assert layouts_in(record, [], now_us) == [LAYOUT_BEFORE]

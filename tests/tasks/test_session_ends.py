@@ -6,19 +6,25 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Session
+from fdbqueue import Database, Session, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.embedded import FDBError
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.sessions import keeper as keeper_module
 from fdbqueue.sessions import own as owning
 from fdbqueue.sessions.ending import end_the_dead
+from fdbqueue.sessions.keeper import Keeper
 from fdbqueue.sessions.own import own_session_of
 from tests.support import PATIENCE_S, TIMED_OUT
-from tests.tasks.support import Bench
+from tests.tasks.support import Bench, keeper
 
 MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
+
+
+def give_up(*_: object) -> None:
+    raise FDBError(TIMED_OUT)
 
 
 @pytest.mark.parametrize("timeout_s", [-1, float("nan"), "1"])
@@ -41,9 +47,6 @@ def test_a_close_goes_on_behind_a_session_it_cannot_end(
     b = bench()
     process = Database(b.db.engine, b.clock)
     sessions = [Session(process) for _ in range(3)]
-
-    def give_up(_: object) -> None:
-        raise FDBError(TIMED_OUT)
 
     monkeypatch.setattr(sessions[0], "end_within", give_up)
     process.close()
@@ -81,3 +84,99 @@ def test_two_first_takes_at_once_open_one_session(bench: MakeBench, monkeypatch:
     first = own.get()
     second.join(PATIENCE_S)
     assert found == [first]
+
+
+class Noted:
+    name = "a noted chore"
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def do(self, _: object) -> None:
+        self.done += 1
+
+
+class Slow:
+    """A queue that the database is too slow for."""
+
+    name = "slow"
+
+    def guard(self, _: object) -> Callable[[], None]:
+        return lambda: None
+
+    def ask_next_due(self, _: object) -> Callable[[], int]:
+        return lambda: 0
+
+    def tidy(self, _: object) -> bool:
+        raise FDBError(TIMED_OUT)
+
+
+def test_a_slow_queue_keeps_no_dead_session(bench: MakeBench) -> None:
+    b, slow, chore = bench(), Slow(), Noted()
+    b.put(1)
+    b.queue.take(b.db, 0, session=Session(b.db, ttr=5))
+    b.clock.advance(6)
+    other = Keeper(Database(b.db.engine, b.clock), KEYS)
+    other._chores = [chore]
+    other.look_after(slow)
+    with pytest.raises(FDBError):
+        other.tick()
+    assert (b.counts("ready", "taken"), chore.done) == ((1, 0), 1)
+
+
+def test_an_end_that_fails_stops_no_chore(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    b, chore = bench(), Noted()
+    keeper(b.db)._chores = [chore]
+    monkeypatch.setattr(keeper_module, "end_the_dead", give_up)
+    with pytest.raises(FDBError):
+        keeper(b.db).tick()
+    assert chore.done == 1
+
+
+def test_a_heartbeat_without_an_answer_stops_no_other(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = bench()
+    away, own = Session(b.db, ttr=10), Session(b.db, ttr=10)
+    monkeypatch.setattr(away, "beat_if_due", give_up)
+    b.clock.advance(6)
+    with pytest.raises(FDBError):
+        keeper(b.db).tick()
+    b.clock.advance(6)
+    end_the_dead(Database(b.db.engine, b.clock), KEYS)
+    run(b.db, lambda tr: own.ask(tr)())
+
+
+def test_a_keeper_sweeps_more_queues_than_one_look_reads(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "QUEUES_PER_TRANSACTION", 1)
+    b = bench("fifottl")
+    queues = [b.queue, *(TaskQueue.create(b.db, name, "fifottl") for name in ("second", "third"))]
+    for queue in queues:
+        queue.put(b.db, 1, delay=1)
+    b.clock.advance(2)
+    b.sweep()
+    assert [queue.statistics(b.db)["tasks"]["ready"] for queue in queues] == [1, 1, 1]
+
+
+def test_a_drop_by_another_process_ends_no_sweep_of_others(bench: MakeBench) -> None:
+    b = bench("fifottl")
+    b.put(1, delay=3)
+    dropped, other = TaskQueue.create(b.db, "dropped", "fifottl"), Database(b.db.engine, b.clock)
+    assert dropped.take(b.db, 0) is None
+    TaskQueue.open(other, "dropped").drop(other)
+    b.sweep()
+    b.clock.advance(4)
+    b.sweep()
+    assert b.counts("ready", "delayed") == (1, 0)
+
+
+def test_a_heartbeat_mends_a_damaged_record(bench: MakeBench) -> None:
+    """Else the end of the session would not know its name, and would leave it."""
+    b = bench()
+    session = Session(b.db, name="worker", ttr=10)
+    b.db[KEYS.session(session.id)] = b"damaged"
+    session.beat()
+    session.end()
+    assert b.db[KEYS.session_named("worker")] is None

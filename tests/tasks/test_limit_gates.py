@@ -1,0 +1,120 @@
+"""Limits in one look at ready tasks: a take starts no more tasks than all of them let through."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Database, Limit, Session, TaskQueue, Why, limits
+from tests.support import NOT_COMMITTED, begin, commit_code
+from tests.tasks.support import LONG_S, Bench, StillClock
+
+TENANT, CALLS, WHOLE = "tenant", "calls", "whole"
+
+
+@pytest.fixture
+def keyed(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+    """A bench of a queue with tasks that name limits, two of them with keys."""
+
+    def make(slots: int = 2, burst: int = 2, **options: Any) -> Bench:
+        Limit.set(still_db, TENANT, slots=slots, per_key=True)
+        Limit.set(still_db, CALLS, rate=1, per=10, burst=burst, per_key=True)
+        Limit.set(still_db, WHOLE, slots=4)
+        return Bench(still_db, clock, "fifottl", task_limits=[TENANT, CALLS, WHOLE], **options)
+
+    return make
+
+
+def test_a_take_starts_a_bounded_number_of_tasks(
+    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start under a limit writes a holder, and a transaction has a bound."""
+    monkeypatch.setattr(limits, "BATCH_HOLDERS_BYTES_MAX", 1)
+    b = keyed()
+    for number in range(3):
+        b.put(number, limits=[WHOLE])
+    assert len(b.queue.take_many(b.db, 3, session=b.session)) == 1
+    assert b.taken_data() == [1, 2]
+
+
+def test_a_task_with_a_long_key_counts_as_several_starts(
+    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start writes its key several times, and a transaction has a bound."""
+    monkeypatch.setattr(limits, "BATCH_HOLDERS_BYTES_MAX", 20 * limits.QUEUE_NAME_BYTES_MAX)
+    b, found = keyed(), []
+    for few_bytes in (1, limits.KEY_BYTES_OF_A_START):
+        b.queue.put_many(b.db, range(20), limits={TENANT: "a" * few_bytes})
+        Limit.set(b.db, TENANT, slots=99, per_key=True)
+        found.append(len(b.queue.take_many(b.db, 20, session=b.session)))
+        b.queue.truncate(b.db)
+    assert 2 <= found[0] < 20
+    assert found[1] == found[0] // 2
+
+
+def test_a_batch_under_a_limit_that_ignores_its_key_counts(keyed: Callable[..., Bench]) -> None:
+    """A look that lets more tasks through conflicts with itself, in each attempt."""
+    b = keyed()
+    for number in range(6):
+        b.put(number, limits={WHOLE: "a"})
+    tr = begin(b.db)
+    assert len(b.queue.take_many(tr, 6, session=b.session)) == 4
+    assert commit_code(tr) == 0
+
+
+def test_two_starts_with_tokens_of_one_key_conflict(keyed: Callable[..., Bench]) -> None:
+    """Each leaves a token, and stores the time of the bucket."""
+    b = keyed(burst=3)
+    other = TaskQueue.create(b.db, "other", "fifottl", task_limits=[CALLS])
+    for queue in (b.queue, other):
+        queue.put(b.db, "x", limits={CALLS: "a"})
+    together = [begin(b.db) for _ in "ab"]
+    for queue, tr in zip((b.queue, other), together, strict=True):
+        assert queue.take(tr, session=b.session) is not None
+    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
+    assert Limit.open_key(b.db, CALLS, "a").free == 2
+
+
+def test_two_starts_with_the_last_token_conflict(still_db: Database) -> None:
+    Limit.set(still_db, "rate", rate=1, per=10, burst=1)
+    queues = [TaskQueue.create(still_db, name, limits=["rate"]) for name in "ab"]
+    session = Session(still_db, ttr=LONG_S)
+    for queue in queues:
+        queue.put(still_db, "x")
+    together = [begin(still_db) for _ in queues]
+    for queue, tr in zip(queues, together, strict=True):
+        assert queue.take(tr, session=session) is not None
+    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
+
+
+def test_an_explanation_tells_a_limit_named_without_the_key(keyed: Callable[..., Bench]) -> None:
+    """The task names another limit with a key, and under that one it may start."""
+    b = keyed()
+    Limit.set(b.db, CALLS, rate=1, per=10, burst=2, per_key=True)
+    for number in range(3):
+        b.put(number, limits={TENANT: f"k{number}", CALLS: None})
+    assert len(b.taken_data()) == 2
+    [waits] = b.queue.tasks(b.db, "r", 9)
+    found = b.queue.explain(b.db, waits)
+    assert found.reasons[0].why == Why.LIMIT_REACHED
+    assert [(one.name, one.key) for one in found.reached] == [(CALLS, None)]
+
+
+def test_the_delete_of_a_limit_conflicts_with_a_new_queue(keyed: Callable[..., Bench]) -> None:
+    """A queue names limits that exist when it is created."""
+    b = keyed()
+    tr = begin(b.db)
+    TaskQueue.create(tr, "other", limits=[WHOLE])
+    Limit.delete(b.db, WHOLE)
+    assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_a_walk_keeps_the_slots_of_tasks_in_all_partitions(keyed: Callable[..., Bench]) -> None:
+    b = keyed(1, partitions=3)
+    for number in range(6):
+        b.put(number, limits={TENANT: number})
+    assert len(b.taken_data()) == 6
+    Limit.set(b.db, TENANT, slots=1, per_key=True)
+    for _ in range(3):
+        b.sweep()
+    assert Limit.open(b.db, TENANT).used == 6
