@@ -15,6 +15,7 @@ from fdbqueue.errors import InvalidArgument, LimitInUse, LimitNotFound
 from fdbqueue.limiting.bucket import Bucket
 from fdbqueue.limiting.holders import ask_holders
 from fdbqueue.limiting.key_looks import LimitKey, listed_keys, open_key, used_of
+from fdbqueue.limiting.key_state import number_of
 from fdbqueue.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes
 from fdbqueue.limiting.rule import Rule, checked_rule, rule_to_bytes
 from fdbqueue.limiting.state import State, ask, ask_by_snapshot, rely_on_all, ring
@@ -22,7 +23,7 @@ from fdbqueue.packed_key import key_bytes
 from fdbqueue.page import Page, checked_limit, place_bytes
 from fdbqueue.reached import LimitHolder
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.seam import DatabaseOrTransaction, Transaction
+from fdbqueue.seam import DatabaseOrTransaction, Range, Transaction
 
 T = TypeVar("T")
 
@@ -144,7 +145,7 @@ class Limit:
     def delete(cls, db: DatabaseOrTransaction, name: str, *, root: Any = DEFAULT_ROOT) -> None:
         """Remove a limit that no task holds a slot of. A queue that names it is then without that limit.
 
-        Reads: the limit.
+        Reads: the limit; a holder.
         Writes: clears the limit.
         Conflicts: takes and ends of tasks under the limit.
         Raises: LimitNotFound; LimitInUse while a task holds a slot.
@@ -290,10 +291,12 @@ def _listed(tr: Transaction, keys: RootKeys, after: bytes | None) -> "tuple[list
 def _delete(tr: Transaction, keys: LimitKeys) -> None:
     rely_on_all(tr, keys)
     row, asked, first, total = tr.get(keys.row), ask(tr, keys), _ask_first_key(tr, keys), tr.get(keys.total)
+    # By snapshot: each change of the holders changes the cells, too.
+    held = tr.snapshot.get_range(keys.holders.start, keys.holders.stop, limit=1)
     state = asked()
     if not row.present():
         raise LimitNotFound(name=keys.name)
-    used = 0 if state.rule is None else used_of(state, total.value)
+    used = used_of(state, total.value) if state.rule else _used_without_rule(state, total.value, held)
     if used:
         raise LimitInUse(name=keys.name, used=used)
     tr.clear(keys.row)
@@ -303,6 +306,13 @@ def _delete(tr: Transaction, keys: LimitKeys) -> None:
         tr.set(keys.walk, b"")
     else:
         tr.clear_range(keys.beside.start, keys.beside.stop)
+
+
+def _used_without_rule(state: State, total: bytes | None, held: Range) -> int:
+    """Number of slots in use of a limit with an unreadable rule. Its cells have slots if it has holders, and
+    may have tokens if not.
+    """
+    return number_of(total) + (sum(state.numbers) if held.to_list() else 0)
 
 
 def _limit_of(state: State, now_us: int, total: bytes | None, holders: Sequence[LimitHolder] = ()) -> Limit:

@@ -7,6 +7,7 @@ import pytest
 
 from fdbqueue import Database, Limit, Task, TaskQueue, limits, verify
 from fdbqueue.database import run
+from fdbqueue.errors import LimitInUse
 from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.parking.settling import Settling
 from fdbqueue.records.keys import id_bytes
@@ -361,6 +362,29 @@ def test_an_unreadable_limit_can_be_deleted(keyed: Bench) -> None:
     Limit.delete(keyed.db, TENANT)
     assert keyed.db[row] is None
     assert not verify(keyed.db).findings
+
+
+@pytest.mark.parametrize("key", ["a", None])
+def test_an_unreadable_limit_in_use_is_not_deleted(keyed: Bench, key: str | None) -> None:
+    """The ends of its tasks would take slots off, that a new limit of the name does not have."""
+    keyed.put("x", limits={TENANT: key})
+    task = keyed.take()
+    keyed.db[LimitKeys(RootKeys(DEFAULT_ROOT).prefix, TENANT).row] = b"damaged"
+    with pytest.raises(LimitInUse, match="1 task"):
+        Limit.delete(keyed.db, TENANT)
+    keyed.queue.ack(keyed.db, task)
+    Limit.delete(keyed.db, TENANT)
+    assert Limit.set(keyed.db, TENANT, slots=1, per_key=True).used == 0
+
+
+def test_an_unreadable_rate_can_be_deleted(rate: Callable[..., Bench]) -> None:
+    """Its cells have times of tokens, and no slots."""
+    b = rate(10, 100, 5)
+    b.put("x")
+    assert b.take() is not None
+    b.db[LimitKeys(RootKeys(DEFAULT_ROOT).prefix, CALLS).row] = b"damaged"
+    Limit.delete(b.db, CALLS)
+    assert Limit.set(b.db, CALLS, rate=1, per=10, burst=3).free == 3
 
 
 def test_a_set_tells_the_slots_in_use_of_all_keys(keyed: Bench) -> None:
