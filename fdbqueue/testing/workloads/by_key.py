@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
+from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.disciplines.fair import Fair
 from fdbqueue.disciplines.key_counts import KeyCounts
@@ -73,8 +74,8 @@ def rounds_wait(
     """Check that the n-th waiting item of a key waits for at most n + 1 items of any other key.
 
     - Each taker that was in its call at the put may take one more.
-    - An item does not count if it was taken within a slower call that took an item of this key: that call had
-      the turn.
+    - An item does not count if it was taken within a slower call that took an item of this key, or that lasted
+      for longer than a share is held: that call had the turn, and may have lost it since.
     - An item that a dead or stalled machine held waits again, ahead of the other items of its key.
     """
     fates = Fates(trace, (name,))
@@ -86,7 +87,7 @@ def rounds_wait(
         if put is None or not put.done:
             continue
         key, others, line = key_of(value), Counter[str](), 1
-        turns = [op for other, op in takes.items() if key_of(other) == key]
+        turns = [op for other, op in takes.items() if key_of(other) == key or _outlasts_its_share(op)]
         for other, op in takes.items():
             if key_of(other) != key:
                 in_turn = put.before(op) and op.before(taken)
@@ -97,6 +98,10 @@ def rounds_wait(
             late.setdefault(key, []).append(f"{value!r}, number {line} of its key, waited for {others}")
     if len(late) > returned:
         yield from chain.from_iterable(late.values())
+
+
+def _outlasts_its_share(op: Operation) -> bool:
+    return op.ended_s is not None and op.ended_s - op.began_s > limits.SHARE_HELD_S
 
 
 def _within(op: Operation, other: Operation) -> bool:
