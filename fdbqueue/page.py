@@ -1,7 +1,8 @@
 """Pages: a listing gives its rows a page at a time, each page with the place where the next one begins."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
 from fdbqueue import limits
 from fdbqueue.arguments import checked_count
@@ -21,6 +22,33 @@ class Page(list[T]):
     def __init__(self, rows: Iterable[T] = (), next_place: str | None = None) -> None:
         super().__init__(rows)
         self.next = next_place
+
+
+class HasNext(Protocol):
+    @property
+    def next(self) -> str | None: ...
+
+
+P = TypeVar("P", bound=HasNext)
+P_co = TypeVar("P_co", bound=HasNext, covariant=True)
+
+
+class Listing(Protocol[P_co]):
+    def __call__(self, *, after: str | None) -> P_co: ...
+
+
+def every_page(listing: Listing[P]) -> Iterator[P]:
+    """Read each page of a listing in turn, up to the last one."""
+    page = listing(after=None)
+    yield page
+    while page.next is not None:
+        page = listing(after=page.next)
+        yield page
+
+
+def every_row(listing: Listing[Page[T]]) -> Iterator[T]:
+    """Read the rows of all pages of a listing, a page at a time."""
+    return chain.from_iterable(every_page(listing))
 
 
 def checked_limit(limit: Any) -> int:

@@ -3,6 +3,7 @@
 import os
 from base64 import b64encode
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.elements.simple import SimpleElementQueue
+from fdbqueue.page import every_row
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.signals import Signals
@@ -80,13 +82,7 @@ def _queue(place: Place, database: Database, name: str) -> KeepsAside:
 
 
 def _entries(database: Database, queue: KeepsAside) -> Iterator[SetAside]:
-    after = None
-    while True:
-        page = queue.aside(database, limits.VERB_BATCH, after=after)
-        yield from page
-        after = page.next
-        if after is None:
-            return
+    return every_row(partial(queue.aside, database, limits.VERB_BATCH))
 
 
 def _listed(database: Database, queue: KeepsAside, count: int) -> Iterator[Row]:

@@ -9,7 +9,7 @@ from fdbqueue import limits
 from fdbqueue.arguments import checked_instance, checked_whole
 from fdbqueue.database import as_database
 from fdbqueue.errors import InvalidArgument
-from fdbqueue.pytest_plugin.pages import all_of
+from fdbqueue.page import every_row
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.seam import AnyDatabase
 from fdbqueue.task import Task, TaskState
@@ -71,12 +71,12 @@ def _there(queue: TaskQueue | Queue, states: tuple[TaskState, ...], db: AnyDatab
     if isinstance(queue, TaskQueue):
         database = queue._database if db is None else as_database(db)
         for state in states:
-            yield from all_of(partial(queue.tasks, database, state, limits.BATCH_ITEMS_MAX))
+            yield from every_row(partial(queue.tasks, database, state, limits.BATCH_ITEMS_MAX))
         return
     items = checked_instance("queue", queue, Queue)
     if db is None:
         raise InvalidArgument(name="db", wanted="the database of the items of a Queue", got=None)
-    yield from all_of(partial(items.items, as_database(db), limits.BATCH_ITEMS_MAX))
+    yield from every_row(partial(items.items, as_database(db), limits.BATCH_ITEMS_MAX))
 
 
 def _list_of(there: list[Any]) -> str:

@@ -19,7 +19,7 @@ from fdbqueue.fleet.outcomes import Verdict
 from fdbqueue.fleet.queues import Queues, opened
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.worker import Worker
-from fdbqueue.pytest_plugin.pages import all_of
+from fdbqueue.page import every_row
 from fdbqueue.pytest_plugin.shifted import ShiftedRuntime
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.task import TaskState
@@ -81,7 +81,7 @@ class Runner:
         return going
 
     def _dues(self, queue: TaskQueue) -> Iterable[float]:
-        delayed = all_of(partial(queue.tasks, self._database, TaskState.DELAYED, limits.BATCH_ITEMS_MAX))
+        delayed = every_row(partial(queue.tasks, self._database, TaskState.DELAYED, limits.BATCH_ITEMS_MAX))
         return [task.until for task in delayed if task.until is not None]
 
 

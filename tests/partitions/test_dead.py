@@ -1,10 +1,13 @@
 """Dead letters of a queue with partitions are those of all of them."""
 
+from functools import partial
+
 import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, DeadLetters, Failure, RedriveState, TaskQueue, limits
 from fdbqueue.errors import TooMuchForOneTransaction
+from fdbqueue.page import every_row
 from fdbqueue.transactional import transactional
 from tests.partitions.support import PARTITIONS, bury_in, key_in
 
@@ -28,13 +31,7 @@ def buried(db: Database, queue: TaskQueue) -> list[str]:
 
 
 def listed(letters: DeadLetters, db: Database, limit: int, **matching) -> list[str]:
-    found, after = list[str](), None
-    while True:
-        page = letters.tasks(db, limit, after=after, **matching)
-        found += [letter.task.id for letter in page]
-        after = page.next
-        if after is None:
-            return found
+    return [letter.task.id for letter in every_row(partial(letters.tasks, db, limit, **matching))]
 
 
 def counted(letters: DeadLetters, db: Database) -> dict[str | None, int]:

@@ -11,6 +11,7 @@ import fdbqueue
 from fdbqueue import Database, FairQueue, Queue, TaskQueue, limits
 from fdbqueue.database import run
 from fdbqueue.errors import InvalidArgument
+from fdbqueue.page import every_page
 from fdbqueue.tasks import tasks_of
 from fdbqueue.tasks.kinds import kind_named, kind_names
 from tests.tasks.support import LONG_S, Bench
@@ -75,16 +76,8 @@ def items(db: Database, space: Subspace) -> FairQueue:
     return queue
 
 
-def pages_of(list_page: Callable[[str | None], Any]) -> list[Any]:
-    """All pages of a listing."""
-    pages = [list_page(None)]
-    while pages[-1].next is not None:
-        pages.append(list_page(pages[-1].next))
-    return pages
-
-
 def test_a_page_of_large_tasks_is_bounded_in_bytes(db: Database, tasks: TaskQueue, reads: Reads) -> None:
-    pages = pages_of(lambda after: tasks.tasks(db, "r", 99, after=after))
+    pages = list(every_page(lambda after: tasks.tasks(db, "r", 99, after=after)))
     assert [len(page) for page in pages] == PAGES
     assert [len(sizes) for sizes in reads.sizes_bytes] == PAGES
     assert [task.data for page in pages for task in page] == [payload(n) for n in range(COUNT)]
@@ -92,7 +85,7 @@ def test_a_page_of_large_tasks_is_bounded_in_bytes(db: Database, tasks: TaskQueu
 
 @pytest.mark.commits_by_hand
 def test_a_transaction_lists_the_same_pages(db: Database, tasks: TaskQueue, reads: Reads) -> None:
-    pages = pages_of(lambda after: run(db, lambda tr: tasks.tasks(tr, "r", 99, after=after)))
+    pages = list(every_page(lambda after: run(db, lambda tr: tasks.tasks(tr, "r", 99, after=after))))
     assert [len(page) for page in pages] == PAGES
     assert max(sum(sizes) for sizes in reads.sizes_bytes) == 3 * LARGE_BYTES
 
@@ -102,14 +95,14 @@ def test_a_page_of_large_items_is_bounded_in_bytes(db: Database, space: Subspace
     queue = Queue(space)
     for number in range(COUNT):
         queue.enqueue(db, payload(number))
-    pages = pages_of(lambda after: queue.items(db, 99, after=after))
+    pages = list(every_page(lambda after: queue.items(db, 99, after=after)))
     assert [len(page) for page in pages] == PAGES
     assert list(chain(*pages)) == [payload(n) for n in range(COUNT)]
 
 
 @pytest.mark.commits_by_hand
 def test_a_snapshot_of_large_items_is_bounded_in_bytes(db: Database, items: FairQueue, reads: Reads) -> None:
-    pages = pages_of(lambda after: items.snapshot(db, after=after))
+    pages = list(every_page(lambda after: items.snapshot(db, after=after)))
     assert [len(sizes) for sizes in reads.sizes_bytes] == PAGES
     assert [item for page in pages for _, line in page.lines for item in line] == [
         payload(n) for n in range(COUNT)
@@ -121,7 +114,7 @@ def test_a_snapshot_of_large_items_is_bounded_in_bytes(db: Database, items: Fair
 def test_items_are_listed_in_pages(db: Database, space: Subspace, limit: int) -> None:
     queue = Queue(space)
     queue.enqueue_many(db, range(6))
-    pages = pages_of(lambda after: queue.items(db, limit, after=after))
+    pages = list(every_page(lambda after: queue.items(db, limit, after=after)))
     assert list(chain(*pages)) == list(range(6))
     assert max(map(len, pages)) == min(limit, 6)
 
@@ -130,7 +123,7 @@ def test_more_items_than_a_page_may_have_are_listed(db: Database, space: Subspac
     queue = Queue(space)
     for _ in range(2):
         queue.enqueue_many(db, range(limits.BATCH_ITEMS_MAX))
-    pages = pages_of(lambda after: queue.items(db, 10**9, after=after))
+    pages = list(every_page(lambda after: queue.items(db, 10**9, after=after)))
     assert [len(page) for page in pages] == [limits.BATCH_ITEMS_MAX] * 2
 
 
@@ -148,7 +141,7 @@ def test_every_task_of_every_state_and_kind_is_listed_once(bench: MakeBench, kin
     for id_ in waiting[25:35]:
         b.queue.bury(b.db, id_)
     for state, count in {"r": 35, "t": 9, "!": 10, "~": 6}.items():
-        pages = pages_of(lambda after, state=state: b.queue.tasks(b.db, state, limit, after=after))
+        pages = list(every_page(lambda after, state=state: b.queue.tasks(b.db, state, limit, after=after)))
         listed = [task.id for page in pages for task in page]
         assert sorted(listed) == [id_ for id_ in ids if b.state(id_) == state]
         assert len(listed) == count
@@ -167,10 +160,10 @@ def test_every_task_that_is_due_and_not_swept_is_listed_once(
     for _ in range(lapsed):
         b.take()
     b.clock.advance(70)
-    pages = pages_of(lambda after: b.queue.tasks(b.db, "r", limit, after=after))
+    pages = list(every_page(lambda after: b.queue.tasks(b.db, "r", limit, after=after)))
     assert sorted(task.id for page in pages for task in page) == ids
     for state in "t~":
-        pages = pages_of(lambda after, state=state: b.queue.tasks(b.db, state, limit, after=after))
+        pages = list(every_page(lambda after, state=state: b.queue.tasks(b.db, state, limit, after=after)))
         assert list(chain(*pages)) == []
 
 
@@ -184,7 +177,7 @@ def test_a_sweep_between_two_pages_loses_no_task_that_stays(
     b.clock.advance(20)
     first = b.queue.tasks(b.db, "r", 2)
     b.sweep()
-    rest = pages_of(lambda after: b.queue.tasks(b.db, "r", 2, after=after or first.next))
+    rest = list(every_page(lambda after: b.queue.tasks(b.db, "r", 2, after=after or first.next)))
     assert [task.id for page in [first, *rest] for task in page] == [*early, *late]
 
 
@@ -195,7 +188,7 @@ def test_a_snapshot_is_taken_in_pages(db: Database, space: Subspace) -> None:
     queue.get(db)
     whole = queue.snapshot(db)
     assert (whole, whole.next) == ((["b1", "c1"], [("a", ["a2"]), ("b", ["b2"])]), None)
-    pages = pages_of(lambda after: queue.snapshot(db, 2, after=after))
+    pages = list(every_page(lambda after: queue.snapshot(db, 2, after=after)))
     assert pages == [(["b1"], [("a", ["a2"])]), (["c1"], [("b", ["b2"])])]
 
 

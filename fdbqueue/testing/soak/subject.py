@@ -1,11 +1,10 @@
 """The interface of a subject: one kind of queue, the calls that clients make on it, and its rules."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from fdbqueue.database import Database
-from fdbqueue.page import Page
 from fdbqueue.testing.soak.client import Client
 from fdbqueue.testing.soak.evidence import Stored
 from fdbqueue.testing.soak.rules import Rule
@@ -73,16 +72,6 @@ class Subject(ABC):
         effects = dict(effects_in(db, self.setup.effects(self.name)))
         told = [*findings, *self.findings(db)]
         return Stored(effects, left, self.counters(db, left), self.totals(db), told)
-
-
-def pages(page_after: Callable[[str | None], Page[Any]]) -> list[Any]:
-    """The rows of all pages of a listing."""
-    page = page_after(None)
-    rows = list(page)
-    while page.next is not None:
-        page = page_after(page.next)
-        rows += page
-    return rows
 
 
 def effects_in(db: Database, effects: Any) -> Iterator[tuple[str, int]]:

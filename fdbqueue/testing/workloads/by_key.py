@@ -74,8 +74,8 @@ def rounds_wait(
     """Check that the n-th waiting item of a key waits for at most n + 1 items of any other key.
 
     - Each taker that was in its call at the put may take one more.
-    - An item does not count if it was taken within a slower call that took an item of this key, or that lasted
-      for longer than a share is held: that call had the turn, and may have lost it since.
+    - An item does not count if it was taken within a slower call that took an item of this key, or that
+      lasted for longer than a share is held: that call had the turn, and may have lost it since.
     - An item that a dead or stalled machine held waits again, ahead of the other items of its key.
     """
     fates = Fates(trace, (name,))

@@ -1,7 +1,9 @@
 """The transactions of the workload `composed`: calls about tasks and about the queue."""
 
 from collections.abc import Sequence
+from functools import partial
 
+from fdbqueue.page import every_row
 from fdbqueue.seam import Transaction
 from fdbqueue.testing.workloads.composed_verbs import TaskVerbs
 from fdbqueue.testing.workloads.notes import Op
@@ -100,9 +102,4 @@ class Attempt(TaskVerbs):
         op.told = {state: self._listed(tr, state) for state in "rt!~"}
 
     def _listed(self, tr: Transaction, state: str) -> list[str]:
-        page = self._q.tasks(tr, state, PAGE)
-        found = [task.id for task in page]
-        while page.next is not None:
-            page = self._q.tasks(tr, state, PAGE, after=page.next)
-            found += [task.id for task in page]
-        return found
+        return [task.id for task in every_row(partial(self._q.tasks, tr, state, PAGE))]

@@ -14,6 +14,7 @@ from fdbqueue.aside import SetAside
 from fdbqueue.elements.queue import ElementQueue
 from fdbqueue.errors import DamagedElement
 from fdbqueue.fair.queue import FairQueue
+from fdbqueue.page import every_row
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.registry import Registry
 from fdbqueue.task import Task, TaskState
@@ -21,7 +22,6 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Client
 from fdbqueue.testing.soundness import told, unsound
 from fdbqueue.testing.workloads.common import SPACE
-from fdbqueue.testing.workloads.paired_world import pages
 from fdbqueue.unreadable import Unreadable
 from fdbqueue.verifying.verify import verify
 
@@ -77,7 +77,7 @@ class Handle(ABC):
         return unsound(db, ROOT)
 
     def aside(self, db: Any) -> list[SetAside]:
-        return pages(partial(self.q.aside, db, 2))
+        return list(every_row(partial(self.q.aside, db, 2)))
 
 
 class Items(Handle):
@@ -93,7 +93,7 @@ class Items(Handle):
         return [*self.q.dequeue_many(tr, count)]
 
     def listed(self, db: Any) -> list[Any]:
-        return pages(partial(self.q.items, db, 3))
+        return list(every_row(partial(self.q.items, db, 3)))
 
 
 class Fair(Handle):
@@ -180,7 +180,7 @@ class Tasks(Handle):
         return [task.data for state in STATES for task in self.tasks(db, state)]
 
     def tasks(self, db: Any, state: TaskState) -> list[Task]:
-        return pages(partial(self.q.tasks, db, state, 3))
+        return list(every_row(partial(self.q.tasks, db, state, 3)))
 
 
 KINDS: Sequence[Callable[[Client, Random], Handle]] = (Items, Fair, Elements, Tasks, Tasks, Tasks)

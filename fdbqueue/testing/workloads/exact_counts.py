@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from fdbqueue.page import every_row
 from fdbqueue.records.statistics import ends_of
 from fdbqueue.tasks.key_statistics import Waiting
 from fdbqueue.testing.workloads.exact_calls import Caller, caught, require_equal
@@ -31,12 +32,7 @@ class Counts:
         return caught(look, self._target)
 
     def _pages(self, look: Any) -> list[Any]:
-        found, after = list[Any](), None
-        while True:
-            page = self._see(partial(look, after=after))
-            found, after = found + list(page), page.next
-            if after is None:
-                return found
+        return list(every_row(lambda *, after: self._see(partial(look, after=after))))
 
     def _statistics(self) -> None:
         found, calls = self._see(self.q.statistics), self.model.calls

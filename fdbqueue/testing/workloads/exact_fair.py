@@ -12,6 +12,7 @@ from fdbqueue import limits
 from fdbqueue.database import run
 from fdbqueue.errors import FairQueueFull
 from fdbqueue.fair.queue import FairQueue
+from fdbqueue.page import every_page
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
@@ -117,10 +118,8 @@ class Process:
 
     def _listed(self, tr: Any) -> list[str]:
         """The items of all pages, which go by arrival."""
-        found, after = list[str](), None
-        while True:
-            page = self._q.snapshot(tr, self._random.choice(PAGES), after=after)
+        found = list[str]()
+        for page in every_page(lambda after: self._q.snapshot(tr, self._random.choice(PAGES), after=after)):
             items = [*page.round, *(item for _, items in page.lines for item in items)]
-            found, after = found + sorted(item[1][:5] for item in items), page.next
-            if after is None:
-                return found
+            found += sorted(item[1][:5] for item in items)
+        return found

@@ -6,6 +6,7 @@ from typing import Any
 from fdbqueue.database import run
 from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Ticket
+from fdbqueue.page import every_row
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.testing.workloads.exact_calls import Caller, require_equal
 from fdbqueue.testing.workloads.exact_line_deeds import Deeds
@@ -76,9 +77,4 @@ class Requests(Deeds):
         require_equal("what lies ready", [(one.deadline_us, one.rid) for one in due], ready)
 
     def _listed(self, tr: Any) -> list[str]:
-        found, after = list[str](), None
-        while True:
-            page = self.q.items(tr, PAGE, after=after)
-            found, after = found + list(page), page.next
-            if after is None:
-                return found
+        return list(every_row(partial(self.q.items, tr, PAGE)))

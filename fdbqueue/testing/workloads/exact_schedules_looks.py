@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from fdbqueue.database import run
+from fdbqueue.page import every_row
 from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.schedules.schedule import Schedule, list_schedules
@@ -17,7 +18,6 @@ from fdbqueue.testing.workloads.exact_schedules_model import Model, Put
 from fdbqueue.testing.workloads.exact_schedules_plan import Plan
 from fdbqueue.testing.workloads.exact_schedules_times import local, zone_of
 from fdbqueue.testing.workloads.exact_times import micro
-from fdbqueue.testing.workloads.paired_world import pages
 
 PAGE, TIMES = 2, 4
 
@@ -55,7 +55,7 @@ class Looks:
         require_equal("next times", [at.isoformat() for at in schedule.next_times(tr, TIMES)], wanted)
 
     def _tasks(self, queue: str, tr: Any) -> None:
-        found = pages(partial(TaskQueue.open(tr, queue).tasks, tr, "r", 200))
+        found = list(every_row(partial(TaskQueue.open(tr, queue).tasks, tr, "r", 200)))
         puts = sorted(self._model.queues[queue], key=attrgetter("pri"))
         require_equal(f"the tasks of {queue}", [*map(_put, found)], puts)
 

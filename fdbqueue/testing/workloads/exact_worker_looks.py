@@ -1,9 +1,11 @@
 """Looks of the workload `exact_worker`: at a task as its attempt begins, and at the queue at the end."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from fdbqueue import limits
 from fdbqueue.errors import NoResult
+from fdbqueue.page import every_row
 from fdbqueue.task import Task
 from fdbqueue.testing.workloads.effects import effects_in
 from fdbqueue.testing.workloads.exact_calls import require_equal
@@ -42,11 +44,7 @@ def look_at_the_end(world: World) -> None:
 
 
 def _buried(world: World) -> Iterator[Task]:
-    page = world.q.tasks(world.client.db, "!", len(world.lives))
-    yield from page
-    while page.next is not None:
-        page = world.q.tasks(world.client.db, "!", len(world.lives), after=page.next)
-        yield from page
+    return every_row(partial(world.q.tasks, world.client.db, "!", len(world.lives)))
 
 
 def _look_at_the_history(world: World, task: Task, life: Life) -> None:

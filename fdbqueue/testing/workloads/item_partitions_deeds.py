@@ -8,6 +8,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import limits
 from fdbqueue.database import Database, run
+from fdbqueue.page import every_row
 from fdbqueue.partitions.keys import SharedKeys, prefix_of
 from fdbqueue.recipe.keys import QueueKeys
 from fdbqueue.recipe.queue import Queue
@@ -108,12 +109,7 @@ def counted_and_found(q: Queue, tr: Any) -> tuple[Any, Any]:
 
 def paged(q: Queue, tr: Any) -> list[Any]:
     """All values, by pages of two."""
-    page = q.items(tr, 2)
-    values = list(page)
-    while page.next is not None:
-        page = q.items(tr, 2, after=page.next)
-        values += page
-    return values
+    return list(every_row(partial(q.items, tr, 2)))
 
 
 def repartition(client: Client, q: Queue, way: Sequence[int]) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 from fdbqueue.database import Database
 from fdbqueue.fair.queue import FairQueue
+from fdbqueue.page import every_row
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.seam import Transaction
 from fdbqueue.testing.workloads.common import SPACE
 from fdbqueue.testing.workloads.paired_calls import Call
 from fdbqueue.testing.workloads.paired_store import Twins
-from fdbqueue.testing.workloads.paired_world import World, pages, text_of
+from fdbqueue.testing.workloads.paired_world import World, text_of
 
 NAME = "paired"
 ALL = 99
@@ -121,11 +122,11 @@ class Items(World):
         q = self.opened(self.twins.own)
         found: dict[str, Sequence[str]] = {"size": [text_of(q.size, tr)]}
         if self._partitions > 1:
-            found["items"] = pages(partial(q.items, tr, ALL))
+            found["items"] = list(every_row(partial(q.items, tr, ALL)))
             return found
         return {
             **found,
-            "order of items": pages(partial(q.items, tr, ALL)),
+            "order of items": list(every_row(partial(q.items, tr, ALL))),
             "order of takes": list(q.dequeue_many(tr, ALL)),
             "size at the end": [text_of(q.size, tr)],
         }

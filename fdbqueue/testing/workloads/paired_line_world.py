@@ -9,13 +9,14 @@ from fdbqueue.database import Database, run
 from fdbqueue.line.decision import Look, Otherwise, Reason
 from fdbqueue.line.keys import Ticket, notice_of
 from fdbqueue.line.staging import Line
+from fdbqueue.page import every_row
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.seam import Transaction
 from fdbqueue.testing.workloads.common import SPACE
 from fdbqueue.testing.workloads.paired_calls import Call
 from fdbqueue.testing.workloads.paired_store import Twins
 from fdbqueue.testing.workloads.paired_table import Table
-from fdbqueue.testing.workloads.paired_world import pages, rolled_back, text_of
+from fdbqueue.testing.workloads.paired_world import rolled_back, text_of
 
 NAME, ALL, RID_BYTES, SERVED = "paired_line", 99, 12, 0.5
 REASONS = ("ARRIVAL", "SIGNAL", "SIGNAL", "NOTICE", "RENEWAL", "RENEWAL", "NEGLECT", "CONFLICT")
@@ -83,7 +84,7 @@ class Requests(Table):
 
         Raises: AssertionError, which ends the run as a violation.
         """
-        items = pages(partial(self._q.items, tr, ALL))
+        items = list(every_row(partial(self._q.items, tr, ALL)))
         shares = items[: sum(ticket.count for ticket in self._tickets)]
         got = _line(self._q).pass_by(tr, 2, b"", self.twins.now).answers
         assert not {*got} & {*shares}, f"a take passes by, and gets {got} of the shares {shares}"
@@ -225,7 +226,7 @@ class Requests(Table):
         renewals = tr.snapshot.get_range(keys.all_renewals.start, keys.all_renewals.stop)
         return {
             "size": [text_of(q.size, tr)],
-            "order of items": pages(partial(q.items, tr, ALL)),
+            "order of items": list(every_row(partial(q.items, tr, ALL))),
             "order of requests": [ticket.rid.hex() for ticket in self._there(tr)],
             "renewals": [f"{row.key[-RID_BYTES:].hex()} {row.value.hex()}" for row in renewals],
             "notices": [f"{row.key[-RID_BYTES:].hex()} {_told(row.value)}" for row in notices],

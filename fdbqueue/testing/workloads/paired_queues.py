@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from fdbqueue.database import Database, run
+from fdbqueue.page import every_row
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.keeper import keeper_of
@@ -17,7 +18,7 @@ from fdbqueue.testing.workloads.exact_calls import caught
 from fdbqueue.testing.workloads.paired_calls import Call, data_of, shown
 from fdbqueue.testing.workloads.paired_store import Twins
 from fdbqueue.testing.workloads.paired_table import Table
-from fdbqueue.testing.workloads.paired_world import pages, text_of
+from fdbqueue.testing.workloads.paired_world import text_of
 
 ALL, FOCUSED = 99, 0.8
 STATES = "rt!~"
@@ -73,7 +74,7 @@ class Queues(Table):
         queue = self.handle(tr, name)
         if queue is None:
             return []
-        return [pages(partial(queue.tasks, tr, state, ALL)) for state in STATES]
+        return [list(every_row(partial(queue.tasks, tr, state, ALL))) for state in STATES]
 
     def in_state(self, state: str, name: str | None = None) -> list[str]:
         """The ids of the tasks in a state."""

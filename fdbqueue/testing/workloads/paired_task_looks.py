@@ -5,12 +5,13 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.limiting.limit import Limit
+from fdbqueue.page import every_row
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
 from fdbqueue.testing.workloads.exact_calls import caught
 from fdbqueue.testing.workloads.paired_calls import shown
 from fdbqueue.testing.workloads.paired_task_calls import KEYED, TaskCalls
-from fdbqueue.testing.workloads.paired_world import pages, text_of
+from fdbqueue.testing.workloads.paired_world import text_of
 
 ALL, TAKES_MAX = 99, 12
 STATES = {"r": "ready", "t": "taken", "!": "buried", "~": "delayed"}
@@ -20,7 +21,7 @@ Seen = dict[str, Sequence[str]]
 class TaskLooks(TaskCalls):
     def seen(self, tr: Transaction) -> Seen:
         at = self.opened(self.twins.own) if "partitions" in self.options else self.own
-        tasks = {state: pages(partial(at.q.tasks, tr, state, ALL)) for state in STATES}
+        tasks = {state: list(every_row(partial(at.q.tasks, tr, state, ALL))) for state in STATES}
         self.seen_names = {task.id: str(task.data) for found in tasks.values() for task in found}
         return {
             **self._of_tasks(at, tr, tasks),
@@ -51,7 +52,7 @@ class TaskLooks(TaskCalls):
         if self.kind in KEYED:
             found["keys"] = list(map(repr, at.q.key_statistics(tr, ALL)))
         if "retain_s" in self.options:
-            found["ended tasks"] = list(map(repr, pages(partial(at.q.ended_tasks, tr, ALL))))
+            found["ended tasks"] = list(map(repr, every_row(partial(at.q.ended_tasks, tr, ALL))))
         return found
 
     def _of_limits(self, tr: Transaction) -> Seen:

@@ -11,6 +11,7 @@ from fdbqueue.dead.letters import DeadLetters
 from fdbqueue.errors import UnknownSession
 from fdbqueue.groups.group import Group
 from fdbqueue.limiting.limit import Limit
+from fdbqueue.page import every_row
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
@@ -18,7 +19,6 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.workloads.paired_calls import Call, data_of
 from fdbqueue.testing.workloads.paired_store import Twins
 from fdbqueue.testing.workloads.paired_task_looks import TaskLooks
-from fdbqueue.testing.workloads.paired_world import pages
 
 NAME, THEN = "paired", "paired_then"
 KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -111,7 +111,7 @@ class Tasks(TaskLooks):
 
     def _listed(self, tr: Transaction) -> tuple[list[Task], list[bool]]:
         """The tasks, and whether the sessions are alive."""
-        tasks = [task for state in "rt!~" for task in pages(partial(self.own.q.tasks, tr, state, ALL))]
+        tasks = [task for state in "rt!~" for task in every_row(partial(self.own.q.tasks, tr, state, ALL))]
         return tasks, [_lives(session, tr) for session in self.sessions]
 
     def learn(self, answer: Any) -> None:

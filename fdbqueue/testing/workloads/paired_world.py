@@ -6,7 +6,6 @@ from random import Random
 from typing import Any, TypeVar
 
 from fdbqueue.database import Database, run
-from fdbqueue.page import Page
 from fdbqueue.seam import Transaction
 from fdbqueue.testing.soundness import told as findings
 from fdbqueue.testing.workloads.exact_calls import caught
@@ -148,16 +147,6 @@ def caught_rollback(db: Database, body: Callable[[Transaction], None]) -> None:
         run(db, body)
     except Rollback:
         return
-
-
-def pages(look: Callable[..., Page[T]]) -> list[T]:
-    """The things of all pages of a look."""
-    found, after = list[T](), None
-    while True:
-        page = look(after=after)
-        found, after = [*found, *page], page.next
-        if after is None:
-            return found
 
 
 def text_of(verb: Callable[[Transaction], Any], tr: Transaction) -> str:

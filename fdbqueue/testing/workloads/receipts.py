@@ -14,6 +14,7 @@ from typing import Any
 from fdbqueue.database import Database
 from fdbqueue.embedded.stores import private_store
 from fdbqueue.fdberror import FDBError
+from fdbqueue.page import every_row
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import MEMORY, Checker, Client, Simulation
@@ -21,7 +22,6 @@ from fdbqueue.testing.workloads import Size, workload
 from fdbqueue.testing.workloads.common import SPACE
 from fdbqueue.testing.workloads.paired_runs import NEVER
 from fdbqueue.testing.workloads.paired_store import QuietRuntime
-from fdbqueue.testing.workloads.paired_world import pages
 from fdbqueue.testing.workloads.receipts_store import UnsureEngine
 
 NAME, ALL = "receipts", 1_000
@@ -99,8 +99,10 @@ class Process:
     # Looks.
 
     def require_once(self) -> None:
-        self._items.require_once(pages(partial(self._values.items, self._db, ALL)))
-        tasks = (task for state in "rt" for task in pages(partial(self._tasks.tasks, self._db, state, ALL)))
+        self._items.require_once(list(every_row(partial(self._values.items, self._db, ALL))))
+        tasks = (
+            task for state in "rt" for task in every_row(partial(self._tasks.tasks, self._db, state, ALL))
+        )
         self._jobs.require_once(task.data for task in tasks)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.errors import NotTaken, TaskNotFound, UnknownSession
+from fdbqueue.page import every_row
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.session import Session
@@ -108,13 +109,7 @@ def counted_and_found(q: TaskQueue, tr: Transaction) -> tuple[list[int], list[in
 
 def kept(client: Client, q: TaskQueue) -> dict[str, str]:
     """Return the outcomes of all tasks that the queue keeps, by id."""
-    found: dict[str, str] = {}
-    after = None
-    while True:
-        page = q.ended_tasks(client.db, 3, after=after)
-        found |= {task.id: task.outcome for task in page}
-        if (after := page.next) is None:
-            return found
+    return {task.id: task.outcome for task in every_row(partial(q.ended_tasks, client.db, 3))}
 
 
 def each_end_is_kept(trace: Trace, _: Database) -> Iterator[str]:

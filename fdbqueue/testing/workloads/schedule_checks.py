@@ -3,11 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 from fdbqueue import limits
 from fdbqueue.database import Database
+from fdbqueue.page import every_row
 from fdbqueue.schedules.puts import NAME_HEADER, TIME_HEADER
 from fdbqueue.schedules.records import ALL, ONCE
 from fdbqueue.schedules.schedule import Schedule
@@ -55,15 +57,10 @@ class Left(NamedTuple):
 
 def left(client: Client, q: TaskQueue, made: Sequence[Made]) -> Left:
     tasks: defaultdict[str, list[Fired]] = defaultdict(list)
-    after: str | None = None
-    while True:
-        page = q.tasks(client.db, "r", 100, after=after)
-        for task in page:
-            due = task.headers.get(TIME_HEADER)
-            due_s = None if due is None else datetime.fromisoformat(due).timestamp()
-            tasks[task.headers[NAME_HEADER]].append(Fired(task.id, due_s, task.created))
-        if (after := page.next) is None:
-            break
+    for task in every_row(partial(q.tasks, client.db, "r", 100)):
+        due = task.headers.get(TIME_HEADER)
+        due_s = None if due is None else datetime.fromisoformat(due).timestamp()
+        tasks[task.headers[NAME_HEADER]].append(Fired(task.id, due_s, task.created))
     ordered = {name: sorted(few, key=lambda one: one.due_s or 0.0) for name, few in tasks.items()}
     names = [one.name for one in made] + [BROKEN]
     return Left(

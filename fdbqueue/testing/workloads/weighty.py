@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from fdbqueue import limits
 from fdbqueue.errors import NotTaken, TooMuchForOneTransaction, UnknownSession
-from fdbqueue.page import Page
+from fdbqueue.page import Page, every_page
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
@@ -128,12 +128,7 @@ def value(client: Client, name: str, sizes: Sequence[int]) -> str:
 
 def number_in_pages(used: Used) -> int:
     """The number of values in all pages."""
-    page = used.page(None)
-    number = len(page)
-    while page.next is not None:
-        page = used.page(page.next)
-        number += len(page)
-    return number
+    return sum(map(len, every_page(used.page)))
 
 
 def put(client: Client, used: Used, values: Sequence[str]) -> None:

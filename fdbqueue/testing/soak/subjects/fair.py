@@ -6,6 +6,7 @@ from functools import partial
 from fdbqueue.database import Database
 from fdbqueue.fair.looking import FairSnapshot
 from fdbqueue.fair.queue import FairQueue
+from fdbqueue.page import every_page
 from fdbqueue.seam import Transaction
 from fdbqueue.testing.soak.client import Client, as_noted
 from fdbqueue.testing.soak.evidence import key_of
@@ -60,12 +61,8 @@ class Tenants(Subject):
         return consume(client.db)
 
     def left(self, db: Database) -> list[str]:
-        page = self._queue.snapshot(db, PAGE_ROWS)
-        found = list(_values(page))
-        while page.next is not None:
-            page = self._queue.snapshot(db, PAGE_ROWS, after=page.next)
-            found += _values(page)
-        return found
+        pages = every_page(partial(self._queue.snapshot, db, PAGE_ROWS))
+        return [value for page in pages for value in _values(page)]
 
     def counters(self, db: Database, left: Sequence[str]) -> Mapping[str, tuple[int, int]]:
         return {"values": (self._queue.size(db), len(left))}

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from fdbqueue.groups.group import Group, group, list_groups
+from fdbqueue.page import every_row
 from fdbqueue.seam import Transaction
 from fdbqueue.testing.soak.client import Client
 from fdbqueue.testing.soak.evidence import Evidence, key_of
 from fdbqueue.testing.soak.rules import LEASED, found, lost, lost_but
-from fdbqueue.testing.soak.subject import pages
 from fdbqueue.testing.soak.subjects.leases import Leased
 from fdbqueue.transactional import transactional
 
@@ -94,7 +94,7 @@ class Groups(Leased):
         return Group.create(client.db, then=(self.queue, then), root=self.setup.queues)
 
     def settle(self, client: Client) -> None:
-        for told in pages(lambda after: list_groups(client.db, 100, after, root=self.setup.queues)):
+        for told in every_row(partial(list_groups, client.db, 100, root=self.setup.queues)):
             if told.open and told.then is not None:
                 self._close(client, told.id, told.then)
 

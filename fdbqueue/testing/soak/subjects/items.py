@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from fdbqueue.database import Database
+from fdbqueue.page import every_row
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.seam import Transaction
 from fdbqueue.testing.soak.client import Client, as_noted
 from fdbqueue.testing.soak.order import in_turn
 from fdbqueue.testing.soak.rules import ITEMS
-from fdbqueue.testing.soak.subject import PAGE_ROWS, Subject, pages
+from fdbqueue.testing.soak.subject import PAGE_ROWS, Subject
 from fdbqueue.transactional import transactional
 
 # A killed process may have removed the values that its dequeue asked for, and no note tells which.
@@ -65,7 +66,7 @@ class Items(Subject):
         return consume(client.db)
 
     def left(self, db: Database) -> list[str]:
-        return pages(lambda after: self._queue.items(db, PAGE_ROWS, after=after))
+        return list(every_row(partial(self._queue.items, db, PAGE_ROWS)))
 
     def counters(self, db: Database, left: Sequence[str]) -> Mapping[str, tuple[int, int]]:
         return {"values": (self._queue.size(db), len(left))}

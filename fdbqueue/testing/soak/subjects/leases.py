@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from fdbqueue.database import Database
+from fdbqueue.page import every_row
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Renewed, Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
@@ -13,7 +14,7 @@ from fdbqueue.testing.soak.client import Client
 from fdbqueue.testing.soak.evidence import Evidence, key_of
 from fdbqueue.testing.soak.order import by_priority, in_turn
 from fdbqueue.testing.soak.rules import LEASED, Rule, lost, lost_but
-from fdbqueue.testing.soak.subject import PAGE_ROWS, Subject, pages
+from fdbqueue.testing.soak.subject import PAGE_ROWS, Subject
 from fdbqueue.transactional import transactional
 
 ENDED_ALONE_MAX = 5
@@ -26,7 +27,7 @@ ENDED = ("acked", "expired", "deleted", "cancelled")
 
 def stored_in(db: Database, queue: TaskQueue, state: TaskState) -> list[Task]:
     """The tasks of a state."""
-    return pages(lambda after: queue.tasks(db, state, PAGE_ROWS, after=after))
+    return list(every_row(partial(queue.tasks, db, state, PAGE_ROWS)))
 
 
 def _refusal(task: Task, renewed: Renewed) -> str | None:
