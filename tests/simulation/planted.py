@@ -1990,7 +1990,7 @@ PLANTS = (
         "if not has_room and state.due_us:",
         "limit_keys",
         200,
-        near=36,
+        near=24,
     ),
     Plant(
         "a task that moves on, and its timer stays",
