@@ -166,7 +166,7 @@ class Elements:
         self._clear(tr, name)
 
     def touch(self, tr: Transaction, name: str, now_us: int) -> bool:
-        """Set the lock's time to `now_us`. True if there is a lock.
+        """Set the lock's time to `now_us`, and never back: clocks differ. True if there is a lock.
 
         Reads: the element, its lock.
         Writes: the lock.
@@ -179,7 +179,8 @@ class Elements:
         if not element.present():
             raise ElementNotFound(action="touch", name=name)
         if held.present():
-            tr.set(self.keys.lock(name), Lock(now_us, Lock.from_bytes(held.value).token).to_bytes())
+            lock = Lock.from_bytes(held.value)
+            tr.set(self.keys.lock(name), Lock(max(now_us, lock.since_us), lock.token).to_bytes())
         return bool(held.present())
 
     def break_lock(self, tr: Transaction, name: str, before_us: int) -> bool:

@@ -143,6 +143,18 @@ def test_a_touch_renews_the_age(clocked: Database, clock: ManualClock, q: Elemen
     assert q.lock(clocked, name)
 
 
+def test_a_touch_by_a_slow_clock_shortens_no_lock(
+    clocked: Database, clock: ManualClock, q: ElementQueue
+) -> None:
+    (name,) = filled(clocked, q, 1)
+    q.lock(clocked, name)
+    clock.advance(-50)
+    q.touch(clocked, name)
+    clock.advance(110)
+    q.purge(clocked, maxlock=60)
+    assert not q.lock(clocked, name), "sixty seconds are not more than sixty seconds"
+
+
 def test_a_touch_of_an_unlocked_element_ages_nothing(
     clocked: Database, clock: ManualClock, q: ElementQueue
 ) -> None:

@@ -805,11 +805,20 @@ PLANTS = (
     Plant(
         "a touch that renews nothing",
         store.Elements.touch,
-        "Lock(now_us, Lock.from_bytes(held.value).token)",
-        "Lock.from_bytes(held.value)",
+        "Lock(max(now_us, lock.since_us), lock.token)",
+        "lock",
         "elements",
         200,
         near=59,
+    ),
+    Plant(
+        "a touch that sets the time of a lock back",
+        store.Elements.touch,
+        "max(now_us, lock.since_us)",
+        "now_us",
+        "elements",
+        4_000,
+        near=3040,
     ),
     Plant(
         "a lock's token that is never compared",
@@ -3453,7 +3462,7 @@ PLANTS = (
     Plant(
         "a touch that forgets the token of its lock",
         store.Elements.touch,
-        "Lock(now_us, Lock.from_bytes(held.value).token)",
+        "Lock(max(now_us, lock.since_us), lock.token)",
         "Lock(now_us, b'')",
         "exact_elements",
         50,

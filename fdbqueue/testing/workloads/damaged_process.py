@@ -62,10 +62,16 @@ class Process:
         return self._there.keys() - self._harmed.keys()
 
     def _require_counts(self) -> None:
-        aside = self._handle.q.unreadable(self._client.db)
-        counted = self._handle.count(self._client.db)  # after that: it sweeps when it has counted
+        counted, aside = self._counts()
+        if counted + aside != len(self._there):  # a sweep of the keeper may come between the two reads
+            counted, aside = self._counts()
         told = f"{counted} values are counted, {aside} were set aside, and there is {self._there}"
         assert counted + aside == len(self._there), told
+
+    def _counts(self) -> tuple[int, int]:
+        """The numbers of values that are counted, and that were set aside."""
+        aside = self._handle.q.unreadable(self._client.db)
+        return self._handle.count(self._client.db), aside  # in this order: a count sweeps when it has counted
 
     def _require_right(self, text: Any) -> int:
         """The number of a value that was given, which must be as it was put."""
