@@ -50,9 +50,11 @@ class Items(World):
 
     def is_loose(self, one: Call, other: Call) -> bool:
         """A take gives the values of one partition, and an answer of fewer relies on no other one. Values
-        that are enqueued at the same time have any order, also for a take in the same transaction.
+        that are enqueued at the same time have any order, also for a take or a peek behind an enqueue of its
+        own transaction.
         """
-        if one.name == other.name == "both" and one.adds and other.adds:
+        names = {one.name, other.name}
+        if "both" in names and names <= {"both", "peek"} and one.adds and other.adds:
             return True
         return self.forgets and "dequeue" in f"{one} {other}"
 
