@@ -39,7 +39,7 @@ def test_its_commands_are_those_of_the_command_line() -> None:
         [sys.executable, "-m", "fdbqueue.cli", "--help"], capture_output=True, text=True, check=True
     )
     used = set(re.findall(r"\bfdbqueue (\w+) (?:emails|words|notes)", README))
-    assert used == {"put", "get", "size", "peek", "clear", "create", "work", "tasks"}
+    assert used == {"put", "get", "size", "peek", "clear", "create", "work"}
     assert all(re.search(rf"^  {command} ", done.stdout, re.MULTILINE) for command in used)
 
 

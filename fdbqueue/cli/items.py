@@ -61,7 +61,12 @@ _NOTHING = object()
 )
 @click.option("--limit", "limits", multiple=True, metavar="NAME", help="of tasks: a limit; repeatable")
 @click.option(
-    "--limit-key", "limit_key", type=(str, str), metavar="NAME KEY", help="of tasks: a limit, for KEY"
+    "--limit-key",
+    "limit_key",
+    type=(str, str),
+    multiple=True,
+    metavar="NAME KEY",
+    help="of tasks: one more limit, for KEY",
 )
 @click.option("--group", metavar="GROUP", help="of tasks: members of an open group, by its id")
 @click.option("--after", metavar="ID", help="of tasks: delayed until the task ID of QUEUE has ended")
@@ -100,12 +105,13 @@ def put(
         given["headers"] = dict(map(header_of, given["headers"]))
     with place.database(create=create) as database:
         kind = place.kind_of(database, queue, CREATE_EITHER, PLAIN if create else None)
-        sink, batch_max = _sink(signals, place, database, queue, kind, given, as_json)
-        if lines is None:
-            putting.put_values(sink, values, batch_max)
-        else:
-            reader = LineReader(lines, text)
-            putting.put_lines(sink, reader, batch_max, putting.report_on(lines), signals)
+        uncounted, batch_max = _sink(signals, place, database, queue, kind, given, as_json)
+        with putting.counted(uncounted, queue) as sink:
+            if lines is None:
+                putting.put_values(sink, values, batch_max)
+            else:
+                reader = LineReader(lines, text)
+                putting.put_lines(sink, reader, batch_max, putting.report_on(lines), signals)
 
 
 @cli.command()
@@ -224,7 +230,7 @@ def _refuse_task_options(name: str, options: dict[str, Any], as_json: bool) -> N
     given = [f"--{_FLAGS.get(option, option)}" for option in options]
     given += ["--json"] if as_json else []
     if given:
-        wanted = f"for task queues, and {name!r} is not one: `fdbqueue create {name}` makes one"
+        wanted = f"for task queues, and {name!r} is a plain queue: `fdbqueue create` makes another one"
         raise click.UsageError(f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} {wanted}")
 
 

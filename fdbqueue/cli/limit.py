@@ -13,7 +13,9 @@ from fdbqueue.cli.put_values import values_of
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of
+from fdbqueue.limiting.key_looks import LimitKey
 from fdbqueue.limiting.limit import Limit
+from fdbqueue.limits import SLOTS_MAX
 from fdbqueue.signals import Signals
 
 name_argument = click.argument("name", metavar="NAME")
@@ -31,10 +33,12 @@ def limit(context: click.Context) -> None:
 
 @limit.command("set")
 @name_argument
-@click.option("--slots", type=click.IntRange(min=1), metavar="N", help="N tasks run at a time")
+@click.option("--slots", type=click.IntRange(1, SLOTS_MAX), metavar="N", help="N tasks run at a time")
 @click.option("--rate", type=click.IntRange(min=1), metavar="N", help="N tasks start in --per seconds")
 @click.option("--per", type=SPAN, metavar="S", help="the seconds of --rate")
-@click.option("--burst", type=click.IntRange(min=1), metavar="N", help="N more at once [a tenth of --rate]")
+@click.option(
+    "--burst", type=click.IntRange(min=1), metavar="N", help="at most N at once [a tenth of --rate]"
+)
 @click.option("--per-key", is_flag=True, help="for each key that tasks name")
 @json_option
 @in_a_place
@@ -53,8 +57,11 @@ def set_(
     """Create the limit NAME, or change it: --slots N, or --rate N --per S.
 
     With --per-key, each key that tasks name has these numbers for itself. Tasks that run go on. With fewer
-    slots than tasks that run, no task starts until fewer run.
+    slots than tasks that run, no task starts until fewer run. A limit of slots cannot become one of a rate,
+    nor the reverse.
     """
+    if (slots is None) == (rate is None):
+        raise click.UsageError("give --slots N, or --rate N with --per S")
     with place.database(create=True) as database:
         numbers: dict[str, Any] = {"slots": slots, "rate": rate, "per": per, "burst": burst}
         found = Limit.set(database, name, **numbers, per_key=per_key, root=place.root)
@@ -68,7 +75,7 @@ def set_(
 def list_(signals: Signals, place: Place, as_json: bool) -> None:
     """List the limits. Columns: name, the tasks that it allows, slots in use, tasks that may start now."""
     with place.database() as database:
-        show(signals, map(asdict, Limit.list(database, root=place.root)), COLUMNS, as_json)
+        show(signals, map(_row, Limit.list(database, root=place.root)), COLUMNS, as_json)
 
 
 @limit.command("show")
@@ -86,7 +93,10 @@ def show_(signals: Signals, place: Place, name: str, as_json: bool) -> None:
     if as_json:
         stdout_of(signals).print(line_of(asdict(found)))
         return
-    tell(signals, f"{name!r} allows {_told(found)}; {found.free} may start now", {}, as_json=False)
+    now = f"{found.free} may start now"
+    if found.per_key:
+        now = f"tasks hold {found.used} slots; `fdbqueue limit keys {name}` lists the keys"
+    tell(signals, f"{name!r} allows {_told(found)}; {now}", {}, as_json=False)
     show(signals, _holders(found), HOLDER_COLUMNS, as_json=False)
 
 
@@ -103,7 +113,7 @@ def show_(signals: Signals, place: Place, name: str, as_json: bool) -> None:
 def keys(
     signals: Signals, place: Place, name: str, key: str | None, text: bool, count: int, as_json: bool
 ) -> None:
-    """List the keys that tasks use, of the limit NAME, which counts each apart.
+    """List the keys of the limit NAME whose tasks hold slots, or have used tokens.
 
     Columns: key, slots in use, tasks that may start now. With --key: id, queue, session of its tasks; with
     --json, one object has the key and these tasks.
@@ -123,7 +133,7 @@ def keys(
             count,
             f"more keys follow the first {count}",
         )
-        rows = [asdict(one) for one in found]
+        rows = list(map(_row, found))
     show(signals, rows, KEY_COLUMNS, as_json)
 
 
@@ -139,6 +149,11 @@ def delete(signals: Signals, place: Place, name: str, as_json: bool) -> None:
     tell(signals, f"the limit {name!r} is gone", {"name": name, "deleted": True}, as_json)
 
 
+def _row(found: Limit | LimitKey) -> Row:
+    """A limit or a key in a list: the holders are those of `show`, and of `keys --key`."""
+    return {name: value for name, value in asdict(found).items() if name != "holders"}
+
+
 def _holders(found: Limit) -> Iterator[Row]:
     return (asdict(one) for one in found.holders)
 
@@ -147,7 +162,7 @@ def _told(found: Limit) -> str:
     of_key = " for each key" if found.per_key else ""
     if found.slots is not None:
         return f"{found.slots} task(s) at a time{of_key}"
-    return f"{found.rate} start(s) in {found.per:g} s, and {found.burst} more at once{of_key}"
+    return f"{found.rate} start(s) in {found.per:g} s, at most {found.burst} at once{of_key}"
 
 
 def _allows(row: Row) -> str:

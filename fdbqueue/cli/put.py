@@ -3,6 +3,7 @@
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from fdbqueue import limits
 from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.values import LineReader, line_of
-from fdbqueue.errors import TooMuchForOneTransaction
+from fdbqueue.errors import QueueFull, TooMuchForOneTransaction
 from fdbqueue.signals import Signals
 
 REPORT_EVERY = 10_000
@@ -25,6 +26,28 @@ class Report(Protocol):
     def __enter__(self) -> "Report": ...
     def __exit__(self, *exc: object) -> None: ...
     def advance(self, items: int, bytes_read: int) -> None: ...
+
+
+@contextmanager
+def counted(sink: Sink, queue: str) -> Iterator[Sink]:
+    """Yield a sink that counts its values, as a queue may become full behind the first ones.
+
+    Raises: Refused for QueueFull behind values that were put; otherwise QueueFull itself.
+    """
+    done = 0
+
+    def put_some(values: Sequence[Any]) -> None:
+        nonlocal done
+        sink(values)
+        done += len(values)
+
+    try:
+        yield put_some
+    except QueueFull as full:
+        if not done:
+            raise
+        held = f"it holds {full.current_size} tasks, its capacity is {full.capacity}"
+        raise Refused(f"The first {done} were put. Then the queue {queue!r} was full: {held}.") from None
 
 
 def put_values(sink: Sink, values: Sequence[Any], batch_max: int) -> None:

@@ -26,7 +26,11 @@ def header_of(text: str) -> tuple[str, str]:
 
 
 def with_limit_key(given: dict[str, Any], as_text: bool) -> None:
-    """Give the `limits` of a put the limit that is named with a key, too."""
-    if "limit_key" in given:
-        name, key = given.pop("limit_key")
+    """Give the `limits` of a put the limit that is named with a key, too. Raises UsageError."""
+    keyed: Sequence[tuple[str, str]] = given.pop("limit_key", ())
+    if len(keyed) > 1:
+        raise click.UsageError("--limit-key is for one limit: a task waits for one key at a time")
+    for name, key in keyed:
+        if name in given.get("limits", ()):
+            raise click.UsageError(f"--limit and --limit-key name the same limit, {name!r}")
         given["limits"] = {**dict.fromkeys(given.get("limits", ())), name: values_of((key,), as_text)[0]}

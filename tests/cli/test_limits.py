@@ -113,6 +113,38 @@ def test_a_limit_counts_each_key_apart(shell: Shell) -> None:
 KEYS = ("limit", "keys", "tenant")
 
 
+def test_a_limit_has_slots_or_a_rate(shell: Shell) -> None:
+    for numbers in ((), ("--slots", "2", "--rate", "1", "--per", "1"), ("--slots", "10001")):
+        status, _, err = shell.run("limit", "set", "a", *numbers)
+        assert (status, err.count("\n")) == (2, 1)
+
+
+def test_a_list_of_limits_has_no_holders(shell: Shell) -> None:
+    """Those are in `show`, and in `keys --key`."""
+    shell.run("limit", "set", "tenant", "--slots", "3", "--per-key")
+    shell.run("create", "q", "--task-limit", "tenant")
+    shell.run("put", "q", "--limit-key", "tenant", "acme", "x")
+    with taken(shell):
+        for listed in (("limit", "list"), KEYS):
+            row = json.loads(shell.run(*listed, "--json")[1])
+            assert (row["used"], "holders" in row) == (1, False)
+        told = shell.run("limit", "show", "tenant")[2]
+        assert "tasks hold 1 slots; `fdbqueue limit keys tenant` lists the keys" in told
+
+
+def test_a_put_names_one_limit_with_a_key(shell: Shell) -> None:
+    """Each of these dropped a limit, and put the task."""
+    for name in ("tenant", "other"):
+        shell.run("limit", "set", name, "--slots", "1", "--per-key")
+    shell.run("create", "q", "--task-limit", "tenant", "--task-limit", "other")
+    tenant = ("--limit-key", "tenant", "a")
+    for more in (("--limit-key", "other", "b"), ("--limit-key", "tenant", "b"), ("--limit", "tenant")):
+        assert shell.run("put", "q", *tenant, *more, "x")[0] == 2
+        assert shell.run("schedule", "create", "s", "q", "--every", "60", *tenant, *more)[0] == 2
+    assert shell.run("tasks", "q")[1] == ""
+    assert shell.run("put", "q", *tenant, "--limit", "other", "x")[0] == 0
+
+
 def test_tasks_of_a_schedule_name_a_key(shell: Shell) -> None:
     shell.run("limit", "set", "tenant", "--slots", "1", "--per-key")
     shell.run("create", "q", "--task-limit", "tenant")

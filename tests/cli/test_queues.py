@@ -91,6 +91,7 @@ def test_statistics_are_lines_of_name_and_value(program: Within) -> None:
     program.run("put", "q", "1", "2")
     status, _, err = program.run("put", "q", "3")
     assert (status, err.startswith("fdbqueue: The queue 'q' is full")) == (1, True)
+    assert "Nothing was put." in err
     lines = dict(line.split("\t") for line in program.run("stats", "q")[1].splitlines())
     assert lines["kind"] == "limfifottl"
     assert (lines["options.capacity"], lines["tasks.ready"], lines["calls.put"]) == ("2", "2", "2")
@@ -98,6 +99,17 @@ def test_statistics_are_lines_of_name_and_value(program: Within) -> None:
     everything = program.run("stats")[1].splitlines()
     assert {line.split("\t")[0] for line in everything} == {"q", "r"}
     assert [json.loads(line)["name"] for line in program.run("stats", "--json")[1].splitlines()] == ["q", "r"]
+
+
+@pytest.mark.parametrize("of", ["words", "lines"])
+def test_a_put_tells_the_values_before_the_queue_was_full(program: Within, tmp_path: Path, of: str) -> None:
+    (tmp_path / "lines").write_text("1\n2\n3\n")
+    values = ("1", "2", "3") if of == "words" else ("--lines", str(tmp_path / "lines"))
+    program.run("create", "q", "--kind", "limfifottl", "--capacity", "2")
+    status, _, err = program.run("put", "q", *values)
+    told = "The first 2 were put. Then the queue 'q' was full: it holds 2 tasks, its capacity is 2."
+    assert (status, err.splitlines()[-1]) == (1, f"fdbqueue: {told}")
+    assert len(program.run("tasks", "q")[1].splitlines()) == 2
 
 
 def test_no_task_of_a_paused_queue_is_taken_until_resume(program: Within) -> None:
