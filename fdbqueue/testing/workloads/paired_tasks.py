@@ -140,9 +140,12 @@ class Tasks(TaskLooks):
 
     def is_loose(self, one: Call, other: Call) -> bool:
         """A take relies on its own task only, and a verb about many tasks on those that it has seen. So does
-        a put that finds its unique key. Two calls in one transaction may see more than they rely on.
+        a put that finds its unique key. Two calls in one transaction may see more than they rely on. A take
+        may free the unique key of a task that a kick makes ready before it, and that the take has not seen.
         """
         names = {one.name, other.name}
+        if names == {"kick", "take"}:
+            return any(task.state == "!" and task.unique is not None for task in self.now_there.values())
         return "both" in names or ("many" in names and "take" in names)
 
     def may_vary(self, one: Call) -> bool:
