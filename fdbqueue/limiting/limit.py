@@ -77,7 +77,7 @@ class Limit:
         Writes: the limit; its bell.
         Conflicts: takes under the limit.
         Raises: InvalidArgument; also for slots in place of a rate, for `per_key` in place of none, and the
-        reverse.
+        reverse. LimitInUse for a rate in place of an unreadable limit whose slots tasks hold.
         """
         rule, keys = checked_rule(slots, rate, per, burst, per_key), keys_of(name, root)
         return _write(db, root, lambda tr: _set(tr, keys, rule))
@@ -224,6 +224,8 @@ def _set(tr: Transaction, keys: LimitKeys, rule: Rule) -> Limit:
     now_us, asked, first = runtime_of(tr).now_us(), ask(tr, keys), _ask_first_key(tr, keys)
     state = asked()
     _require_alike(keys.name, state.rule, rule)
+    if state.rule is None and any(state.numbers):
+        state = _without_rule(tr, state, rule)
     rule = replace(rule, more=() if state.rule is None else state.rule.more)
     if not rule.is_of_slots:
         state = _poured(tr, state, rule, now_us)
@@ -233,6 +235,28 @@ def _set(tr: Transaction, keys: LimitKeys, rule: Rule) -> Limit:
     tr.set(keys.row, rule_to_bytes(rule))
     ring(tr, keys)
     return _limit_of(State(keys, rule, state.numbers), now_us, tr.get(keys.total).value)
+
+
+def _without_rule(tr: Transaction, state: State, rule: Rule) -> State:
+    """The state of a limit with an unreadable rule, for a new `rule`: its tokens are no slots.
+
+    Conflicts: starts and ends under the limit.
+    Raises: LimitInUse for a rate while tasks hold slots, which the ends would take off its tokens.
+    """
+    rely_on_all(tr, state.keys)
+    total, held = tr.get(state.keys.total), _ask_holder(tr, state.keys)
+    used = _used_without_rule(state, total.value, held)
+    if used and not rule.is_of_slots:
+        raise LimitInUse(name=state.keys.name, used=used)
+    if used:
+        return state
+    tr.clear(state.keys.cells)
+    return State(state.keys, None, [0] * CELLS_MAX)
+
+
+def _ask_holder(tr: Transaction, keys: LimitKeys) -> Range:
+    """Ask for a holder by snapshot: each start and end changes the cells, too."""
+    return tr.snapshot.get_range(keys.holders.start, keys.holders.stop, limit=1)
 
 
 def _ask_first_key(tr: Transaction, keys: LimitKeys) -> Callable[[], bool]:
@@ -291,9 +315,7 @@ def _listed(tr: Transaction, keys: RootKeys, after: bytes | None) -> "tuple[list
 def _delete(tr: Transaction, keys: LimitKeys) -> None:
     rely_on_all(tr, keys)
     row, asked, first, total = tr.get(keys.row), ask(tr, keys), _ask_first_key(tr, keys), tr.get(keys.total)
-    # By snapshot: each change of the holders changes the cells, too.
-    held = tr.snapshot.get_range(keys.holders.start, keys.holders.stop, limit=1)
-    state = asked()
+    held, state = _ask_holder(tr, keys), asked()
     if not row.present():
         raise LimitNotFound(name=keys.name)
     used = used_of(state, total.value) if state.rule else _used_without_rule(state, total.value, held)

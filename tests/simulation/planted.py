@@ -1889,7 +1889,7 @@ PLANTS = (
         "tr.snapshot.get(keys.row), tr",
         "limited",
         100,
-        near=12,
+        near=2,
     ),
     Plant(
         "the end of a lease that keeps the slot of a task that is ready again",
@@ -3421,7 +3421,7 @@ PLANTS = (
         "pass",
         "limited",
         200,
-        near=7,
+        near=89,
     ),
     Plant(
         "a wait for a group that does not hear of its end",

@@ -377,6 +377,32 @@ def test_an_unreadable_limit_in_use_is_not_deleted(keyed: Bench, key: str | None
     assert Limit.set(keyed.db, TENANT, slots=1, per_key=True).used == 0
 
 
+def test_an_unreadable_limit_in_use_becomes_no_rate(still_db: Database, clock: StillClock) -> None:
+    """Its tokens would be those that the ends of its tasks take off as slots."""
+    Limit.set(still_db, CALLS, slots=2)
+    b = Bench(still_db, clock, "fifo", limits=[CALLS])
+    b.put("x")
+    task = b.take()
+    still_db[LimitKeys(RootKeys(DEFAULT_ROOT).prefix, CALLS).row] = b"damaged"
+    with pytest.raises(LimitInUse, match="1 task"):
+        Limit.set(still_db, CALLS, rate=1, per=10)
+    assert Limit.set(still_db, CALLS, slots=3).used == 1
+    b.queue.ack(still_db, task)
+    assert Limit.open(still_db, CALLS).used == 0
+
+
+def test_the_tokens_of_an_unreadable_rate_become_no_slots(rate: Callable[..., Bench]) -> None:
+    b = rate(10, 100, 5)
+    for number in range(2):
+        b.put(number)
+    assert b.take() is not None
+    b.db[LimitKeys(RootKeys(DEFAULT_ROOT).prefix, CALLS).row] = b"damaged"
+    found = Limit.set(b.db, CALLS, slots=1)
+    assert (found.used, found.free) == (0, 1)
+    assert b.take() is not None
+    assert Limit.open(b.db, CALLS).used == 1
+
+
 def test_an_unreadable_rate_can_be_deleted(rate: Callable[..., Bench]) -> None:
     """Its cells have times of tokens, and no slots."""
     b = rate(10, 100, 5)

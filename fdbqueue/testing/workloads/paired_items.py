@@ -49,14 +49,14 @@ class Items(World):
         return Queue.named(db, NAME) if self._partitions else self._own()
 
     def is_loose(self, one: Call, other: Call) -> bool:
-        """A take gives the values of one partition, and an answer of fewer relies on no other one. Values
+        """A take or a peek is of one partition, and an answer of fewer relies on no other one. Values
         that are enqueued at the same time have any order, also for a take or a peek behind an enqueue of its
         own transaction.
         """
         names = {one.name, other.name}
         if "both" in names and names <= {"both", "peek"} and one.adds and other.adds:
             return True
-        return self.forgets and "dequeue" in f"{one} {other}"
+        return self.forgets and any(verb in f"{one} {other}" for verb in ("dequeue", "peek"))
 
     def may_vary(self, one: Call) -> bool:
         return self.forgets and one.name in ("dequeue", "peek", "both")
