@@ -12,11 +12,11 @@ from fdbqueue import Database, DeadLetters, Group, Queue, TaskQueue, TaskState, 
 from fdbqueue.database import engine_errors
 from fdbqueue.errors import GroupNotFound, GroupTimeout, RecordUnreadable
 from fdbqueue.groups.settling import Settling
+from fdbqueue.page import every_row
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.testing.workloads.paired_world import pages
 from fdbqueue.waiters import Waiter
 from tests.queue_support import FATES, faulty
 from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
@@ -175,7 +175,7 @@ def test_a_list_goes_on_behind_an_unreadable_group(b: PartitionsBench) -> None:
     ids, keys = sorted(made(b).id for _ in range(3)), RootKeys(b.root)
     b.db[keys.group(bytes.fromhex(ids[0]))] = b"damaged"
     b.db[keys.groups.start + b"\x01\xff"] = b"no group's"
-    found = pages(partial(fdbqueue.list_groups, b.db, 1, root=b.root))
+    found = list(every_row(partial(fdbqueue.list_groups, b.db, 1, root=b.root)))
     assert [one.id for one in found] == ids[1:]
 
 
