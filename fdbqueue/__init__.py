@@ -28,7 +28,6 @@ from fdbqueue.groups.group import Group, Members, group, list_groups
 from fdbqueue.groups.progress import GroupProgress
 from fdbqueue.holder import Holder, HolderProcess
 from fdbqueue.limiting.key_looks import LimitKey
-from fdbqueue.limiting.limit import Limit
 from fdbqueue.log_fields import LogFields
 from fdbqueue.open import open as open
 from fdbqueue.overview.figures import (
@@ -42,6 +41,7 @@ from fdbqueue.overview.figures import (
 )
 from fdbqueue.overview.overview import Overview
 from fdbqueue.page import Page
+from fdbqueue.parking.limit import Limit
 from fdbqueue.partitions.looks import Partition, PartitionState, Repartition
 from fdbqueue.persistent.proxy import Proxy
 from fdbqueue.persistent.queue import PersistentQueue

@@ -8,8 +8,8 @@ from fdbqueue.aio.verbs import Face, awaited, constructor_of, place_of, plain, p
 from fdbqueue.diagnosis import examining
 from fdbqueue.fleet import presence
 from fdbqueue.groups import group as groups
-from fdbqueue.limiting.limit import Limit as BlockingLimit
 from fdbqueue.overview.overview import Overview as BlockingOverview
+from fdbqueue.parking.limit import Limit as BlockingLimit
 from fdbqueue.schedules import schedule
 from fdbqueue.tasks import all_queues
 from fdbqueue.verifying import verify as verifying

@@ -14,8 +14,8 @@ from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of
 from fdbqueue.limiting.key_looks import LimitKey
-from fdbqueue.limiting.limit import Limit
 from fdbqueue.limits import SLOTS_MAX
+from fdbqueue.parking.limit import Limit
 from fdbqueue.signals import Signals
 
 name_argument = click.argument("name", metavar="NAME")

@@ -21,9 +21,9 @@ from fdbqueue.errors import (
     QueueNotFound,
     ScheduleNotFound,
 )
-from fdbqueue.limiting.limit import Limit
 from fdbqueue.open import PRIVATE_URL, shared_url, url_from_environment
 from fdbqueue.open import open as open_database
+from fdbqueue.parking.limit import Limit
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.registry.definition import Definition

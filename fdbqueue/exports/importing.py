@@ -25,7 +25,7 @@ from fdbqueue.exports.placing import NotOurs, Placer, placer_for
 from fdbqueue.exports.section import IMPORT_LABEL
 from fdbqueue.imports.progress import Progress, ProgressKeys
 from fdbqueue.limiting.keys import LimitKeys
-from fdbqueue.limiting.limit import Limit
+from fdbqueue.parking.limit import Limit
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.registry.definition import Definition
 from fdbqueue.registry.registry import IMPORTING, Registry, exists_already

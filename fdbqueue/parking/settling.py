@@ -92,6 +92,10 @@ class Settling:
 
     # All keys.
 
+    def walk(self, tr: Transaction, now_us: int) -> bool:
+        """Look at the next limits.KEY_ROWS_WALKED rows of a walk. False without one."""
+        return self._walk(tr, tr.snapshot.get(self._keys.walk), now_us)
+
     def _walk(self, tr: Transaction, walk: Value, now_us: int) -> bool:
         if not walk.present():
             return False

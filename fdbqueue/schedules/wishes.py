@@ -6,7 +6,7 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.arguments import checked_delay, checked_positive, checked_span, checked_text, is_number
 from fdbqueue.errors import InvalidArgument, PayloadTooLarge, UnsupportedOption
-from fdbqueue.limiting.limit import checked_named
+from fdbqueue.limiting.names import checked_named
 from fdbqueue.schedules.puts import NAME_HEADER, TIME_HEADER
 from fdbqueue.schedules.records import MISSED, PutOptions, Rule
 from fdbqueue.schedules.times import SECOND_US

@@ -31,7 +31,7 @@ from fdbqueue.disciplines.fifo import Fifo
 from fdbqueue.disciplines.micro import Micro
 from fdbqueue.disciplines.priority import Priority
 from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, KindExists, UnknownKind, UnsupportedOption
-from fdbqueue.limiting.limit import checked_named
+from fdbqueue.limiting.names import checked_named
 from fdbqueue.packed_key import key_bytes as key_bytes
 from fdbqueue.partitions.plan import Plan
 from fdbqueue.records.groups import checked_group

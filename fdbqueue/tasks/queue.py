@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fdbqueue.calls.asides import KeepsAside
-from fdbqueue.limiting.limit import checked_limits, require_limits
+from fdbqueue.limiting.names import checked_limits, require_limits
 from fdbqueue.partitions.plan import checked_partitions, first_plan
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.registry.definition import Definition

@@ -60,10 +60,10 @@ from fdbqueue.groups import waiting as group_waits
 from fdbqueue.limiting import bucket as limit_bucket
 from fdbqueue.limiting import gate as limit_gate
 from fdbqueue.limiting import key_state
-from fdbqueue.limiting import limit as limit_verbs
 from fdbqueue.limiting import slots as limit_slots
 from fdbqueue.limiting import state as limit_state
 from fdbqueue.line import decision, results, shares, staging, take, taking, waiting
+from fdbqueue.parking import limit as limit_verbs
 from fdbqueue.parking import under
 from fdbqueue.partitions import flags, wide
 from fdbqueue.persistent import owners, proxy, unacked, work

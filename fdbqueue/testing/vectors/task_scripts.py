@@ -7,9 +7,9 @@ from typing import Any
 from fdbqueue.conformance.escapes import told
 from fdbqueue.database import Database, run
 from fdbqueue.disciplines.key_counts import KeyCounts, slug_of
-from fdbqueue.limiting.limit import Limit
 from fdbqueue.limits import RECORD_PAYLOAD_BYTES_MAX
 from fdbqueue.packed_key import key_bytes
+from fdbqueue.parking.limit import Limit
 from fdbqueue.records.keys import TaskKeys
 from fdbqueue.records.statistics import LIVE, packed
 from fdbqueue.root_keys import RootKeys

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.database import Database
-from fdbqueue.limiting.limit import Limit
 from fdbqueue.packed_key import key_bytes
+from fdbqueue.parking.limit import Limit
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.records.keys import new_id
 from fdbqueue.root_keys import RootKeys

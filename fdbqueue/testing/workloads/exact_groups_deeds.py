@@ -3,7 +3,7 @@
 from math import inf
 
 from fdbqueue.groups.group import Group
-from fdbqueue.limiting.limit import Limit
+from fdbqueue.parking.limit import Limit
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue

@@ -9,7 +9,7 @@ from fdbqueue.database import run
 from fdbqueue.errors import TaskNotFound
 from fdbqueue.groups.group import list_groups
 from fdbqueue.groups.progress import GroupProgress
-from fdbqueue.limiting.limit import Limit
+from fdbqueue.parking.limit import Limit
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.workloads.exact_calls import Caller, caught, require_equal

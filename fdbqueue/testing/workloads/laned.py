@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from fdbqueue.database import Database
-from fdbqueue.limiting.limit import Limit
+from fdbqueue.parking.limit import Limit
 from fdbqueue.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind

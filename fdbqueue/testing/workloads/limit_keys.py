@@ -7,7 +7,7 @@ from typing import Any
 
 from fdbqueue.database import Database
 from fdbqueue.errors import LimitInUse, LimitNotFound
-from fdbqueue.limiting.limit import Limit
+from fdbqueue.parking.limit import Limit
 from fdbqueue.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind

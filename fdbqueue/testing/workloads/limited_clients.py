@@ -8,7 +8,7 @@ from typing import Any
 
 from fdbqueue.database import run
 from fdbqueue.errors import LimitNotFound, NotTaken, RepartitionUnderWay, TaskNotFound, UnknownSession
-from fdbqueue.limiting.limit import Limit
+from fdbqueue.parking.limit import Limit
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue

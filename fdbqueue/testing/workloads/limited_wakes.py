@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.database import Database
-from fdbqueue.limiting.limit import Limit
+from fdbqueue.parking.limit import Limit
 from fdbqueue.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Client

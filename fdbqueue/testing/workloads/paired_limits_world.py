@@ -5,7 +5,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from fdbqueue.limiting.limit import Limit
+from fdbqueue.parking.limit import Limit
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue

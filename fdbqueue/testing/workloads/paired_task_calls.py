@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from fdbqueue.groups.group import Group
-from fdbqueue.limiting.limit import Limit
+from fdbqueue.parking.limit import Limit
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.ending import end_session
 from fdbqueue.sessions.keeper import keeper_of

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from fdbqueue.limiting.limit import Limit
 from fdbqueue.page import every_row
+from fdbqueue.parking.limit import Limit
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
 from fdbqueue.testing.workloads.exact_calls import caught

@@ -10,8 +10,8 @@ from fdbqueue.database import Database, run
 from fdbqueue.dead.letters import DeadLetters
 from fdbqueue.errors import UnknownSession
 from fdbqueue.groups.group import Group
-from fdbqueue.limiting.limit import Limit
 from fdbqueue.page import every_row
+from fdbqueue.parking.limit import Limit
 from fdbqueue.seam import Transaction
 from fdbqueue.sessions.session import Session
 from fdbqueue.task import Task

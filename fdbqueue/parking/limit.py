@@ -1,6 +1,6 @@
 """Limit: its verbs. Queues name limits; a change holds for all of them from its commit on."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from fdbqueue import limits
-from fdbqueue.arguments import checked_items, checked_text, writable
+from fdbqueue.arguments import writable
 from fdbqueue.calls.once import run_once
 from fdbqueue.database import as_database, is_transaction, run, runtime_of
 from fdbqueue.errors import InvalidArgument, LimitInUse, LimitNotFound
@@ -17,10 +17,12 @@ from fdbqueue.limiting.holders import ask_holders
 from fdbqueue.limiting.key_looks import LimitKey, listed_keys, open_key, used_of
 from fdbqueue.limiting.key_state import number_of
 from fdbqueue.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes
+from fdbqueue.limiting.names import keys_of
 from fdbqueue.limiting.rule import Rule, checked_rule, rule_to_bytes
 from fdbqueue.limiting.state import State, ask, ask_by_snapshot, rely_on_all, ring
 from fdbqueue.packed_key import key_bytes
 from fdbqueue.page import Page, checked_limit, place_bytes
+from fdbqueue.parking.settling import Settling
 from fdbqueue.reached import LimitHolder
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import DatabaseOrTransaction, Range, Transaction
@@ -145,79 +147,21 @@ class Limit:
     def delete(cls, db: DatabaseOrTransaction, name: str, *, root: Any = DEFAULT_ROOT) -> None:
         """Remove a limit that no task holds a slot of. A queue that names it is then without that limit.
 
-        Reads: the limit; a holder.
+        A truncate and a drop leave the slots of keys to a walk by sweeps of queues that name the limit. There
+        may be no such queue: so a delete that is refused walks, limits.KEY_ROWS_WALKED rows in a transaction,
+        and tries again. Given a transaction, it is all in that one.
+        Reads: the limit; a holder. In a walk, the rows of its keys, and their tasks.
         Writes: clears the limit.
         Conflicts: takes and ends of tasks under the limit.
         Raises: LimitNotFound; LimitInUse while a task holds a slot.
         """
         keys = keys_of(name, root)
-        _write(db, root, lambda tr: _delete(tr, keys))
-
-
-def keys_of(name: Any, root: Any) -> LimitKeys:
-    """Raises InvalidArgument."""
-    return LimitKeys(RootKeys(root).prefix, checked_limit_name(name))
-
-
-def checked_limit_name(name: Any) -> str:
-    """Raises InvalidArgument."""
-    return checked_text("limit", name, limits.QUEUE_NAME_BYTES_MAX)
-
-
-def checked_limit_names(argument: str, names: Iterable[str] | None) -> tuple[str, ...]:
-    """The names of limits in order, each once. Raises InvalidArgument."""
-    if isinstance(names, str):
-        raise InvalidArgument(name=argument, wanted="the names of limits, such as a list", got=names)
-    given = () if names is None else checked_items(argument, names)
-    checked = tuple(sorted({checked_limit_name(name) for name in given}))
-    if len(checked) > limits.LIMITS_PER_QUEUE_MAX:
-        wanted = f"at most {limits.LIMITS_PER_QUEUE_MAX} names of limits"
-        raise InvalidArgument(name=argument, wanted=wanted, got=given)
-    return checked
-
-
-def checked_named(argument: str, named: Any) -> tuple[tuple[str, ...], dict[str, bytes]]:
-    """The names of limits in order, each once, and the packed keys that some of them have. Raises
-    InvalidArgument.
-    """
-    names = checked_limit_names(argument, named)
-    if not isinstance(named, Mapping):
-        return names, {}
-    keys = {name: key_bytes(key, argument) for name, key in named.items() if key is not None}
-    if len(keys) > 1:
-        wanted = "at most one limit with a key: a task waits for one key at a time"
-        raise InvalidArgument(name=argument, wanted=wanted, got=named)
-    return names, keys
-
-
-def checked_limits(
-    of_all: Iterable[str] | None, named: Iterable[str] | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The limits of all tasks of a queue, and those that its tasks may name. Raises InvalidArgument."""
-    limits_of_all, task_limits = (
-        checked_limit_names("limits", of_all),
-        checked_limit_names("task_limits", named),
-    )
-    if not set(limits_of_all).isdisjoint(task_limits):
-        wanted = "other names than those in `limits`, which hold for all tasks"
-        raise InvalidArgument(name="task_limits", wanted=wanted, got=named)
-    if sum(len(name.encode()) for name in task_limits) > limits.TASK_LIMITS_BYTES_MAX:
-        wanted = f"names of at most {limits.TASK_LIMITS_BYTES_MAX} bytes together"
-        raise InvalidArgument(name="task_limits", wanted=wanted, got=named)
-    return limits_of_all, task_limits
-
-
-def require_limits(target: DatabaseOrTransaction, root: Any, names: Sequence[str]) -> None:
-    """Reads: the limits, serialisably. Raises: LimitNotFound for a name that has none."""
-    if names:
-        run(target, partial(_require, keys=[keys_of(name, root) for name in names]))
-
-
-def _require(tr: Transaction, keys: Sequence[LimitKeys]) -> None:
-    asked = [(one, tr.get(one.row)) for one in keys]
-    for one, row in asked:
-        if not row.present():
-            raise LimitNotFound(name=one.name)
+        try:
+            _write(db, root, lambda tr: _delete(tr, keys))
+        except LimitInUse:
+            if not _walked(db, RootKeys(root), keys):
+                raise
+            _write(db, root, lambda tr: _delete(tr, keys))
 
 
 def _set(tr: Transaction, keys: LimitKeys, rule: Rule) -> Limit:
@@ -328,6 +272,14 @@ def _delete(tr: Transaction, keys: LimitKeys) -> None:
         tr.set(keys.walk, b"")
     else:
         tr.clear_range(keys.beside.start, keys.beside.stop)
+
+
+def _walked(db: DatabaseOrTransaction, root: RootKeys, keys: LimitKeys) -> bool:
+    """End the walk through all keys that is under way. False if there was none."""
+    settling, steps = Settling(root.prefix, keys), 0
+    while run(db, lambda tr: settling.walk(tr, runtime_of(tr).now_us())):
+        steps += 1
+    return steps > 0
 
 
 def _used_without_rule(state: State, total: bytes | None, held: Range) -> int:

@@ -1,0 +1,100 @@
+"""A delete of a limit whose tasks a truncate or a drop has removed: their slots are free again."""
+
+import pytest
+
+from fdbqueue import Database, Limit, Session, TaskQueue, limits, verify
+from fdbqueue.database import run
+from fdbqueue.errors import LimitInUse, LimitNotFound
+from fdbqueue.seam import Transaction
+from tests.tasks.support import LONG_S, Bench, StillClock
+
+TENANT = "tenant"
+
+
+@pytest.fixture
+def keyed(still_db: Database, clock: StillClock) -> Bench:
+    Limit.set(still_db, TENANT, slots=1, per_key=True)
+    return Bench(still_db, clock, "fifottl", task_limits=[TENANT])
+
+
+def start_each(b: Bench, keys: int) -> None:
+    for key in range(keys):
+        b.put(key, limits={TENANT: key})
+    assert len(b.taken_data()) == keys
+
+
+def drop_all(b: Bench) -> None:
+    b.queue.truncate(b.db)
+    b.queue.drop(b.db)
+
+
+def require_gone(b: Bench) -> None:
+    with pytest.raises(LimitNotFound):
+        Limit.open(b.db, TENANT)
+    assert Limit.set(b.db, TENANT, slots=1, per_key=True).used == 0
+    assert verify(b.db).findings == ()
+
+
+def test_a_limit_without_a_queue_can_be_deleted(keyed: Bench) -> None:
+    """No sweep walks through its keys: no queue names it any more."""
+    start_each(keyed, 1)
+    drop_all(keyed)
+    Limit.delete(keyed.db, TENANT)
+    require_gone(keyed)
+
+
+def test_a_delete_walks_through_many_keys(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
+    start_each(keyed, 5)
+    drop_all(keyed)
+    Limit.delete(keyed.db, TENANT)
+    require_gone(keyed)
+
+
+def test_a_delete_in_a_transaction_walks_in_it(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
+    start_each(keyed, 3)
+
+    def drop_with_limit(tr: Transaction) -> None:
+        keyed.queue.truncate(tr)
+        keyed.queue.drop(tr)
+        Limit.delete(tr, TENANT)
+
+    run(keyed.db, drop_with_limit)
+    require_gone(keyed)
+
+
+def test_a_delete_is_refused_for_a_task_of_another_queue(keyed: Bench) -> None:
+    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    session = Session(keyed.db, ttr=LONG_S)
+    other.put(keyed.db, "y", limits={TENANT: "y"})
+    taken = other.take(keyed.db, session=session)
+    assert taken is not None
+    start_each(keyed, 2)
+    drop_all(keyed)
+
+    with pytest.raises(LimitInUse, match="1 task"):
+        Limit.delete(keyed.db, TENANT)
+    other.ack(keyed.db, taken)
+    Limit.delete(keyed.db, TENANT)
+
+    require_gone(keyed)
+
+
+def test_a_refused_delete_opens_the_lanes_of_free_keys(keyed: Bench) -> None:
+    """It has given slots back, as a sweep does, and tasks of another queue wait for them."""
+    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    session = Session(keyed.db, ttr=LONG_S)
+    start_each(keyed, 2)
+    for key in (0, 1, 2):
+        other.put(keyed.db, key, limits={TENANT: key})
+    drop_all(keyed)
+    taken = other.take(keyed.db, session=session)
+    assert taken is not None
+    assert taken.data == 2
+
+    with pytest.raises(LimitInUse, match="1 task"):
+        Limit.delete(keyed.db, TENANT)
+
+    assert [task.data for task in other.take_many(keyed.db, 9, session=session)] == [0, 1]
+    assert verify(keyed.db).findings == ()
