@@ -55,6 +55,8 @@ KEYS = evidence(put("k/1 k/2", 0), *handled("k/1", 1), *handled("k/2", 3))
 LASTS = [put("x", 0, LAST), put("y", 1, LAST)]
 PRIORITIES = [put("1/x", 0, LAST), put("0/y", 1, LAST)]
 GROUP = [call("open", ["g/then"], 0), put("g/0", 1), call("close", "g", 2), *handled("g/0", 3)]
+SLOTS = [put("k/1 k/2 k/3", 0), *(take(f"k/{n}", f"tk/{n}", n) for n in (1, 2, 3))]
+SIX, MANY = "a/1 a/2 b/1 b/2 c/1 c/2", " ".join(f"k/{n}" for n in range(40))
 DUE = "1.25/2026-11-25T10:00:0"
 
 SOUND: dict[str, tuple[str, Evidence]] = {
@@ -96,6 +98,16 @@ SOUND: dict[str, tuple[str, Evidence]] = {
     "keys in turn": ("keyed", KEYS),
     "a group and then": ("groups", evidence(*GROUP, *handled("g/then", 6))),
     "a group that is not closed": ("groups", evidence(*GROUP[:2], *handled("g/0", 3))),
+    "tasks in the slots of a key, one after the other": (
+        "slots",
+        evidence(*SLOTS, *(end("finish", f"k/{n}", f"tk/{n}", at) for n, at in ((1, 1.6), (2, 3), (3, 4)))),
+    ),
+    "starts with the tokens of a key": (
+        "rates",
+        evidence(
+            put(MANY, 0), *(each for n, value in enumerate(MANY.split()) for each in handled(value, n / 20))
+        ),
+    ),
     "due times": ("schedules", evidence(*handled(f"{DUE}0.00", 0), *handled(f"{DUE}1.25", 2))),
 }
 
@@ -181,6 +193,25 @@ BROKEN: dict[str, tuple[str, Evidence, str]] = {
         "priorities",
         evidence(*PRIORITIES, *handled("1/x", 2, LAST), *handled("0/y", 4, LAST)),
         "out of order: 1/x, 0/y in place of 0/y, 1/x",
+    ),
+    "more tasks of a key than it has slots": (
+        "slots",
+        evidence(*SLOTS, *(end("finish", f"k/{n}", f"tk/{n}", 4) for n in (1, 2, 3))),
+        "3 tasks under the 2 slots of k",
+    ),
+    "more tasks than all slots": (
+        "slots",
+        evidence(
+            put(SIX, 0),
+            *(take(value, f"t{value}", 1) for value in SIX.split()),
+            *(end("finish", value, f"t{value}", 2) for value in SIX.split()),
+        ),
+        "6 tasks under the 5 slots of soak of all",
+    ),
+    "more starts of a key than it has tokens": (
+        "rates",
+        evidence(put(MANY, 0), *(each for value in MANY.split() for each in handled(value, 1))),
+        "40 starts of k within 1.0 s, with 35 tokens",
     ),
     "a due time without a task": (
         "schedules",

@@ -11,6 +11,7 @@ from fdbqueue.testing.soak.subjects.groups import Groups
 from fdbqueue.testing.soak.subjects.items import Items
 from fdbqueue.testing.soak.subjects.keyed import FairTasks, Keyed, Partitions
 from fdbqueue.testing.soak.subjects.leases import Bags, Leases, Priorities
+from fdbqueue.testing.soak.subjects.limited import Rates, Slots
 from fdbqueue.testing.soak.subjects.persistent import Persistent
 from fdbqueue.testing.soak.subjects.schedules import Schedules
 
@@ -27,6 +28,8 @@ _ALL = (
     Persistent,
     Schedules,
     Groups,
+    Slots,
+    Rates,
 )
 SUBJECTS: Mapping[str, Callable[[Setup], Subject]] = {subject.name: subject for subject in _ALL}
 
