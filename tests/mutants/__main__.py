@@ -45,6 +45,7 @@ def _judge(given: argparse.Namespace, ledger: Ledger) -> None:
     readers = Readers(folder_of(REPOSITORY), REPOSITORY)
     with workshop(REPOSITORY) as copy:
         if not readers.record(copy, until, _tell):
+            _tell("the time ended before all lines were recorded: run again, it goes on behind these")
             return
         judges = Judges(copy, readers, Limits(given.tests_s, given.simulation_s))
         for room, mutant in _in_turn(given.room or list(ROOMS), given.seed, given.sample):
@@ -89,7 +90,7 @@ def _report(rooms: Sequence[str], seed: int, sample: int | None, ledger: Ledger)
         found = tally(known[:sample], rows, said)
         print(
             f"| {room} | {len(known)} | {found.judged} | {found.by_tests} | {found.by_simulation} "
-            f"| {found.by_either} | {found.equivalent} | {found.rate:.0%} |"
+            f"| {found.by_either} | {found.equivalent} | {found.share} |"
         )
         for id_ in found.open:
             row = rows[id_, "tests"]

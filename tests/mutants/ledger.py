@@ -60,9 +60,10 @@ class Tally:
     """Survivors without a verdict."""
 
     @property
-    def rate(self) -> float:
-        """The share of the mutants that can be found."""
-        return self.by_either / max(1, self.judged - self.equivalent)
+    def share(self) -> str:
+        """The share of the mutants that can be found; a dash if none of them was judged."""
+        can_be_found = self.judged - self.equivalent
+        return f"{self.by_either / can_be_found:.0%}" if can_be_found else "-"
 
 
 def tally(

@@ -34,6 +34,7 @@ _FOLDERS = (
     "fleet",
     "groups",
     "limiting",
+    "parking",
     "partitions",
     "persistent",
     "schedules",

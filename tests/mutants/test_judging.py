@@ -126,7 +126,11 @@ def test_a_tally_leaves_equivalent_survivors_out() -> None:
     }
     found = tally("abcde", rows, {"c": {"verdict": "equivalent"}})
     assert (found.judged, found.by_tests, found.by_simulation, found.by_either) == (4, 1, 1, 2)
-    assert (found.equivalent, found.open, found.rate) == (1, ("d",), 2 / 3)
+    assert (found.equivalent, found.open, found.share) == (1, ("d",), "67%")
+
+
+def test_a_tally_without_a_judgement_has_no_share() -> None:
+    assert tally("ab", {}, {}).share == "-"
 
 
 def test_each_verdict_is_about_a_mutant_and_has_a_reason() -> None:
