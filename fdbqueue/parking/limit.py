@@ -82,7 +82,7 @@ class Limit:
         reverse. LimitInUse for a rate in place of an unreadable limit whose slots tasks hold.
         """
         rule, keys = checked_rule(slots, rate, per, burst, per_key), keys_of(name, root)
-        return _write(db, root, lambda tr: _set(tr, keys, rule))
+        return _write_unused(db, root, keys, lambda tr: _set(tr, keys, rule))
 
     @classmethod
     def open(cls, db: DatabaseOrTransaction, name: str, *, root: Any = DEFAULT_ROOT) -> "Limit":
@@ -156,12 +156,7 @@ class Limit:
         Raises: LimitNotFound; LimitInUse while a task holds a slot.
         """
         keys = keys_of(name, root)
-        try:
-            _write(db, root, lambda tr: _delete(tr, keys))
-        except LimitInUse:
-            if not _walked(db, RootKeys(root), keys):
-                raise
-            _write(db, root, lambda tr: _delete(tr, keys))
+        _write_unused(db, root, keys, lambda tr: _delete(tr, keys))
 
 
 def _set(tr: Transaction, keys: LimitKeys, rule: Rule) -> Limit:
@@ -274,14 +269,6 @@ def _delete(tr: Transaction, keys: LimitKeys) -> None:
         tr.clear_range(keys.beside.start, keys.beside.stop)
 
 
-def _walked(db: DatabaseOrTransaction, root: RootKeys, keys: LimitKeys) -> bool:
-    """End the walk through all keys that is under way. False if there was none."""
-    settling, steps = Settling(root.prefix, keys), 0
-    while run(db, lambda tr: settling.walk(tr, runtime_of(tr).now_us())):
-        steps += 1
-    return steps > 0
-
-
 def _used_without_rule(state: State, total: bytes | None, held: Range) -> int:
     """Number of slots in use of a limit with an unreadable rule. Its cells have slots if it has holders, and
     may have tokens if not.
@@ -319,3 +306,23 @@ def _write(db: DatabaseOrTransaction, root: Any, body: "Callable[[Transaction], 
     if is_transaction(db):
         return body(writable(db))
     return run_once(as_database(db), RootKeys(root), body)
+
+
+def _write_unused(
+    db: DatabaseOrTransaction, root: Any, keys: LimitKeys, body: "Callable[[Transaction], T]"
+) -> T:
+    """As `_write`. If tasks hold slots, a walk may give them back, and the body has another try."""
+    try:
+        return _write(db, root, body)
+    except LimitInUse:
+        if not _walked(db, RootKeys(root), keys):
+            raise
+        return _write(db, root, body)
+
+
+def _walked(db: DatabaseOrTransaction, root: RootKeys, keys: LimitKeys) -> bool:
+    """End the walk through all keys that is under way. False if there was none."""
+    settling, steps = Settling(root.prefix, keys), 0
+    while run(db, lambda tr: settling.walk(tr, runtime_of(tr).now_us())):
+        steps += 1
+    return steps > 0

@@ -5,6 +5,8 @@ import pytest
 from fdbqueue import Database, Limit, Session, TaskQueue, limits, verify
 from fdbqueue.database import run
 from fdbqueue.errors import LimitInUse, LimitNotFound
+from fdbqueue.limiting.keys import LimitKeys
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import Transaction
 from tests.tasks.support import LONG_S, Bench, StillClock
 
@@ -97,4 +99,12 @@ def test_a_refused_delete_opens_the_lanes_of_free_keys(keyed: Bench) -> None:
         Limit.delete(keyed.db, TENANT)
 
     assert [task.data for task in other.take_many(keyed.db, 9, session=session)] == [0, 1]
+    assert verify(keyed.db).findings == ()
+
+
+def test_an_unreadable_limit_without_a_queue_becomes_a_rate(keyed: Bench) -> None:
+    start_each(keyed, 1)
+    drop_all(keyed)
+    keyed.db[LimitKeys(RootKeys(DEFAULT_ROOT).prefix, TENANT).row] = b"damaged"
+    Limit.set(keyed.db, TENANT, rate=1, per=10, per_key=True)
     assert verify(keyed.db).findings == ()
