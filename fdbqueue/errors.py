@@ -16,6 +16,7 @@ from fdbqueue.framework_errors import *  # noqa: F403  # likewise
 from fdbqueue.stored_errors import *  # noqa: F403  # likewise
 
 __all__ = [
+    "BatchOverCapacity",
     "BlockingCall",
     "ClientLibraryMissing",
     "ClientLibraryTooOld",
@@ -378,6 +379,12 @@ class QueueFull(FdbQueueError):
 
     current_size: int
     capacity: int
+
+
+class BatchOverCapacity(QueueFull):
+    """A batch of {wanted} tasks never fits into the queue {name!r}: its capacity is {capacity}. Put at most {capacity} tasks in one call. Nothing was put."""
+
+    wanted: int
 
 
 class FairQueueFull(QueueFull):

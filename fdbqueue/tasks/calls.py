@@ -15,7 +15,7 @@ from fdbqueue.calls.once import run_once
 from fdbqueue.calls.writes import Writes
 from fdbqueue.database import Database, engine_errors, run
 from fdbqueue.disciplines.bag import PLACE_BYTES, Bag
-from fdbqueue.errors import FdbQueueError, QueueFull, UnsupportedOption
+from fdbqueue.errors import BatchOverCapacity, FdbQueueError, QueueFull, UnsupportedOption
 from fdbqueue.line.take import Taker
 from fdbqueue.line.taking import Takes
 from fdbqueue.partitions.current import Current, PartitionGone
@@ -230,12 +230,9 @@ class TaskCalls:
         return tasks if drafts[0].unique is None else tasks_in(tasks)
 
     def _full(self, drafts: Sequence[Draft], found: NoRoom) -> QueueFull:
-        return QueueFull(
-            item=drafts[0].data,
-            current_size=found.size,
-            capacity=self.shape.settings.capacity,
-            name=self.shape.name,
-        )
+        capacity, wanted, name = self.shape.settings.capacity or 0, len(drafts), self.shape.name
+        told = {"name": name, "item": drafts[0].data, "current_size": found.size, "capacity": capacity}
+        return BatchOverCapacity(**told, wanted=wanted) if wanted > capacity else QueueFull(**told)
 
     def _put_in(
         self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int

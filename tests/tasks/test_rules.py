@@ -8,6 +8,7 @@ import pytest
 from fdbqueue import Session, Task, TaskQueue, TaskState, limits, transactional
 from fdbqueue.database import run
 from fdbqueue.errors import (
+    BatchOverCapacity,
     InvalidArgument,
     NotTaken,
     PayloadTooLarge,
@@ -672,6 +673,20 @@ def test_a_batch_that_does_not_fit_leaves_the_queue_as_it_was(bench: MakeBench) 
         b.queue.put_many(b.db, range(3))
     assert b.counts("ready", "put") == (8, 8)
     b.queue.put_many(b.db, range(2))
+
+
+def test_a_batch_above_the_capacity_is_told_as_such(bench: MakeBench) -> None:
+    b = bench("limfifottl", capacity=2)
+    for put in (lambda: b.queue.put_many(b.db, range(3)), lambda: b.queue.put_many(begin(b.db), range(3))):
+        with pytest.raises(BatchOverCapacity) as refused:
+            put()
+        assert (refused.value.wanted, refused.value.capacity, refused.value.current_size) == (3, 2, 0)
+        told = "its capacity is 2. Put at most 2 tasks in one call. Nothing was put."
+        assert str(refused.value) == f"A batch of 3 tasks never fits into the queue 'bench': {told}"
+    b.queue.put_many(b.db, range(2))
+    with pytest.raises(QueueFull) as full:
+        b.queue.put_many(b.db, range(2))
+    assert type(full.value) is QueueFull
 
 
 def test_batches_put_together_do_not_pass_the_capacity(bench: MakeBench) -> None:

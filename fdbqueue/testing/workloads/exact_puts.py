@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from fdbqueue.errors import QueueFull, UniqueTaskBusy
+from fdbqueue.errors import BatchOverCapacity, QueueFull, UniqueTaskBusy
 from fdbqueue.task import Task, TaskState
 from fdbqueue.testing.workloads.exact_life import WAITS, Life
 from fdbqueue.testing.workloads.exact_model import Model
@@ -37,7 +37,8 @@ def full_with(model: Model, name: str, more: int) -> Exception | None:
     capacity = model.options.get("capacity")
     if capacity is None or len(model.lives) + more <= capacity:
         return None
-    return QueueFull(name=name, current_size=len(model.lives), capacity=capacity)
+    told = {"name": name, "current_size": len(model.lives), "capacity": capacity}
+    return BatchOverCapacity(**told, wanted=more) if more > capacity else QueueFull(**told)
 
 
 def _new(model: Model, data: Any, options: dict[str, Any], id_: str) -> Life:
