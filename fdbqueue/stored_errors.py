@@ -5,6 +5,7 @@ from fdbqueue.error_root import FdbQueueError
 __all__ = [
     "DefinitionUnreadable",
     "LayoutNewer",
+    "LimitUnreadable",
     "OlderSessions",
     "PayloadUnreadable",
     "RecordUnreadable",
@@ -21,6 +22,12 @@ class RecordUnreadable(FdbQueueError, ValueError):
 
 class DefinitionUnreadable(FdbQueueError, ValueError):
     """The definition of the queue {name!r} cannot be read ({reason}): a newer release wrote it, or it is damaged. Nothing was changed."""
+
+
+class LimitUnreadable(FdbQueueError, ValueError):
+    """The limit {name!r} cannot be read ({reason}), and limits nothing: set it anew, with Limit.set() or `fdbqueue limit set`."""
+
+    name: str
 
 
 class LayoutNewer(DefinitionUnreadable):

@@ -27,7 +27,7 @@ def schedule_rows(figures: Figures) -> list[Row]:
 
 def _allows(row: Row) -> str:
     if row["free"] is None:
-        return "missing"
+        return "missing" if row["error"] is None else "unreadable"
     of_key = " for each key" if row["per_key"] else ""
     if row["slots"] is not None:
         return f"{row['slots']} at a time{of_key}"

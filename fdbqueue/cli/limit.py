@@ -1,6 +1,6 @@
 """`fdbqueue limit`: limits of the tasks that run, or start, in all queues that share them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -73,7 +73,10 @@ def set_(
 @in_a_place
 @click.pass_obj
 def list_(signals: Signals, place: Place, as_json: bool) -> None:
-    """List the limits. Columns: name, the tasks that it allows, slots in use, tasks that may start now."""
+    """List the limits, also those that cannot be read: they limit nothing.
+
+    Columns: name, the tasks that it allows, slots in use, tasks that may start now.
+    """
     with place.database() as database:
         show(signals, map(_row, Limit.list(database, root=place.root)), COLUMNS, as_json)
 
@@ -166,12 +169,24 @@ def _told(found: Limit) -> str:
 
 
 def _allows(row: Row) -> str:
+    if row["error"] is not None:
+        return "unreadable"
     of_key = " for each key" if row["per_key"] else ""
     if row["slots"] is not None:
         return f"{row['slots']} at a time{of_key}"
     return f"{row['rate']} in {row['per']:g} s, burst {row['burst']}{of_key}"
 
 
-COLUMNS: Columns = {"name": field("name"), "allows": _allows, "used": field("used"), "free": field("free")}
+def _number(name: str) -> Callable[[Row], str]:
+    """The number of that name; empty for a limit that cannot be read."""
+    return lambda row: f"{row[name]}" if row["error"] is None else ""
+
+
+COLUMNS: Columns = {
+    "name": field("name"),
+    "allows": _allows,
+    "used": _number("used"),
+    "free": _number("free"),
+}
 KEY_COLUMNS: Columns = {"key": field("key"), "used": field("used"), "free": field("free")}
 HOLDER_COLUMNS: Columns = {"id": field("task"), "queue": field("queue"), "session": field("session")}

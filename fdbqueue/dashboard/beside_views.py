@@ -62,9 +62,12 @@ def beside_view(figures: Figures) -> BesideView:
 
 def _of_limit(limit: LimitFigures) -> Iterator[Finding]:
     if limit.free is None:
-        text = f"does not exist, and tasks of {', '.join(map(one_line, limit.queues))} run without it."
+        word, text = (
+            ("Missing", "does not exist") if limit.error is None else ("Unreadable", "cannot be read")
+        )
+        text += f", and tasks of {', '.join(map(one_line, limit.queues))} run without it" * bool(limit.queues)
         set_it = command("limit", "set", limit.name, "--slots", "N")
-        yield Finding(Level.WARN, "Missing", limit.name, text, "Set it again:", set_it, of="limit")
+        yield Finding(Level.WARN, word, limit.name, f"{text}.", "Set it again:", set_it, of="limit")
 
 
 def _of_schedule(found: ScheduleFigures, queues: Collection[str] | None) -> Iterator[Finding]:

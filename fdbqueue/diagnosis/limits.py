@@ -1,4 +1,4 @@
-"""Limits: missing ones that queues name, and full ones with holders of dead sessions, as checks."""
+"""Limits: unreadable and missing ones, and full ones with holders of dead sessions, as checks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -94,9 +94,7 @@ def check_limits(figures: Figures, holders: Mapping[str, Sequence[SeenHolders]])
 def _of_limit(limit: LimitFigures, holders: Sequence[SeenHolders]) -> Iterator[Check]:
     name = limit.name
     if limit.free is None:
-        text = f"the limit {name} does not exist, so tasks of {_listed(limit.queues)} run without it"
-        cure = command("limit", "set", name, "--slots", "N")
-        yield warning(CHECK, text, cure, limit=name, queues=list(limit.queues))
+        yield _without_rule(limit)
     for found in holders:
         if not found.dead:
             continue
@@ -106,6 +104,17 @@ def _of_limit(limit: LimitFigures, holders: Sequence[SeenHolders]) -> Iterator[C
         )
         cure = "Start a worker, or any program that takes: it ends the sessions of dead processes."
         yield warning(CHECK, text, cure, limit=name, dead=found.dead, waiting=limit.waiting)
+
+
+def _without_rule(limit: LimitFigures) -> Check:
+    """A limit that does not exist, or that cannot be read."""
+    text = f"the limit {limit.name} {'does not exist' if limit.error is None else 'cannot be read'}"
+    text += (
+        f", so tasks of {_listed(limit.queues)} run without it" if limit.queues else ", and no queue names it"
+    )
+    cure = command("limit", "set", limit.name, "--slots", "N")
+    more = {} if limit.error is None else {"error": limit.error}
+    return warning(CHECK, text, cure, limit=limit.name, queues=list(limit.queues), **more)
 
 
 def _listed(names: Sequence[str]) -> str:

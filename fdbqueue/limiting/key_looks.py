@@ -6,11 +6,11 @@ from typing import Any
 
 from fdbqueue.arguments import writable
 from fdbqueue.database import runtime_of
-from fdbqueue.errors import InvalidArgument, LimitNotFound
+from fdbqueue.errors import InvalidArgument
 from fdbqueue.limiting.holders import ask_key_holders
 from fdbqueue.limiting.key_state import KeyState, number_of
 from fdbqueue.limiting.keys import LimitKeys, shown_key
-from fdbqueue.limiting.rule import Rule, rule_of
+from fdbqueue.limiting.rule import Rule, known_rule
 from fdbqueue.limiting.state import State
 from fdbqueue.page import Page, place_text
 from fdbqueue.reached import LimitHolder
@@ -40,7 +40,7 @@ def open_key(tr: Transaction, keys: LimitKeys, key: bytes) -> LimitKey:
         snapshot.get(keys.count(key)),
         ask_key_holders(snapshot, keys, key),
     )
-    state = KeyState(keys, key, _counting(keys, rule_of(rule.value)), row.value)
+    state = KeyState(keys, key, _counting(keys, rule.value), row.value)
     return _key_of(state, runtime_of(tr).now_us(), holders())
 
 
@@ -49,16 +49,17 @@ def listed_keys(tr: Transaction, keys: LimitKeys, limit: int, after: bytes | Non
     start = keys.counts.start if after is None else keys.count(after) + b"\x00"
     snapshot = writable(tr).snapshot
     asked, rows = snapshot.get(keys.row), snapshot.get_range(start, keys.counts.stop, limit=limit).to_list()
-    rule, now_us = _counting(keys, rule_of(asked.value)), runtime_of(tr).now_us()
+    rule, now_us = _counting(keys, asked.value), runtime_of(tr).now_us()
     found = [KeyState(keys, keys.parts_of(row.key)[1], rule, row.value) for row in rows]
     following = place_text(found[-1].key) if len(rows) == limit else None
     return Page((_key_of(state, now_us) for state in found), following)
 
 
-def _counting(keys: LimitKeys, rule: Rule | None) -> Rule:
-    """Raises: LimitNotFound; InvalidArgument for a limit that does not count each key apart."""
-    if rule is None:
-        raise LimitNotFound(name=keys.name)
+def _counting(keys: LimitKeys, stored: bytes | None) -> Rule:
+    """Raises: LimitNotFound, LimitUnreadable; InvalidArgument for a limit that does not count each key
+    apart.
+    """
+    rule = known_rule(keys.name, stored)
     if not rule.per_key:
         raise InvalidArgument(name="name", wanted="a limit that was set with `per_key`", got=keys.name)
     return rule

@@ -7,8 +7,9 @@ from typing import Any
 from fdbqueue import limits
 from fdbqueue.arguments import checked_items, checked_text
 from fdbqueue.database import run
-from fdbqueue.errors import InvalidArgument, LimitNotFound
+from fdbqueue.errors import InvalidArgument
 from fdbqueue.limiting.keys import LimitKeys
+from fdbqueue.limiting.rule import known_rule
 from fdbqueue.packed_key import key_bytes
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import DatabaseOrTransaction, Transaction
@@ -68,7 +69,9 @@ def checked_limits(
 
 
 def require_limits(target: DatabaseOrTransaction, root: Any, names: Sequence[str]) -> None:
-    """Reads: the limits, serialisably. Raises: LimitNotFound for a name that has none."""
+    """Reads: the limits, serialisably. Raises: LimitNotFound for a name that has none;
+    LimitUnreadable.
+    """
     if names:
         run(target, partial(_require, keys=[keys_of(name, root) for name in names]))
 
@@ -76,5 +79,4 @@ def require_limits(target: DatabaseOrTransaction, root: Any, names: Sequence[str
 def _require(tr: Transaction, keys: Sequence[LimitKeys]) -> None:
     asked = [(one, tr.get(one.row)) for one in keys]
     for one, row in asked:
-        if not row.present():
-            raise LimitNotFound(name=one.name)
+        known_rule(one.name, row.value)

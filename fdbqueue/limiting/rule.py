@@ -8,7 +8,7 @@ import msgspec
 from fdbqueue import limits
 from fdbqueue.arguments import checked_count, checked_positive
 from fdbqueue.aside import DAMAGED
-from fdbqueue.errors import InvalidArgument
+from fdbqueue.errors import InvalidArgument, LimitNotFound, LimitUnreadable
 
 _Whole = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -47,6 +47,25 @@ def rule_of(value: bytes | None) -> Rule | None:
     except DAMAGED:
         return None
     return rule if rule is None or rule.is_of_slots or (rule.per_us and rule.burst) else None
+
+
+def known_rule(name: str, value: bytes | None) -> Rule:
+    """Raises: LimitNotFound, LimitUnreadable."""
+    rule = rule_of(value)
+    if rule is None:
+        raise error_of(name, value) or LimitNotFound(name=name)
+    return rule
+
+
+def error_of(name: str, value: bytes | None) -> LimitUnreadable | None:
+    """The error of a limit that cannot be read; None for one that can, or that does not exist."""
+    if value is None or rule_of(value) is not None:
+        return None
+    try:
+        _rule_of(value)
+    except DAMAGED as error:
+        return LimitUnreadable(name=name, reason=f"it is damaged: {error}")
+    return LimitUnreadable(name=name, reason="it is damaged: a rate with no span of time, or no burst")
 
 
 def checked_rule(slots: Any, rate: Any, per: Any, burst: Any, per_key: Any = False) -> Rule:

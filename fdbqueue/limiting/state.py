@@ -17,9 +17,11 @@ _ONE = (1).to_bytes(8, "little")
 class State:
     keys: LimitKeys
     rule: Rule | None
-    """None for a limit that does not exist: it limits nothing."""
+    """None for a limit that does not exist, or that cannot be read: it limits nothing."""
     numbers: Sequence[int]
     """Those of the cells."""
+    stored: bytes | None = None
+    """The value of the rule, as it was read."""
 
     @property
     def counts_keys(self) -> bool:
@@ -116,7 +118,7 @@ def _replied(keys: LimitKeys, row: Value, cells: Value) -> Callable[[], State]:
     def reply() -> State:
         nonlocal state
         if state is None:
-            state = State(keys, rule_of(row.value), cells_of(cells.value))
+            state = State(keys, rule_of(row.value), cells_of(cells.value), row.value)
         return state
 
     return reply

@@ -294,7 +294,7 @@ _LIMITS: Sequence[_Numbers[LimitFigures]] = (
     ),
     _Numbers(
         "fdbqueue_limit_missing",
-        "1 if a queue names a limit that does not exist, else 0.",
+        "1 for a limit that a queue names and that does not exist, or that cannot be read; else 0.",
         lambda limit: limit.free is None,
     ),
 )

@@ -89,7 +89,7 @@ class LimitFigures:
     name: str
     free: int | None
     """Number of tasks that may start now: free slots, or tokens; with `per_key`, of a key that no task uses.
-    None for a limit that does not exist: the queues that name it are without it.
+    None for a limit that does not exist, or that cannot be read: the queues that name it are without it.
     """
     slots: int | None = None
     used: int = 0
@@ -106,6 +106,8 @@ class LimitFigures:
     """Ready tasks of these queues, while no task may start; none of a queue whose tasks may name the limit,
     as others of it go on.
     """
+    error: str | None = None
+    """The reason why the limit cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from fdbqueue.limiting.key_looks import LimitKey, listed_keys, open_key, used_of
 from fdbqueue.limiting.key_state import number_of
 from fdbqueue.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes
 from fdbqueue.limiting.names import keys_of
-from fdbqueue.limiting.rule import Rule, checked_rule, rule_to_bytes
+from fdbqueue.limiting.rule import Rule, checked_rule, error_of, known_rule, rule_to_bytes
 from fdbqueue.limiting.state import State, ask, ask_by_snapshot, rely_on_all, ring
 from fdbqueue.packed_key import key_bytes
 from fdbqueue.page import Page, checked_limit, place_bytes
@@ -55,6 +55,8 @@ class Limit:
     """
     per_key: bool = False
     """True if the limit counts each key apart."""
+    error: str | None = None
+    """Of a limit in a list, the reason why it cannot be read: it limits nothing, and its numbers are 0."""
 
     @classmethod
     def set(
@@ -90,7 +92,7 @@ class Limit:
 
         Reads: the limit and its first holders, by snapshot.
         Conflicts: none.
-        Raises: LimitNotFound, InvalidArgument.
+        Raises: LimitNotFound, LimitUnreadable, InvalidArgument.
         """
         keys = keys_of(name, root)
         return run(db, lambda tr: _open(tr, keys))
@@ -103,7 +105,8 @@ class Limit:
 
         Reads: the limit, the key and its first holders, by snapshot.
         Conflicts: none.
-        Raises: LimitNotFound; InvalidArgument, also for a limit that does not count keys apart.
+        Raises: LimitNotFound, LimitUnreadable; InvalidArgument, also for a limit that does not count keys
+        apart.
         """
         keys, packed = keys_of(name, root), key_bytes(key)
         return run(db, lambda tr: open_key(tr, keys, packed))
@@ -130,7 +133,7 @@ class Limit:
 
     @classmethod
     def list(cls, db: DatabaseOrTransaction, *, root: Any = DEFAULT_ROOT) -> "list[Limit]":
-        """All limits, in order of their names, without holders.
+        """All limits, in order of their names, without holders. One that cannot be read has an `error`.
 
         Reads: the limits, by snapshot.
         Conflicts: none.
@@ -231,13 +234,12 @@ def _open(tr: Transaction, keys: LimitKeys) -> Limit:
     snapshot = writable(tr).snapshot
     asked, holders = ask_by_snapshot(snapshot, keys), ask_holders(snapshot, keys)
     total, state = snapshot.get(keys.total), asked()
-    if state.rule is None:
-        raise LimitNotFound(name=keys.name)
+    known_rule(keys.name, state.stored)
     return _limit_of(state, runtime_of(tr).now_us(), total.value, holders())
 
 
 def _listed(tr: Transaction, keys: RootKeys, after: bytes | None) -> "tuple[list[Limit], bytes | None]":
-    """The next limits, without unreadable ones, and the key of the last row; None at the end."""
+    """The next limits, and the key of the last row; None at the end."""
     start = keys.limits.start if after is None else after + b"\x00"
     few = limits.LIMITS_READ_TOGETHER
     rows = writable(tr).snapshot.get_range(start, keys.limits.stop, limit=few).to_list()
@@ -245,10 +247,16 @@ def _listed(tr: Transaction, keys: RootKeys, after: bytes | None) -> "tuple[list
     each = [LimitKeys(keys.prefix, name) for name in names]
     asked = [(ask_by_snapshot(tr.snapshot, one), tr.snapshot.get(one.total)) for one in each]
     now_us = runtime_of(tr).now_us()
-    found = [
-        _limit_of(state, now_us, total.value) for reply, total in asked if (state := reply()).rule is not None
-    ]
+    found = [_shown(reply(), now_us, total.value) for reply, total in asked]
     return found, rows[-1].key if len(rows) == few else None
+
+
+def _shown(state: State, now_us: int, total: bytes | None) -> Limit:
+    """The limit in a list: without its numbers if it cannot be read."""
+    error = error_of(state.keys.name, state.stored)
+    if error is not None:
+        return Limit(name=state.keys.name, free=0, error=str(error))
+    return _limit_of(state, now_us, total)
 
 
 def _delete(tr: Transaction, keys: LimitKeys) -> None:

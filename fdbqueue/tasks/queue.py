@@ -73,8 +73,7 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         `ttl`, `ttr` (seconds, None for ever) and `pri` are the defaults of its tasks. `key_concurrency`:
         number of tasks of a task key that may be taken at a time. `weights`: quotas of task keys in each
         round, 1 for all others. `codec`: "json", "bytes", "msgpack", or a name given to `register_codec`.
-        `type`: type of the data that this handle puts and takes, None for the codec's own types; it is not
-        stored.
+        `type`: type of the data of this handle, None for the codec's own types; it is not stored.
 
         `retain_s`: time for which ended tasks are kept, without their data, for `ended_task` and
         `ended_tasks`; of each partition at most limits.RETAINED_MAX, the latest. None keeps none.
@@ -89,7 +88,8 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         Reads: as Registry.create.
         Writes: as Registry.create.
         Raises: QueueExists, also with `if_not_exists` for a temporary queue of another live session;
-        UnknownKind, UnsupportedOption, UnknownCodec, InvalidArgument, SubspaceInUse, LimitNotFound.
+        UnknownKind, UnsupportedOption, UnknownCodec, InvalidArgument, SubspaceInUse, LimitNotFound,
+        LimitUnreadable.
         """
         registry = Registry(root)
         packed, plan = packed_weights(weights), first_plan(checked_partitions(partitions))

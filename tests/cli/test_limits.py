@@ -8,6 +8,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Task, TaskQueue
+from fdbqueue.limiting.keys import LimitKeys
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from tests.cli.shell import Shell
 
 
@@ -117,6 +119,21 @@ def test_a_limit_has_slots_or_a_rate(shell: Shell) -> None:
     for numbers in ((), ("--slots", "2", "--rate", "1", "--per", "1"), ("--slots", "10001")):
         status, _, err = shell.run("limit", "set", "a", *numbers)
         assert (status, err.count("\n")) == (2, 1)
+
+
+def test_an_unreadable_limit_is_told(shell: Shell) -> None:
+    shell.run("limit", "set", "api", "--slots", "1")
+    with fdbqueue.open(shell.url) as db:
+        root = RootKeys(Subspace(tuple(shell.root)) if shell.root else DEFAULT_ROOT)
+        db[LimitKeys(root.prefix, "api").row] = b"damaged"
+    assert shell.run("limit", "list")[1] == "api\tunreadable\t\t\n"
+    row = json.loads(shell.run("limit", "list", "--json")[1])
+    assert (row["name"], row["slots"], "cannot be read" in row["error"]) == ("api", None, True)
+    for command in (("limit", "show", "api"), ("limit", "keys", "api"), ("create", "q", "--limit", "api")):
+        status, _, err = shell.run(*command)
+        assert (status, err.startswith("fdbqueue: The limit 'api' cannot be read")) == (2, True)
+    assert shell.run("limit", "set", "api", "--slots", "2")[0] == 0
+    assert shell.run("create", "q", "--limit", "api")[0] == 0
 
 
 def test_a_list_of_limits_has_no_holders(shell: Shell) -> None:

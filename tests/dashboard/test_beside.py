@@ -6,6 +6,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, Group, Limit, Schedule, TaskQueue
+from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from tests.dashboard.conftest import HOSTILE
 from tests.dashboard.support import browsing
@@ -53,6 +54,16 @@ def test_a_missing_limit_is_a_finding(still: tuple[Database, StillClock]) -> Non
     said = page(db)
     assert "1 limit needs attention" in said
     assert "does not exist, and tasks of orders run without it." in said
+
+
+def test_an_unreadable_limit_is_a_finding(still: tuple[Database, StillClock]) -> None:
+    db, _ = still
+    Limit.set(db, HOSTILE, slots=2)
+    TaskQueue.create(db, "orders", limits=[HOSTILE])
+    db[LimitKeys(RootKeys(DEFAULT_ROOT).prefix, HOSTILE).row] = b"damaged"
+    said = page(db)
+    assert "1 limit needs attention" in said
+    assert "cannot be read, and tasks of orders run without it." in said
 
 
 def test_schedules_tell_due_times_and_trouble(still: tuple[Database, StillClock]) -> None:

@@ -9,9 +9,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import fdbqueue
 from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue
+from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.metrics import QueueCollector, measure
 from fdbqueue.metrics.families import KEY_LABEL_LENGTH_MAX, families
 from fdbqueue.overview.figures import Figures, KeyFigures, QueueFigures
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from tests.metrics.support import checked_by_promtool
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_round_trips import Trips
@@ -278,6 +280,15 @@ def test_limits_are_told_by_name(memory: tuple[Database, StillClock]) -> None:
     waiting = [scraped.value("limit_waiting_tasks", limit=limit) for limit in ("api", "mails", "gone")]
     missing = [scraped.value("limit_missing", limit=limit) for limit in ("api", "mails", "gone")]
     assert (waiting, missing) == ([3, 0, None], [0, 0, 1])
+
+
+def test_an_unreadable_limit_is_told_as_missing(memory: tuple[Database, StillClock]) -> None:
+    db, _ = memory
+    Limit.set(db, "api", slots=2)
+    db[LimitKeys(RootKeys(DEFAULT_ROOT).prefix, "api").row] = b"damaged"
+    scraped = Scraped(db)
+    told = [scraped.value(f"limit_{name}", limit="api") for name in ("missing", "slots", "reached")]
+    assert told == [1, None, None]
 
 
 def test_a_limit_of_each_key_has_no_number_for_all(memory: tuple[Database, StillClock]) -> None:
