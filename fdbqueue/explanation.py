@@ -21,7 +21,9 @@ class Why(StrEnum):
     DELAYED = "delayed"
     UNSWEPT = "not swept"
     LIMIT_REACHED = "limit reached"
-    """As many tasks run, or have started, as a limit allows (docs/limits.md)."""
+    """As many tasks run, or have started, as a limit allows (docs/limits.md). Or its key has waited for a
+    limit that cannot be read.
+    """
     KEY_HELD = "key held"
     """Its task key has moved to another partition, and waits for its tasks in the old one."""
     KEY_BUSY = "key busy"

@@ -33,3 +33,5 @@ class ReachedLimit:
     per_key: bool = False
     """True if the limit counts each key apart, and the task names it with `key`."""
     key: Any = None
+    error: str | None = None
+    """The reason why the limit cannot be read. It limits nothing, but tasks of the key have waited for it."""

@@ -54,6 +54,20 @@ def reached_of(state: State, now_us: int, holders: tuple[LimitHolder, ...]) -> R
     )
 
 
+def unreadable_of(state: State, key: bytes) -> ReachedLimit:
+    """`state`: of a limit that cannot be read, and for which tasks of the key wait."""
+    return ReachedLimit(
+        name=state.keys.name,
+        slots=None,
+        used=0,
+        next=None,
+        holders=(),
+        key=shown_key(key),
+        per_key=True,
+        error=str(state.error),
+    )
+
+
 def reached_of_key(state: KeyState, now_us: int, holders: tuple[LimitHolder, ...]) -> ReachedLimit:
     """`state`: that of a key under which no task may start."""
     rule, next_us = state.rule, state.next_us(now_us)

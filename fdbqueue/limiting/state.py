@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from fdbqueue.database import conflict_in
+from fdbqueue.errors import LimitUnreadable
 from fdbqueue.limiting.bucket import Bucket
 from fdbqueue.limiting.keys import LimitKeys, cells_bytes, cells_of, one_less_bytes, one_more_bytes
-from fdbqueue.limiting.rule import Rule, rule_of
+from fdbqueue.limiting.rule import Rule, error_of, rule_of
 from fdbqueue.limiting.slots import free_slots, places
 from fdbqueue.seam import ReadTransaction, Transaction, Value
 
@@ -22,6 +23,11 @@ class State:
     """Those of the cells."""
     stored: bytes | None = None
     """The value of the rule, as it was read."""
+
+    @property
+    def error(self) -> LimitUnreadable | None:
+        """The error of a limit that cannot be read."""
+        return error_of(self.keys.name, self.stored)
 
     @property
     def counts_keys(self) -> bool:

@@ -12,7 +12,6 @@ from fdbqueue.errors import ScheduleUnreadable
 from fdbqueue.groups.progress import GroupProgress, progress_of
 from fdbqueue.limiting.key_looks import used_of
 from fdbqueue.limiting.keys import LimitKeys
-from fdbqueue.limiting.rule import error_of
 from fdbqueue.limiting.state import State, ask_by_snapshot
 from fdbqueue.overview.figures import GroupsFigures, LimitFigures, QueueFigures, ScheduleFigures
 from fdbqueue.records.groups import counts_of, readable_row
@@ -76,7 +75,7 @@ def _limit(state: State, total: bytes | None, now_us: int) -> LimitFigures:
     """Without its queues. `state`: of a limit that exists."""
     rule, free, next_us = state.rule, state.free(now_us) or 0, state.next_us(now_us)
     if rule is None:
-        return LimitFigures(state.keys.name, None, error=str(error_of(state.keys.name, state.stored)))
+        return LimitFigures(state.keys.name, None, error=str(state.error))
     if rule.per_key:  # the figures are those of a key that no task uses, and do not name keys
         free, next_us = rule.slots or rule.burst, None
     if rule.is_of_slots:

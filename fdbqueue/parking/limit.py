@@ -18,7 +18,7 @@ from fdbqueue.limiting.key_looks import LimitKey, listed_keys, open_key, used_of
 from fdbqueue.limiting.key_state import number_of
 from fdbqueue.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes
 from fdbqueue.limiting.names import keys_of
-from fdbqueue.limiting.rule import Rule, checked_rule, error_of, known_rule, rule_to_bytes
+from fdbqueue.limiting.rule import Rule, checked_rule, known_rule, rule_to_bytes
 from fdbqueue.limiting.state import State, ask, ask_by_snapshot, rely_on_all, ring
 from fdbqueue.packed_key import key_bytes
 from fdbqueue.page import Page, checked_limit, place_bytes
@@ -253,9 +253,8 @@ def _listed(tr: Transaction, keys: RootKeys, after: bytes | None) -> "tuple[list
 
 def _shown(state: State, now_us: int, total: bytes | None) -> Limit:
     """The limit in a list: without its numbers if it cannot be read."""
-    error = error_of(state.keys.name, state.stored)
-    if error is not None:
-        return Limit(name=state.keys.name, free=0, error=str(error))
+    if state.error is not None:
+        return Limit(name=state.keys.name, free=0, error=str(state.error))
     return _limit_of(state, now_us, total)
 
 

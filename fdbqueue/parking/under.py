@@ -10,7 +10,7 @@ from itertools import chain
 
 from fdbqueue import limits
 from fdbqueue.limiting.gate import Ask, Gate, Keyed
-from fdbqueue.limiting.holders import ask_holders, ask_key_holders, reached_of, reached_of_key
+from fdbqueue.limiting.holders import ask_holders, ask_key_holders, reached_of, reached_of_key, unreadable_of
 from fdbqueue.limiting.key_state import KeyState
 from fdbqueue.limiting.keys import KEYED, Held, LimitKeys, encode_held, held_of
 from fdbqueue.limiting.rule import Rule, rule_of
@@ -167,12 +167,20 @@ class Limits:
 
         def reply() -> ReachedLimit | None:
             state = whole()
+            if key is not None and state.error is not None:
+                return self._parked(tr, state, key)
             if key is None or row is None or key_holders is None or not state.counts_keys:
                 return reached_of(state, now_us, holders()) if state.free(now_us) == 0 else None
             of_key = KeyState(keys, key, state.rule, row.value)
             return None if of_key.has_room(now_us) else reached_of_key(of_key, now_us, key_holders())
 
         return reply
+
+    def _parked(self, tr: ReadTransaction, state: State, key: bytes) -> ReachedLimit | None:
+        """The unreadable limit, if lanes of the queue wait for the key. Round trips: 1."""
+        rows = ask_lanes(tr, state.keys, key, has_room=True)
+        waits = any(state.keys.parts_of(row.key)[-3] == self._queue for row in rows)
+        return unreadable_of(state, key) if waits else None
 
     def holder(self, name: str, id_: bytes, key: bytes | None = None) -> bytes | None:
         """The key of a task that holds a slot, of its key if there is one; None for a limit that is none of

@@ -112,6 +112,11 @@ def _ready(found: Explanation) -> Iterator[Reason]:
 
 def _limit_reached(found: Explanation, limit: ReachedLimit) -> Reason:
     name = visible(limit.name)
+    if limit.error is not None:
+        key = visible(repr(limit.key))
+        text = f"The limit {name!r} cannot be read, and tasks of the key {key} have waited for it."
+        anew = f"fdbqueue limit set {shlex.quote(limit.name)} sets it anew."
+        return Reason(Why.LIMIT_REACHED, text, anew)
     of_key = f" for the key {visible(repr(limit.key))}" if limit.per_key else ""
     if limit.slots is None:
         wait = "" if limit.next is None else f" in {_span(limit.next - found.now)}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Limit, LimitUnreadable, Overview, Severity, TaskQueue, diagnose
+from fdbqueue import Database, Limit, LimitUnreadable, Overview, Severity, TaskQueue, Why, diagnose
 from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 
@@ -78,6 +78,31 @@ def test_doctor_tells_an_unreadable_limit(still_db: Database) -> None:
     assert found.text == "the limit api cannot be read, so tasks of orders run without it"
     assert found.cure == "fdbqueue limit set api --slots N"
     assert "'api' cannot be read" in json.loads(json.dumps(dict(found.data)))["error"]
+
+
+@pytest.mark.parametrize("numbers", [{"slots": 1}, {"rate": 1, "per": 600}])
+def test_an_explanation_tells_a_key_of_an_unreadable_limit(
+    still_db: Database, numbers: dict[str, Any]
+) -> None:
+    """Its lane stays parked until a task of the key ends, or a token comes."""
+    Limit.set(still_db, API, **numbers, per_key=True)
+    queue = TaskQueue.create(still_db, "q", "fifottl", task_limits=[API])
+    _, waits = queue.put_many(still_db, "ab", limits={API: "acme"})
+    other = queue.put(still_db, "c", limits={API: "brown"})
+    assert queue.take(still_db, 0).data == "a"  # type: ignore[union-attr]
+    damage(still_db)
+
+    [reached] = queue.explain(still_db, waits).reached
+    assert (reached.name, reached.key, "cannot be read" in str(reached.error)) == (API, "acme", True)
+    told = queue.explain(still_db, waits).reasons[0]
+    assert told.why == Why.LIMIT_REACHED
+    assert told.text == "The limit 'api' cannot be read, and tasks of the key 'acme' have waited for it."
+    assert told.cure == "fdbqueue limit set api sets it anew."
+    assert queue.explain(still_db, other).reached == ()
+    assert queue.take(still_db, 0).data == "c"  # type: ignore[union-attr]
+
+    Limit.set(still_db, API, **numbers, per_key=True)
+    assert [one.error for one in queue.explain(still_db, waits).reached] == [None]
 
 
 def test_a_set_makes_an_unreadable_limit_anew(damaged: Database) -> None:
