@@ -78,10 +78,25 @@ def check_sessions(look: Look) -> list[Check]:
     """A warning if sessions are overdue: their tasks stay taken until a process ends them."""
     overdue = [beat for beat in look.beats.values() if beat.deadline < look.began - limits.OVERDUE_WARNING_S]
     if not overdue:
-        return [fine(SESSIONS, f"{len(look.beats)} live sessions", live=len(look.beats))]
+        return [_before_deadlines(look)]
     text = f"{len(overdue)} sessions are overdue, such as that of {overdue[0].place}: their tasks stay taken"
     cure = "Start a worker, or any program that takes: it ends the sessions of dead processes."
     return [warning(SESSIONS, text, cure, overdue=len(overdue), live=len(look.beats) - len(overdue))]
+
+
+def _before_deadlines(look: Look) -> Check:
+    """The number of sessions. One without its last heartbeat may be that of a dead process."""
+    count, silent = len(look.beats), [beat for beat in look.beats.values() if _has_missed(beat, look.began)]
+    text = "1 session before its deadline" if count == 1 else f"{count} sessions before their deadlines"
+    if silent:
+        has = "1 has" if len(silent) == 1 else f"{len(silent)} have"
+        text += f"; {has} missed a heartbeat, such as that of {silent[0].place}"
+    return fine(SESSIONS, text, live=count, silent=len(silent))
+
+
+def _has_missed(beat: Beat, now: float) -> bool:
+    """True if the session should have beaten twice since."""
+    return now - beat.at > 2 * (beat.deadline - beat.at) / limits.BEATS_PER_TTR
 
 
 def _differences(first: Look, second: Look) -> list[tuple[Beat, float]]:

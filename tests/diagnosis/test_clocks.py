@@ -54,6 +54,15 @@ def test_overdue_sessions_are_told() -> None:
     assert (found.severity, found.data) == (Severity.WARNING, {"overdue": 1, "live": 1})
 
 
+def test_a_session_that_missed_a_heartbeat_is_told() -> None:
+    """Its process may be dead, and it counts until its deadline: one of a supervisor lasts an hour."""
+    (found,) = check_sessions(look(100.0, quiet=79.0, alive=99.0))
+    assert (found.severity, found.data) == (Severity.FINE, {"live": 2, "silent": 1})
+    assert found.text == "2 sessions before their deadlines; 1 has missed a heartbeat, such as that of quiet"
+    (found,) = check_sessions(look(100.0, alive=99.0))
+    assert (found.text, found.data) == ("1 session before its deadline", {"live": 1, "silent": 0})
+
+
 class Ahead(RealRuntime):
     def now(self) -> float:
         return super().now() + 60
