@@ -48,7 +48,7 @@ def _idle(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
         yield warning(CHECK, text, command("resume", name), queue=name, ready=now.ready)
     elif not now.workers:
         text = f"{name} has {_told(now.ready, 'ready task')} and no live worker"
-        yield warning(CHECK, text, command("work", name, "MODULE:HANDLER"), queue=name, ready=now.ready)
+        yield warning(CHECK, text, command("work", name, "MODULE:FUNCTION"), queue=name, ready=now.ready)
 
 
 def _stored(name: str, now: TaskFigures) -> Iterator[Check]:

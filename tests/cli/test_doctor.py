@@ -30,7 +30,7 @@ def test_the_cure_names_the_database(program: Within) -> None:
     (told,) = [line.split("\t") for line in out.splitlines() if "\tqueues\t" in line]
     assert told[0] == "warning"
     assert shlex.split(told[3])[:3] == ["fdbqueue", "--url", program.url]
-    assert told[3].endswith(" work q MODULE:HANDLER")
+    assert told[3].endswith(" work q MODULE:FUNCTION")
 
 
 def test_a_missing_database_is_a_failure(program: Within, tmp_path) -> None:

@@ -51,7 +51,7 @@ def test_a_queue_without_workers_is_told(db, space):
     TaskQueue.create(db, "q", root=space).put(db, 1)
     found = diagnose(db, watch_s=0, root=space)
     assert [(one.name, one.cure) for one in found.checks if one.severity != Severity.FINE] == [
-        ("queues", "fdbqueue work q MODULE:HANDLER")
+        ("queues", "fdbqueue work q MODULE:FUNCTION")
     ]
     assert found.severity == Severity.WARNING
 
