@@ -181,6 +181,8 @@ class Managing(TaskHandle):
         if found.reason:
             raise QueueBusy(name=self.name, reason=found.reason)
         if found.are_all:
+            for change in changes:  # it sets unreadable records aside: behind the drop, they would stay
+                change.finish()
             if self._shape.limits is not None:  # leases that are over have their slots still
                 self._shape.limits.give_back_all(changes[0].tr)
             self._shape.registry.drop(changes[0].tr, self.name)

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
-from fdbqueue import Group, limits, list_queues
+from fdbqueue import Database, Group, Limit, limits, list_queues, verify
 from fdbqueue.database import run
 from fdbqueue.errors import QueueBusy, TooMuchForOneTransaction
+from fdbqueue.records.keys import id_bytes, partition_of
 from fdbqueue.tasks.calls import calls_of
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, commit_code
 from tests.tasks.partitions import MakeBench as MakeParted
-from tests.tasks.support import LONG_S, Bench
+from tests.tasks.support import LONG_S, Bench, StillClock
 
 MakeBench = Callable[..., Bench]
 
@@ -122,3 +124,23 @@ def test_a_request_for_all_partitions_prevents_a_drop(parted: MakeParted) -> Non
     assert b.queue.busy(b.db) == "a call is waiting for tasks"
     with pytest.raises(QueueBusy, match="waiting"):
         b.queue.drop(b.db)
+
+
+@pytest.mark.parametrize("options", [{}, {"partitions": 2}, {"limits": ["some"]}])
+def test_a_drop_of_a_damaged_record_leaves_no_key(
+    still_db: Database, clock: StillClock, options: dict[str, Any]
+) -> None:
+    """A look at the taken tasks reads it, and would set it aside behind the drop."""
+    Limit.set(still_db, "some", slots=1)
+    b = Bench(still_db, clock, "fifo", **options)
+    b.put("x")
+    taken = b.take()
+    assert taken is not None
+    id_ = id_bytes(taken.id)
+    b.db[b.queue._shape.partition(partition_of(id_)).keys.task(id_)] = b"damaged"
+
+    b.queue.drop(b.db)
+
+    assert verify(b.db).findings == ()
+    assert b.contents() == []
+    assert Limit.open(b.db, "some").used == 0
