@@ -10,6 +10,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from fdbqueue import limits
+from fdbqueue.database import conflict_in
 from fdbqueue.errors import GroupClosed, GroupNotFound, InvalidArgument
 from fdbqueue.records.groups import GroupRow, Then, readable_row, row_to_bytes
 from fdbqueue.records.keys import Extra, Member, id_bytes, id_text
@@ -43,7 +44,14 @@ def joined(parts: Parts, tr: Transaction, drafts: Sequence[Draft], put: Put) -> 
         return put(ready)
     assert first.extra is not None  # it waits
     group = first.extra.waits
-    verb = partial(_join, id_=first.after, member=Member(group, epoch), put=partial(put, ready))
+    enrol = partial(_enrol, id_=first.after, member=Member(group, epoch))
+    verb = partial(
+        _join,
+        id_=first.after,
+        put=partial(put, ready),
+        enrol=enrol,
+        enrol_elsewhere=partial(parts.within, tr, enrol, first.after),
+    )
     tasks = parts.within(tr, verb, first.after)
     if tasks is None:  # it has ended
         return put([with_changes(first, extra=replace(first.extra, waits=b""))])
@@ -86,27 +94,38 @@ def _members(draft: Draft) -> tuple[Member, ...]:
 
 
 def _join(
-    change: Change, id_: bytes, member: Member, put: Callable[[], list[Task] | NoRoom]
+    change: Change,
+    id_: bytes,
+    put: Callable[[], list[Task] | NoRoom],
+    enrol: Callable[[Change], bool],
+    enrol_elsewhere: Callable[[], bool],
 ) -> list[Task] | NoRoom | None:
     """Put the tasks that wait for a stored task, and make that one a member of one more group. None if it has
     ended.
 
-    The put comes first: without room for it, nothing is written. Raises: InvalidArgument.
+    The put comes first: without room for it, nothing is written. To make room, it may sweep the stored task,
+    which then joins the present partition of its task key.
+    Raises: InvalidArgument; a conflict if the task has expired meanwhile.
     """
     [record] = change.read([id_])
     change.require_sound(id_)
     if record is None or as_of(record, change.now_us) is None:
         return None
-    groups = groups_of(record)
-    if len(groups) >= limits.GROUPS_OF_TASK_MAX:
+    if len(groups_of(record)) >= limits.GROUPS_OF_TASK_MAX:
         wanted = f"a task with fewer than {limits.GROUPS_OF_TASK_MAX} groups and tasks that wait for it"
         raise InvalidArgument(name="after", wanted=wanted, got=id_text(id_))
     tasks = put()
-    if not isinstance(tasks, NoRoom):
-        [record] = change.read([id_])  # again: to make room, the put may have swept this task
-        assert record is not None  # it has not expired
-        change.move([record], [with_groups(record, (*groups, member))])
+    if not isinstance(tasks, NoRoom) and not enrol(change) and not enrol_elsewhere():
+        raise conflict_in(change.tr)
     return tasks
+
+
+def _enrol(change: Change, id_: bytes, member: Member) -> bool:
+    """Make a task a member of one more group. False if it is not in this partition."""
+    [record] = change.read([id_])
+    if record is not None:
+        change.move([record], [with_groups(record, (*groups_of(record), member))])
+    return record is not None
 
 
 def _store(parts: Parts, tr: Transaction, group: bytes, task: Task, parent: bytes) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import DeadLetters, Failure, Group, Session, limits, verify
+from fdbqueue import DeadLetters, Failure, Group, Session, TaskState, limits, verify
 from fdbqueue.database import run
 from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.line.keys import Notice, Ticket
@@ -15,7 +15,7 @@ from fdbqueue.records.keys import id_bytes
 from fdbqueue.records.statistics import LIVE, packed
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks import in_all
-from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.source import params_of
@@ -445,3 +445,44 @@ def test_a_key_beyond_the_first_page_holds_a_repartition(
     for task in taken:
         b.queue.ack(b.db, task)
     assert (b.repartition(4).is_finished, b.take().data) == (True, "new")
+
+
+@pytest.mark.parametrize("given", ["a database", "a transaction"])
+def test_a_put_after_a_task_that_it_moves_waits_for_it(parted: MakeBench, given: str) -> None:
+    """The queue is full, so the put sweeps: a task expires, and the delay of the other one is over."""
+    b = parted("fair", capacity=2)
+    first = b.put("first", key=KEY, delay=5)
+    b.put("old", key=KEY, ttl=5)
+    b.repartition(4)
+    b.clock.advance(6)
+
+    put = partial(b.queue.put, data="second", key=KEY, after=first)
+    assert (put(b.db) if given == "a database" else run(b.db, put)).state == TaskState.DELAYED
+
+    assert b.places()[first] == home_of(key_bytes(KEY), 4)
+    [taken] = b.queue.take_many(b.db, 9, session=b.session)
+    assert taken.data == "first"
+    b.queue.ack(b.db, taken)
+    b.settle()
+    assert b.taken_data() == ["second"]
+    assert is_sound(b)
+
+
+def test_a_put_after_a_task_that_expires_meanwhile_does_not_wait(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sweep, which makes room, is later than its look at the task."""
+    b = parted("fair", capacity=1, partitions=2)
+    first = b.put("first", key=KEY, ttl=1)
+    put_new = TaskCalls._put_new
+
+    def later(calls: TaskCalls, *given: Any, **options: Any) -> Any:
+        b.clock.advance(2)
+        return put_new(calls, *given, **options)
+
+    monkeypatch.setattr(TaskCalls, "_put_new", later)
+
+    b.queue.put(b.db, "second", key=KEY, after=first)
+
+    assert b.taken_data() == ["second"]
+    assert is_sound(b)
