@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fdbqueue import limits
 from fdbqueue.arguments import writable
 from fdbqueue.calls.once import run_once
-from fdbqueue.database import as_database, is_transaction, run, runtime_of
+from fdbqueue.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.errors import InvalidArgument, LimitInUse, LimitNotFound
 from fdbqueue.limiting.bucket import Bucket
 from fdbqueue.limiting.holders import ask_holders
@@ -151,8 +151,7 @@ class Limit:
         """Remove a limit that no task holds a slot of. A queue that names it is then without that limit.
 
         A truncate and a drop leave the slots of keys to a walk by sweeps of queues that name the limit. There
-        may be no such queue: so a delete that is refused walks, limits.KEY_ROWS_WALKED rows in a transaction,
-        and tries again. Given a transaction, it is all in that one.
+        may be no such queue: so, given a database, a delete that is refused walks and tries again.
         Reads: the limit; a holder. In a walk, the rows of its keys, and their tasks.
         Writes: clears the limit.
         Conflicts: takes and ends of tasks under the limit.
@@ -318,16 +317,18 @@ def _write(db: DatabaseOrTransaction, root: Any, body: "Callable[[Transaction], 
 def _write_unused(
     db: DatabaseOrTransaction, root: Any, keys: LimitKeys, body: "Callable[[Transaction], T]"
 ) -> T:
-    """As `_write`. If tasks hold slots, a walk may give them back, and the body has another try."""
+    """As `_write`. If tasks hold slots, a walk may give them back, and the body has another try; not in a
+    transaction, where a refusal must leave nothing behind.
+    """
     try:
         return _write(db, root, body)
     except LimitInUse:
-        if not _walked(db, RootKeys(root), keys):
+        if is_transaction(db) or not _walked(as_database(db), RootKeys(root), keys):
             raise
         return _write(db, root, body)
 
 
-def _walked(db: DatabaseOrTransaction, root: RootKeys, keys: LimitKeys) -> bool:
+def _walked(db: Database, root: RootKeys, keys: LimitKeys) -> bool:
     """End the walk through all keys that is under way. False if there was none."""
     settling, steps = Settling(root.prefix, keys), 0
     while run(db, lambda tr: settling.walk(tr, runtime_of(tr).now_us())):

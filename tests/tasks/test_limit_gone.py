@@ -53,16 +53,20 @@ def test_a_delete_walks_through_many_keys(keyed: Bench, monkeypatch: pytest.Monk
     require_gone(keyed)
 
 
-def test_a_delete_in_a_transaction_walks_in_it(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
+def test_a_refused_delete_in_a_transaction_changes_nothing(keyed: Bench) -> None:
+    """The transaction may go on, and commit."""
     start_each(keyed, 3)
+    drop_all(keyed)
+    before = keyed.stored()
 
-    def drop_with_limit(tr: Transaction) -> None:
-        keyed.queue.truncate(tr)
-        keyed.queue.drop(tr)
-        Limit.delete(tr, TENANT)
+    def delete(tr: Transaction) -> None:
+        with pytest.raises(LimitInUse, match="3 task"):
+            Limit.delete(tr, TENANT)
 
-    run(keyed.db, drop_with_limit)
+    run(keyed.db, delete)
+
+    assert keyed.stored() == before
+    Limit.delete(keyed.db, TENANT)
     require_gone(keyed)
 
 
