@@ -7,14 +7,18 @@ from random import Random
 import pytest
 
 from fdbqueue import Group, GroupNotFound, Queue, Schedule, Session, Subspace, TaskQueue, limits
+from fdbqueue.records.keys import TaskKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.sessions.keeper import Keeper
 from fdbqueue.testing import Case, Client, Simulation, all_workloads
 from fdbqueue.testing.aftermath.bounds import SETTLED_S, last_deadline_us, slack_s
+from fdbqueue.testing.aftermath.contents import Contents
 from fdbqueue.testing.aftermath.moment import Moments
+from fdbqueue.testing.aftermath.watching import Watching
 from fdbqueue.testing.audit.commit import Commit
 from fdbqueue.testing.audit.mirror import Mirror
 from fdbqueue.testing.faults import NONE
+from fdbqueue.testing.runtime import EPOCH_S
 from fdbqueue.testing.scheduler import Scheduler
 from fdbqueue.testing.simulation import Result
 from fdbqueue.testing.soundness import sound
@@ -128,6 +132,20 @@ def test_a_schedule_that_no_process_fires_is_told(monkeypatch: pytest.MonkeyPatc
     assert outlived(create).violations == ()
     monkeypatch.setattr("fdbqueue.schedules.passing.Pass.do", lambda *_: None)
     assert any("has not fired its due time" in text for text in outlived(create).violations)
+
+
+def test_a_timer_that_stays_behind_a_new_one_is_told() -> None:
+    """The first timer has just come, and the second one is over for a minute."""
+    keys = TaskKeys(Subspace(("jobs",)))
+    timers = [keys.timer(round(EPOCH_S) * 1_000_000 + number, bytes(8)) for number in (1, 2)]
+    scheduler = Scheduler(Random(0), 1)
+    queue = Contents("jobs", lambda _: lambda *_: False, (), (), [keys])
+    watching = Watching(scheduler, 0.0, Mirror.holding(dict.fromkeys(timers, b"")))
+    watching.begin(queue)
+    scheduler.now = 60.0
+    watching.changed_s[timers[0]] = 60.0
+    watching.end()
+    assert watching.violations == ["jobs: no sweep has moved a task that is due, for 60.0 s"]
 
 
 def test_a_thread_that_raises_an_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,14 +115,16 @@ class Watching:
         return not State(limit, rule, cells_of(self.rows.value(limit.cells))).free(self.now_us())
 
     def _overdue_s(self, waiting: _Waiting, keys: TaskKeys) -> float:
-        """The seconds for which a timer has been over beside the take. A task that comes back from a dead
-        session may have one that was over before.
+        """The most seconds for which a timer has been over beside the take. A task that comes back from a
+        dead session may have one that was over before.
         """
-        first = next(self.rows.keys_in(keys.timers.start, keys.timers.stop), None)
-        if first is None:
-            return 0.0
-        over_s = (self.now_us() - max(keys.time_of(first), waiting.began_us)) / 1_000_000
-        return min(over_s, self.scheduler.now - self.changed_s.get(first, float("-inf")))
+        over = keys.timers_until(self.now_us())
+        timers = self.rows.keys_in(over.start, over.stop)
+        return max((self._over_s(waiting, timer, keys.time_of(timer)) for timer in timers), default=0.0)
+
+    def _over_s(self, waiting: _Waiting, timer: bytes, time_us: int) -> float:
+        over_s = (self.now_us() - max(time_us, waiting.began_us)) / 1_000_000
+        return min(over_s, self.scheduler.now - self.changed_s.get(timer, float("-inf")))
 
 
 def _touches(keys: Sequence[bytes], queue: Contents) -> bool:
