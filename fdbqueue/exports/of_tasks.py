@@ -222,17 +222,21 @@ class _Moved:
         self._leave_out = leave_out
 
     def read(self, tr: Transaction, rows: Sequence[KeyValue]) -> Batch:
-        by_partition: dict[int, list[bytes]] = {}
-        for row in rows:
-            by_partition.setdefault(row.value[-1], []).append(id_in(row.key))
-        lines, used = list[Content](), len(rows)
-        for number, ids in by_partition.items():
-            part = self._shape.partition(number)
-            asked = [(id_, tr.snapshot.get(part.keys.task(id_))) for id_ in ids]
-            read = [sound_record(value.value, id_) for id_, value in asked]
-            records = [record for record in read if record is not None]
-            lines += _Tasks(part, leave_out=self._leave_out).lines(tr, records)[0]
+        places = [(id_in(row.key), row.value[-1]) for row in rows]
+        asked = [(id_, place, tr.snapshot.get(self._part(place).keys.task(id_))) for id_, place in places]
+        read = [(place, sound_record(value.value, id_)) for id_, place, value in asked]
+        used = _within_bytes([0 if record is None else moved_bytes(record) for _, record in read])
+        by_partition: dict[int, list[Record]] = {}
+        for place, record in read[:used]:
+            if record is not None:
+                by_partition.setdefault(place, []).append(record)
+        lines = list[Content]()
+        for place, records in by_partition.items():
+            lines += _Tasks(self._part(place), leave_out=self._leave_out).lines(tr, records)[0]
         return Batch(lines, used)
+
+    def _part(self, place: int) -> Shape:
+        return self._shape.partition(place)
 
 
 def _within_bytes(sizes: Sequence[int]) -> int:

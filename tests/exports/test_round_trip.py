@@ -1,6 +1,8 @@
 """A queue that is exported and imported is the same queue: its contents, its order, its statistics."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -11,6 +13,8 @@ from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue, limits,
 from fdbqueue.errors import ExportRefused, ImportUnfinished, QueueExists
 from fdbqueue.exports import exporting
 from fdbqueue.exports.exporting import Export
+from fdbqueue.exports.lines import TaskLine
+from fdbqueue.exports.section import Section
 from fdbqueue.registry.registry import IMPORTING, Registry
 from fdbqueue.schedules.schedule import list_schedules
 from tests.exports.support import (
@@ -265,6 +269,37 @@ def test_a_batch_that_is_full_by_its_bytes_is_not_the_last(
     Queue.named(target, "plain").enqueue_many(target, ["x" * 20] * 9)
     counts = export(target, tmp_path / "export", in_use=True)
     assert counts == {"jobs": {"tasks": 9}, "plain": {"items": 9}}
+
+
+def test_a_batch_of_moved_tasks_is_full_by_its_bytes(
+    target: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are in the list of moved tasks, with one byte each: their payloads count."""
+    monkeypatch.setattr(limits, "EXPORT_BATCH_BYTES", 2_500)
+    batches: list[int] = []
+    monkeypatch.setattr(Section, "batch", counting(Section.batch, batches))
+    with fdbqueue.open("memory:") as db:
+        queue = TaskQueue.create(db, "moved", partitions=2)
+        for number in range(8):  # in turn: each second one is to move
+            queue.bury(db, queue.put(db, f"{number}" * 1_000))
+        queue.repartition(db, 1)
+        queue.kick(db, 8)
+        export(db, tmp_path / "export", in_use=True)
+    assert sum(batches) == 8 + 4
+    assert max(batches) <= 2
+    imported(target, tmp_path / "export")
+    assert TaskQueue.open(target, "moved").statistics(target)["tasks"]["ready"] == 8
+
+
+def counting(batch: Callable[..., Any], batches: list[int]) -> Callable[..., Any]:
+    """`batch`, which notes the number of tasks of each batch."""
+
+    def noted(*given: Any) -> Any:
+        found = batch(*given)
+        batches.append(sum(isinstance(line, TaskLine) for line in found[0].lines))
+        return found
+
+    return noted
 
 
 # Rules.
