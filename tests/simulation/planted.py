@@ -3668,7 +3668,7 @@ PLANTS = (
         "if False:",
         "paired_limits",
         100,
-        near=21,
+        near=40,
     ),
     Plant(
         "a put of a leaving task key that reads its old partition by snapshot",

@@ -5,7 +5,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.parking.limit import Limit
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
@@ -130,10 +132,14 @@ class Limits(Queues):
 
     def _set(self) -> Call:
         name = self.random.choice(self._names)
-        if self.random.random() < DELETED:
+        if self.random.random() < DELETED and not self._walks(name):
             return self._call("delete", f"delete the limit {name}", lambda _, tr: Limit.delete(tr, name))
         number = max(1, self._used(name) + self.random.choice((-1, 0, 1, 2)))
         return self._call("set", f"set {name} to {number}", lambda _, tr: self._set_to(tr, name, number))
+
+    def _walks(self, name: str) -> bool:
+        """True if sweeps go through all keys. A refused delete sweeps then, but not in a transaction."""
+        return self.twins.own.get(LimitKeys(RootKeys(DEFAULT_ROOT).prefix, name).walk) is not None
 
     # Looks.
 
