@@ -133,14 +133,19 @@ TASK_LIMITS_COPIES = 2
 LANES_READ_MAX = 16
 LANE_TASKS_FIRST = 4
 LANES_KEPT = 8
-# Of limits that count each key apart: lanes of a key that one transaction opens or parks; keys, and rows of
-# keys, that a sweep looks at; exhausted keys that a take passes before it leaves the others to a sweep; bytes
-# of a key for which a start counts once more, as it writes the key in many places; keys that `verify` adds up
-# in one transaction; keys of a limit that `doctor` looks at, and exhausted ones among them.
+# Of limits that count each key apart: lanes of a key that one transaction opens or parks, and their bytes, as
+# it may do so for VERB_BATCH keys; the bytes of a lane without its key, and the places that have the key.
 LANES_TURNED = 16
+LANES_BYTES_TURNED = 16_000
+LANE_BYTES, LANE_KEY_COPIES = 1_250, 20
+# Of these limits, too: keys, and rows of keys, that a sweep looks at; exhausted keys that a take passes
+# before it leaves the others to a sweep; the starts for which one with a key counts, as it may park lanes;
+# bytes of a key for which it counts once more, as it writes the key in many places; keys that `verify` adds
+# up in one transaction; keys of a limit that `doctor` looks at, and exhausted ones among them.
 KEYS_SETTLED = 8
 KEY_ROWS_WALKED = 50
 KEYS_PASSED = 64
+STARTS_OF_A_KEYED_ONE = 5
 KEY_BYTES_OF_A_START = 50
 VERIFIED_LIMIT_KEYS_MAX = 10_000
 DIAGNOSED_LIMIT_KEYS_MAX = 1_000

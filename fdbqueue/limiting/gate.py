@@ -116,8 +116,10 @@ class Gate:
 
 
 def _weight(keyed: Keyed) -> int:
-    """The number of starts for which one of a task with a key counts: it writes the key several times."""
-    return 1 + len(keyed[1]) // limits.KEY_BYTES_OF_A_START
+    """The number of starts for which one of a task with a key counts: it writes the key several times, and
+    may park the lanes of the key.
+    """
+    return limits.STARTS_OF_A_KEYED_ONE + len(keyed[1]) // limits.KEY_BYTES_OF_A_START
 
 
 def _nothing() -> None:

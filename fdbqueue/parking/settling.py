@@ -74,7 +74,7 @@ class Settling:
 
     def _settle_key(self, tr: Transaction, time_us: int, state: KeyState, lanes: Range, now_us: int) -> None:
         tr.clear(self._keys.due(time_us, state.key))
-        turn_asked(tr, self._root, self._keys, state.key, lanes.to_list(), state.has_room(now_us))
+        turn_asked(tr, self._root, self._keys, state.key, lanes.to_list(), state.has_room(now_us), at_least=1)
         # Else it is one of slots, or has another time by now. At 0, a faster clock may have met its token.
         if state.over_us and state.due_us == time_us:
             state.refill(tr, state.full_ns, now_us, anew=True)

@@ -1,7 +1,8 @@
 """Parking: the lanes of one key, in all queues, when the key is exhausted, and when it is free again.
 
-A transaction turns limits.LANES_TURNED lanes of a key. If it has more, a key R[17, name, 6] at time 0 lets
-the next take or sweep go on (settling.py).
+A transaction turns limits.LANES_TURNED lanes of a key; of a long key, fewer or none: limits.VERB_BATCH keys
+may be free at once. If a key has more lanes, its row R[17, name, 6] at time 0 lets the next take or sweep go
+on (settling.py).
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,13 @@ def task_keys(root: bytes, queue: int, partition: int) -> TaskKeys:
 def ask_lanes(tr: ReadTransaction, limit: LimitKeys, key: bytes, has_room: bool) -> Range:
     """Ask for the lanes of a key that are to be turned."""
     under = limit.lanes(key, PARKED if has_room else OPEN)
-    return tr.get_range(under.start, under.stop, limit=limits.LANES_TURNED + 1)
+    return tr.get_range(under.start, under.stop, limit=max(1, _lanes_turned(key)) + 1)
+
+
+def _lanes_turned(key: bytes) -> int:
+    """Number of lanes of the key that one of many ends or starts turns; none of a long key."""
+    size_bytes = limits.LANE_BYTES + limits.LANE_KEY_COPIES * len(key)
+    return min(limits.LANES_TURNED, limits.LANES_BYTES_TURNED // size_bytes)
 
 
 def rely_on_lanes(tr: Transaction, limit: LimitKeys, key: bytes) -> None:
@@ -38,14 +45,24 @@ def rely_on_lanes(tr: Transaction, limit: LimitKeys, key: bytes) -> None:
 
 
 def turn_asked(
-    tr: Transaction, root: bytes, limit: LimitKeys, key: bytes, rows: Sequence[KeyValue], has_room: bool
-) -> bool:
-    """Open the lanes of these rows, or park them. True if there are more of them."""
-    few, more = rows[: limits.LANES_TURNED], len(rows) > limits.LANES_TURNED
-    turn(tr, root, limit, [(key, limit.parts_of(row.key)[-3:], row.key) for row in few], has_room)
-    if more:
+    tr: Transaction,
+    root: bytes,
+    limit: LimitKeys,
+    key: bytes,
+    rows: Sequence[KeyValue],
+    has_room: bool,
+    at_least: int = 0,
+) -> None:
+    """Open the lanes of these rows, or park them. Of more rows than it turns, sweeps and takes turn the rest.
+
+    `at_least`: a sweep, which is to end, turns that number of lanes of a long key, too.
+    """
+    most = max(at_least, _lanes_turned(key))
+    turn(tr, root, limit, [(key, limit.parts_of(row.key)[-3:], row.key) for row in rows[:most]], has_room)
+    if len(rows) > most:
         tr.set(limit.due(0, key), b"")
-    return more
+        if has_room:  # a take that waits opens the next ones
+            ring(tr, limit)
 
 
 def turn(

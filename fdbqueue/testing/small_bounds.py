@@ -38,7 +38,7 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "LANES_READ_MAX": (1, 2),
     "LANE_TASKS_FIRST": (1, 2),
     "LANES_KEPT": (0, 1),
-    "LANES_TURNED": (1, 2),
+    "LANES_TURNED": (0, 2),
     "KEYS_SETTLED": (1, 2),
     "KEY_ROWS_WALKED": (2, 5),
     "KEYS_PASSED": (1, 3),

@@ -1941,7 +1941,7 @@ PLANTS = (
         "pass",
         "laned",
         400,
-        near=113,
+        near=87,
     ),
     Plant(
         "a start that does not use the limits that its task names",
@@ -1982,7 +1982,7 @@ PLANTS = (
         "pass",
         "limit_keys",
         100,
-        near=1,
+        near=12,
     ),
     Plant(
         "a truncate that keeps the slots of keys",

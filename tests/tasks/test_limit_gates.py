@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Limit, Session, TaskQueue, Why, limits
+from fdbqueue import Database, Limit, Session, TaskQueue, Why, limits, verify
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import LONG_S, Bench, StillClock
 
@@ -37,19 +37,42 @@ def test_a_take_starts_a_bounded_number_of_tasks(
     assert b.taken_data() == [1, 2]
 
 
-def test_a_task_with_a_long_key_counts_as_several_starts(
+def test_a_task_with_a_key_counts_as_several_starts(
     keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each start writes its key several times, and a transaction has a bound."""
-    monkeypatch.setattr(limits, "BATCH_HOLDERS_BYTES_MAX", 20 * limits.QUEUE_NAME_BYTES_MAX)
-    b, found = keyed(), []
-    for few_bytes in (1, limits.KEY_BYTES_OF_A_START):
-        b.queue.put_many(b.db, range(20), limits={TENANT: "a" * few_bytes})
-        Limit.set(b.db, TENANT, slots=99, per_key=True)
-        found.append(len(b.queue.take_many(b.db, 20, session=b.session)))
+    """Each start may park lanes of its key, and writes it several times. A transaction has a bound."""
+    monkeypatch.setattr(limits, "BATCH_HOLDERS_BYTES_MAX", 200 * limits.QUEUE_NAME_BYTES_MAX)
+    b, found = keyed(slots=99), []
+    for named in ([WHOLE], {TENANT: "a"}, {TENANT: "a" * 5 * limits.KEY_BYTES_OF_A_START}):
+        Limit.set(b.db, WHOLE, slots=99)
+        b.queue.put_many(b.db, range(99), limits=named)
+        found.append(len(b.queue.take_many(b.db, 99, session=b.session)))
         b.queue.truncate(b.db)
-    assert 2 <= found[0] < 20
-    assert found[1] == found[0] // 2
+        b.sweep()
+    assert found[0] < 99
+    assert found[1] == -(-found[0] // limits.STARTS_OF_A_KEYED_ONE)
+    assert found[2] == -(-found[0] // (2 * limits.STARTS_OF_A_KEYED_ONE))
+
+
+@pytest.mark.parametrize("length", [730, 980])
+def test_ends_of_many_keys_fit_into_a_transaction(still_db: Database, clock: StillClock, length: int) -> None:
+    """Each key has lanes in other partitions. Its end opens one of them, or leaves all to sweeps."""
+    Limit.set(still_db, TENANT, slots=1, per_key=True)
+    b = Bench(still_db, clock, "fifo", task_limits=[TENANT], partitions=6)
+    keys = [f"{number}".ljust(length, "k") for number in range(limits.VERB_BATCH)]
+    for key in keys:
+        b.put("first", limits={TENANT: key})
+    while b.queue.take_many(b.db, 99, session=b.session):
+        pass
+    for _ in range(5):  # in turn: a key comes into each partition
+        for number, key in enumerate([*keys, "odd"]):
+            b.put(number, limits={TENANT: key})
+
+    b.queue.release_all(b.db)
+
+    statistics = b.queue.statistics(b.db)["tasks"]
+    assert (statistics["taken"], statistics["ready"]) == (0, 6 * limits.VERB_BATCH + 5)
+    assert verify(b.db).findings == ()
 
 
 def test_a_batch_under_a_limit_that_ignores_its_key_counts(keyed: Callable[..., Bench]) -> None:

@@ -44,7 +44,8 @@ def limit_keys(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     random = simulation.random
     if random.random() < 0.7:
-        simulation.limit(LANES_TURNED=1, KEYS_SETTLED=random.randint(1, 2), KEY_ROWS_WALKED=2, KEYS_PASSED=1)
+        few = random.randint(1, 2)
+        simulation.limit(LANES_TURNED=few - 1, KEYS_SETTLED=few, KEY_ROWS_WALKED=2, KEYS_PASSED=1)
     opened = Opened(random, KINDS, lambda: {"task_limits": [SLOTS, STARTS]}, per_key=True)
 
     def produce(client: Client, q: TaskQueue) -> None:
