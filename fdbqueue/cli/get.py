@@ -5,6 +5,7 @@ line is written after the one before it was read, and held items that were not r
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from fdbqueue import limits
 from fdbqueue.cli.exits import Refused
@@ -19,7 +20,19 @@ from fdbqueue.signals import Signals
 HELD_S = 0.5
 
 
-def get(database: Database, holder: Holder, out: LineWriter, signals: Signals, n: int, wait_s: float) -> int:
+Line = Callable[[Any], bytes]
+"""Makes the line of an item."""
+
+
+def get(
+    database: Database,
+    holder: Holder,
+    out: LineWriter,
+    signals: Signals,
+    n: int,
+    wait_s: float,
+    line: Line = line_of,
+) -> int:
     """Write up to `n` items as lines, waiting up to `wait_s` for them. Return the number of items."""
     monotonic = database.runtime.monotonic
     until, left, most = monotonic() + wait_s, n, limits.SERVE_MAX
@@ -27,7 +40,7 @@ def get(database: Database, holder: Holder, out: LineWriter, signals: Signals, n
         # Wait for a slow reader here, where no item is held.
         out.is_drained(None)
         out.wait()
-        held, shown = _show(holder, out, signals, min(left, most), monotonic)
+        held, shown = _show(holder, out, signals, min(left, most), monotonic, line)
         left -= shown
         # For each line that a slow reader reads, all held items are moved out and back: hold few of them.
         most = min(limits.SERVE_MAX, 2 * max(shown, 1))
@@ -40,7 +53,7 @@ def get(database: Database, holder: Holder, out: LineWriter, signals: Signals, n
 
 
 def _show(
-    holder: Holder, out: LineWriter, signals: Signals, n: int, monotonic: Callable[[], float]
+    holder: Holder, out: LineWriter, signals: Signals, n: int, monotonic: Callable[[], float], line: Line
 ) -> tuple[int, int]:
     """Hold up to `n` items, and write each line when the reader has read the one before.
 
@@ -52,7 +65,7 @@ def _show(
         until_s = monotonic() + HELD_S
         try:
             for value in values:
-                if signals.arrived or not out.write(line_of(value)):
+                if signals.arrived or not out.write(line(value)):
                     break
                 drained = out.is_drained(until_s - monotonic())  # raises ReaderGone if this line was not read
                 shown += 1

@@ -1,7 +1,7 @@
 """`fdbqueue put` for all queues, and `get`, `peek`, `size` and `clear` for plain ones."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -9,7 +9,7 @@ import click
 from fdbqueue import limits
 from fdbqueue.calls.once import run_once
 from fdbqueue.cli import put as putting
-from fdbqueue.cli.exits import Refused, say
+from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.get import get as get_lines
 from fdbqueue.cli.group import cli, create_option, in_a_place, json_option, queue_argument, stdout_of
 from fdbqueue.cli.parameters import SPAN, WAIT, Input, Scope, Seconds
@@ -17,6 +17,7 @@ from fdbqueue.cli.put import Sink
 from fdbqueue.cli.put_values import header_of, values_of, with_limit_key
 from fdbqueue.cli.rows import task_row
 from fdbqueue.cli.session import Place
+from fdbqueue.cli.show import tell
 from fdbqueue.cli.values import LineReader, line_of
 from fdbqueue.database import Database
 from fdbqueue.recipe.handle import KIND as PLAIN
@@ -120,57 +121,75 @@ def put(
 @click.option(
     "--wait", "wait_s", type=Seconds(endless=True), default=0.0, metavar="S", help="wait up to S seconds"
 )
+@json_option
 @in_a_place
 @click.pass_obj
-def get(signals: Signals, place: Place, queue: str, count: int, wait_s: float) -> None:
+def get(signals: Signals, place: Place, queue: str, count: int, wait_s: float, as_json: bool) -> None:
     """Take items out of QUEUE and print them, one JSON value a line.
 
     An item leaves the queue when its line was written; on a pipe, when the line was read, and only then is
     the next one written. After Ctrl-C, or when the reader closes the pipe, the other items are back in their
     places. After a crash they come back within seconds; the item of the last line may come back too. For
-    tasks, use `work`, which runs a handler for each.
+    tasks, use `work`, which runs a handler for each. With --json, each line is an object with the item as its
+    `data`.
     """
     with place.queue(queue) as (database, found):
-        shown = get_lines(database, found.holder(database), stdout_of(signals), signals, count, wait_s)
+        holder, line = found.holder(database), _line(as_json)
+        shown = get_lines(database, holder, stdout_of(signals), signals, count, wait_s, line)
         if not shown:
             raise Refused(f"{queue!r} is empty")
 
 
 @cli.command()
 @queue_argument
+@json_option
 @in_a_place
 @click.pass_obj
-def peek(signals: Signals, place: Place, queue: str) -> None:
-    """Print the first item of QUEUE as JSON, without removing it."""
+def peek(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
+    """Print the first item of QUEUE as JSON, without removing it.
+
+    With --json, an object has the item as its `data`.
+    """
     with place.queue(queue) as (database, found):
         value = found.peek(database, _NOTHING)
     if value is _NOTHING:
         raise Refused(f"{queue!r} is empty")
-    stdout_of(signals).print(line_of(value))
+    stdout_of(signals).print(_line(as_json)(value))
+
+
+def _line(as_json: bool) -> Callable[[Any], bytes]:
+    return (lambda value: line_of({"data": value})) if as_json else line_of
 
 
 @cli.command()
 @queue_argument
+@json_option
 @in_a_place
 @click.pass_obj
-def size(signals: Signals, place: Place, queue: str) -> None:
-    """Print the number of items in QUEUE."""
+def size(signals: Signals, place: Place, queue: str, as_json: bool) -> None:
+    """Print the number of items in QUEUE.
+
+    With --json, an object has it as `items`.
+    """
     with place.queue(queue) as (database, found):
-        stdout_of(signals).print(line_of(found.size(database)))
+        items = found.size(database)
+    stdout_of(signals).print(line_of({"queue": queue, "items": items} if as_json else items))
 
 
 @cli.command()
 @queue_argument
 @click.option("--yes", is_flag=True, help="confirm")
+@json_option
 @in_a_place
-def clear(place: Place, queue: str, yes: bool) -> None:
+@click.pass_obj
+def clear(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -> None:
     """Remove every item of QUEUE."""
     with place.queue(queue) as (database, found):
         if not yes:
             there = f"{found.size(database)} item(s) of {queue!r}"
             raise Refused(f"clear would remove {there}: confirm with --yes")
-
-        say(f"{remove_items(database, place, found)} removed")
+        removed = remove_items(database, place, found)
+    tell(signals, f"{removed} removed", {"queue": queue, "removed": removed}, as_json)
 
 
 def remove_items(database: Database, place: Place, queue: Queue) -> int:

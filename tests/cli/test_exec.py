@@ -112,6 +112,15 @@ def test_the_output_of_a_command_is_its_result(shell: Shell) -> None:
     assert shell.run("result", "q", id_)[0] == 1
 
 
+def test_json_of_a_result_names_its_task(shell: Shell) -> None:
+    assert shell.run("create", "q", "--kind", "fifo")[0] == 0
+    id_ = json.loads(shell.run("put", "q", "[1]", "--result-ttl", "60", "--json")[1])["id"]
+    assert run(shell, "--", "cat")[0] == 0
+    status, out, _ = shell.run("result", "q", id_, "--json", "--forget")
+    assert (status, json.loads(out)) == (0, {"id": id_, "result": [1]})
+    assert shell.run("result", "q", id_, "--json")[:2] == (1, "")
+
+
 def test_a_result_that_is_not_there_is_told(shell: Shell) -> None:
     assert shell.run("create", "q", "--kind", "fifo")[0] == 0
     id_ = json.loads(shell.run("put", "q", "x", "--result-ttl", "60", "--json")[1])["id"]

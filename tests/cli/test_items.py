@@ -44,6 +44,24 @@ def test_values_come_out_in_order_one_json_value_a_line(shell: Shell) -> None:
     assert shell.run("get", "q") == (0, '"quoted"\n', "")
 
 
+def test_json_of_plain_queues_is_an_object_a_line(program: Within) -> None:
+    program.run("put", "q", "--create", "1", "hello", '{"a": [null, true]}')
+    assert program.run("size", "q", "--json") == (0, '{"queue":"q","items":3}\n', "")
+    assert program.run("peek", "q", "--json") == (0, '{"data":1}\n', "")
+    two = '{"data":1}\n{"data":"hello"}\n'
+    assert program.run("get", "q", "-n", "2", "--json") == (0, two, "")
+    assert program.run("clear", "q", "--yes", "--json") == (0, '{"queue":"q","removed":1}\n', "")
+    for command in ("get", "peek"):
+        assert program.run(command, "q", "--json") == (1, "", "fdbqueue: 'q' is empty\n")
+
+
+def test_json_of_bytes_is_base64_in_its_object(shell: Shell) -> None:
+    root = {"root": Subspace(tuple(shell.root))} if shell.root else {}
+    with fdbqueue.open(shell.url) as db:
+        fdbqueue.Queue.named(db, "q", codec="bytes", **root).enqueue(db, b"\xff\x00")
+    assert shell.run("get", "q", "--json") == (0, '{"data":"/wA="}\n', "")
+
+
 def test_an_empty_queue_is_status_1(shell: Shell) -> None:
     shell.run("put", "q", "--create", "1")
     assert shell.get("q") == [1]
