@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from fdbqueue.cli.exits import CommandError, Refused, say
-from fdbqueue.cli.group import cli, help_without_command, in_a_place, stdout_of
+from fdbqueue.cli.exits import CommandError, Refused
+from fdbqueue.cli.group import cli, help_without_command, in_a_place, json_option, stdout_of
 from fdbqueue.cli.parameters import SecondsRange, UsablePath
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
+from fdbqueue.cli.show import tell
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
 from fdbqueue.elements.folder import Folder, PiecesFolder, SimpleFolder, folder_at
@@ -40,10 +41,17 @@ def elements(context: click.Context) -> None:
 @click.argument("data", nargs=-1, required=True)
 @create_option
 @click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces of a new queue's elements")
+@json_option
 @in_a_place
 @click.pass_obj
 def add(
-    signals: Signals, place: Place, queue: str, data: tuple[str, ...], create: bool, schema: str | None
+    signals: Signals,
+    place: Place,
+    queue: str,
+    data: tuple[str, ...],
+    create: bool,
+    schema: str | None,
+    as_json: bool,
 ) -> None:
     """Add an element to QUEUE for each DATA; print their names.
 
@@ -54,40 +62,46 @@ def add(
     with opened(place, queue, CREATE_HERE, create=create, schema=schema) as (database, found):
         values = [_data_for(found, text) for text in data]
         for value in values:
-            stdout_of(signals).print(_text_line(found.add(database, value)))
+            stdout_of(signals).print(_name_line(found.add(database, value), as_json))
 
 
 @elements.command("list")
 @click.argument("queue")
 @click.option("-n", "count", type=click.IntRange(min=1), metavar="N", help="the first N [all]")
+@json_option
 @in_a_place
 @click.pass_obj
-def list_(signals: Signals, place: Place, queue: str, count: int | None) -> None:
+def list_(signals: Signals, place: Place, queue: str, count: int | None, as_json: bool) -> None:
     """Print the names of QUEUE's elements, locked or not, in order."""
     out = stdout_of(signals)
     with opened(place, queue) as (database, found):
         for shown, name in enumerate(found.names(database)):
             if shown == count:
                 break
-            out.print(_text_line(name))
+            out.print(_name_line(name, as_json))
 
 
 @elements.command()
 @click.argument("queue")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces to read [those of the queue]")
+@json_option
 @in_a_place
 @click.pass_obj
-def get(signals: Signals, place: Place, queue: str, names: tuple[str, ...], schema: str | None) -> None:
+def get(
+    signals: Signals, place: Place, queue: str, names: tuple[str, ...], schema: str | None, as_json: bool
+) -> None:
     """Print the elements of these names, one JSON value a line, without removing them.
 
     A single byte string is printed as text if it is UTF-8. Other bytes, and binary pieces, are printed as
-    base64. A locked element is refused.
+    base64. A locked element is refused. With --json, each line is an object with the `name` of the element
+    and its `data`.
     """
     out = stdout_of(signals)
     with opened(place, queue, schema=schema) as (database, found), refusals():
         for name in names:
-            out.print(line_of(_shown(found.get_element(database, name))))
+            data = _shown(found.get_element(database, name))
+            out.print(line_of({"name": name, "data": data} if as_json else data))
 
 
 @elements.command()
@@ -120,10 +134,11 @@ def purge(place: Place, queue: str, maxlock: float) -> None:
 @click.argument("path", type=UsablePath(exists=True, file_okay=False))
 @create_option
 @click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces of a new queue's elements")
+@json_option
 @in_a_place
 @click.pass_obj
 def import_dirq(
-    signals: Signals, place: Place, queue: str, path: str, create: bool, schema: str | None
+    signals: Signals, place: Place, queue: str, path: str, create: bool, schema: str | None, as_json: bool
 ) -> None:
     """Move the elements of the directory queue at PATH into QUEUE.
 
@@ -134,22 +149,23 @@ def import_dirq(
     kind = PIECES if isinstance(folder, PiecesFolder) else SIMPLE
     opening = opened(place, queue, CREATE_HERE, create=create, schema=schema, kind=kind)
     with opening as (database, found):
-        _report(import_from(folder, database, found), signals)
+        _report(import_from(folder, database, found), signals, queue, as_json)
 
 
 @elements.command("export-dirq")
 @click.argument("queue")
 @click.argument("path", type=UsablePath(file_okay=False))
+@json_option
 @in_a_place
 @click.pass_obj
-def export_dirq(signals: Signals, place: Place, queue: str, path: str) -> None:
+def export_dirq(signals: Signals, place: Place, queue: str, path: str, as_json: bool) -> None:
     """Move the elements of QUEUE into the directory queue at PATH.
 
     The directory is made if there is none. Locked elements stay in QUEUE. If the command is interrupted or
     killed, start it again.
     """
     with opened(place, queue) as (database, found):
-        _report(export_to(_folder_for(found, path), database, found), signals)
+        _report(export_to(_folder_for(found, path), database, found), signals, queue, as_json)
 
 
 @contextmanager
@@ -221,19 +237,21 @@ def _folder_for(queue: AnyElementQueue, path: str) -> Folder:
     return PiecesFolder.made(path) if isinstance(queue, ElementQueue) else SimpleFolder.made(path)
 
 
-def _report(moves: Iterator[Moved], signals: Signals) -> None:
+def _report(moves: Iterator[Moved], signals: Signals, queue: str, as_json: bool) -> None:
+    """Print the elements that stay, and the counts at the end. Raises Refused if some stay."""
     moved = left = 0
     try:
         for move in moves:
             moved, left = moved + (not move.left), left + bool(move.left)
             if move.left:
-                say(f"{move.name} stays: {move.left}")
+                row = {"name": move.name, "reason": move.left}
+                tell(signals, f"{move.name} stays: {move.left}", row, as_json)
             signals.check()
     finally:
-        say(f"{moved} moved")
+        tell(signals, f"{moved} moved", {"queue": queue, "moved": moved, "left": left}, as_json)
     if left:
         raise Refused(f"{left} not moved")
 
 
-def _text_line(text: str) -> bytes:
-    return visible(text).encode() + b"\n"
+def _name_line(name: str, as_json: bool) -> bytes:
+    return line_of({"name": name}) if as_json else visible(name).encode() + b"\n"

@@ -53,6 +53,28 @@ def test_add_list_get_remove(shell: Shell) -> None:
     assert shell("list", "q") == (0, names[2:], "")
 
 
+def test_json_of_elements_is_an_object_a_line(shell: Shell) -> None:
+    _, (line,), _ = shell("add", "q", "--create", "--json", "zwei")
+    name = json.loads(line)["name"]
+    assert shell("list", "q") == (0, [name], "")
+    assert shell("list", "q", "--json") == (0, [line], "")
+    _, (told,), _ = shell("get", "q", name, "--json")
+    assert json.loads(told) == {"name": name, "data": "zwei"}
+
+
+def test_json_of_moves_tells_the_elements_that_stay(shell: Shell, tmp_path: Path) -> None:
+    _, names, _ = shell("add", "q", "--create", "one", "two")
+    with fdbqueue.open(shell.url) as db:
+        assert fdbqueue.SimpleElementQueue.named(db, "q").lock(db, names[0])
+    status, lines, err = shell("export-dirq", "q", tmp_path / "there", "--json")
+    stays, counts = map(json.loads, lines)
+    assert (status, err) == (1, "1 not moved\n")
+    assert (stays["name"], stays["reason"]) == (names[0], "it is locked")
+    assert counts == {"queue": "q", "moved": 1, "left": 1}
+    status, lines, _ = shell("import-dirq", "again", tmp_path / "there", "--create", "--json")
+    assert (status, json.loads(lines[0])) == (0, {"queue": "again", "moved": 1, "left": 0})
+
+
 def test_an_element_that_is_not_there_is_called_so(shell: Shell) -> None:
     _, (name,), _ = shell("add", "q", "--create", "x")
     shell("remove", "q", name)
