@@ -14,8 +14,8 @@ MODULES = {
     ".".join(("fdbqueue", *path.relative_to(PACKAGE).with_suffix("").parts)): ast.parse(path.read_text())
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-FACE = {"__init__", "open"}
-"""Root modules that stand above rooms: the public names, and the choice of an engine."""
+FACE = {"__init__", "__main__", "open"}
+"""Root modules that stand above rooms: the public names, the program, and the choice of an engine."""
 MAY_IMPORT_LATE = {
     "fdbqueue.open": "the binding of a cluster, which an embedded engine does without",
     "fdbqueue.schedules.times": "the library of cron expressions, which `every` does without",

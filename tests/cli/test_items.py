@@ -423,6 +423,17 @@ def test_without_the_extra_the_message_says_how_to_install(tmp_path: Path) -> No
     assert err == "fdbqueue: the command line is an extra: pip install 'fdbqueue[cli]'\n"
 
 
+def test_the_package_runs_as_the_same_program(tmp_path: Path) -> None:
+    package = [sys.executable, "-m", "fdbqueue"]
+    helped = [subprocess.run(one, capture_output=True, text=True, check=True) for one in (package, PROGRAM)]
+    assert helped[0].stdout == helped[1].stdout
+    assert helped[0].stdout.startswith("Usage: fdbqueue [OPTIONS]")
+    command = [*package, "--url", f"embedded:{tmp_path}/data", "size", "q"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("fdbqueue: there is no ")
+
+
 def test_help_names_every_command() -> None:
     done = subprocess.run([*PROGRAM], capture_output=True, text=True, check=True)
     for command in ("put", "get", "peek", "size", "clear", "demo"):
