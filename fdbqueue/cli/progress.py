@@ -2,7 +2,9 @@
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -12,11 +14,14 @@ from rich.text import Text
 from fdbqueue.cli.exits import say
 from fdbqueue.cli.group import stdout_of
 from fdbqueue.cli.output import ReaderGone
+from fdbqueue.cli.reached import explained, reached_rows, told
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import span
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database, run
+from fdbqueue.explanation import Explanation
 from fdbqueue.fleet.outcomes import troubles
+from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.supervisor import FleetStatus
 from fdbqueue.seam import Transaction
 from fdbqueue.signals import Signals
@@ -26,6 +31,8 @@ LIVE_EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0
 WINDOW_S = 10.0
 """Length of the time over which rates are measured."""
+STALLED_S = 1.5
+"""A fleet that has run no task for this time may wait for a limit. Reports of its processes are 0.5 s old."""
 LEFT_TIMEOUT_S = 2.0
 """A supervisor that waits for counts looks after no process, and obeys no signal."""
 
@@ -83,6 +90,9 @@ class Progress:
         self._unheard = False
         self._pace = Pace()
         self._left = 0
+        self._waiting: list[Explanation] = []
+        """Ready tasks that wait for limits, while the fleet runs no task."""
+        self._tally, self._active_s = Tally(), self._began_s
         console = Console(stderr=True)
         self._live: Status | None = (
             console.status("starting") if console.is_terminal and not as_json and not quiet else None
@@ -104,13 +114,15 @@ class Progress:
         """Show the progress, if it is due. Return False if the reader of standard output has closed it."""
         self._unheard = self._unheard or (self._prints and not self._output.is_read())
         now_s = self._monotonic()
+        if status.running or status.tally != self._tally:
+            self._tally, self._active_s = status.tally, now_s
         if now_s >= self._next_s and not self._unheard:
             self._look(now_s, status)
         return not self._unheard
 
     def _look(self, now_s: float, status: FleetStatus) -> None:
         self._next_s = now_s + self._every_s
-        self._left = self._count_left()
+        self._see_queues(stalled=now_s > self._active_s + STALLED_S)
         self._pace.see(now_s, status.tally.done, self._left)
         self._tell(self._row(status))
 
@@ -131,9 +143,11 @@ class Progress:
             say(f"to list the buried tasks: fdbqueue tasks {self._queues[0]} --state buried")
 
     def _tell(self, row: dict[str, Any]) -> None:
-        if self._told == row and not self._live:  # an idle fleet has no news
+        # The holders of a limit, and the time of its next token, are no news.
+        news = {**row, "reached": [(one["queue"], one["name"], one["key"]) for one in row["reached"]]}
+        if self._told == news and not self._live:  # an idle fleet has no news
             return
-        self._told = row
+        self._told = news
         if self._as_json:
             self._print(row)
             return
@@ -142,6 +156,7 @@ class Progress:
         line = f"{_told(row)}; {row['per_s']:,.0f}/s, {row['left']:,} left"
         if row["left"] and row["eta_s"] is not None:
             line += f", eta {span(row['eta_s'])}"
+        line = "; ".join((line, *map(told, self._waiting)))
         if self._live:
             # Lines of the processes erase one row only: the bar must not have a second.
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
@@ -154,19 +169,24 @@ class Progress:
 
     def _row(self, status: FleetStatus) -> dict[str, Any]:
         pace = {"per_s": round(self._pace.done_per_s, 1), "left": self._left, "eta_s": self._pace.eta_s}
-        return {**_counts(status), **pace}
+        reached = [row for found in self._waiting for row in reached_rows(found)]
+        return {**_counts(status), **pace, "reached": reached}
 
-    def _count_left(self) -> int:
-        """Return the number of tasks that are not buried; the one before, if no answer comes in time."""
-        try:
-            return run(self._database, self._left_by, timeout_s=LEFT_TIMEOUT_S)
-        except troubles():
-            return self._left
+    def _see_queues(self, stalled: bool) -> None:
+        """Count the tasks that are not buried, and look for limits that tasks of a stalled fleet wait for.
 
-    def _left_by(self, tr: Transaction) -> int:
+        All stays as seen before, if no answer comes in time.
+        """
+        with suppress(*troubles()):
+            self._left, self._waiting = run(
+                self._database, partial(self._seen_by, stalled=stalled), timeout_s=LEFT_TIMEOUT_S
+            )
+
+    def _seen_by(self, tr: Transaction, stalled: bool) -> tuple[int, list[Explanation]]:
         handles = [TaskQueue.open(tr, name, root=self._place.root) for name in self._queues]
         counts = [handle.statistics(tr)["tasks"] for handle in handles]
-        return sum(found["total"] - found["buried"] for found in counts)
+        left = sum(found["total"] - found["buried"] for found in counts)
+        return left, explained(tr, handles) if stalled else []
 
 
 def _counts(status: FleetStatus) -> dict[str, int]:

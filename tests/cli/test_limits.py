@@ -1,16 +1,25 @@
 """`fdbqueue limit`, and queues under limits on the command line."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Task, TaskQueue
+from fdbqueue import Limit, Task, TaskQueue
+from fdbqueue.cli.progress import Progress
+from fdbqueue.cli.session import Place
+from fdbqueue.fleet.status import Running, Tally
+from fdbqueue.fleet.supervisor import FleetStatus, ProcessStatus
 from fdbqueue.limiting.keys import LimitKeys
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from tests.cli.shell import Shell
+from fdbqueue.signals import Signals
+from tests.cli.shell import Shell, Within
+
+IDLE = FleetStatus((), Tally(), 0, 0)
 
 
 @contextmanager
@@ -52,6 +61,66 @@ def test_an_explanation_tells_the_limit(shell: Shell) -> None:
 
     assert first.startswith("limit reached\tThe limit 'api' has no free slot: 1 of 1 are held, by ")
     assert task.id in first
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet tells its progress several times a second."""
+    monkeypatch.setattr("fdbqueue.cli.progress.PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("fdbqueue.cli.progress.STALLED_S", 0.0)
+
+
+@contextmanager
+def stalled(as_json: bool) -> Iterator[tuple[Progress, Task]]:
+    """The progress of a fleet whose queue has one slot, and the task that holds it."""
+    with fdbqueue.open("memory:") as db:
+        Limit.set(db, "api", slots=1)
+        queue = TaskQueue.create(db, "q", limits=["api"])
+        queue.put_many(db, ["a", "b"])
+        TaskQueue.create(db, "r").put(db, "of no limit")
+        held = queue.take(db, 0)
+        assert held is not None
+        place = Place("memory:", DEFAULT_ROOT)
+        with Progress(place, db, ["q", "r"], Signals(), as_json, prints=False) as progress:
+            yield progress, held
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_stalled_fleet_names_its_limit_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with stalled(as_json=False) as (progress, held):
+        for _ in range(3):
+            progress.tick(IDLE)
+    [line] = capfd.readouterr().err.splitlines()
+    assert "0 done; 0/s, 3 left; 'q' waits: the limit 'api' has no free slot: " in line
+    assert f"held, by {held.id} of 'q'" in line
+
+
+@pytest.mark.usefixtures("at_once")
+def test_json_of_a_stalled_fleet_has_its_limits(capfd: pytest.CaptureFixture[str]) -> None:
+    with stalled(as_json=True) as (progress, held):
+        progress.tick(IDLE)
+    [found] = json.loads(capfd.readouterr().out)["reached"]
+    assert (found["queue"], found["name"], found["slots"], found["key"]) == ("q", "api", 1, None)
+    assert [holder["task"] for holder in found["holders"]] == [held.id]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_fleet_that_runs_a_task_names_no_limit(capfd: pytest.CaptureFixture[str]) -> None:
+    with stalled(as_json=False) as (progress, held):
+        running = (Running(held.id, "q", 1.0, False, None),)
+        progress.tick(FleetStatus((ProcessStatus(1, "working", Tally(), running, 0, 0.0),), Tally(), 0, 0))
+    assert "api" not in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("at_once")
+def test_work_that_waits_for_a_token_says_so(program: Within) -> None:
+    program.run("limit", "set", "api", "--rate", "1", "--per", "4")
+    program.run("create", "q", "--limit", "api")
+    program.run("put", "q", "a", "b")
+    status, _, err = program.run("work", "q", "--exec", "--until-empty", "--processes", "1", "--", "true")
+    assert (status, "2 done in " in err.splitlines()[-1]) == (0, True)
+    said = "; 'q' waits: the limit 'api' has no token: .* Its next token comes in [0-9.]+ s\\.$"
+    assert re.search(said, err, re.MULTILINE), err
 
 
 def test_wrong_limits_are_refused(shell: Shell) -> None:

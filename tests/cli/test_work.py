@@ -189,7 +189,7 @@ def test_the_progress_does_not_wait_for_a_locked_cluster(monkeypatch: pytest.Mon
         engine.fate = lambda commits: (DATABASE_LOCKED, False) if commits < TRIES_MAX else (0, True)
         place = Place("memory:", DEFAULT_ROOT)
         with Progress(place, locked, ["q"], Signals(), as_json=False, prints=False) as progress:
-            progress._count_left()
+            progress._see_queues(stalled=True)
     assert engine.commits < TRIES_MAX
 
 
