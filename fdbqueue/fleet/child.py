@@ -109,6 +109,8 @@ def worker_of(orders: Orders, database: Database, at_work: AtWork) -> Worker:
     handler: Any = handlers.handler_named(orders.handler)
     if orders.argument is not None:
         handler = handlers.made(orders.handler, handler, orders.argument)
+    else:
+        handler = handlers.returning(orders.handler, handler)
     return Worker(
         database,
         orders.queues,

@@ -4,8 +4,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from fdbqueue.deferred import require_finished
-from fdbqueue.errors import HandlerNotFound
+from fdbqueue.deferred import deferred_body, require_finished
+from fdbqueue.errors import DeferredBody, HandlerNotFound
 
 
 def named(target: str) -> Any:
@@ -32,6 +32,15 @@ def handler_named(target: str) -> Callable[..., Any]:
     if not callable(found):
         raise HandlerNotFound(target=target, reason="it cannot be called")
     handler: Callable[..., Any] = found
+    return handler
+
+
+def returning(target: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the handler of that name. Raises DeferredBody for a generator function."""
+    kind = deferred_body(handler)
+    if kind is not None and "generator" in kind:
+        message = f"The handler {target} is {kind}: a handler returns, and does not yield."
+        raise DeferredBody(message, name="handler", kind=kind, got=handler)
     return handler
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ def bury_or_die(task: Any) -> None:
         raise Bury("told to")
     if task.attempts == 1:
         os._exit(3)
+
+
+def yields(_: Any) -> Iterator[None]:
+    yield
+
+
+async def yields_later(_: Any) -> AsyncIterator[None]:
+    yield
 
 
 def chatty(task: Any) -> None:

@@ -291,6 +291,8 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
         (["m:f"], "at least one QUEUE"),
         (["q", "nosuchmodule:f"], "importing nosuchmodule fails"),
         (["q", "tests.cli.jobs:nosuch"], "no nosuch"),
+        (["q", f"{JOBS}:yields"], f"{JOBS}:yields is a generator function: a handler returns, and"),
+        (["q", f"{JOBS}:yields_later"], f"{JOBS}:yields_later is an asynchronous generator function"),
         (["nope", "tests.cli.jobs:nothing"], "no queue named 'nope'"),
         (["q", "nope", "tests.cli.jobs:nothing"], "no queue named 'nope'"),
         (["plain", "tests.cli.jobs:nothing"], "plain queue"),

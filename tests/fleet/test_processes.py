@@ -419,7 +419,7 @@ def test_hooks_are_named_like_handlers(fleet_of, db, queue, capfd):
         ("tests.fleet.handlers:missing", "tests.fleet.handlers has no missing"),
         ("tests.fleet.handlers:not_callable", "it cannot be called"),
         ("handler", 'written as "module:function"'),
-        ("tests.deferred:generator", "must be a plain function, not a generator function"),
+        ("tests.deferred:generator", "tests.deferred:generator is a generator function: a handler returns"),
     ],
 )
 def test_a_handler_that_cannot_be_imported_is_refused(fleet_of, db, queue, handler, why):
