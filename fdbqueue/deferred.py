@@ -17,6 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 IN_A_PLAIN_FUNCTION = "A plain function may run a coroutine with asyncio.run()."
+NOT_YIELDING = "A plain function returns, and does not yield."
 
 _BODIES: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (inspect.isasyncgenfunction, "an asynchronous generator function"),
@@ -33,7 +34,7 @@ def checked_function(name: str, function: F, wanted: str = "a function") -> F:
         raise InvalidArgument(name=name, wanted=wanted, got=function)
     kind = deferred_body(function)
     if kind is not None:
-        raise DeferredBody(name=name, kind=kind, got=function)
+        raise DeferredBody(name=name, kind=kind, got=function, cure=_cure(kind, IN_A_PLAIN_FUNCTION))
     return function
 
 
@@ -54,7 +55,16 @@ def require_finished(name: str, result: T, cure: str = IN_A_PLAIN_FUNCTION) -> T
     try:
         _close(result)
     finally:
-        raise DeferredResult(name=name, kind=kind, cure=cure)
+        raise DeferredResult(name=name, kind=kind, cure=_cure(kind, cure))
+
+
+def is_of_generator(kind: str) -> bool:
+    """True for the kind of a generator function, and of its result."""
+    return "generator" in kind
+
+
+def _cure(kind: str, of_coroutine: str) -> str:
+    return NOT_YIELDING if is_of_generator(kind) else of_coroutine
 
 
 def _deferred_result(result: object) -> str | None:

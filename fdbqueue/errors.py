@@ -212,7 +212,7 @@ class WrongType(InvalidArgument, TypeError):
 
 
 class DeferredBody(InvalidArgument, TypeError):
-    """{name} must be a plain function, not {kind} ({got!r}): calling it does not run its body. A plain function may run a coroutine with asyncio.run()."""
+    """{name} must be a plain function, not {kind} ({got!r}): calling it does not run its body. {cure}"""
 
 
 class DeferredResult(FdbQueueError, TypeError):

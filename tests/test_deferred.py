@@ -118,6 +118,16 @@ def test_plain_functions_pass():
         checked_function("handler", AsyncMock())
 
 
+def test_the_hint_for_a_generator_is_not_to_yield():
+    with pytest.raises(DeferredBody, match=r"run its body\. A plain function may run a coroutine"):
+        checked_function("handler", coroutine)
+    with pytest.raises(DeferredBody, match=r"run its body\. A plain function returns, and does not yield\.$"):
+        checked_function("handler", generator)
+    for name in ("generator", "async_generator", "context_manager", "async_context_manager"):
+        with pytest.raises(DeferredResult, match=r"has not run\. A plain function returns, and"):
+            require_finished("the handler", RETURNING[name]())
+
+
 @refused
 def test_effects_and_hooks_are_refused(function):
     with pytest.raises(DeferredBody, match=r"^effect must be"):

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from fdbqueue.deferred import deferred_body, require_finished
+from fdbqueue.deferred import deferred_body, is_of_generator, require_finished
 from fdbqueue.errors import DeferredBody, HandlerNotFound
 
 
@@ -38,7 +38,7 @@ def handler_named(target: str) -> Callable[..., Any]:
 def returning(target: str, handler: Callable[..., Any]) -> Callable[..., Any]:
     """Return the handler of that name. Raises DeferredBody for a generator function."""
     kind = deferred_body(handler)
-    if kind is not None and "generator" in kind:
+    if kind is not None and is_of_generator(kind):
         message = f"The handler {target} is {kind}: a handler returns, and does not yield."
         raise DeferredBody(message, name="handler", kind=kind, got=handler)
     return handler
