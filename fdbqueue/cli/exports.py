@@ -51,8 +51,8 @@ def export(
 
     A queue has to be paused. With --in-use it need not be: then a task that is put, moved or ended meanwhile
     may be missing, or be in the file though it has ended. Tasks under leases are ready in the file. If the
-    command is interrupted or killed, start it again with the same arguments: it goes on. Status 1: a queue
-    was refused, or something in it cannot be read.
+    command is interrupted or killed, start it again with the same arguments: it goes on. Status 1: something
+    in a queue cannot be read, or a queue was refused: then no new file is left.
     """
     if path == "-":
         raise click.BadParameter("an export goes on in its file, so it needs one", param_hint="FILE")

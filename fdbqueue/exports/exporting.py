@@ -16,7 +16,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database import Database, run
 from fdbqueue.elements.queue import KIND as PIECES
 from fdbqueue.elements.simple import KIND as SIMPLE
-from fdbqueue.errors import ExportRefused, QueueNotFound
+from fdbqueue.errors import DefinitionUnreadable, ExportRefused, QueueNotFound, UnknownKind
 from fdbqueue.exports import of_elements, of_items, of_tasks
 from fdbqueue.exports.file import ExportFile
 from fdbqueue.exports.lines import FORMAT, AnyLine, Counts, DoneLine, End, Header, LimitLine, Mark, QueueLine
@@ -33,6 +33,8 @@ from fdbqueue.tasks.shape import shape_of
 from fdbqueue.version import __version__
 
 ID_BYTES = 16
+REFUSALS = (QueueNotFound, ExportRefused, UnknownKind, DefinitionUnreadable)
+"""The errors of a queue that cannot be exported as it is."""
 
 
 class Exported(NamedTuple):
@@ -67,7 +69,8 @@ class Export:
     def run(self, path: Path) -> Iterator[Exported]:
         """Write the export, or go on with the one in that file. Yield after each batch.
 
-        All queues are looked at first, so a queue that is refused costs no export of the others.
+        All queues are looked at first, so a queue that is refused costs no export of the others. A new
+        export that is refused leaves no file.
         Raises: QueueNotFound, ExportRefused, ExportUnusable, ExportInUse, UnknownKind, DefinitionUnreadable,
         OSError.
         """
@@ -76,14 +79,21 @@ class Export:
         with ExportFile(path, header) as file:
             if file.state.is_finished:
                 return
-            schedules = self.schedules_by_queue()
-            for name in self._left(file.state.last):
-                _OneQueue(self, file, name).require_fit(schedules)
-            for name in self._left(file.state.last):
-                yield from _OneQueue(self, file, name).run()
-                file.sync()
-            file.write([End(file.state.done)])
+            try:
+                yield from self._written(file)
+            except REFUSALS:
+                file.discard()
+                raise
+
+    def _written(self, file: ExportFile) -> Iterator[Exported]:
+        schedules = self.schedules_by_queue()
+        for name in self._left(file.state.last):
+            _OneQueue(self, file, name).require_fit(schedules)
+        for name in self._left(file.state.last):
+            yield from _OneQueue(self, file, name).run()
             file.sync()
+        file.write([End(file.state.done)])
+        file.sync()
 
     def _left(self, after: str) -> Iterator[str]:
         """The queues that are not in the file yet, in order of their names."""

@@ -145,6 +145,7 @@ class ExportFile(_OpenFile):
     def __init__(self, path: Path, header: Header) -> None:
         """Raises: ExportInUse; ExportUnusable for another file, or an export of other queues; OSError."""
         self._header = header
+        self._was_there = path.exists()
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         super().__init__(path, os.fdopen(os.open(path, flags, 0o600), "r+b"))
 
@@ -153,13 +154,32 @@ class ExportFile(_OpenFile):
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ExportInUse(path=str(self.path)) from None
+        self._require_name()
         self.state = self._read()
+        self._is_new = self.state.header is None
         if self.state.header is None:
             self.write([self._header])
         elif (reason := _other(self.state.header, self._header)) is not None:
             raise ExportUnusable(path=str(self.path), reason=reason)
         else:
             self._stream.truncate(self.state.place.offset)
+
+    def _require_name(self) -> None:
+        """Raises: ExportInUse if another process discarded the file after this one had opened it."""
+        try:
+            is_named = os.path.samefile(self.path, self._stream.fileno())
+        except FileNotFoundError:
+            is_named = False
+        if not is_named:
+            raise ExportInUse(path=str(self.path))
+
+    def discard(self) -> None:
+        """Leave the path as a new export found it: without a file, or with an empty one."""
+        if not self._is_new:
+            return
+        if not self._was_there:
+            self.path.resolve().unlink()
+        self._stream.truncate(0)
 
     def _read(self) -> State:
         require_export(self.path, self._stream)

@@ -88,6 +88,15 @@ def test_an_export_to_standard_output_is_refused(program: Program) -> None:
     assert (status, "needs one" in err, Path("-").exists()) == (2, True, False)
 
 
+def test_a_refused_export_leaves_no_new_file(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "export"
+    assert (program("export", file, "jobs")[0], file.exists()) == (1, False)
+    file.touch()
+    assert (program("export", file, "jobs")[0], file.stat().st_size) == (1, 0)
+    program("pause", "jobs")
+    assert program("export", file) == (0, "", "fdbqueue: 'jobs': 3 tasks\n")
+
+
 def test_verify_tells_how_an_unfinished_import_ends(program: Program) -> None:
     with fdbqueue.open(program.url) as db:
         Registry().create(db, "half", IMPORTING, {})

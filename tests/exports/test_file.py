@@ -1,5 +1,6 @@
 """A file that is not a whole export is refused before anything is written."""
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import Database, TaskQueue
-from fdbqueue.errors import ExportInUse, ExportUnusable, ImportUnfinished, UnknownKind
+from fdbqueue.errors import ExportInUse, ExportRefused, ExportUnusable, ImportUnfinished, UnknownKind
 from fdbqueue.exports.exporting import Export
 from fdbqueue.exports.file import FinishedFile
 from fdbqueue.registry.registry import Registry
@@ -135,6 +136,30 @@ def test_two_exports_do_not_share_a_file(tmp_path: Path, target: Database) -> No
     next(steps)
     with pytest.raises(ExportInUse):
         export(target, tmp_path / "file")
+
+
+def test_a_refused_export_keeps_the_file_that_it_found(tmp_path: Path, target: Database) -> None:
+    queue, file = TaskQueue.create(target, "jobs"), tmp_path / "export"
+    queue.put(target, 1)
+    queue.pause(target)
+    steps = Export(target, Registry()).run(file)
+    next(steps)
+    steps.close()
+    before = file.read_bytes()
+    queue.resume(target)
+    with pytest.raises(ExportRefused):
+        export(target, file)
+    assert file.read_bytes() == before
+
+
+def test_no_export_is_written_without_a_name(
+    tmp_path: Path, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may discard the file between its opening and its lock here."""
+    file = tmp_path / "export"
+    monkeypatch.setattr(fcntl, "flock", lambda *_: file.unlink())
+    with pytest.raises(ExportInUse):
+        export(target, file)
 
 
 def test_a_queue_that_is_created_anew_ends_its_export(tmp_path: Path, target: Database) -> None:

@@ -321,7 +321,7 @@ def test_a_refused_queue_costs_no_export_of_the_others(tmp_path: Path, target: D
     steps = Export(target, Registry()).run(tmp_path / "file")
     with pytest.raises(ExportRefused, match="in use"):
         next(steps)
-    assert "bag" not in (tmp_path / "file").read_text()
+    assert not (tmp_path / "file").exists()
 
 
 def test_an_export_of_a_queue_resumed_in_between_is_refused(tmp_path: Path, target: Database) -> None:
@@ -362,9 +362,9 @@ def test_members_of_groups_are_left_out_only_if_asked(tmp_path: Path, target: Da
     queue.pause(target)
     with pytest.raises(ExportRefused, match="group"):
         export(target, tmp_path / "1")
-    export(target, tmp_path / "2", leave_out=True)
+    export(target, tmp_path / "1", leave_out=True)
     with fdbqueue.open("memory:") as other:
-        imported(other, tmp_path / "2")
+        imported(other, tmp_path / "1")
         there = TaskQueue.open(other, "jobs")
         assert [task.data for task in there.tasks(other, "!", 9)] == ["last"]
         assert [task.data for task in there.tasks(other, "r", 9)] == ["member"]
