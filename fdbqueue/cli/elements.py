@@ -9,7 +9,7 @@ import click
 from fdbqueue.cli.exits import CommandError, Refused
 from fdbqueue.cli.group import cli, help_without_command, in_a_place, json_option, stdout_of
 from fdbqueue.cli.parameters import SecondsRange, UsablePath
-from fdbqueue.cli.session import ELEMENT_KINDS, Place
+from fdbqueue.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
 from fdbqueue.cli.show import tell
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
@@ -25,7 +25,6 @@ from fdbqueue.visible import visible
 
 AnyElementQueue = ElementQueue | SimpleElementQueue
 CREATE = "`fdbqueue elements add {name} --create DATA` makes one"
-CREATE_HERE = "--create makes one"
 create_option = click.option("--create", is_flag=True, help="make QUEUE if there is none")
 
 
@@ -180,7 +179,7 @@ def opened(
 ) -> Iterator[tuple[Database, AnyElementQueue]]:
     """Open the element queue of that name. A new one gets `kind`, or the kind that `schema` implies."""
     types = _types_of(schema)
-    with place.database(create=create) as database:
+    with place.database(create=create, cure=cure.format(name=name)) as database:
         new = kind or (PIECES if types else SIMPLE)
         known = place.kind_of(database, name, cure, new if create else None)
         if known not in ELEMENT_KINDS:

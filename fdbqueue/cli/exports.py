@@ -11,7 +11,7 @@ from fdbqueue.cli.group import cli, in_a_place, json_option, queue_names, stdout
 from fdbqueue.cli.imports import import_
 from fdbqueue.cli.nearest import nearest
 from fdbqueue.cli.parameters import UsablePath
-from fdbqueue.cli.session import CREATE_TASKS, Place
+from fdbqueue.cli.session import CREATE_HERE, CREATE_TASKS, Place
 from fdbqueue.cli.values import line_of
 from fdbqueue.exports.exporting import Export, Exported
 from fdbqueue.exports.file import FinishedFile
@@ -81,7 +81,7 @@ def file(
     the interrupted import of this export: then the command goes on. No call can use a queue before it is
     whole. A queue that was paused is paused: `fdbqueue resume`. Limits that exist keep their numbers.
     """
-    with place.database(create=create) as database, FinishedFile(Path(path)) as found:
+    with place.database(create=create, cure=CREATE_HERE) as database, FinishedFile(Path(path)) as found:
         for name in queues:
             if name not in found.queues:
                 like = ", ".join(map(repr, nearest(name, found.queues)))

@@ -19,7 +19,7 @@ from fdbqueue.cli.group import (
 )
 from fdbqueue.cli.modules import look_in_working_directory
 from fdbqueue.cli.parameters import UsablePath
-from fdbqueue.cli.session import Place
+from fdbqueue.cli.session import CREATE_HERE, Place
 from fdbqueue.cli.values import line_of
 from fdbqueue.codec import codec_named
 from fdbqueue.database import Database
@@ -40,7 +40,6 @@ from fdbqueue.signals import Signals
 from fdbqueue.tasks.kinds import kind_named
 from fdbqueue.tasks.queue import TaskQueue
 
-CREATE_HERE = "--create makes one"
 PRIORITIES = "fifottl"
 """The kind of the queue that --create makes for a priority queue."""
 KNOWN = ("json", "msgpack", "pickle")
@@ -194,7 +193,8 @@ def _copy(
 def _database(stack: ExitStack, place: Place, options: Options) -> Database:
     """Open the database. A dry run that finds none has one in memory."""
     try:
-        return stack.enter_context(place.database(create=options.create and not options.dry_run))
+        opening = place.database(create=options.create and not options.dry_run, cure=CREATE_HERE)
+        return stack.enter_context(opening)
     except CommandError:
         if not (options.dry_run and options.create):
             raise

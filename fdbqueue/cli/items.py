@@ -16,7 +16,7 @@ from fdbqueue.cli.parameters import SPAN, WAIT, Input, Scope, Seconds
 from fdbqueue.cli.put import Sink
 from fdbqueue.cli.put_values import header_of, values_of, with_limit_key
 from fdbqueue.cli.rows import task_row
-from fdbqueue.cli.session import Place
+from fdbqueue.cli.session import CREATE_HERE, Place
 from fdbqueue.cli.show import tell
 from fdbqueue.cli.values import LineReader, line_of
 from fdbqueue.database import Database
@@ -104,7 +104,7 @@ def put(
     with_limit_key(given, text)
     if "headers" in given:
         given["headers"] = dict(map(header_of, given["headers"]))
-    with place.database(create=create) as database:
+    with place.database(create=create, cure=CREATE_HERE) as database:
         kind = place.kind_of(database, queue, CREATE_EITHER, PLAIN if create else None)
         uncounted, batch_max = _sink(signals, place, database, queue, kind, given, as_json)
         with putting.counted(uncounted, queue) as sink:

@@ -40,6 +40,8 @@ CONNECT_TIMEOUT_S = 10.0
 COMPLETION_TIMEOUT_S = 1.0
 NAMES_COMPARED_MAX = 5_000
 _COMPLETED = re.compile(r"[\w@%+./][\w@%+=:,./-]*")
+CREATE_HERE = "--create makes one"
+CREATE_DATABASE = "`fdbqueue create QUEUE` makes one"
 CREATE_TASKS = "`fdbqueue create {name}` makes one"
 SET_LIMIT = "`fdbqueue limit set {name}` makes one"
 CREATE_SCHEDULE = "`fdbqueue schedule create {name} QUEUE` makes one"
@@ -67,17 +69,22 @@ class Place:
 
     @contextmanager
     def database(
-        self, *, create: bool = False, timeout_s: float | None = CONNECT_TIMEOUT_S
+        self,
+        *,
+        create: bool = False,
+        cure: str = CREATE_DATABASE,
+        timeout_s: float | None = CONNECT_TIMEOUT_S,
     ) -> Iterator[Database]:
-        """Open the database. Raises CommandError if there is none; with `create`, a directory gets one.
+        """Open the database. With `create`, a directory gets one if there is none.
 
-        A cluster has to answer within `timeout_s`; with None, it may answer later.
+        A cluster has to answer within `timeout_s`; with None, it may answer later. Raises CommandError, with
+        the `cure`, if there is none.
         """
         if self.url == PRIVATE_URL:
             raise CommandError(
                 f"{PRIVATE_URL} ends with the command: use embedded:PATH, or fdb: for a cluster"
             )
-        with self._opened(create) as database:
+        with self._opened(create, cure) as database:
             if timeout_s is not None and self.url.startswith("fdb:"):
                 self._require_answer(database, timeout_s)
             try:
@@ -173,13 +180,11 @@ class Place:
             yield from (one.name for one in found)
             after = found.next
 
-    def _opened(self, create: bool) -> Database:
+    def _opened(self, create: bool, cure: str) -> Database:
         try:
             return open_database(self.url, create=create)
         except DatabaseNotFound:
-            raise CommandError(
-                f"there is no database at {self.url}; `fdbqueue create QUEUE` makes one"
-            ) from None
+            raise CommandError(f"there is no database at {self.url}; {cure}") from None
 
     def _require_answer(self, database: Database, timeout_s: float) -> None:
         try:

@@ -220,6 +220,27 @@ def test_a_place_without_a_database_is_not_changed(program: Within, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["passwd"]
 
 
+@pytest.mark.parametrize("command", sorted(ALL))
+def test_a_hint_names_what_makes_the_database(program: Within, tmp_path: Path, command: str) -> None:
+    program.where = ["--url", f"embedded:{tmp_path}/nowhere"]
+    _, _, err = program.run(*typed(command, ALL[command]))
+    hint = "`fdbqueue create QUEUE`"
+    if has_create(command):
+        hint = "--create"
+    elif command.startswith("elements"):
+        hint = "`fdbqueue elements add emials --create DATA`"
+    assert err.endswith(f"; {hint} makes one\n")
+
+
+def has_create(command: str) -> bool:
+    """True if --create of the command makes the database. `work` makes the queue of --into in one."""
+    group: click.Command = cli
+    for word in command.split():
+        assert isinstance(group, click.Group)
+        group = group.commands[word]
+    return command != "work" and any("--create" in one.opts for one in group.params)
+
+
 @pytest.mark.parametrize(("command", "arguments"), sorted({**ALL, **CREATING, **SETTING}.items()))
 def test_a_private_database_is_refused(
     program: Within, monkeypatch: pytest.MonkeyPatch, command: str, arguments: list[str]
