@@ -406,7 +406,7 @@ class RepartitionUnderWay(FdbQueueError):
 
 
 class UnknownKind(FdbQueueError, ValueError):
-    """There is no kind of task queue named {kind!r}."""
+    """There is no kind of task queue named {kind!r}: there are {known}."""
 
 
 class KindExists(FdbQueueError, ValueError):

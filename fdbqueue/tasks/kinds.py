@@ -148,7 +148,7 @@ def kind_named(name: str) -> Kind:
     try:
         return _kinds[name]
     except (KeyError, TypeError):
-        raise UnknownKind(kind=name) from None
+        raise UnknownKind(kind=name, known=", ".join(kind_names())) from None
 
 
 def is_kind(name: str) -> bool:

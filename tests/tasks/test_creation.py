@@ -96,7 +96,7 @@ def test_an_unknown_queue_is_not_found(still_db: fdbqueue.Database) -> None:
 
 def test_a_recipe_queue_is_no_task_queue(still_db: fdbqueue.Database) -> None:
     Queue.named(still_db, "plain")
-    with pytest.raises(UnknownKind):
+    with pytest.raises(UnknownKind, match="there are fifo, fifottl, "):
         TaskQueue.open(still_db, "plain")
     TaskQueue.create(still_db, "tasks")
     assert list_queues(still_db) == ["plain", "tasks"]

@@ -224,7 +224,7 @@ def test_a_failing_end_of_the_dead_fails_no_take(
     dead_session(b)
 
     def refuse(*_: object) -> bool:
-        raise fdbqueue.errors.UnknownKind(kind="of tomorrow")
+        raise fdbqueue.errors.UnknownKind(kind="of tomorrow", known="fifo")
 
     monkeypatch.setattr("fdbqueue.sessions.ending._enders", [refuse])
     assert b.queue.take(other_process(b), 0) is None
@@ -244,7 +244,7 @@ def test_a_session_that_cannot_be_ended_holds_up_no_other(
 
     def refuse(_: Database, __: RootKeys, ended: Sequence[bytes], ___: bool) -> Sequence[bytes]:
         if sessions[1].id in ended:
-            raise fdbqueue.errors.UnknownKind(kind="of tomorrow")
+            raise fdbqueue.errors.UnknownKind(kind="of tomorrow", known="fifo")
         return ()
 
     monkeypatch.setattr("fdbqueue.sessions.ending._enders", [refuse, *ending._enders])
@@ -280,7 +280,7 @@ def test_dead_sessions_end_on_both_sides_of_a_failing_one(
     def refuse(_: Database, __: RootKeys, ended: Sequence[bytes], ___: bool) -> Sequence[bytes]:
         b.clock.advance(1)
         if overdue[place].session in ended:
-            raise fdbqueue.errors.UnknownKind(kind="of tomorrow")
+            raise fdbqueue.errors.UnknownKind(kind="of tomorrow", known="fifo")
         return ()
 
     monkeypatch.setattr("fdbqueue.sessions.ending._enders", [refuse, *ending._enders])
