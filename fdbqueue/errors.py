@@ -206,6 +206,10 @@ class PayloadMismatch(FdbQueueError, ValueError):
 class InvalidArgument(FdbQueueError, ValueError):
     """{name} must be {wanted}, not {got!r}."""
 
+    name: str
+    wanted: str
+    got: Any
+
 
 class WrongType(InvalidArgument, TypeError):
     """{name} must be {wanted}, not {got!r}."""
@@ -258,6 +262,10 @@ class QueueExists(FdbQueueError):
 
 class QueueKindMismatch(FdbQueueError):
     """Queue {name!r} is of kind {found}, not {wanted}."""
+
+    name: str
+    found: str
+    wanted: str
 
 
 class NotGranted(FdbQueueError, AttributeError):
@@ -327,7 +335,7 @@ class ScheduleNotFound(FdbQueueError, LookupError):
 
 
 class ScheduleExists(FdbQueueError):
-    """A schedule named {name!r} exists already: change it, delete it, or create with if_exists="keep" or "change"."""
+    """A schedule named {name!r} exists already: change it, delete it, or create with if_exists="keep" or if_exists="change"."""
 
 
 class ScheduleUnfit(FdbQueueError, ValueError):

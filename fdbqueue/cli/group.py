@@ -10,6 +10,7 @@ import click
 
 from fdbqueue.cli.output import LineWriter
 from fdbqueue.cli.session import Place, names_for_completion
+from fdbqueue.cli.wording import in_options
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.signals import Signals
 from fdbqueue.version import __version__
@@ -55,7 +56,9 @@ def in_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     def placed(url: str | None, root: str | None, shared: bool, **arguments: Any) -> Any:
         outer = click.get_current_context().meta
         shared = shared or outer[OUTER_SHARED]
-        return command(place_of(url, root, outer[OUTER_URL], outer[OUTER_ROOT], shared), **arguments)
+        with in_options():
+            place = place_of(url, root, outer[OUTER_URL], outer[OUTER_ROOT], shared)
+            return command(place, **arguments)
 
     return placed
 

@@ -125,14 +125,8 @@ class Place:
     def tasks_in(self, database: Database, name: str) -> TaskQueue:
         """Return the task queue of that name. Raises CommandError."""
         found = self.definition(database, name)
-        if found.kind == PLAIN:
-            raise CommandError(
-                f"{name!r} is a plain queue, of items without leases: put, get, peek, size, clear"
-            )
-        if found.kind in ELEMENT_KINDS:
-            raise CommandError(f"{name!r} is an element queue: `fdbqueue elements --help` lists its commands")
         if not is_kind(found.kind):
-            raise CommandError(f"{name!r} is of kind {found.kind}, which this release does not know")
+            raise CommandError(of_another_kind(name, found.kind))
         return TaskQueue(database, self.registry, found)
 
     def definition(self, database: Database, name: str, cure: str = CREATE_TASKS) -> Definition:
@@ -212,6 +206,17 @@ class Place:
 
     def _no_answer(self, timeout_s: float, cause: BaseException | None) -> CommandError:
         return CommandError(f"no answer from {self.url} in {timeout_s:g} s ({text_of(cause)})")
+
+
+def of_another_kind(name: str, kind: str) -> str:
+    """The message of a command that is not for queues of that kind. It tells the commands that are."""
+    if kind == PLAIN:
+        return f"{name!r} is a plain queue, of items without leases: put, get, peek, size, clear"
+    if kind in ELEMENT_KINDS:
+        return f"{name!r} is an element queue: `fdbqueue elements --help` lists its commands"
+    if is_kind(kind):
+        return f"{name!r} is a task queue, of kind {kind}: put, work, tasks, stats"
+    return f"{name!r} is of kind {kind}, which this release does not know"
 
 
 def names_for_completion(place: Place, prefix: str) -> list[str]:

@@ -209,12 +209,13 @@ def _ask_first_key(tr: Transaction, keys: LimitKeys) -> Callable[[], bool]:
 def _require_alike(name: str, was: Rule | None, rule: Rule) -> None:
     """Raises InvalidArgument for a change that would leave tasks uncounted."""
     if was is not None and was.is_of_slots != rule.is_of_slots:
-        has, wanted = ("slots", "None") if was.is_of_slots else ("a rate", "a rate")
-        told = f"{wanted}: the limit {name!r} has {has}; delete it, or choose another name"
-        raise InvalidArgument(name="rate", wanted=told, got=rule.rate or None)
+        told = "slots, and cannot get a `rate`" if was.is_of_slots else "a rate, and cannot get `slots`"
+        told = f"The limit {name!r} has {told}: delete it, or choose another name."
+        raise InvalidArgument(told, name="rate", wanted="as it was", got=rule.rate or None)
     if was is not None and was.per_key != rule.per_key:
-        told = f"{was.per_key}, as the limit {name!r} has it: delete it, or choose another name"
-        raise InvalidArgument(name="per_key", wanted=told, got=rule.per_key)
+        told = "with" if was.per_key else "without"
+        told = f"The limit {name!r} was set {told} `per_key`: delete it, or choose another name."
+        raise InvalidArgument(told, name="per_key", wanted=str(was.per_key), got=rule.per_key)
 
 
 def _poured(tr: Transaction, state: State, rule: Rule, now_us: int) -> State:

@@ -30,7 +30,9 @@ NICKNAMES: Mapping[str, str] = {
 def rule_for(expression: Any, every: Any, timezone: Any, missed: Any, now_us: int) -> Rule:
     """Raises: InvalidArgument; ModuleNotFoundError for an expression, without the extra."""
     if (expression is None) == (every is None):
-        raise InvalidArgument(name="every", wanted="None with an expression, and given without", got=every)
+        between = "the seconds between two due times, without an `expression`"
+        wanted = between if every is None else "None beside an `expression`"
+        raise InvalidArgument(name="every", wanted=wanted, got=every)
     checked_missed(missed)
     zone = checked_text("timezone", timezone, limits.SCHEDULE_TIMEZONE_BYTES_MAX)
     if expression is None:

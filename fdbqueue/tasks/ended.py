@@ -30,7 +30,7 @@ def place_after(after: str | None) -> bytes | None:
 def require_retaining(shape: Shape) -> None:
     """Raises: UnsupportedOption for a queue that keeps no ended task."""
     if shape.retain_us is None:
-        raise UnsupportedOption(kind=shape.kind.name, option="ended tasks: it was created without retain_s")
+        raise UnsupportedOption(kind=shape.kind.name, option="ended tasks: it was created without `retain_s`")
 
 
 def ended_task(changes: Sequence[Change], id_: bytes) -> EndedTask:

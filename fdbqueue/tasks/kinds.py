@@ -314,8 +314,9 @@ def _checked_limits(named: Any, task_limits: Sequence[str]) -> tuple[tuple[str, 
     """
     names, keys = checked_named("limits", named)
     if not set(names) <= set(task_limits):
-        may = ", ".join(map(repr, task_limits)) or "none"
+        may = ", ".join(map(repr, task_limits))
         wanted = f"some of the names in the `task_limits` of the queue: {may}"
+        wanted = wanted if may else "left out, as the queue has no `task_limits`"
         raise InvalidArgument(name="limits", wanted=wanted, got=named)
     return names, keys
 

@@ -183,7 +183,7 @@ def _require_alone(options: Mapping[str, Any]) -> None:
     """Raises: InvalidArgument for options that exclude each other."""
     joins = options.get("group") is not None or "waits" in options
     if joins and options.get("unique") is not None:
-        wanted = "None beside group and after: the task that has the key may have other groups"
+        wanted = "None beside `group` and `after`: the task that has the key may have other groups"
         raise InvalidArgument(name="unique", wanted=wanted, got=options["unique"])
     if "waits" in options and options.get("delay", 0) != 0:
         wanted = "0 for a task that waits for others"

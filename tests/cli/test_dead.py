@@ -147,7 +147,7 @@ def test_an_interrupted_redrive_stays(shell: Shell, program: Within, ids: list[s
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["dead", "show", "q", "00"], 2, "the id of one"),
+        (["dead", "show", "q", "00"], 2, "the id of a task"),
         (["dead", "edit", "q", "00", "{"], 2, "is not JSON"),
         (["redrive", "status", "q"], 1, "no redrive"),
         (["redrive", "pause", "q"], 1, "no redrive"),
@@ -155,7 +155,7 @@ def test_an_interrupted_redrive_stays(shell: Shell, program: Within, ids: list[s
         (["redrive", "start", "q", "--rate", "0"], 2, "--rate"),
         (["redrive", "start", "q", "--into", "nowhere"], 2, "no queue named 'nowhere'"),
         (["redrive", "start", "q", "--into", "q"], 2, "another queue"),
-        (["redrive", "start", "q", "--into", "plain"], 1, "kind"),
+        (["redrive", "start", "q", "--into", "plain"], 2, "plain queue"),
     ],
 )
 def test_bad_input_is_a_sentence_and_a_status(

@@ -37,7 +37,7 @@ def test_a_directory_that_others_may_write_to_needs_the_option(open_to_all: Shel
 def test_only_a_directory_can_be_shared(open_to_all: Shell) -> None:
     status, _, err = open_to_all.run("--url", "fdb:", "--shared-directory", "queues")
     assert status == 2
-    assert "shared_directory must be False for fdb:" in err
+    assert "--shared-directory must be left out for fdb:" in err
     assert "Traceback" not in err
 
 

@@ -152,7 +152,7 @@ def test_a_queue_that_is_not_there_or_of_another_kind_is_refused(shell: Shell) -
         assert status == 2
         assert out == []
         assert "no queue named 'nowhere'" in err
-        assert shell(command[0], "plain", *command[1:])[0] == 1
+        assert shell(command[0], "plain", *command[1:])[0] == 2
 
 
 @pytest.mark.parametrize("schema", [(), ("--schema", "body=string")])
