@@ -247,8 +247,18 @@ def exists_already(
     name: str, kind: str, options: Mapping[str, Any], asked_kind: str, asked: Mapping[str, Any]
 ) -> QueueExists:
     """The error for a `create` of an existing name, with the options in which the two definitions differ."""
-    compared = _compared({"kind": kind, **options}, {"kind": asked_kind, **asked})
+    there, wanted = (
+        {"kind": one, **given, "partitions": _partitions_in(given)}
+        for one, given in ((kind, options), (asked_kind, asked))
+    )
+    compared = _compared(there, wanted)
     return QueueExists(name=name, kind=kind, options=dict(options), asked=dict(asked), compared=compared)
+
+
+def _partitions_in(options: Mapping[str, Any]) -> Any:
+    """The number of partitions, from itself or from a plan, as whose second value it is stored."""
+    found = options.get("partitions") or 1
+    return found[1] if isinstance(found, list | tuple) and len(found) > 1 else found
 
 
 def _compared(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:

@@ -49,6 +49,8 @@ SAID = {
 REFUSED = {
     "create jobs": "exists already, just as it was asked for; --if-not-exists lets that succeed",
     "create jobs --kind fair --weight a=3": "with --kind fifo, --weight none; asked for was --kind fair,",
+    "create jobs --partitions 2": "with --partitions 1; asked for was --partitions 2",
+    "create plain --kind queue --partitions 2": "with --partitions 1; asked for was --partitions 2",
     "schedule create tick jobs --every 5": "create with --if-exists keep or --if-exists change",
 }
 
