@@ -75,7 +75,10 @@ def list_(signals: Signals, place: Place, count: int, as_json: bool) -> None:
 @in_a_place
 @click.pass_obj
 def show_(signals: Signals, place: Place, group: str, as_json: bool) -> None:
-    """Show the progress of GROUP."""
+    """Show the progress of GROUP.
+
+    Columns: group, state, total, done, failed, left, buried, the task that starts when it ends.
+    """
     with place.database() as database:
         found = Group(group, root=place.root).progress(database)
     show(signals, [_row(found)], COLUMNS, as_json)

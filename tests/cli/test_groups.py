@@ -3,6 +3,9 @@
 import json
 from typing import Any
 
+import pytest
+
+from fdbqueue.cli.groups import COLUMNS, groups
 from tests.cli.shell import Shell
 
 
@@ -60,3 +63,9 @@ def test_a_group_that_does_not_exist_is_refused(shell: Shell) -> None:
         status, _, err = shell.run(*arguments)
         assert (status, "There is no group" in err) == (1, True)
     assert shell.run("group", "show", "x")[0] == 2
+
+
+@pytest.mark.parametrize("command", ["list", "show"])
+def test_the_help_tells_the_columns_of_groups(command: str) -> None:
+    told = (groups.commands[command].help or "").split("Columns:")[-1]
+    assert [name for name in COLUMNS if name not in told] == ["then"]  # the task that starts
