@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from fdbqueue.plurals import counted
 from fdbqueue.visible import shortened, shown, told, visible
 
 MESSAGE_LENGTH_MAX = 900
+NOUN = "~"
+"""In the docstring of an error, `{number:~task}` is 1 task or 2 tasks."""
 
 
 class FdbQueueError(Exception):
@@ -29,4 +32,6 @@ class _Shown:
         return shown(self._value)
 
     def __format__(self, spec: str) -> str:
+        if spec.startswith(NOUN):
+            return counted(self._value, spec.removeprefix(NOUN))
         return format(self._value, spec) if spec else told(self._value)

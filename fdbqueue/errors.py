@@ -164,7 +164,7 @@ class PayloadTooLarge(FdbQueueError):
 
 
 class TooMuchForOneTransaction(FdbQueueError):
-    """{count} items of {size_bytes} bytes are too much for one transaction (at most {count_max} items, {size_bytes_max} bytes): split them over several."""
+    """{count:~item} of {size_bytes} bytes: too much for one transaction (at most {count_max} items, {size_bytes_max} bytes): split them over several."""
 
 
 class TooMuchToSweep(FdbQueueError):
@@ -238,7 +238,7 @@ class LimitNotFound(FdbQueueError, LookupError):
 
 
 class LimitInUse(FdbQueueError):
-    """{used} task(s) hold a slot of the limit {name!r}: wait for their ends, or give it more slots in place of deleting it. Nothing was changed."""
+    """The limit {name!r} is in use by {used:~task}: wait until all slots are free, or give it more slots in place of deleting it. Nothing was changed."""
 
 
 class QueueDropped(QueueNotFound):
@@ -317,7 +317,7 @@ class GroupClosed(FdbQueueError):
 
 
 class GroupTimeout(FdbQueueError, TimeoutError):
-    """The group {id} has not ended yet: it is {open}, and {left} of its members are left."""
+    """The group {id} has not ended yet: it is {open}, with {left:~member} left."""
 
 
 class StepUnderWay(FdbQueueError):
@@ -383,7 +383,7 @@ class FleetRefused(FdbQueueError):
 
 
 class QueueFull(FdbQueueError):
-    """The queue {name!r} is full: it holds {current_size} tasks, its capacity is {capacity}. Nothing was put."""
+    """The queue {name!r} is full: it holds {current_size:~task}, its capacity is {capacity}. Nothing was put."""
 
     current_size: int
     capacity: int
@@ -396,7 +396,7 @@ class BatchOverCapacity(QueueFull):
 
 
 class FairQueueFull(QueueFull):
-    """Queue overflow: there are {current_size} items, and the capacity is {capacity}. Nothing was put."""
+    """Queue overflow: the queue holds {current_size:~item}, and its capacity is {capacity}. Nothing was put."""
 
 
 class QueueBusy(FdbQueueError):
@@ -409,7 +409,7 @@ class RepartitionNotCommitted(FdbQueueError):
 
 
 class RepartitionUnderWay(FdbQueueError):
-    """The queue {name!r} is being repartitioned from {before} to {partitions} partitions. Repeat that command
+    """The queue {name!r} is being repartitioned from {before} to {partitions:~partition}. Repeat that command
     to finish it, then begin another."""
 
 

@@ -16,16 +16,17 @@ from fdbqueue.cli.values import line_of
 from fdbqueue.exports.exporting import Export, Exported
 from fdbqueue.exports.file import FinishedFile
 from fdbqueue.exports.importing import Import, Imported
+from fdbqueue.plurals import counted
 from fdbqueue.signals import Signals
 
 COUNTED = ("tasks", "items", "elements", "ended", "results", "set_aside", "leases", "cancelled", "unreadable")
 """The numbers of a queue, in the order in which they are told."""
+_NOUNS = {"tasks": "task", "items": "item", "elements": "element", "ended": "ended task", "results": "result"}
 _TOLD = {
-    "ended": "ended tasks",
-    "set_aside": "values set aside",
+    "set_aside": "set aside",
     "leases": "of them under leases, and ready in the file",
-    "cancelled": "cancelled tasks left out",
-    "unreadable": "unreadable ones left out",
+    "cancelled": "cancelled, and left out",
+    "unreadable": "unreadable, and left out",
 }
 
 
@@ -62,7 +63,7 @@ def export(
         exported = Export(database, place.registry, queues, in_use=in_use, leave_out=leave_out)
         unreadable = _tell(signals, exported.run(Path(path)), as_json)
     if unreadable:
-        raise Refused(f"{unreadable} cannot be read, and are not in the file: `fdbqueue verify` tells which")
+        raise Refused(f"unreadable, and not in the file: {unreadable:,}; `fdbqueue verify` tells which")
 
 
 @import_.command("file")
@@ -115,5 +116,8 @@ def _row(step: Exported | Imported) -> dict[str, Any]:
 def _told(row: dict[str, Any]) -> str:
     if row.get("earlier"):
         return "imported earlier"
-    parts = [f"{row[name]} {_TOLD.get(name, name)}" for name in COUNTED if row[name]]
-    return ", ".join(parts) or "empty"
+    return ", ".join(_part(name, row[name]) for name in COUNTED if row[name]) or "empty"
+
+
+def _part(name: str, count: int) -> str:
+    return counted(count, _NOUNS[name]) if name in _NOUNS else f"{count:,} {_TOLD[name]}"

@@ -12,6 +12,7 @@ from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.output import LineWriter
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
+from fdbqueue.plurals import counted
 from fdbqueue.recipe.holding import Holder
 from fdbqueue.signals import Signals
 
@@ -75,6 +76,6 @@ def _show(
             in_time = not values or holder.settle(shown)
     if shown and not in_time:
         raise Refused(
-            f"the last {shown} line(s) took too long: they are in the queue again, and will come twice"
+            f"the reader took too long, so {counted(shown, 'item')} came back into the queue, to come twice"
         )
     return len(values), shown

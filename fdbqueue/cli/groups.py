@@ -15,6 +15,7 @@ from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
 from fdbqueue.groups.group import Group, ThenPut, list_groups
 from fdbqueue.groups.progress import GroupProgress
+from fdbqueue.plurals import counted
 from fdbqueue.signals import Signals
 
 group_argument = click.argument("group", metavar="GROUP")
@@ -118,7 +119,7 @@ def cancel(signals: Signals, place: Place, group: str, yes: bool, as_json: bool)
     if not yes:
         with place.database() as database:
             left = Group(group, root=place.root).progress(database).left
-        raise Refused(f"cancel would end {left} task(s) of {group}: confirm with --yes")
+        raise Refused(f"cancel would end {counted(left, 'task')} of {group}: confirm with --yes")
     _change(signals, place, group, "cancelled", as_json)
 
 
@@ -127,7 +128,7 @@ def _change(signals: Signals, place: Place, group: str, told: str, as_json: bool
         found = Group(group, root=place.root)
         (found.cancel if told == "cancelled" else found.close)(database)
         progress = found.progress(database)
-    tell(signals, f"{group} is {told}: {progress.left} task(s) left", _row(progress), as_json)
+    tell(signals, f"{group} is {told}: {counted(progress.left, 'task')} left", _row(progress), as_json)
 
 
 def _row(found: GroupProgress) -> Row:

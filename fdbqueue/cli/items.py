@@ -20,6 +20,7 @@ from fdbqueue.cli.session import CREATE_HERE, Place
 from fdbqueue.cli.show import tell
 from fdbqueue.cli.values import LineReader, line_of
 from fdbqueue.database import Database
+from fdbqueue.plurals import counted
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.root_keys import RootKeys
@@ -186,7 +187,7 @@ def clear(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) 
     """Remove every item of QUEUE."""
     with place.queue(queue) as (database, found):
         if not yes:
-            there = f"{found.size(database)} item(s) of {queue!r}"
+            there = f"{counted(found.size(database), 'item')} of {queue!r}"
             raise Refused(f"clear would remove {there}: confirm with --yes")
         removed = remove_items(database, place, found)
     tell(signals, f"{removed} removed", {"queue": queue, "removed": removed}, as_json)

@@ -16,6 +16,7 @@ from fdbqueue.cli.values import line_of
 from fdbqueue.limiting.key_looks import LimitKey
 from fdbqueue.limits import SLOTS_MAX
 from fdbqueue.parking.limit import Limit
+from fdbqueue.plurals import counted
 from fdbqueue.signals import Signals
 
 name_argument = click.argument("name", metavar="NAME")
@@ -98,7 +99,7 @@ def show_(signals: Signals, place: Place, name: str, as_json: bool) -> None:
         return
     now = f"{found.free} may start now"
     if found.per_key:
-        now = f"tasks hold {found.used} slots; `fdbqueue limit keys {name}` lists the keys"
+        now = f"tasks hold {counted(found.used, 'slot')}; `fdbqueue limit keys {name}` lists the keys"
     tell(signals, f"{name!r} allows {_told(found)}; {now}", {}, as_json=False)
     show(signals, _holders(found), HOLDER_COLUMNS, as_json=False)
 
@@ -164,8 +165,8 @@ def _holders(found: Limit) -> Iterator[Row]:
 def _told(found: Limit) -> str:
     of_key = " for each key" if found.per_key else ""
     if found.slots is not None:
-        return f"{found.slots} task(s) at a time{of_key}"
-    return f"{found.rate} start(s) in {found.per:g} s, at most {found.burst} at once{of_key}"
+        return f"{counted(found.slots, 'task')} at a time{of_key}"
+    return f"{counted(found.rate or 0, 'start')} in {found.per:g} s, at most {found.burst} at once{of_key}"
 
 
 def _allows(row: Row) -> str:

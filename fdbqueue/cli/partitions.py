@@ -16,6 +16,7 @@ from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.database import Database
 from fdbqueue.partitions.looks import Partition, PartitionState, Repartition
 from fdbqueue.placement.owners import owners_of_partitions
+from fdbqueue.plurals import counted
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.signals import Interrupted, Signals
 from fdbqueue.tasks.queue import TaskQueue
@@ -112,16 +113,17 @@ def _step(signals: Signals, database: Database, queue: Queue | TaskQueue, number
 
 
 def _told(queue: str, before: int, number: int) -> str:
-    return f"{queue!r} goes from {before} to {number} partition(s)"
+    return f"{queue!r} goes from {before} to {counted(number, 'partition')}"
 
 
 def _left(found: list[Partition]) -> str:
     closing = [one for one in found if one.state == PartitionState.CLOSING]
     of = closing or found
-    count = f"{sum(one.ready for one in of)} ready and {sum(one.taken for one in of)} taken task(s)"
+    taken = counted(sum(one.taken for one in of), "taken task")
+    count = f"{counted(sum(one.ready for one in of), 'ready task')} and {taken}"
     if not closing:
         return f"task keys wait until takes have drained them from old partitions; there are {count} in all"
-    return f"{len(closing)} partition(s) close, with {count}"
+    return f"{counted(len(closing), 'partition')} to close, with {count}"
 
 
 def _again(queue: str, number: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from fdbqueue import limits
+from fdbqueue import limits, plurals
 from fdbqueue.cli.exits import Refused, say
 from fdbqueue.cli.values import LineReader, line_of
 from fdbqueue.errors import QueueFull, TooMuchForOneTransaction
@@ -46,7 +46,7 @@ def counted(sink: Sink, queue: str) -> Iterator[Sink]:
     except QueueFull as full:
         if not done:
             raise
-        held = f"it holds {full.current_size} tasks, its capacity is {full.capacity}"
+        held = f"it holds {plurals.counted(full.current_size, 'task')}, its capacity is {full.capacity}"
         raise Refused(f"The first {done} were put. Then the queue {queue!r} was full: {held}.") from None
 
 

@@ -15,6 +15,7 @@ from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, ImportUnfinished, LayoutNewer, QueueBusy, QueueExists
+from fdbqueue.plurals import counted
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue, stored_options
 from fdbqueue.signals import Signals
@@ -151,7 +152,7 @@ def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -
             found = place.definition(database, queue)
             tasks = None if found.kind in (PLAIN, *ELEMENT_KINDS) else place.tasks_in(database, queue)
             items = _items_in(queue_row(place, database, found))
-            there = f"the {items} item(s)"
+            there = f"the {counted(items, 'item')}"
         except LayoutNewer:
             raise
         except (DefinitionUnreadable, ImportUnfinished) as reason:

@@ -18,6 +18,7 @@ from fdbqueue.placement.boundaries import dropped as dropped_in
 from fdbqueue.placement.boundaries import lines_for, lines_to_remove, pieces_of, sharing
 from fdbqueue.placement.owners import is_cluster
 from fdbqueue.placement.spreading import SHOW, Spread, Spreading, StorageServers
+from fdbqueue.plurals import counted
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.signals import Signals
@@ -105,7 +106,8 @@ def _spread_dropped(signals: Signals, place: Place, apply: bool, as_json: bool) 
         _print(signals, lines, as_json)
         return
     run_lines(lines)
-    tell(signals, f"no boundaries of {len(ids)} dropped queue(s)", {"dropped": ids, "removed": True}, as_json)
+    told = f"no boundaries of {counted(len(ids), 'dropped queue')}"
+    tell(signals, told, {"dropped": ids, "removed": True}, as_json)
 
 
 def _require_cluster(place: Place, database: Database) -> None:
@@ -138,8 +140,8 @@ def _report(signals: Signals, done: Spread, timeout_s: float, as_json: bool) -> 
     if not done.is_settled:
         raise Refused(f"the moves are not over after {timeout_s:g} s: the same command looks again")
     if done.crowded:
-        number = len(done.crowded)
-        raise Refused(f"{number} partition(s) are still on busy servers: FoundationDB chooses them by bytes")
+        busy = counted(len(done.crowded), "partition")
+        raise Refused(f"still on busy servers: {busy}, as FoundationDB chooses servers by bytes")
 
 
 def _fdbcli(url: str) -> Callable[[Sequence[str]], str]:

@@ -17,6 +17,7 @@ from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.errors import TaskNotFound
 from fdbqueue.page import Page
+from fdbqueue.plurals import counted
 from fdbqueue.signals import Signals
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
@@ -150,7 +151,7 @@ def truncate(signals: Signals, place: Place, queue: str, yes: bool, as_json: boo
     with place.tasks(queue) as (database, found):
         there = found.statistics(database)["tasks"]["total"]
         if not yes:
-            raise Refused(f"truncate would remove {there} task(s) of {queue!r}: confirm with --yes")
+            raise Refused(f"truncate would remove {counted(there, 'task')} of {queue!r}: confirm with --yes")
         removed = remove_all(signals, database, found, there)
     tell(signals, f"{removed} removed", {"queue": queue, "removed": removed}, as_json)
 

@@ -13,6 +13,7 @@ from fdbqueue.cli.show import Columns, Row, field, show
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, OlderSessions
 from fdbqueue.key_layout import LAYOUT
+from fdbqueue.plurals import counted
 from fdbqueue.signals import Signals
 from fdbqueue.upgrading.upgrade import Upgrade, Work
 
@@ -46,9 +47,9 @@ def upgrade(signals: Signals, place: Place, dry_run: bool, as_json: bool) -> Non
         show(signals, shown, COLUMNS, as_json)
     left = [row for row in shown if row["problem"]]
     done = "would be upgraded" if dry_run else "upgraded"
-    say(f"{len(shown) - len(left)} queue(s) {done} to layout {LAYOUT}")
+    say(f"{counted(len(shown) - len(left), 'queue')} {done} to layout {LAYOUT}")
     if left:
-        raise Refused(f"{len(left)} queue(s) cannot be upgraded here")
+        raise Refused(f"{counted(len(left), 'queue')} cannot be upgraded here")
 
 
 def _upgraded(signals: Signals, database: Database, work: Upgrade, found: list[Work]) -> Iterator[Row]:
@@ -71,7 +72,7 @@ def _rewritten(signals: Signals, database: Database, work: Upgrade, one: Work) -
             return rewritten
         seen, rewritten = seen + step.entries, rewritten + step.rewritten
         if monotonic() >= next_s:
-            say(f"{one.queue!r}: {seen} of {one.entries} tasks")
+            say(f"{one.queue!r}: {seen} of {counted(one.entries, 'task')}")
             next_s = monotonic() + PLAIN_EVERY_S
 
 

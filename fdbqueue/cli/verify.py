@@ -11,6 +11,7 @@ from fdbqueue.cli.session import CREATE_TASKS, Place
 from fdbqueue.cli.show import Columns, Row, field, show
 from fdbqueue.cli.values import line_of
 from fdbqueue.errors import QueueNotFound
+from fdbqueue.plurals import counted
 from fdbqueue.signals import Signals
 from fdbqueue.verification import Finding, Verification
 from fdbqueue.verifying.verify import verify as verify_keys
@@ -67,10 +68,9 @@ def _text(finding: Finding) -> str:
 
 def _told(found: Verification) -> str:
     count = len(found.findings)
-    findings = "no finding" if not count else "1 finding" if count == 1 else f"{count:,} findings"
-    queues = "1 queue" if found.queues == 1 else f"{found.queues:,} queues"
+    findings = counted(count, "finding") if count else "no finding"
     stopped = "" if found.whole else ", and the verification stopped there"
-    return f"{queues}, {found.keys:,} keys: {findings}{stopped}"
+    return f"{counted(found.queues, 'queue')}, {counted(found.keys, 'key')}: {findings}{stopped}"
 
 
 COLUMNS: Columns = {

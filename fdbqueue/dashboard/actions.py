@@ -10,6 +10,7 @@ from fdbqueue import limits
 from fdbqueue.database import Database
 from fdbqueue.dead.letters import RATE_PER_S, DeadLetters
 from fdbqueue.errors import InvalidArgument
+from fdbqueue.plurals import counted
 from fdbqueue.tasks.queue import TaskQueue
 
 Form = Mapping[str, str]
@@ -71,7 +72,7 @@ def _resume(target: Target, _: Form) -> str:
 
 def _kick(target: Target, form: Form) -> str:
     count = whole(form, "count", 1, limits.BATCH_ITEMS_MAX)
-    return f"{target.tasks().kick(target.database, count):,} tasks kicked."
+    return f"{counted(target.tasks().kick(target.database, count), 'task')} kicked."
 
 
 def _kick_class(target: Target, form: Form) -> str:
@@ -80,7 +81,8 @@ def _kick_class(target: Target, form: Form) -> str:
     while after is not None and kicked < limits.KICKED_MAX:
         more, after = letters.kick_some(target.database, error=error, text=text, after=after)
         kicked += more
-    return f"{kicked:,} tasks kicked." + ("" if after is None else " Others are left: a redrive moves all.")
+    rest = "" if after is None else " Others are left: a redrive moves all."
+    return f"{counted(kicked, 'task')} kicked.{rest}"
 
 
 def _redrive(target: Target, form: Form) -> str:
@@ -108,7 +110,7 @@ def _resume_redrive(target: Target, _: Form) -> str:
 
 def _stop_redrive(target: Target, _: Form) -> str:
     stopped = target.letters().stop_redrive(target.database)
-    return f"The redrive is stopped: {stopped.moved:,} tasks were moved."
+    return f"The redrive is stopped: {counted(stopped.moved, 'task')} moved."
 
 
 def _kick_task(target: Target, _: Form) -> str:

@@ -7,6 +7,7 @@ from fdbqueue import limits
 from fdbqueue.dashboard.findings import Finding, Level, command
 from fdbqueue.dashboard.texts import number, one_line, span
 from fdbqueue.overview.figures import Figures, GroupsFigures, LimitFigures, ScheduleFigures
+from fdbqueue.plurals import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +108,13 @@ def _limit_row(limit: LimitFigures, found: Finding | None) -> LimitRow:
 
 
 def _of_slots(limit: LimitFigures) -> tuple[str, str]:
-    return f"{number(limit.slots)} slots{_of_key(limit)}", f"{number(limit.used)} in use"
+    return f"{counted(limit.slots or 0, 'slot')}{_of_key(limit)}", f"{number(limit.used)} in use"
 
 
 def _of_starts(limit: LimitFigures) -> tuple[str, str]:
     if limit.rate is None:
         return "", ""
-    bound = f"{number(limit.rate)} starts in {span(limit.per_s)}, burst {number(limit.burst)}"
+    bound = f"{counted(limit.rate, 'start')} in {span(limit.per_s)}, burst {number(limit.burst)}"
     return (f"{bound}{_of_key(limit)}", "") if limit.per_key else (bound, f"{number(limit.free)} tokens")
 
 

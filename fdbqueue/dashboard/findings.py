@@ -9,6 +9,7 @@ from fdbqueue import limits
 from fdbqueue.dashboard.history import Trend
 from fdbqueue.dashboard.texts import number, span
 from fdbqueue.overview.figures import QueueFigures, TaskFigures
+from fdbqueue.plurals import counted
 
 NOTICED_S = 10.0
 """A task may be ready for this time before the lack of a worker counts."""
@@ -90,7 +91,7 @@ def _of_any(queue: QueueFigures) -> Iterator[Finding]:
         cure = "Read it with the release, or the codec, that made it."
         yield Finding(Level.BAD, "Unreadable", name, "cannot be read by this process.", cure)
     if queue.unreadable:
-        text = f"has {number(queue.unreadable)} stored values that could not be read."
+        text = f"has {counted(queue.unreadable, 'stored value')} that could not be read."
         yield Finding(Level.WARN, "Unreadable", name, text, "Look at them:", command("aside", name))
 
 
@@ -102,7 +103,7 @@ def _of_tasks(name: str, tasks: TaskFigures, trend: Trend) -> Iterator[Finding]:
         cure = "Start a worker: every process that takes from the queue sweeps it."
         yield Finding(Level.WARN, "Not swept", name, text, cure, since_s=tasks.sweep_lag_s)
     if tasks.buried:
-        text = f"has {number(tasks.buried)} buried {_tasks(tasks.buried)}."
+        text = f"has {counted(tasks.buried, 'buried task')}."
         cure = "See their failures, then kick, edit or delete them."
         yield Finding(Level.WARN, "Buried", name, text, cure, is_dead=True)
 
@@ -110,7 +111,7 @@ def _of_tasks(name: str, tasks: TaskFigures, trend: Trend) -> Iterator[Finding]:
 def _not_taken(name: str, tasks: TaskFigures, trend: Trend) -> Iterator[Finding]:
     """A queue with ready tasks that is paused, has no worker, or is slow: one of them."""
     age_s = tasks.next_age_s or 0.0
-    waits = f"has {number(tasks.ready)} ready {_tasks(tasks.ready)}, the next one for {span(age_s)}"
+    waits = f"has {counted(tasks.ready, 'ready task')}, the next one for {span(age_s)}"
     if tasks.paused:
         text = f"is paused, and {waits}." if tasks.ready else "is paused."
         yield Finding(Level.HOLD, "Paused", name, text, "Resume it:", command("resume", name), age_s)
@@ -132,15 +133,11 @@ def _stored(name: str, tasks: TaskFigures) -> Iterator[Finding]:
         return
     cure = "Start more workers."
     if stored >= tasks.capacity:
-        text = f"is full, with {number(stored)} tasks: puts wait or are refused."
+        text = f"is full, with {counted(stored, 'task')}: puts wait or are refused."
         yield Finding(Level.BAD, "Full", name, text, cure)
     else:
-        text = f"has {number(stored)} tasks, and room for {number(tasks.capacity)}."
+        text = f"has {counted(stored, 'task')}, and room for {number(tasks.capacity)}."
         yield Finding(Level.WARN, "Nearly full", name, text, cure)
-
-
-def _tasks(count: int) -> str:
-    return "task" if count == 1 else "tasks"
 
 
 def command(verb: str, queue: str, *arguments: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fdbqueue import limits
 from fdbqueue.database import Database, run
 from fdbqueue.diagnosis.check import Check, failure, fine, warning
+from fdbqueue.plurals import counted
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import EXACT, Transaction
 from fdbqueue.sessions.holder import ask_holder
@@ -79,7 +80,8 @@ def check_sessions(look: Look) -> list[Check]:
     overdue = [beat for beat in look.beats.values() if beat.deadline < look.began - limits.OVERDUE_WARNING_S]
     if not overdue:
         return [_before_deadlines(look)]
-    text = f"{len(overdue)} sessions are overdue, such as that of {overdue[0].place}: their tasks stay taken"
+    told = counted(len(overdue), "overdue session")
+    text = f"{told}, such as that of {overdue[0].place}: its tasks stay taken"
     cure = "Start a worker, or any program that takes: it ends the sessions of dead processes."
     return [warning(SESSIONS, text, cure, overdue=len(overdue), live=len(look.beats) - len(overdue))]
 

@@ -2,6 +2,7 @@
 
 from fdbqueue.diagnosis.check import Check, fine, warning
 from fdbqueue.overview.figures import GroupsFigures
+from fdbqueue.plurals import counted
 from fdbqueue.verifying.cures import command
 
 CHECK = "groups"
@@ -11,7 +12,7 @@ def check_groups(found: GroupsFigures) -> list[Check]:
     """One result; none if there is no group that has not ended."""
     if not found.first_held:
         least = "" if found.is_whole else "at least "
-        count = f"{least}{found.unfinished:,} unfinished group{'' if found.unfinished == 1 else 's'}"
+        count = f"{least}{counted(found.unfinished, 'unfinished group')}"
         return [fine(CHECK, count, unfinished=found.unfinished)] if found.unfinished else []
     first = found.first_held[0]
     are = "1 group is" if found.held == 1 else f"{found.held:,} groups are"

@@ -12,6 +12,7 @@ from fdbqueue.limiting.key_state import KeyState
 from fdbqueue.limiting.keys import LimitKeys, shown_key
 from fdbqueue.limiting.state import ask_by_snapshot
 from fdbqueue.overview.figures import Figures, LimitFigures
+from fdbqueue.plurals import counted
 from fdbqueue.reached import LimitHolder
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
@@ -118,5 +119,5 @@ def _without_rule(limit: LimitFigures) -> Check:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 1} more queues" if len(names) > 1 else ""
+    more = f" and {counted(len(names) - 1, 'more queue')}" if len(names) > 1 else ""
     return f"{names[0]}{more}"

@@ -6,6 +6,7 @@ from math import ceil
 from fdbqueue import limits
 from fdbqueue.diagnosis.check import Check, failure, fine, warning
 from fdbqueue.overview.figures import Figures, QueueFigures, TaskFigures
+from fdbqueue.plurals import counted
 from fdbqueue.verifying.cures import command
 
 CHECK = "queues"
@@ -19,7 +20,7 @@ def check_queues(first: Figures, second: Figures) -> list[Check]:
         for queue in second.queues
         for result in _of_queue(before.get(queue.name, queue), queue, seconds)
     ]
-    text = f"{_told(len(second.queues), 'queue')}, {_told(second.workers, 'live worker')}"
+    text = f"{counted(len(second.queues), 'queue')}, {counted(second.workers, 'live worker')}"
     return found or [fine(CHECK, text, queues=len(second.queues), workers=second.workers)]
 
 
@@ -29,7 +30,7 @@ def _of_queue(before: QueueFigures, queue: QueueFigures, seconds: float) -> Iter
         cure = "Read it with the release, or the codec, that made it."
         yield failure(CHECK, f"{name} cannot be read: {queue.error}", cure, queue=name)
     if queue.unreadable:
-        text = f"{name} has set aside {_told(queue.unreadable, 'value')} that could not be read"
+        text = f"{name} has set aside {counted(queue.unreadable, 'value')} that could not be read"
         yield warning(CHECK, text, command("aside", name), queue=name, unreadable=queue.unreadable)
     if queue.tasks is not None and before.tasks is not None:
         yield from _idle(name, before.tasks, queue.tasks)
@@ -44,10 +45,10 @@ def _idle(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
     if not now.ready or now.calls["take"] != before.calls["take"]:
         return
     if now.paused:
-        text = f"{name} is paused, with {_told(now.ready, 'ready task')}"
+        text = f"{name} is paused, with {counted(now.ready, 'ready task')}"
         yield warning(CHECK, text, command("resume", name), queue=name, ready=now.ready)
     elif not now.workers:
-        text = f"{name} has {_told(now.ready, 'ready task')} and no live worker"
+        text = f"{name} has {counted(now.ready, 'ready task')} and no live worker"
         yield warning(CHECK, text, command("work", name, "MODULE:FUNCTION"), queue=name, ready=now.ready)
 
 
@@ -57,12 +58,12 @@ def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
         cure = "Start a worker: every process that takes from the queue sweeps it."
         yield warning(CHECK, text, cure, queue=name, sweep_lag_s=now.sweep_lag_s)
     if now.buried:
-        text = f"{name} has {_told(now.buried, 'buried task')} to decide on"
+        text = f"{name} has {counted(now.buried, 'buried task')} to decide on"
         cure = command("tasks", name, "--state", "buried")
         yield warning(CHECK, text, cure, queue=name, buried=now.buried)
     stored = now.ready + now.taken + now.buried + now.delayed
     if now.capacity is not None and stored >= now.capacity:
-        text = f"{name} is full, with {_told(stored, 'task')}: puts wait or are refused"
+        text = f"{name} is full, with {counted(stored, 'task')}: puts wait or are refused"
         yield warning(CHECK, text, "Start more workers.", queue=name, capacity=now.capacity)
 
 
@@ -98,13 +99,9 @@ def _repartition(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[C
     is_open = before.partitions_before and now.partitions_before
     if not is_open or any(now.calls[call] != before.calls[call] for call in ("take", "ack")):
         return
-    held_by = _told(now.taken, "taken task") if now.taken else _told(now.ready, "ready task")
+    held_by = counted(now.taken, "taken task") if now.taken else counted(now.ready, "ready task")
     text = (
         f"{name} is under repartition from {now.partitions_before} to {now.partitions}, and its tasks stand"
         f" still: it ends with those of the old partitions, with {held_by} in all"
     )
     yield warning(CHECK, text, command("partitions", name), queue=name, partitions=now.partitions)
-
-
-def _told(count: int, thing: str) -> str:
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"

@@ -36,6 +36,7 @@ from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.logger import logger
 from fdbqueue.open import DIRECTORY_SCHEMES, place_of
 from fdbqueue.open import open as open_database
+from fdbqueue.plurals import counted
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.runtime import RealRuntime
 from fdbqueue.trouble import text_of
@@ -242,12 +243,12 @@ class Fleet:
         why, everyone = self._stop_signal or "stop", (*self._members, *self._retiring)
         running = sum(process.at_work() for process in everyone)
         if self._stops > 1:
-            _log.warning("%s: ending at once, %d running tasks are given back", why, running)
+            _log.warning("%s: ending at once, and giving back %s", why, counted(running, "running task"))
         else:
             _log.info(
-                "%s: taking no more; %d running tasks have %g s to end, a second signal ends them at once",
+                "%s: taking no more; %s may end within %g s, a second signal ends them at once",
                 why,
-                running,
+                counted(running, "running task"),
                 self._orders.options.grace_s,
             )
 

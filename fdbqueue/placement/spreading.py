@@ -21,6 +21,7 @@ from fdbqueue.placement.boundaries import (
     pieces_of,
 )
 from fdbqueue.placement.owners import boundaries_in, owners_of_partitions
+from fdbqueue.plurals import counted
 from fdbqueue.runtime import Runtime
 
 SHOW = "rangeconfig show"
@@ -123,7 +124,7 @@ class Spreading:
 
     def _nudge(self, numbers: Collection[int]) -> bool:
         there = boundaries_shown(self._run_lines([SHOW]))
-        self._tell(f"{len(numbers)} partition(s) are on busy storage servers, and move once more")
+        self._tell(f"on busy storage servers: {counted(len(numbers), 'partition')}, to be moved again")
         return self._set([nudged(self._pieces[number], there) for number in numbers])
 
     def _set(self, pieces: Sequence[Piece]) -> bool:

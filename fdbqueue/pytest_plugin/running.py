@@ -20,6 +20,7 @@ from fdbqueue.fleet.queues import Queues, opened
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.page import every_row
+from fdbqueue.plurals import counted
 from fdbqueue.pytest_plugin.shifted import ShiftedRuntime
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.task import TaskState
@@ -127,7 +128,8 @@ class _Turn:
         ready = _ready(self._database, queues)
         if (ready or running) and self._database.runtime.monotonic() > deadline_s:
             worker.stop(at_once=True)
-            raise AssertionError(f"after `within_s`, {ready} tasks are ready and {len(running)} are running")
+            left = f"{counted(ready, 'task')} ready and {len(running)} running"
+            raise AssertionError(f"after `within_s`, {left}")
         return not ready and not running
 
     def _ended(self, _: Event) -> None:

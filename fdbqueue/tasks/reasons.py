@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from fdbqueue import limits
 from fdbqueue.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, Why
 from fdbqueue.holder import Holder
+from fdbqueue.plurals import counted
 from fdbqueue.reached import ReachedLimit
 from fdbqueue.task import TaskState
 from fdbqueue.visible import shortened, visible
@@ -133,10 +134,9 @@ def _limit_reached(found: Explanation, limit: ReachedLimit) -> Reason:
 
 
 def _key_held(held: HeldKey) -> Reason:
-    number = "1 task" if held.tasks == 1 else f"{held.tasks:,} tasks"
     text = (
-        f"Its key waits for {number} of it in partition {held.partition}, since a repartition from"
-        f" {held.before} to {held.partitions}."
+        f"Its key waits for {counted(held.tasks, 'task')} of it in partition {held.partition}, since a"
+        f" repartition from {held.before} to {held.partitions}."
     )
     return Reason(Why.KEY_HELD, text, "These tasks end.")
 

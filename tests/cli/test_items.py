@@ -112,7 +112,7 @@ def test_a_queue_of_bytes_names_the_type_that_it_carries(shell: Shell) -> None:
 def test_clear_must_be_confirmed(shell: Shell) -> None:
     shell.run("put", "q", "--create", "1", "2")
     status, _, err = shell.run("clear", "q")
-    assert (status, err) == (1, "fdbqueue: clear would remove 2 item(s) of 'q': confirm with --yes\n")
+    assert (status, err) == (1, "fdbqueue: clear would remove 2 items of 'q': confirm with --yes\n")
     assert shell.run("clear", "q", "--yes") == (0, "", "fdbqueue: 2 removed\n")
     assert shell.run("size", "q") == (0, "0\n", "")
 

@@ -46,7 +46,7 @@ def test_a_limit_is_set_shown_listed_and_deleted(shell: Shell) -> None:
         assert shell.run("limit", "show", "api")[1].startswith(f"{task.id}\tq\t")
         status, _, err = shell.run("limit", "delete", "api")
     assert (status, err.count("\n")) == (1, 1)
-    assert "1 task(s) hold a slot" in err
+    assert "is in use by 1 task:" in err
     deleted = json.loads(shell.run("limit", "delete", "mails", "--json")[1])
     assert deleted == {"name": "mails", "deleted": True}
 
@@ -215,7 +215,7 @@ def test_a_list_of_limits_has_no_holders(shell: Shell) -> None:
             row = json.loads(shell.run(*listed, "--json")[1])
             assert (row["used"], "holders" in row) == (1, False)
         told = shell.run("limit", "show", "tenant")[2]
-        assert "tasks hold 1 slots; `fdbqueue limit keys tenant` lists the keys" in told
+        assert "tasks hold 1 slot; `fdbqueue limit keys tenant` lists the keys" in told
 
 
 def test_a_put_names_one_limit_with_a_key(shell: Shell) -> None:

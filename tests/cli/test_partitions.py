@@ -50,7 +50,7 @@ def test_a_repartition_changes_the_number(program: Within) -> None:
     assert program.run("repartition", "mail", "4") == (
         0,
         "",
-        "fdbqueue: 'mail' goes from 1 to 4 partition(s): done\n",
+        "fdbqueue: 'mail' goes from 1 to 4 partitions: done\n",
     )
     status, out, _ = program.run("repartition", "mail", "2", "--json")
     assert (status, json.loads(out)) == (
@@ -83,7 +83,7 @@ def test_a_repartition_tells_the_tasks_that_it_waits_for(
     monkeypatch.setattr(partitions, "PLAIN_EVERY_S", 0.0)
     err = moving.run("repartition", "mail", "8", "--timeout", "3")[2]  # a step of a busy cluster takes 1 s
     assert "until takes have drained them" in err
-    assert "8 ready and 0 taken task(s)" in err
+    assert "8 ready tasks and 0 taken tasks" in err
 
 
 def test_a_second_repartition_is_refused_by_status_1(moving: Within) -> None:
@@ -109,7 +109,7 @@ def test_a_plain_queue_has_partitions(program: Within) -> None:
     ]
     assert sum(int(row[2]) for row in rows) == 2
     assert {(row[6], row[7]) for row in rows} == {("", "")}
-    told = "fdbqueue: 'plain' goes from 3 to 2 partition(s): done\n"
+    told = "fdbqueue: 'plain' goes from 3 to 2 partitions: done\n"
     assert program.run("repartition", "plain", "2") == (0, "", told)
     assert len([one for one in listed(program, "plain") if one["state"] == "open"]) == 2
 

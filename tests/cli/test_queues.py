@@ -36,7 +36,7 @@ def test_a_queue_is_created_listed_and_dropped(program: Within) -> None:
     status, _, err = program.run("drop", "mail")
     assert (status, err) == (
         1,
-        "fdbqueue: drop would remove 'mail' and the 2 item(s) in it: confirm with --yes\n",
+        "fdbqueue: drop would remove 'mail' and the 2 items in it: confirm with --yes\n",
     )
     assert program.run("drop", "mail", "--yes") == (0, "", "fdbqueue: 'mail' is gone\n")
     assert program.run("drop", "plain", "--yes", "--json")[1] == '{"queue":"plain","dropped":true}\n'

@@ -273,7 +273,7 @@ def test_many_tasks_are_changed_in_bounded_transactions(program: Within) -> None
         status, _, err = program.run("truncate", "q")
         assert (status, err) == (
             1,
-            "fdbqueue: truncate would remove 450 task(s) of 'q': confirm with --yes\n",
+            "fdbqueue: truncate would remove 450 tasks of 'q': confirm with --yes\n",
         )
         assert program.run("truncate", "q", "--yes") == (0, "", "fdbqueue: 450 removed\n")
         found = queue.statistics(db)

@@ -38,7 +38,7 @@ def test_actions_happen_on_every_engine(db: Database, space: Subspace) -> None:
         browser.act("/queues/q/resume")
         assert not queue.paused(db)
         assert browser.act(f"/queues/q/tasks/{id_}/bury") == "The task is buried."
-        assert browser.act("/queues/q/kick", count="9") == "1 tasks kicked."
+        assert browser.act("/queues/q/kick", count="9") == "1 task kicked."
         assert browser.act(f"/queues/q/tasks/{id_}/delete") == "The task is deleted."
         assert browser.said(f"/queues/q/tasks/{id_}", 404)
         assert queue.statistics(db)["tasks"]["total"] == 0

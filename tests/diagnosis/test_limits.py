@@ -40,7 +40,7 @@ def test_a_missing_limit_that_queues_name_is_told(still: Database) -> None:
     Limit.delete(still, "api")
     [found] = told(still, "limits")
     assert found.severity == Severity.WARNING
-    assert found.text == "the limit api does not exist, so tasks of orders and 1 more queues run without it"
+    assert found.text == "the limit api does not exist, so tasks of orders and 1 more queue run without it"
     assert found.cure == "fdbqueue limit set api --slots N"
 
 

@@ -162,7 +162,7 @@ def test_an_element_queue_is_counted_and_dropped_as_others_are(shell: Shell, sch
     kind = "elements" if schema else "simple-elements"
     assert shell.program("queues") == (0, [f"q\t{kind}\t2\t\t\t\t\t"], "")
     assert "items\t2" in shell.program("stats", "q")[1]
-    asked = "drop would remove 'q' and the 2 item(s) in it: confirm with --yes\n"
+    asked = "drop would remove 'q' and the 2 items in it: confirm with --yes\n"
     assert shell.program("drop", "q") == (1, [], asked)
     assert shell.program("drop", "q", "--yes") == (0, [], "'q' is gone\n")
     with fdbqueue.open(shell.url) as db:

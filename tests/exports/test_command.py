@@ -120,4 +120,4 @@ def test_a_damaged_task_is_left_out_and_told(program: Program, tmp_path: Path) -
         (task,) = queue.tasks(db, "r", 1)
         db.set(queue._shape.keys.task(fdbqueue.records.keys.id_bytes(task.id)), b"damaged")
     status, _, err = program("export", tmp_path / "export", "--in-use")
-    assert (status, "1 unreadable ones left out" in err, "fdbqueue verify" in err) == (1, True, True)
+    assert (status, "1 unreadable, and left out" in err, "fdbqueue verify" in err) == (1, True, True)

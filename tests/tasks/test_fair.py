@@ -297,7 +297,7 @@ def test_the_error_of_a_full_queue_has_the_item_and_the_size(bench: MakeBench, i
     def put(tr: Any) -> None:
         b.queue.put_many(tr, ["a2", "a3"], key="a")
 
-    with pytest.raises(QueueFull, match="holds 1 tasks, its capacity is 2") as full:
+    with pytest.raises(QueueFull, match="holds 1 task, its capacity is 2") as full:
         fdbqueue.transactional(put)(b.db) if inside else put(b.db)
     assert (full.value.item, full.value.current_size) == ("a2", 1)  # type: ignore[attr-defined]
     assert (b.contents(), b.queue.statistics(b.db)) == before

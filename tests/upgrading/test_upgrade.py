@@ -242,7 +242,7 @@ def test_the_command_lists_its_work_and_names_older_processes(program: Run) -> N
     assert sorted(row["queue"] for row in rows) == QUEUES
     assert {(row["layout"], row["rewritten"]) for row in rows} == {(LAYOUT_BEFORE, 0)}
     assert "session 'worker'" in err
-    assert f"{len(QUEUES)} queue(s) would be upgraded to layout 1" in err
+    assert f"{len(QUEUES)} queues would be upgraded to layout 1" in err
     status, _, err = program("upgrade")
     assert status == 1
     assert "Nothing was changed" in err
@@ -260,4 +260,4 @@ def test_the_command_goes_on_behind_a_queue_of_a_newer_layout(
     assert sorted(problems) == QUEUES
     assert [queue for queue, problem in problems.items() if problem] == ["plain"]
     assert status == 1
-    assert f"{len(QUEUES) - 1} queue(s) upgraded" in err
+    assert f"{len(QUEUES) - 1} queues upgraded" in err
