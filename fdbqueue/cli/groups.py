@@ -9,9 +9,10 @@ from fdbqueue.cli.exits import Refused
 from fdbqueue.cli.group import cli, help_without_command, in_a_place, json_option, stdout_of
 from fdbqueue.cli.paging import paged
 from fdbqueue.cli.parameters import WAIT
+from fdbqueue.cli.put_values import values_of
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import Columns, Row, field, show, tell
-from fdbqueue.cli.values import line_of, value_of
+from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database
 from fdbqueue.groups.group import Group, ThenPut, list_groups
 from fdbqueue.groups.progress import GroupProgress
@@ -33,24 +34,30 @@ def groups(context: click.Context) -> None:
 
 @groups.command()
 @click.option("--then", nargs=2, metavar="QUEUE DATA", help="start this task when the group has ended")
+@click.option("--text", is_flag=True, help="put DATA as text, never as JSON")
 @click.option("--skip-buried", is_flag=True, help="do not wait for buried members: they have failed")
 @json_option
 @in_a_place
 @click.pass_obj
 def create(
-    signals: Signals, place: Place, then: tuple[str, str] | None, skip_buried: bool, as_json: bool
+    signals: Signals,
+    place: Place,
+    then: tuple[str, str] | None,
+    text: bool,
+    skip_buried: bool,
+    as_json: bool,
 ) -> None:
     """Make an open group, and print its id."""
     with place.database() as database:
-        put = None if then is None else _then(place, database, *then)
+        put = None if then is None else _then(place, database, *then, text)
         made = Group.create(database, then=put, wait_for_buried=not skip_buried, root=place.root)
         found = made.progress(database)
     out = stdout_of(signals)
     out.print(line_of(_row(found)) if as_json else f"{made.id}\n".encode())
 
 
-def _then(place: Place, database: Database, queue: str, data: str) -> ThenPut:
-    return place.tasks_in(database, queue), value_of(data)
+def _then(place: Place, database: Database, queue: str, data: str, text: bool) -> ThenPut:
+    return place.tasks_in(database, queue), values_of((data,), text)[0]
 
 
 @groups.command("list")

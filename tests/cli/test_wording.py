@@ -38,6 +38,7 @@ SAID = {
     "ended jobs": "does not support ended tasks: it was created without --retain",
     "create new --kind fair --weight a=0": "--weight must be a whole number from 1",
     "create new --ttr 5": "does not support --ttr",
+    "group create --then jobs {": "'{' is not JSON",
     "elements add jobs x": "'jobs' is a task queue, of kind fifo: put, work, tasks, stats",
     "elements list plain": "'plain' is a plain queue",
     "get jobs": "'jobs' is a task queue, of kind fifo",
