@@ -15,6 +15,7 @@ from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of, value_of
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, ImportUnfinished, LayoutNewer, QueueBusy, QueueExists
+from fdbqueue.parking.limit import walk_all
 from fdbqueue.plurals import counted
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue, stored_options
@@ -148,6 +149,7 @@ def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -
     left with the tasks that were not removed yet.
     """
     with place.database() as database:
+        is_import = False
         try:
             found = place.definition(database, queue)
             tasks = None if found.kind in (PLAIN, *ELEMENT_KINDS) else place.tasks_in(database, queue)
@@ -157,12 +159,15 @@ def drop(signals: Signals, place: Place, queue: str, yes: bool, as_json: bool) -
             raise
         except (DefinitionUnreadable, ImportUnfinished) as reason:
             tasks, items, there = None, 0, f"all its contents (not counted: {reason})"
+            is_import = isinstance(reason, ImportUnfinished)
         if not yes:
             raise Refused(f"drop would remove {queue!r} and {there} in it: confirm with --yes")
-        if tasks is None:
-            place.registry.drop(database, queue)
-        else:
+        if tasks is not None:
             _drop_tasks(signals, database, tasks, items)
+        else:
+            place.registry.drop(database, queue)
+        if is_import:  # its definition does not tell the limits that its tasks name
+            walk_all(database, place.root)
     tell(signals, f"{queue!r} is gone", {"queue": queue, "dropped": True}, as_json)
 
 

@@ -89,9 +89,9 @@ def check_sessions(look: Look) -> list[Check]:
 def _before_deadlines(look: Look) -> Check:
     """The number of sessions. One without its last heartbeat may be that of a dead process."""
     count, silent = len(look.beats), [beat for beat in look.beats.values() if _has_missed(beat, look.began)]
-    text = "1 session before its deadline" if count == 1 else f"{count} sessions before their deadlines"
+    text = "1 session before its deadline" if count == 1 else f"{count:,} sessions before their deadlines"
     if silent:
-        has = "1 has" if len(silent) == 1 else f"{len(silent)} have"
+        has = "1 has" if len(silent) == 1 else f"{len(silent):,} have"
         text += f"; {has} missed a heartbeat, such as that of {silent[0].place}"
     return fine(SESSIONS, text, live=count, silent=len(silent))
 

@@ -18,14 +18,14 @@ from fdbqueue.limiting.key_looks import LimitKey, listed_keys, open_key, used_of
 from fdbqueue.limiting.key_state import number_of
 from fdbqueue.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes
 from fdbqueue.limiting.names import keys_of
-from fdbqueue.limiting.rule import Rule, checked_rule, known_rule, rule_to_bytes
+from fdbqueue.limiting.rule import Rule, checked_rule, known_rule, rule_of, rule_to_bytes
 from fdbqueue.limiting.state import State, ask, ask_by_snapshot, rely_on_all, ring
 from fdbqueue.packed_key import key_bytes
 from fdbqueue.page import Page, checked_limit, place_bytes
 from fdbqueue.parking.settling import Settling
 from fdbqueue.reached import LimitHolder
 from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.seam import DatabaseOrTransaction, Range, Transaction
+from fdbqueue.seam import DatabaseOrTransaction, KeyValue, Range, Transaction
 
 T = TypeVar("T")
 
@@ -161,6 +161,35 @@ class Limit:
         _write_unused(db, root, keys, lambda tr: _delete(tr, keys))
 
 
+def walk_all(db: Database, root: Any) -> None:
+    """Have sweeps look at the keys of all limits: a queue is gone, and its definition told no limits.
+
+    Reads: the limits, by snapshot. Writes: the walks of those that have keys.
+    Round trips: 2 for each limits.LIMITS_READ_TOGETHER limits.
+    """
+    keys, after = RootKeys(root), None
+    while True:
+        after = run(db, partial(_walk_some, keys=keys, after=after))
+        if after is None:
+            return
+
+
+def _walk_some(tr: Transaction, keys: RootKeys, after: bytes | None) -> bytes | None:
+    """Begin the walks of the next limits. Return the key of the last row; None at the end."""
+    rows = _rows_behind(tr, keys, after)
+    for name, value in [(keys.limit_of(row.key), row.value) for row in rows]:
+        rule = rule_of(value)
+        if name is not None and (rule is None or rule.has_keys):
+            tr.set(LimitKeys(keys.prefix, name).walk, b"")
+    return rows[-1].key if len(rows) == limits.LIMITS_READ_TOGETHER else None
+
+
+def _rows_behind(tr: Transaction, keys: RootKeys, after: bytes | None) -> Sequence[KeyValue]:
+    """The rows of the next limits, by snapshot."""
+    start = keys.limits.start if after is None else after + b"\x00"
+    return tr.snapshot.get_range(start, keys.limits.stop, limit=limits.LIMITS_READ_TOGETHER).to_list()
+
+
 def _set(tr: Transaction, keys: LimitKeys, rule: Rule) -> Limit:
     now_us, asked, first = runtime_of(tr).now_us(), ask(tr, keys), _ask_first_key(tr, keys)
     state = asked()
@@ -240,15 +269,13 @@ def _open(tr: Transaction, keys: LimitKeys) -> Limit:
 
 def _listed(tr: Transaction, keys: RootKeys, after: bytes | None) -> "tuple[list[Limit], bytes | None]":
     """The next limits, and the key of the last row; None at the end."""
-    start = keys.limits.start if after is None else after + b"\x00"
-    few = limits.LIMITS_READ_TOGETHER
-    rows = writable(tr).snapshot.get_range(start, keys.limits.stop, limit=few).to_list()
+    rows = _rows_behind(writable(tr), keys, after)
     names = [name for row in rows if (name := keys.limit_of(row.key)) is not None]
     each = [LimitKeys(keys.prefix, name) for name in names]
     asked = [(ask_by_snapshot(tr.snapshot, one), tr.snapshot.get(one.total)) for one in each]
     now_us = runtime_of(tr).now_us()
     found = [_shown(reply(), now_us, total.value) for reply, total in asked]
-    return found, rows[-1].key if len(rows) == few else None
+    return found, rows[-1].key if len(rows) == limits.LIMITS_READ_TOGETHER else None
 
 
 def _shown(state: State, now_us: int, total: bytes | None) -> Limit:

@@ -1,17 +1,21 @@
 """`fdbqueue export` and `fdbqueue import file`, as an operator uses them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import TaskQueue
+from fdbqueue import Limit, TaskQueue, verify
 from fdbqueue.cli.commands import cli
 from fdbqueue.cli.exits import run
 from fdbqueue.cli.exports import COUNTED
+from fdbqueue.limiting.names import keys_of
+from fdbqueue.parking.settling import Settling
 from fdbqueue.registry.registry import IMPORTING, Registry
+from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 
 
 class Program:
@@ -112,6 +116,23 @@ def test_an_unfinished_import_can_be_dropped(program: Program) -> None:
     assert program("drop", "half", "--yes")[0] == 0
     with fdbqueue.open(program.url) as db:
         assert fdbqueue.list_queues(db) == ["jobs"]
+
+
+def test_a_dropped_import_leaves_no_key_of_a_limit(program: Program) -> None:
+    """Its tasks name keys, and until it is whole its definition tells no limits."""
+    with fdbqueue.open(program.url) as db:
+        Limit.set(db, "tenant", slots=1, per_key=True)
+        queue = TaskQueue.create(db, "half", task_limits=["tenant"])
+        for number in range(3):
+            queue.put(db, number, limits={"tenant": number})
+        half = replace(queue._shape.definition, kind=IMPORTING, options={})
+        db.set(queue._shape.root.definition("half"), half.to_bytes())
+    assert program("drop", "half", "--yes")[0] == 0
+    with fdbqueue.open(program.url) as db:
+        settling = Settling(RootKeys(DEFAULT_ROOT).prefix, keys_of("tenant", DEFAULT_ROOT))
+        while fdbqueue.database.run(db, lambda tr: settling.walk(tr, db.runtime.now_us())):
+            pass
+        assert verify(db).findings == ()
 
 
 def test_a_damaged_task_is_left_out_and_told(program: Program, tmp_path: Path) -> None:
