@@ -9,10 +9,12 @@ from typing import Any
 
 import fdbqueue.element_errors as element_errors
 import fdbqueue.framework_errors as framework_errors
+import fdbqueue.schedule_errors as schedule_errors
 import fdbqueue.stored_errors as stored_errors
 from fdbqueue.element_errors import *  # noqa: F403  # the names in element_errors.__all__
 from fdbqueue.error_root import FdbQueueError
 from fdbqueue.framework_errors import *  # noqa: F403  # likewise
+from fdbqueue.schedule_errors import *  # noqa: F403  # likewise
 from fdbqueue.stored_errors import *  # noqa: F403  # likewise
 
 __all__ = [
@@ -64,10 +66,6 @@ __all__ = [
     "RepartitionNotCommitted",
     "RepartitionUnderWay",
     "ResultTimeout",
-    "ScheduleExists",
-    "ScheduleNotFound",
-    "ScheduleUnfit",
-    "ScheduleUnreadable",
     "StepUnderWay",
     "StorageFormat",
     "StorageFull",
@@ -97,6 +95,7 @@ __all__ = [
 ]
 __all__ += element_errors.__all__
 __all__ += framework_errors.__all__
+__all__ += schedule_errors.__all__
 __all__ += stored_errors.__all__
 
 
@@ -326,24 +325,6 @@ class StepUnderWay(FdbQueueError):
 
 class TooManySteps(FdbQueueError):
     """The step {step!r} of task {id} of the queue {name!r} is one too many: a task has at most {steps_max} steps of {bytes_max} bytes together. Its result was not stored."""
-
-
-class ScheduleNotFound(FdbQueueError, LookupError):
-    """There is no schedule named {name!r}."""
-
-    name: str
-
-
-class ScheduleExists(FdbQueueError):
-    """A schedule named {name!r} exists already: change it, delete it, or create with if_exists="keep" or if_exists="change"."""
-
-
-class ScheduleUnfit(FdbQueueError, ValueError):
-    """The schedule {name!r} does not fit the queue {queue!r}: {reason}. Change the schedule."""
-
-
-class ScheduleUnreadable(FdbQueueError, ValueError):
-    """The schedule {name!r} cannot be read ({reason}): a newer release wrote it, or it is damaged. Delete and create it again, or use that release."""
 
 
 class LeaseLost(FdbQueueError):
