@@ -31,6 +31,8 @@ BATCH_ITEMS_MAX = 1_000
 # times. Bytes of the holders that one take writes under limits.
 BATCH_RECORDS_BYTES_MAX = 1_000_000
 BATCH_HOLDERS_BYTES_MAX = 1_000_000
+# Bytes of values that one take cannot read, and sets aside, but for the first ones.
+UNREADABLE_BYTES_MAX = 8_000_000
 # A put of several tasks, with all that it writes: a tenth of a transaction is left to the caller.
 PUT_BYTES_MAX = 9_000_000
 # One step of an import. A task has some 300 bytes of keys besides its payload.
@@ -76,6 +78,8 @@ SHARE_HELD_S = 0.25
 # The shortest time between two looks of a process for overdue results, while it finds items.
 LINE_TIDIED_EVERY_S = 0.5
 RESULTS_RETURNED_MAX = 10
+# Their items: with a long task key, a unique key and headers, one costs a transaction some 26 kB.
+RETURNED_ITEMS_MAX = 250
 
 # Calls of one process that share transactions: the leader waits for the callers of the last batch, for
 # this part of the time that the batch took. (Below GATHER_MIN_S a wait costs more than it saves.)
@@ -254,6 +258,8 @@ TASK_KEY_DEPTH_MAX = 100
 # A put writes a task key, or a unique key, this number of times, with the ranges of its conflicts. Puts that
 # share a transaction count these bytes: a thousand with long keys would not fit.
 TASK_KEY_COPIES = 20
+# A take writes it in this number of places more than the record.
+OFFERED_KEY_COPIES = 2
 # The copies of each further task of one put with the same task key, and the bytes of a task beside its task
 # key, headers, trace and longer payload.
 BUSY_KEY_COPIES = 8

@@ -364,6 +364,17 @@ def test_a_wait_beside_an_item_of_another_type_tells_of_it(db: Database, space: 
     assert plain.get(db) == ["a"]
 
 
+def test_a_combined_put_counts_the_copies_of_its_key(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand puts with long keys would not fit into the transaction that they share."""
+    queue, sizes = FairQueue(space, key=lambda _: "k" * 900, capacity=None), []
+    puts = queue._calls_of(db)._puts
+    monkeypatch.setattr(puts, "call", lambda _, size_bytes: sizes.append(size_bytes))
+    queue.put(db, "x")
+    assert sizes[0] > 900 * limits.TASK_KEY_COPIES
+
+
 def test_statistics_by_key(db: Database, space: Subspace) -> None:
     q = FairQueue(space, key=first_letter)
     for word in ("a1", "b1", "b2", "b3", "a2"):

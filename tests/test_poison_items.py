@@ -344,6 +344,30 @@ def test_nothing_is_never_told_beside_many_damaged_items(
     assert take(db) == "good"
 
 
+@pytest.mark.parametrize("fair", [False, True])
+def test_large_damaged_items_stop_no_take(
+    db: Database, space: Subspace, fair: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A take sets them aside a few at a time: all together, they would not fit into a transaction."""
+    monkeypatch.setattr(limits, "UNREADABLE_BYTES_MAX", 2 * len(LARGE))
+    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", len(LARGE))
+    queue: Any = (
+        FairQueue(space[1], key=lambda _: 0, root=space[0]) if fair else Queue(space[1], root=space[0])
+    )
+    add, take = (queue.put, queue.get) if fair else (queue.enqueue, queue.dequeue)
+    for item in [LARGE] * 5 + ["good"]:
+        add(db, item)
+    keys = TaskKeys(space[1])
+    under = slice(keys._payload, keys.ready.start) if fair else keys_of(queue).pieces
+    db.clear_range(under.start, under.stop)
+
+    with pytest.raises(TooMuchToSweep):
+        take(db.create_transaction())
+
+    assert take(db) == "good"
+    assert queue.unreadable(db) == 5
+
+
 def test_a_fair_queue_passes_over_an_item_of_another_type(db: Database, space: Subspace) -> None:
     plain, typed = fair_of(space), fair_of(space, type=Point)
     plain.put(db, {"y": 1})

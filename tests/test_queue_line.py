@@ -232,6 +232,13 @@ def test_a_look_relies_on_the_items_that_it_hands_out(db: Database, space: Subsp
     assert commit_code(tr) == 0
 
 
+def test_a_portion_counts_long_task_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A take writes them in more places than the stored value."""
+    monkeypatch.setattr(limits, "BATCH_RECORDS_BYTES_MAX", 1_000)
+    offers = [Offer(b"%d" % number, b"x" * 100, 0, key=b"k" * 150) for number in range(9)]
+    assert len(portion_of(offers).offers) == 2
+
+
 def test_a_portion_has_bounded_bytes_of_stored_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records may be large although their payloads lie elsewhere."""
     monkeypatch.setattr(limits, "BATCH_RECORDS_BYTES_MAX", 25)
@@ -612,6 +619,23 @@ def test_a_call_that_finds_nothing_returns_overdue_results(db: Database, space: 
     take = steps.queue.dequeue
     assert (take(db) if by == "database" else steps.run(take)) == "overdue"
     assert (steps.queue.size(db), steps.keys()) == (0, 0)
+
+
+def test_a_return_of_overdue_results_has_a_bound_of_items(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The results of dead requests beyond that come back with the next returns."""
+    monkeypatch.setattr(limits, "RETURNED_ITEMS_MAX", 2)
+    long_ago = round(time.time() * 1_000_000) - 3 * DEADLINE_US
+    steps = Steps(db, space)
+    server, *_dead = [steps.register(now_us=long_ago) for _ in range(4)]
+    steps.queue.enqueue_many(db, "abcd")
+    steps.look(server, long_ago, reason=Reason.SIGNAL)
+    results, now_us, left = steps.line.results, round(time.time() * 1_000_000), []
+    for _ in range(2):
+        steps.run(lambda tr: results.return_overdue(tr, results.overdue(results.ask_due(tr), now_us)))
+        left.append(steps.queue.size(db))
+    assert left == [2, 3]
 
 
 def test_a_plain_take_returns_overdue_results_beside_items(db: Database, space: Subspace) -> None:

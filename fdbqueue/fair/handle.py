@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fdbqueue import limits
 from fdbqueue.arguments import WHOLE_MAX, checked_prefix, checked_whole
 from fdbqueue.aside import Aside
 from fdbqueue.calls.writes import Writes
@@ -92,7 +93,7 @@ class FairCalls:
         return False
 
     def put(self, new: Draft) -> None:
-        self._puts.call([new], len(new.payload))
+        self._puts.call([new], len(new.payload) + limits.TASK_KEY_COPIES * len(new.key))
 
     def _put(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Draft]:
         self._items.append(tr, items, random, self._database.runtime.now_us())

@@ -54,7 +54,10 @@ class ProgressKeys:
         tr.set(self.root.progress(self.queue, self.label), msgspec.msgpack.encode(progress))
 
     def skip(self, tr: Transaction, position: Position) -> None:
-        tr.set(self.root.skipped(self.queue, self.label, position), b"")
+        """Note a skipped entry. One with a position that is too long for a key is told once."""
+        key = self.root.skipped(self.queue, self.label, position)
+        if len(key) <= limits.KEY_BYTES_MAX:
+            tr.set(key, b"")
 
     def unskip(self, tr: Transaction, position: Position) -> None:
         tr.clear(self.root.skipped(self.queue, self.label, position))

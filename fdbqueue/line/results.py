@@ -78,15 +78,21 @@ class Results:
         return [entry for entry in waiting if entry.deadline_us < now_us]
 
     def return_overdue(self, tr: Transaction, overdue: Sequence[Due]) -> None:
-        """Make the items of `overdue` results available again, in their old places.
+        """Make the items of `overdue` results available again, in their old places: those of the first
+        results, until they are limits.RETURNED_ITEMS_MAX or more. The other results stay overdue.
 
         Reads their notices and results serialisably, clears both. Conflicts: their collection.
         """
+        returned = 0
         asked = [(entry, tr.get(self._keys.notice(entry.rid))) for entry in overdue]
         for entry, found in asked:
+            if returned >= limits.RETURNED_ITEMS_MAX:
+                break
             notice = None if found.value is None else self.sound(tr, entry.rid, found.value)
             if notice is not None and notice.deadline_us == entry.deadline_us:
-                self._source.give_back(tr, self._delivered(tr, entry.rid, notice))
+                delivered = self._delivered(tr, entry.rid, notice)
+                returned += len(delivered)
+                self._source.give_back(tr, delivered)
                 self._clear(tr, entry.rid, notice)
             tr.clear(self._keys.due_key(entry))
 

@@ -93,11 +93,14 @@ def pair(requests: Sequence[Ticket], counts: Sequence[int], offers: Sequence[Off
 def portion_of(offers: Iterable[Offer]) -> Portion:
     """The first offers, at most limits.BATCH_BYTES_MAX of payload and limits.BATCH_RECORDS_BYTES_MAX of
     stored values, but at least one offer. Reads no more of `offers` than it needs.
+
+    A task key counts limits.OFFERED_KEY_COPIES times more: it is in several keys of the database, too.
     """
     found: list[Offer] = []
     total = stored = 0
     for offer in offers:
-        total, stored = total + offer.size_bytes, stored + len(offer.value)
+        total += offer.size_bytes
+        stored += len(offer.value) + limits.OFFERED_KEY_COPIES * len(offer.key)
         if found and (total > limits.BATCH_BYTES_MAX or stored > limits.BATCH_RECORDS_BYTES_MAX):
             return Portion(found, True)
         found.append(offer)

@@ -139,7 +139,10 @@ class Taker:
     def _take(
         self, tr: Transaction, portion: Portion, tidied: Swept, count: int, params: bytes, now_us: int
     ) -> Taken:
-        """Take `portion`; if none of it can be read, the items behind it."""
+        """Take `portion`; if none of it can be read, the items behind it, as far as one transaction can set
+        the bytes of all of these aside.
+        """
+        unreadable_bytes = 0
         wrote = bool(tidied) or bool(portion.offers)
         may_be_lost = self._source.hands_out_leases and tidied is not Swept.MORE
         for _ in range(limits.TIDY_ROUNDS_MAX):
@@ -150,8 +153,15 @@ class Taker:
             may_be_lost = may_be_lost and len(values) == len(portion.offers)
             if values:
                 return Taken(values, _is_cut_short(portion, tidied, values, count), wrote, None, may_be_lost)
+            unreadable_bytes += _bytes_of(portion)
             portion = portion_of(self._source.available(tr, count, now_us))
+            if unreadable_bytes + _bytes_of(portion) > limits.UNREADABLE_BYTES_MAX:
+                break
         return Taken((), bool(portion.offers), wrote)
+
+
+def _bytes_of(portion: Portion) -> int:
+    return sum(offer.size_bytes for offer in portion.offers)
 
 
 def _is_cut_short(portion: Portion, tidied: Swept, values: Sequence[Any], count: int) -> bool:

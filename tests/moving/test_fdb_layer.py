@@ -104,6 +104,15 @@ def test_a_key_of_something_else_is_reported(program: Program) -> None:
     assert row["reason"] == "its key is none of such a queue"
 
 
+def test_a_key_that_is_too_long_to_note_stops_no_import(program: Program) -> None:
+    """Its zeros take two bytes each in the key that would note it."""
+    with fdbqueue.open(program.url) as db:
+        pushed(db, "a")
+        db[OLD.key() + b"\xf0" + bytes(6_000)] = b"foreign"
+    status, [*_, total], _ = program("fdb-layer", PREFIX, "jobs", "--create")
+    assert (status, total) == (1, counts(1, skipped=1))
+
+
 def test_a_key_with_thousands_of_levels_is_of_something_else() -> None:
     assert form_of(b"\x05" * 5000) is None
 
