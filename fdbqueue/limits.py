@@ -307,9 +307,11 @@ CLASSES_READ_MAX = 500
 REDRIVE_STEP_S = 0.2
 REDRIVE_LOOK_S = 1.0
 # Bytes that one transaction moves into another queue or partition: payloads, failures, and sixteen times the
-# records. A dozen keys contain the task key or the unique key, and each is a conflict, too.
+# records. A dozen keys contain the task key or the unique key, and each is a conflict, too. Each group of a
+# task has some keys, and the name of the queue.
 MOVED_BYTES_MAX = 4_000_000
 MOVED_RECORD_COPIES = 16
+MOVED_GROUP_BYTES = 2_500
 
 # Workers. A transaction with an ack leaves a fifth of FoundationDB's time, and a tenth of its bytes, unused.
 EFFECT_MAX_S = 4.0

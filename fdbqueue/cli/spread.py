@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import click
 
@@ -26,8 +26,8 @@ from fdbqueue.tasks.queue import TaskQueue
 
 FDBCLI = "fdbcli"
 FDBCLI_TIMEOUT_S = 60
-LINES_OF_A_RUN = 100
-"""Commands in one start of fdbcli: the system limits the length of an argument."""
+BYTES_OF_A_RUN = 60_000
+"""Commands in one start of fdbcli: the system limits the length of an argument to 128 kB."""
 TIMEOUT = SecondsRange(min=0, min_open=True)
 
 
@@ -153,10 +153,21 @@ def _fdbcli(url: str) -> Callable[[Sequence[str]], str]:
     start = [program, *(["-C", cluster_file] if cluster_file else []), "--exec"]
 
     def run_lines(lines: Sequence[str]) -> str:
-        some = [lines[at : at + LINES_OF_A_RUN] for at in range(0, len(lines), LINES_OF_A_RUN)]
-        return "".join(_run([*start, ";".join(one)]) for one in some)
+        return "".join(_run([*start, ";".join(some)]) for some in _in_runs(lines))
 
     return run_lines
+
+
+def _in_runs(lines: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The lines in parts that one start of fdbcli can have."""
+    some: list[str] = []
+    for line in lines:
+        if some and sum(map(len, some)) + len(some) + len(line) > BYTES_OF_A_RUN:
+            yield some
+            some = []
+        some.append(line)
+    if some:
+        yield some
 
 
 def _run(command: list[str]) -> str:

@@ -64,6 +64,15 @@ class Verdict(Enum):
     """Its counts change: look again."""
 
 
+class Start(Enum):
+    """The reason why a task of `then` does not start in this transaction."""
+
+    UNKNOWN = auto()
+    """This process does not know its queue."""
+    NO_ROOM = auto()
+    """It is large, and moves into another partition, as others have in this transaction."""
+
+
 @dataclass(frozen=True)
 class Doubted:
     """A group in doubt, as a sweep sees it."""
@@ -139,11 +148,15 @@ class Settling:
             if verdict is Verdict.CLEAR:
                 self._clear(tr, one.group)
         self._remember([one for one, verdict in judged if verdict is Verdict.LEAVE])
-        ended = 0
+        ended = moved_bytes = 0
         for one in ends:
             if ended == limits.GROUPS_ENDED_MAX:
                 return True
-            ended += self._end(tr, one)
+            moved = self._end(tr, one, moved_bytes)
+            if moved is Start.NO_ROOM:
+                return True
+            if moved is not Start.UNKNOWN:
+                ended, moved_bytes = ended + 1, moved_bytes + moved
         if ended or any(verdict is Verdict.CLEAR for _, verdict in judged):
             return True  # the same groups come again, in case this does not commit
         self._after = found[-1].group if found and len(rows) == limit else b""
@@ -185,28 +198,30 @@ class Settling:
         self._rely_on(tr, group)
         tr.clear(self._keys.doubt(group))
 
-    def _end(self, tr: Transaction, found: Doubted) -> bool:
-        """Let a group end, and the task of `then` start. False if this process cannot start it."""
+    def _end(self, tr: Transaction, found: Doubted, besides: int) -> "int | Start":
+        """Let a group end, and the task of `then` start. Return the bytes that this has moved into another
+        partition. `besides`: those of other groups in this transaction.
+        """
         row = found.row
         assert row is not None  # it ends
-        if row.then is not None and not self._start(tr, row.then, found):
-            return False
+        moved = 0 if row.then is None else self._start(tr, row.then, found, besides)
+        if isinstance(moved, Start):
+            return moved
         self._clear(tr, found.group)
         now_us = self._now_us()
         tr.set(self._keys.group(found.group), row_to_bytes(replace(row, is_open=False, ended_us=now_us)))
         tr.set(self._keys.group_over(later(now_us, row.retain_us), found.group), b"")
-        return True
+        return moved
 
-    def _start(self, tr: Transaction, then: Then, found: Doubted) -> bool:
-        """Start the task of `then`; of a cancelled group, cancel it. False if this process does not know its
-        queue.
-        """
+    def _start(self, tr: Transaction, then: Then, found: Doubted, besides: int) -> "int | Start":
+        """Start the task of `then`; of a cancelled group, cancel it. Return the bytes that have moved."""
         calls = self._calls(tr, then.queue, then.queue_id)
         if calls is not None:
-            verb = partial(_start, id_=then.task, group=found.group, cancelled=found.cancelled)
-            calls.parts.within(tr, verb, then.task)
-            return True
-        return self._look(tr, then.queue, then.queue_id) is None
+            verb = partial(
+                _start, id_=then.task, group=found.group, cancelled=found.cancelled, besides=besides
+            )
+            return calls.parts.within(tr, verb, then.task)
+        return 0 if self._look(tr, then.queue, then.queue_id) is None else Start.UNKNOWN
 
     def _look(self, tr: Transaction, name: str, id_: int) -> Definition | None:
         """The definition of a queue; None if it was dropped."""
@@ -330,20 +345,24 @@ def _place(queue_id: int, after: bytes = b"") -> bytes:
     return queue_id.to_bytes(_ID_BYTES, "big") + after
 
 
-def _start(change: Change, id_: bytes, group: bytes, cancelled: bool) -> None:
+def _start(change: Change, id_: bytes, group: bytes, cancelled: bool, besides: int) -> "int | Start":
     [record] = change.read([id_])
     if record is None or record.extra is None or record.extra.waits != group:
-        return
+        return 0
     if cancelled:
         edges.cancel(change, [record])
+    elif not change.joinable([record], besides):
+        return Start.NO_ROOM
     else:
         edges.start(change, record)
+    return change.moved_bytes
 
 
 def _cancel_in(tr: Transaction, calls: TaskCalls, group: bytes, after: bytes) -> bytes | None:
     """Cancel the next members of a group in one queue. Return the last of them, None without any."""
     under = calls.shape.shared.members_in(group, after)
-    rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.VERB_BATCH).to_list()
+    most = -(-limits.VERB_BATCH // 2)  # with 16 groups and long keys each, more would not fit
+    rows = tr.snapshot.get_range(under.start, under.stop, limit=most).to_list()
     ids = [id_in(row.key) for row in rows]
     calls.parts.each(tr, [Target(id_) for id_ in ids], _cancel_each)
     return ids[-1] if ids else None

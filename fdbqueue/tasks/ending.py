@@ -19,6 +19,7 @@ from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks import in_all, verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.fitting import in_batches
 from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.shape import Shape, shape_of
 
@@ -144,8 +145,11 @@ def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None
         run(database, lambda tr: calls.all_within(tr, in_all.truncate))
     parts, number = calls.parts, shape.keys.partition
 
-    def release(change: Change) -> int:
-        return verbs.release_taken(change, shape.keys.all_taken_by(session), limits.VERB_BATCH, died)
+    def release(count: int) -> int:
+        def verb(change: Change) -> int:
+            return verbs.release_taken(change, shape.keys.all_taken_by(session), count, died)
 
-    while run(database, lambda tr: parts.source(number).within(tr, release, parts.plan)):
+        return run(database, lambda tr: parts.source(number).within(tr, verb, parts.plan))
+
+    for _ in in_batches(release):
         keeper_of(database, shape.root).beat()  # hundreds of dead sessions may hold thousands of tasks each

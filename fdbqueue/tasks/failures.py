@@ -121,8 +121,9 @@ def bytes_max(record: Record) -> int:
 def moved_bytes(record: Record) -> int:
     """The most bytes that a move of the task into another queue or partition adds to its transaction."""
     steps_bytes = 0 if record.extra is None else record.extra.steps_bytes
+    groups_bytes = 0 if record.extra is None else limits.MOVED_GROUP_BYTES * len(record.extra.groups)
     record_bytes = limits.MOVED_RECORD_COPIES * len(record_to_bytes(record))
-    return record.size_bytes + bytes_max(record) + steps_bytes + record_bytes
+    return record.size_bytes + bytes_max(record) + steps_bytes + groups_bytes + record_bytes
 
 
 def _key_of(keys: TaskKeys, id_: bytes, number: int) -> bytes:

@@ -61,8 +61,16 @@ def joined(parts: Parts, tr: Transaction, drafts: Sequence[Draft], put: Put) -> 
 
 
 def _open_groups(parts: Parts, tr: Transaction, drafts: Sequence[Draft]) -> dict[bytes, GroupRow]:
-    """The groups that new members of `drafts` join. Raises: GroupNotFound, GroupClosed."""
+    """The groups that new members of `drafts` join. Raises: GroupNotFound, GroupClosed.
+
+    Members that arrive from another queue stay in cancelled groups. Their sweep begins again: it may have
+    passed this queue.
+    """
     root = parts.shape.root
+    arrived = {member.group: None for draft in drafts if draft.arrives for member in _members(draft)}
+    for group, marker in [(group, tr.get(root.group_cancelled(group))) for group in arrived]:
+        if marker.present():
+            tr.set(root.cancelling(group), b"")
     wanted = {member.group: None for draft in drafts if not draft.arrives for member in _members(draft)}
     asked = {group: (tr.get(root.group(group)), tr.get(root.group_cancelled(group))) for group in wanted}
     found: dict[bytes, GroupRow] = {}

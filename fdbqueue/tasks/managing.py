@@ -21,6 +21,7 @@ from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks import in_all
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.dropping import Occupants, cleared, occupants_of_all
+from fdbqueue.tasks.fitting import in_batches
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.repartition import Settling, begin
 
@@ -61,7 +62,7 @@ class Managing(TaskHandle):
         """
         if is_transaction(tr):
             self._see_all(tr, partial(in_all.require_few, under=attrgetter("taken")))
-        while self.release_some(tr):
+        for _ in in_batches(partial(self.release_some, tr)):
             pass
 
     def release_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:

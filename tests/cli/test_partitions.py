@@ -167,6 +167,13 @@ def test_spread_refuses_options_that_do_not_fit(program: Within, words: list[str
     assert program.run("spread", *words)[0] == 2
 
 
+def test_spread_starts_fdbcli_with_a_bounded_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A root may be long, and each line has it several times."""
+    monkeypatch.setattr(spread, "BYTES_OF_A_RUN", 25)
+    lines = ["x" * 10] * 3 + ["y" * 40] + ["z" * 3] * 2
+    assert list(spread._in_runs(lines)) == [lines[:2], lines[2:3], lines[3:4], lines[4:]]
+
+
 def test_spread_without_fdbcli_says_so(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:
     if not program.url.startswith("fdb:"):
         pytest.skip("a directory has no storage servers")

@@ -401,7 +401,7 @@ PLANTS = (
     Plant(
         "a dead request is dropped together with its item",
         results.Results.return_overdue,
-        "self._source.give_back(tr, self._delivered(tr, entry.rid, notice))",
+        "self._source.give_back(tr, delivered)",
         "pass",
         "waits",
         350,
@@ -1273,8 +1273,8 @@ PLANTS = (
     Plant(
         "an end of a session that releases only the first batch of tasks",
         tasks_ending.end_in,
-        "while run(database, lambda tr: parts.source(number).within(tr, release, parts.plan)):",
-        "if run(database, lambda tr: parts.source(number).within(tr, release, parts.plan)):",
+        "for _ in in_batches(release):",
+        "if release(limits.VERB_BATCH):",
         "takeover",
         50,
         near=3,

@@ -20,7 +20,7 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.waiters import Waiter
 from tests.queue_support import FATES, faulty
 from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
-from tests.tasks.partitions import MakeBench, PartitionsBench
+from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 from tests.tasks.support import StillClock
 
 
@@ -428,3 +428,42 @@ def test_a_group_may_be_kept_for_longer_than_a_life(b: PartitionsBench) -> None:
     b.clock.advance(1e9)
     settle(b)
     assert of.progress(b.db).ended is not None
+
+
+def test_large_tasks_of_then_start_in_transactions_of_their_own(
+    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their task key has moved to another partition, so each start writes its payload again."""
+    there = TaskQueue.create(b.db, "there", "utubettl", root=b.root, partitions=4)
+    groups = []
+    for _ in range(3):
+        of = Group.create(b.db, then=(there, "x" * 50_000, {"key": moving_key(4, 5)}), root=b.root)
+        of.close(b.db)
+        groups.append(of)
+    there.repartition(b.db, 5)
+    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 60_000)
+    settling, ended = Settling(b.db, RootKeys(b.root)), []
+    for _ in range(3):
+        assert transactional(settling.tidy)(b.db)
+        ended.append(sum(of.progress(b.db).ended is not None for of in groups))
+    assert ended == [1, 2, 3]
+
+
+def test_a_member_that_arrives_behind_the_sweep_of_a_cancel_ends(b: PartitionsBench) -> None:
+    """A redrive moves it into a queue that the sweep has passed."""
+    first, between, second = queue_of(b, "first"), queue_of(b, "between"), queue_of(b, "second")
+    of = made(b)
+    of.put(b.db, between, "x")
+    second.bury(b.db, of.put(b.db, second, "y"))
+    of.close(b.db)
+    letters = DeadLetters.open(b.db, "second", root=b.root)
+    letters.begin_redrive(b.db, into="first")
+    settle(b)
+    of.cancel(b.db)
+    marker = RootKeys(b.root).cancelling(bytes.fromhex(of.id))
+    while bytes(b.db[marker])[:8] <= (first._shape.definition.id).to_bytes(8, "big"):
+        transactional(Settling(b.db, RootKeys(b.root)).tidy)(b.db)
+    assert letters.run_redrive(b.db).moved == 1
+    settle(b)
+    found = of.progress(b.db)
+    assert (found.left, found.ended is None) == (0, False)

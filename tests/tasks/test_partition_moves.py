@@ -11,12 +11,14 @@ from fdbqueue.disciplines.key_counts import slug_of
 from fdbqueue.line.keys import Notice, Ticket
 from fdbqueue.partitions.keys import SharedKeys
 from fdbqueue.partitions.plan import home_of
-from fdbqueue.records.keys import id_bytes
+from fdbqueue.records.keys import Member, id_bytes, record_of
 from fdbqueue.records.statistics import LIVE, packed
 from fdbqueue.sessions.keeper import keeper_of
 from fdbqueue.tasks import in_all
 from fdbqueue.tasks.calls import TaskCalls, calls_of
+from fdbqueue.tasks.failures import moved_bytes
 from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.members import with_groups
 from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.source import params_of
 from tests.support import NOT_COMMITTED, begin, commit_code
@@ -319,6 +321,14 @@ def test_a_move_counts_the_bytes_of_failures(parted: MakeBench, monkeypatch: Any
     kick = partial(parts.all_within, verb=partial(in_all.kick, count=5))
     assert (letters.kick_some(b.db)[0], run(b.db, kick)[0], b.queue.kick(b.db, 5)) == (2, 2, 1)
     assert [len(b.queue.failures(b.db, id_)) for id_ in b.places()] == [1] * 5
+
+
+def test_a_move_counts_the_groups_of_a_task(parted: MakeBench) -> None:
+    """Each has keys of its own, with the name of the queue."""
+    b = parted("fifottl")
+    record = record_of(bytes(b.db[b.queue._shape.keys.task(id_bytes(b.put("x")))]))
+    members = (Member(b"one", 0), Member(b"two", 0))
+    assert moved_bytes(with_groups(record, members)) - moved_bytes(record) > 2 * limits.MOVED_GROUP_BYTES
 
 
 @pytest.mark.parametrize("part", ["steps", "failures before a kick"])
