@@ -467,3 +467,20 @@ def test_a_member_that_arrives_behind_the_sweep_of_a_cancel_ends(b: PartitionsBe
     settle(b)
     found = of.progress(b.db)
     assert (found.left, found.ended is None) == (0, False)
+
+
+def test_a_cancel_takes_half_a_batch_of_members_at_a_time(
+    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members of many groups, with long keys, have twice the bytes of other tasks."""
+    of = made(b)
+    of.put_many(b.db, b.queue, range(6))
+    of.close(b.db)
+    settle(b)
+    of.cancel(b.db)
+    monkeypatch.setattr(limits, "VERB_BATCH", 4)
+    left = []
+    for _ in range(3):
+        transactional(Settling(b.db, RootKeys(b.root)).tidy)(b.db)
+        left.append(len(ready(b, b.queue)))
+    assert left == [4, 2, 0]
