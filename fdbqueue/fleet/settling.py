@@ -17,6 +17,7 @@ from fdbqueue.root_keys import RootKeys
 from fdbqueue.seam import Transaction
 from fdbqueue.task import Task, TaskState
 from fdbqueue.tasks.attempts import has_come_back
+from fdbqueue.tasks.fitting import TRANSACTION_TOO_LARGE
 
 Handler = Callable[..., object]
 
@@ -24,7 +25,6 @@ Handler = Callable[..., object]
 ITS_THREAD, HEARTBEAT, STOP = "its thread", "the heartbeat", "the end"
 
 _TRANSACTION_TOO_OLD = 1007
-_TRANSACTION_TOO_LARGE = 2101
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Settling:
         seconds = self._runtime.monotonic() - began_s
         if error.code == _TRANSACTION_TOO_OLD and seconds > limits.EFFECT_MAX_S:
             raise EffectTooSlow(id=hold.task.id, seconds=seconds) from error
-        if error.code == _TRANSACTION_TOO_LARGE:
+        if error.code == TRANSACTION_TOO_LARGE:
             raise EffectTooLarge(id=hold.task.id, size_bytes=limits.TRANSACTION_BYTES_MAX) from error
 
     def _require_room(self, hold: Hold, size_bytes: int, began_s: float) -> None:

@@ -198,7 +198,7 @@ class Settling:
         self._rely_on(tr, group)
         tr.clear(self._keys.doubt(group))
 
-    def _end(self, tr: Transaction, found: Doubted, besides: int) -> "int | Start":
+    def _end(self, tr: Transaction, found: Doubted, besides: int) -> int | Start:
         """Let a group end, and the task of `then` start. Return the bytes that this has moved into another
         partition. `besides`: those of other groups in this transaction.
         """
@@ -213,7 +213,7 @@ class Settling:
         tr.set(self._keys.group_over(later(now_us, row.retain_us), found.group), b"")
         return moved
 
-    def _start(self, tr: Transaction, then: Then, found: Doubted, besides: int) -> "int | Start":
+    def _start(self, tr: Transaction, then: Then, found: Doubted, besides: int) -> int | Start:
         """Start the task of `then`; of a cancelled group, cancel it. Return the bytes that have moved."""
         calls = self._calls(tr, then.queue, then.queue_id)
         if calls is not None:
@@ -345,7 +345,7 @@ def _place(queue_id: int, after: bytes = b"") -> bytes:
     return queue_id.to_bytes(_ID_BYTES, "big") + after
 
 
-def _start(change: Change, id_: bytes, group: bytes, cancelled: bool, besides: int) -> "int | Start":
+def _start(change: Change, id_: bytes, group: bytes, cancelled: bool, besides: int) -> int | Start:
     [record] = change.read([id_])
     if record is None or record.extra is None or record.extra.waits != group:
         return 0

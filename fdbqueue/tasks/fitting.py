@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from fdbqueue import limits
 from fdbqueue.database import engine_errors
 
-_TRANSACTION_TOO_LARGE = 2101
+TRANSACTION_TOO_LARGE = 2101
 
 
 def in_batches(step: Callable[[int], int]) -> Iterator[int]:
@@ -20,7 +20,7 @@ def in_batches(step: Callable[[int], int]) -> Iterator[int]:
         try:
             found = step(count)
         except engine_errors() as error:
-            if error.code != _TRANSACTION_TOO_LARGE or count == 1:
+            if error.code != TRANSACTION_TOO_LARGE or count == 1:
                 raise
             count //= 2
             continue
