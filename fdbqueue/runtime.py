@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
@@ -129,16 +130,41 @@ class Listeners:
             callback()
 
 
-class RealEvent(threading.Event):
-    """A `threading.Event` that also calls back."""
+class RealEvent:
+    """An event between threads, as `threading.Event`, that also calls back.
+
+    It has no lock: a signal handler may set it at each step of `set` or `wait` of the thread it interrupts.
+    """
+
+    __slots__ = ("_is_set", "_listeners")
 
     def __init__(self) -> None:
-        super().__init__()
+        self._is_set = False
         self._listeners = Listeners()
 
+    def is_set(self) -> bool:
+        return self._is_set
+
     def set(self) -> None:
-        super().set()
+        self._is_set = True
         self._listeners.tell()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._is_set:
+            return True
+        # Its `put` may interrupt itself, and comes before a `get` or ends it.
+        woken = SimpleQueue[None]()
+        forget = self.listen(lambda: woken.put(None))
+        try:
+            woken.get(timeout=None if timeout is None else max(0.0, timeout))
+        except Empty:
+            return False
+        finally:
+            forget()
+        return True
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         return self._listeners.add(callback, self.is_set)

@@ -131,7 +131,7 @@ class Fleet:
         self._start_at: list[float] = []
         self._deaths_in_a_row = 0
         self._stops = self._stops_told = self._stops_passed_on = 0
-        self._stop_signal: str | None = None
+        self._stop_signal: int | None = None
         self._stop_asked_at = 0.0
         """Time at which the last stage of a stop was passed on: each has its grace."""
         self._counted = self._reported = Tally()
@@ -176,7 +176,11 @@ class Fleet:
 
         Returns at once. A signal handler may call it.
         """
-        self._stops = max(self._stops, 2 if at_once else 1)
+        # No call is between the look and the change: another signal could arrive there.
+        if at_once:
+            self._stops = 2
+        elif not self._stops:
+            self._stops = 1
 
     def status(self) -> FleetStatus:
         now = self._monotonic()
@@ -237,12 +241,14 @@ class Fleet:
 
         A signal handler must not log, as it may interrupt a log handler.
         """
-        if self._stops == self._stops_told or self._refusal:
+        stops = self._stops
+        if stops == self._stops_told or self._refusal:
             return
-        self._stops_told = self._stops
-        why, everyone = self._stop_signal or "stop", (*self._members, *self._retiring)
+        self._stops_told = stops
+        why = signal.Signals(self._stop_signal).name if self._stop_signal else "stop"
+        everyone = (*self._members, *self._retiring)
         running = sum(process.at_work() for process in everyone)
-        if self._stops > 1:
+        if stops > 1:
             _log.warning("%s: ending at once, and giving back %s", why, counted(running, "running task"))
         else:
             _log.info(
@@ -349,8 +355,9 @@ class Fleet:
                 signal.signal(known, handler)
 
     def _signalled(self, number: int, _: FrameType | None) -> None:
-        self._stop_signal = signal.Signals(number).name
-        self.stop(at_once=self._stops > 0)
+        # No call is between these steps: a second signal could arrive there.
+        self._stop_signal = number
+        self._stops = 2 if self._stops else 1
 
     def _leave_nobody(self) -> None:
         """Kill the processes that are left, also if `run` raises."""

@@ -159,7 +159,8 @@ class Worker(ChosenByHandler):
         Running handlers have `grace_s` to end, or no time if `at_once`. Then their tasks are released, and
         `HeldTask.lost` becomes true for them.
         """
-        self._at_once = self._at_once or at_once
+        if at_once:
+            self._at_once = True
         self._stopped.set()
         self._freed.set()  # wakes the feeder, if it waits for an idle thread
         self._heartbeat.wake()

@@ -4,7 +4,7 @@ import logging
 import signal
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -13,6 +13,7 @@ from django.test.utils import override_settings
 import fdbqueue
 from fdbqueue import client_knobs
 from fdbqueue.django.management.commands import fdbqueue_worker
+from fdbqueue.fleet.worker import Worker
 from tests.conftest import DURABLE, SLOW
 from tests.django.conftest import tasks_setting
 from tests.django.projects import Project, killed
@@ -67,6 +68,25 @@ def test_a_second_signal_gives_the_task_back(
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: status(result) == "READY", 60)
+
+
+class Stopped:
+    """The stops of a worker. At the first one, the second signal arrives."""
+
+    def __init__(self) -> None:
+        self.at_once: list[bool] = []
+
+    def stop(self, *, at_once: bool) -> None:
+        self.at_once.append(at_once)
+        if len(self.at_once) == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_second_signal_may_interrupt_the_first_ones_handler() -> None:
+    stopped = Stopped()
+    with fdbqueue_worker.stopped_by_signals(cast(Worker, stopped)):
+        signal.raise_signal(signal.SIGINT)
+    assert stopped.at_once == [False, True]
 
 
 def test_the_task_of_a_killed_worker_runs_again(jobs: ModuleType, project: Project) -> None:

@@ -11,6 +11,7 @@ from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.settling import Settling
+from fdbqueue.runtime import RealEvent
 from fdbqueue.sessions.silence import Silence
 from tests.fleet.conftest import SOON
 from tests.support import PATIENCE_S, TIMED_OUT, TOO_OLD
@@ -189,19 +190,18 @@ def test_a_worker_begins_nothing_while_something_is_away(db, queue, space, monke
     monkeypatch.setattr(limits, "AWAY_MAX_S", 600.0)
     begun, pauses = [], threading.Semaphore(0)
 
+    class Stopped(RealEvent):
+        def wait(self, timeout=None):
+            pauses.release()
+            return super().wait(timeout)
+
     def handler(task):
         begun.append(task.data)
         raise FDBError(TIMED_OUT)
 
     queue.put_many(db, range(2))
     worker = Worker(db, queue, handler, threads=1, root=space)
-    wait = worker._stopped.wait
-
-    def wait_and_tell(timeout_s):
-        pauses.release()
-        return wait(timeout_s)
-
-    monkeypatch.setattr(worker._stopped, "wait", wait_and_tell)
+    monkeypatch.setattr(worker, "_stopped", Stopped())
     worker.start()
     assert pauses.acquire(timeout=PATIENCE_S)
     worker.stop()

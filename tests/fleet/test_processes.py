@@ -21,6 +21,7 @@ from fdbqueue.root_keys import RootKeys
 from fdbqueue.sessions.keeper import keeper_of
 from tests.conftest import DURABLE
 from tests.fleet.handlers import SPACE
+from tests.interrupting import At, interrupted
 from tests.support import wait_until
 
 HERE = Path(__file__).parents[2]
@@ -219,6 +220,27 @@ def test_a_second_signal_ends_a_fleet_at_once(db, queue, supervise):
     assert supervisor.end()[0] == 0
     assert time.monotonic() - began < 40  # of a grace of 60
     assert queue.peek(db, id_).state.value == "r"
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_second_signal_may_interrupt_the_first_ones_handler(fleet_of):
+    number, came = 0, True
+    while came:
+        number, fleet = number + 1, fleet_of(OBEY)
+        second = partial(fleet._signalled, signal.SIGTERM, None)
+        came = interrupted(At(number, second, __file__), partial(fleet._signalled, signal.SIGINT, None))
+        assert fleet._stops == (2 if came else 1)
+    assert number > 1
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_stop_at_once_may_interrupt_another_stop(fleet_of):
+    number, came = 0, True
+    while came:
+        number, fleet = number + 1, fleet_of(OBEY)
+        came = interrupted(At(number, partial(fleet.stop, at_once=True), __file__), fleet.stop)
+        assert fleet._stops == (2 if came else 1)
+    assert number > 1
 
 
 def test_a_busy_process_hears_that_it_must_stop_at_once(fleet_of, db, queue):

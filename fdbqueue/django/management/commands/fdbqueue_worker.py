@@ -123,8 +123,9 @@ def stopped_by_signals(worker: Worker) -> Iterator[None]:
     asked: list[int] = []
 
     def stop(number: int, _: Any) -> None:
-        worker.stop(at_once=bool(asked))
+        # Noted first: the second signal may interrupt this call.
         asked.append(number)
+        worker.stop(at_once=len(asked) > 1)
 
     # An ignored signal stays ignored: nohup relies on it.
     heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
