@@ -358,8 +358,9 @@ SESSIONS_SWEPT_EVERY_S = 0.5
 SWEEPERS_MAX = 10
 SWEEPERS_COUNTED_EVERY_S = 5.0
 DEAD_SESSIONS_MAX = 100
-# One read of this many taken tasks is cheaper than one read for each of many sessions.
-TAKEN_READ_MAX = 50
+# One read of this many taken tasks is cheaper than one read for each of many sessions. An end of sessions
+# asks for up to this number of holdings of a session in a queue, or a partition, in one transaction.
+TAKEN_READ_MAX, HOLDINGS_ASKED_MAX = 50, 2_000
 # Services of queues that a process remembers in each of two generations: some kilobytes each.
 SERVICES_REMEMBERED = 500
 # The shortest time between two log lines about one repeated trouble of a background thread.

@@ -136,8 +136,6 @@ class RealEvent:
     It has no lock: a signal handler may set it at each step of `set` or `wait` of the thread it interrupts.
     """
 
-    __slots__ = ("_is_set", "_listeners")
-
     def __init__(self) -> None:
         self._is_set = False
         self._listeners = Listeners()

@@ -13,7 +13,7 @@ from fdbqueue.records.keys import id_bytes, partition_of
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.sessions.ending import end_the_dead
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.ending import end_in
+from fdbqueue.tasks.ending import end_in, end_in_all_queues
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.repartition import Settling
 from tests.partitions.support import key_in
@@ -289,6 +289,47 @@ def test_a_process_that_ends_a_session_first_uses_all_partitions(parted: MakeBen
         queue = TaskQueue.open(other, b.queue.name, root=b.root)
         assert sorted(task.data for task in queue.take_many(other, 2) + queue.take_many(other, 2)) == [0, 1]
         assert verify(other, queue).findings == ()
+
+
+def test_the_end_of_many_sessions_asks_a_bounded_number_of_ranges(
+    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction lives for five seconds: it cannot ask each partition for each session."""
+    monkeypatch.setattr(limits, "TAKEN_READ_MAX", 1)
+    monkeypatch.setattr(limits, "HOLDINGS_ASKED_MAX", 12)
+    b = parted("fifottl", partitions=8)
+    b.put_each(range(8))
+    sessions = [Session(b.db, ttr=60) for _ in range(5)]
+    for session in sessions:
+        assert b.queue.take(b.db, 0, session=session) is not None
+    engine = AskedRanges(b.db.engine)
+    with Database(engine, b.db.runtime) as other:  # type: ignore[arg-type]
+        left = end_in_all_queues(other, RootKeys(b.root), [session.id for session in sessions], True)
+    assert (left, b.counts("ready", "taken")) == (set(), (8, 0))
+    assert max(engine.asked) <= 12
+
+
+class AskedRanges:
+    """An engine that counts the ranges that each transaction asks for by snapshot."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.asked: list[int] = []
+
+    def create_transaction(self) -> Any:
+        self.asked.append(0)
+        return Asking(self.engine.create_transaction(), self.asked, len(self.asked) - 1)
+
+
+class Asking:
+    def __init__(self, tr: Any, asked: list[int], number: int) -> None:
+        self._tr, self._asked, self._number = tr, asked, number
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "snapshot":
+            return Asking(self._tr.snapshot, self._asked, self._number)
+        self._asked[self._number] += name == "get_range"
+        return getattr(self._tr, name)
 
 
 # Capacity.
