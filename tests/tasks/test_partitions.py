@@ -291,7 +291,7 @@ def test_a_process_that_ends_a_session_first_uses_all_partitions(parted: MakeBen
         assert verify(other, queue).findings == ()
 
 
-def test_the_end_of_many_sessions_asks_a_bounded_number_of_ranges(
+def test_the_end_of_many_sessions_asks_for_few_ranges_at_once(
     parted: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction lives for five seconds: it cannot ask each partition for each session."""
