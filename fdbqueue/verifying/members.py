@@ -1,18 +1,22 @@
 """The checks of members of groups in one queue: entries and tasks name each other, and are counted."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from fdbqueue import limits
 from fdbqueue.aside import DAMAGED
+from fdbqueue.database import runtime_of
 from fdbqueue.partitions.keys import EPOCH, GROUP_BYTES, MEMBER, MEMBERS
 from fdbqueue.records.groups import NO_MEMBERS, counts_added, members_added, members_of
-from fdbqueue.records.keys import Record, id_text, partition_of, record_of, sound_record
+from fdbqueue.records.keys import Record, id_in, id_text, partition_of, record_of, sound_record
 from fdbqueue.seam import Transaction
+from fdbqueue.task import TaskState
 from fdbqueue.tasks.members import epoch_of, groups_of
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.verification import Flaw
-from fdbqueue.verifying.asking import Ask, Row, Seen, Under
+from fdbqueue.verifying.asking import Ask, Row, Seen, Under, ask
+from fdbqueue.verifying.counting import claim_mending
 from fdbqueue.verifying.slices import Excuse, Mend, Suspect
 
 COLUMNS = (MEMBERS, MEMBER, EPOCH)
@@ -75,13 +79,62 @@ class MemberChecks:
         return [Excuse(Under(task, task + b"\x00"), is_there) for task in tasks]
 
     def _count_off(self, key: bytes, group: bytes, tr: Transaction) -> None:
-        """End the membership of a task that is gone, as failed."""
+        """End the membership of a task that is gone: as failed, if its burial has not counted so."""
         counter = self._shared.members_of(epoch_of(tr.get(self._shared.epoch).value), group)
+        marks = self._lost_marks(tr, counter, group)
+        if marks is None:
+            return
+        gone = {name: -number for name, number in marks.items()}
         tr.clear(key)
-        tr.add(counter, members_added({"members": -1}))
+        tr.add(counter, members_added({"members": -1} | gone))
         tr.compare_and_clear(counter, NO_MEMBERS)
-        tr.add(self._shape.root.group_counts(group), counts_added({"failed": 1}))
+        tr.add(self._shape.root.group_counts(group), counts_added({"failed": 1 - marks["counted"]} | gone))
         tr.set(self._shape.root.doubt(group), b"")
+
+    def _lost_marks(self, tr: Transaction, counter: bytes, group: bytes) -> Counter[str] | None:
+        """The marks of a member that is gone: 1 for each count that is larger than stored members explain.
+        None if limits.COUNTED_S is too short to tell whether it counts as failed.
+
+        Reads: by snapshot; the members only if some are buried, or count as failed.
+        Conflicts: another mending of these counts.
+        """
+        claim_mending(tr, counter)
+        told = members_of(tr.snapshot.get(counter).value)
+        left = Counter({name: told[name] for name in ("counted", "buried")})
+        if self._explain(tr, group, left):
+            return Counter(list(+left))
+        return None if left["counted"] > 0 else Counter()
+
+    def _explain(self, tr: Transaction, group: bytes, left: Counter[str]) -> bool:
+        """Subtract the marks of stored members, as long as there are any left. False if the time is over."""
+        now, after = runtime_of(tr).monotonic, b""
+        until = now() + limits.COUNTED_S
+        while +left and (ids := self._ids_in(tr, group, after)):
+            for record in self._records(tr, ids):
+                left.subtract(_marks_of(record, group))
+            after = ids[-1]
+            if now() >= until:
+                return not +left
+        return True
+
+    def _ids_in(self, tr: Transaction, group: bytes, after: bytes) -> list[bytes]:
+        under = self._shared.members_in(group, after)
+        rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.COUNTED_ROWS)
+        return [id_in(row.key) for row in rows]
+
+    def _records(self, tr: Transaction, ids: Sequence[bytes]) -> Iterator[Record]:
+        """The readable records of these tasks, in whatever partitions they are."""
+        found = self._values(tr, {self._task(id_): id_ for id_ in ids})
+        plan = self._shape.plan
+        if plan is not None and plan.may_have_moved:
+            places = [(id_, number) for id_ in ids if id_ not in found for number in range(plan.high)]
+            found |= self._values(tr, {self._task(*place): place[0] for place in places})
+        return (record for id_, value in found.items() if (record := sound_record(value, id_)) is not None)
+
+    def _values(self, tr: Transaction, ids: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """The values of these keys of tasks that are there, by the ids of the tasks."""
+        seen = ask(tr.snapshot, self._shape.keys.prefix, ids)()
+        return {id_: value for key, id_ in ids.items() if (value := seen.value(key)) is not None}
 
     # Tasks.
 
@@ -124,6 +177,18 @@ def _may_be_member(value: bytes | None, group: bytes) -> bool:
         return True
     return sound_record(value, record.id) is not None and any(
         member.group == group for member in groups_of(record)
+    )
+
+
+def _marks_of(record: Record, group: bytes) -> Counter[str]:
+    """The counts of the members of a group, beside their number, in which the task is."""
+    is_buried = record.state == TaskState.BURIED
+    return Counter(
+        name
+        for member in groups_of(record)
+        if member.group == group
+        for name, counts in (("counted", member.counted), ("buried", is_buried))
+        if counts
     )
 
 

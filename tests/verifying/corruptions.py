@@ -33,12 +33,12 @@ def require_found_and_mended(
     assert not verify(db).findings
 
 
-def require_one_mending(db: Database, found: Suspect) -> None:
-    """Of two mendings of one contradiction at once, the second conflicts."""
-    assert found.mend is not None
+def require_one_mending(db: Database, found: Suspect, other: Suspect | None = None) -> None:
+    """Of two mendings at once, of one contradiction or of two, the second conflicts."""
     first, second = db.create_transaction(), db.create_transaction()
-    for tr in (first, second):
-        found.mend(tr)
+    for tr, suspect in ((first, found), (second, other or found)):
+        assert suspect.mend is not None
+        suspect.mend(tr)
     first.commit().wait()
     with pytest.raises(engine_errors()):
         second.commit().wait()

@@ -1,14 +1,14 @@
 """Groups, their members and their counts are verified, and mended."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, Flaw, Group, Task, TaskQueue, transactional, verify
+from fdbqueue import Database, Flaw, Group, Task, TaskQueue, limits, transactional, verify
 from fdbqueue.database import run
 from fdbqueue.groups.settling import Settling
 from fdbqueue.partitions.keys import SharedKeys
@@ -16,6 +16,8 @@ from fdbqueue.records.groups import counts_added, members_added
 from fdbqueue.records.keys import id_bytes
 from fdbqueue.root_keys import RootKeys
 from fdbqueue.verifying.groups import compare_members
+from fdbqueue.verifying.members import MemberChecks
+from fdbqueue.verifying.slices import Suspect
 from tests.tasks.support import StillClock
 from tests.verifying.corruptions import require_one_mending
 
@@ -54,6 +56,18 @@ class Place:
 
     def verify(self, mend: bool = False) -> Any:
         return verify(self.db, root=self.root, mend=mend)
+
+    def lose(self, number: int, damage: bytes | None) -> None:
+        """Remove or damage the record of a task, and mend all that follows."""
+        key = self.task_key(number)
+        transactional(lambda tr: tr.clear(key) if damage is None else tr.set(key, damage))(self.db)
+        for _ in range(3):  # one mending may show another contradiction
+            self.verify(mend=True)
+        assert self.verify().findings == ()
+
+    def settle(self) -> None:
+        while transactional(Settling(self.db, self.keys).tidy)(self.db):
+            pass
 
 
 @pytest.fixture(params=[1, 4], ids=["whole", "parted"])
@@ -127,8 +141,7 @@ def test_a_group_that_no_sweep_finds_is_found_and_mended(place: Place) -> None:
     if place.closed.progress(place.db).ended is None:  # no keeper was there in between
         assert [one.flaw for one in found] == [Flaw.TIMER]
         place.verify(mend=True)
-    while transactional(Settling(place.db, place.keys).tidy)(place.db):
-        pass
+    place.settle()
     assert place.closed.wait(place.db, 60).ended is not None
 
 
@@ -140,6 +153,101 @@ def test_a_member_that_is_set_aside_is_counted_off_by_mending(place: Place) -> N
         place.verify(mend=True)
     assert place.verify().findings == ()
     assert place.group.progress(place.db).left == 1
+
+
+@pytest.fixture(params=[True, False], ids=["waits", "waits-not"])
+def half_buried(place: Place, request: pytest.FixtureRequest) -> Place:
+    """Its group has two members, of which the first is buried; it waits for buried members or not."""
+    group = Group.create(place.db, wait_for_buried=request.param, root=place.root)
+    tasks = group.put_many(place.db, place.queue, [1, 2])
+    place.queue.bury(place.db, tasks[0])
+    return replace(place, group=group, tasks=tasks)
+
+
+@pytest.mark.parametrize("damage", [None, b"damage"], ids=["gone", "damaged"])
+def test_a_lost_buried_member_counts_once_as_failed(half_buried: Place, damage: bytes | None) -> None:
+    at = half_buried
+    at.lose(0, damage)
+    at.group.close(at.db)
+    at.settle()
+    told = at.group.progress(at.db)
+    assert (told.left, told.failed, told.buried, told.ended) == (1, 1, 0, None)
+    while task := at.queue.take(at.db, 0):
+        at.queue.ack(at.db, task)
+    at.settle()
+    told = at.group.progress(at.db)
+    assert (told.total, told.done, told.failed) == (2, 1, 1)
+    assert told.ended is not None
+    assert at.verify().findings == ()
+
+
+def test_a_lost_member_leaves_the_count_of_a_buried_one(half_buried: Place) -> None:
+    at = half_buried
+    at.lose(1, None)
+    told = at.group.progress(at.db)
+    assert (told.failed, told.left) == ((1, 1) if told.waits_for_buried else (2, 0))
+    assert told.buried == 1
+    at.queue.kick(at.db)
+    while task := at.queue.take(at.db, 0):
+        at.queue.ack(at.db, task)
+    told = at.group.progress(at.db)
+    assert (told.total, told.done, told.failed, told.buried) == (2, 1, 1, 0)
+    assert at.verify().findings == ()
+
+
+def test_lost_members_are_told_from_others_in_small_portions(
+    half_buried: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "COUNTED_ROWS", 1)
+    half_buried.tasks += half_buried.group.put_many(half_buried.db, half_buried.queue, range(3))
+    for lost in (2, 0):
+        half_buried.lose(lost, None)
+    told = half_buried.group.progress(half_buried.db)
+    assert (told.total, told.failed, told.left, told.buried) == (5, 2, 3, 0)
+
+
+def test_a_mending_without_time_counts_no_member_off_wrongly(
+    half_buried: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = half_buried
+    key = at.task_key(0)
+    with monkeypatch.context() as hasty:
+        hasty.setattr(limits, "COUNTED_ROWS", 1)
+        hasty.setattr(limits, "COUNTED_S", 0)
+        transactional(lambda tr: tr.clear(key))(at.db)
+        for _ in range(2):
+            at.verify(mend=True)
+        assert at.group.progress(at.db).left == 1
+    for _ in range(2):
+        at.verify(mend=True)
+    assert (at.group.progress(at.db).left, at.group.progress(at.db).failed) == (1, 1)
+
+
+def test_members_in_other_partitions_keep_their_counts(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "fifottl", partitions=4, root=space)
+    group = Group.create(db, wait_for_buried=False, root=space)
+    at = Place(db, space, queue, group, group, [group.put(db, queue, number) for number in range(12)])
+    for task in at.tasks[1:]:
+        queue.bury(db, task)
+    queue.repartition(db, 1)
+    queue.kick(db, 12)
+    keys = queue._shape.keys
+    assert any(at.id(number)[1] for number in range(1, 12) if db.get(keys.task(at.id(number))) is not None)
+    at.lose(0, None)
+    told = group.progress(db)
+    assert (told.total, told.failed, told.left, told.buried) == (12, 12, 0, 0)
+
+
+@pytest.mark.parametrize("half_buried", [False], indirect=True, ids=["waits-not"])
+def test_two_members_are_not_counted_off_at_once(half_buried: Place) -> None:
+    """Each would take the one burial that counts for its own."""
+    at = half_buried
+    checks = MemberChecks(at.queue._shape, "")
+    ends = [partial(checks._count_off, at.shared.member(at.of, at.id(number)), at.of) for number in range(2)]
+    for number in range(2):
+        at.db.clear(at.task_key(number))
+    found = [Suspect(Flaw.STRAY, b"", "", "", end) for end in ends]
+    require_one_mending(at.db, *found)
 
 
 def test_two_mendings_of_the_counts_of_a_group_conflict(place: Place) -> None:
@@ -167,6 +275,5 @@ def test_members_of_a_dropped_queue_are_left_to_the_sweep(place: Place) -> None:
     place.group.close(place.db)
     place.queue.drop(place.db)
     assert place.verify(mend=True).findings == ()
-    while transactional(Settling(place.db, place.keys).tidy)(place.db):
-        pass
+    place.settle()
     assert place.group.wait(place.db, 60).failed == 2
