@@ -36,8 +36,7 @@ def edit(change: Change, target: Target, data: Any, payload: bytes, kick: bool) 
     Conflicts: a change of the task.
     Raises: TaskNotFound, RecordUnreadable, NotBuried.
     """
-    edited = edges.edit(change, _buried(change, target), payload)
-    return task_of(edges.kick(change, [edited])[0] if kick else edited, data)
+    return task_of(edges.edit(change, _buried(change, target), payload, kick), data)
 
 
 def _buried(change: Change, target: Target) -> Record:

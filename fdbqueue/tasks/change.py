@@ -326,11 +326,19 @@ class Change:
                 self.tr.clear(self.shape.shared.moved(record.id))
         clear_failures(self.tr, keys, records)
 
-    def rewrite(self, old: Record, new: Record, payload: bytes) -> None:
-        """Store another payload of a buried task. Its place and its state stay."""
+    def rewrite(self, old: Record, new: Record, payload: bytes, joins: bool = False) -> None:
+        """Store another payload of a buried task. Its place and its state stay. `joins`: a `join` of the task
+        follows, so the payload is stored where the task goes; twice it may not fit into the transaction.
+        """
         clear_payload(self.tr, self.shape.keys, old)
-        set_payload(self.tr, self.shape.keys, new, payload)
+        set_payload(self.tr, self._keys_joined(new) if joins else self.shape.keys, new, payload)
         self.tr.set(self.shape.keys.task(new.id), record_to_bytes(new))
+
+    def _keys_joined(self, record: Record) -> TaskKeys:
+        """The keys of the partition that a task joins now."""
+        if self._partitioning is None:
+            return self.shape.keys
+        return self.shape.partition(self._partitioning.place_of(record, self.now_us)).keys
 
     def note(self, records: Sequence[Record], failure: Failure, outcome: str) -> list[Record]:
         """Store the failures of these attempts. Return the records that count them."""

@@ -206,11 +206,13 @@ def start(change: Change, record: Record) -> None:
     _counted(change, [ready], "delay")
 
 
-def edit(change: Change, record: Record, payload: bytes) -> Record:
-    """Store another payload for a buried task. Not counted: no task becomes available."""
+def edit(change: Change, record: Record, payload: bytes, kicks: bool = False) -> Record:
+    """Store another payload for a buried task, and kick it as well, if told. Without a kick it is not
+    counted: no task becomes available.
+    """
     edited = replace(record, size_bytes=len(payload), payload=for_record(payload))
-    change.rewrite(record, edited, payload)
-    return edited
+    change.rewrite(record, edited, payload, joins=kicks)
+    return kick(change, [edited])[0] if kicks else edited
 
 
 def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Record:

@@ -5,11 +5,12 @@ from functools import partial
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, DeadLetters, Failure, RedriveState, TaskQueue, limits
+from fdbqueue import Database, DeadLetters, Failure, RedriveState, TaskQueue, limits, verify
 from fdbqueue.errors import TooMuchForOneTransaction
 from fdbqueue.page import every_row
 from fdbqueue.transactional import transactional
-from tests.partitions.support import PARTITIONS, bury_in, key_in
+from tests.partitions.support import PARTITIONS, bury_in, key_in, moving_key
+from tests.tasks.test_callbacks import Told
 
 FAST = 1e6
 
@@ -60,6 +61,21 @@ def test_one_task_is_edited_and_kicked_in_its_partition(db, queue, letters, buri
     queue.delete(db, buried[-2])
     assert counted(letters, db) == {"A": 3, "B": 2}
     assert queue.take(db, 0).data in ("new", 2)
+
+
+def test_an_edit_that_moves_a_task_writes_its_data_once(db, queue, letters) -> None:
+    """Twice they would not fit into the transaction."""
+    id_ = queue.put(db, "x" * limits.PAYLOAD_PIECE_BYTES_MAX, key=moving_key(1, PARTITIONS, 7)).id
+    queue.bury(db, id_)
+    queue.repartition(db, 7)
+    told = Told()
+    queue.on_task_change(told)
+    data = "y" * (limits.PAYLOAD_BYTES_MAX - 1_000)
+    letters.edit(db, id_, data, kick=True)
+    told.names(1)
+    assert told.events == [(data, "kick", "r")]
+    assert queue.take(db, 60).data == data
+    assert verify(db, queue).findings == ()
 
 
 def test_all_that_match_are_kicked(db, letters, buried) -> None:
