@@ -61,6 +61,8 @@ class Change:
         self._check = check
         self._deliver = deliver
         self._events: list[TaskEvent] = []
+        self._payloads: dict[bytes, Callable[[], bytes]] = {}
+        """Those that events wait for, by the ids of their tasks."""
         self._file: Callable[[Sequence[Record]], None] | None = None
         self.damaged: dict[bytes, bytes] = {}
         """Records that cannot be read, by the ids of their tasks."""
@@ -145,13 +147,19 @@ class Change:
             self._runs.setdefault(run, Counter())[how] += times
 
     def tell(self, records: Iterable[Record], event: str) -> None:
-        """Keep an event of these tasks for the callback, if there is one. Asks for their payloads."""
+        """Keep an event of these tasks for the callback, if there is one. Asks for their payloads, for each
+        once: a large one would come again with each event.
+        """
         if self._deliver is not None:
-            self._events += [(record, event, self.ask_payload(record)) for record in records]
+            self._events += [(record, event, self._ask_payload(record)) for record in records]
 
-    def ask_payload(self, record: Record) -> Callable[[], bytes]:
+    def _ask_payload(self, record: Record) -> Callable[[], bytes]:
         """Ask for the payload of a task, which may have joined another partition in this change."""
-        return ask_payload(self.tr, self._sent.get(record.id, self.shape.keys), record)
+        asked = self._payloads.get(record.id)
+        if asked is None:
+            keys = self._sent.get(record.id, self.shape.keys)
+            asked = self._payloads[record.id] = ask_payload(self.tr, keys, record)
+        return asked
 
     def ask_create(self, keys: Collection[bytes]) -> None:
         """Ask early for the reads that creating tasks of these task keys needs."""
@@ -330,9 +338,14 @@ class Change:
         """Store another payload of a buried task. Its place and its state stay. `joins`: a `join` of the task
         follows, so the payload is stored where the task goes; twice it may not fit into the transaction.
         """
+        self.replace_payload(old, new, payload, joins)
+        self.tr.set(self.shape.keys.task(new.id), record_to_bytes(new))
+
+    def replace_payload(self, old: Record, new: Record, payload: bytes, joins: bool = False) -> None:
+        """Store the payload of `new` in place of that of `old`. `joins`: as in `rewrite`."""
+        self._payloads.pop(old.id, None)  # a later event tells the new one
         clear_payload(self.tr, self.shape.keys, old)
         set_payload(self.tr, self._keys_joined(new) if joins else self.shape.keys, new, payload)
-        self.tr.set(self.shape.keys.task(new.id), record_to_bytes(new))
 
     def _keys_joined(self, record: Record) -> TaskKeys:
         """The keys of the partition that a task joins now."""
@@ -370,6 +383,7 @@ class Change:
                 self.tr, [(record, event, _known(payload)) for record, event, payload in self._events]
             )
             self._events = []
+            self._payloads = {}
 
     def _mend(self) -> None:
         damaged, self.damaged = self.damaged, {}

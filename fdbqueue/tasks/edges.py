@@ -37,7 +37,7 @@ from fdbqueue.tasks import failures, limited, results, retaining
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.members import enter
-from fdbqueue.tasks.payloads import clear_payload, for_record, set_payload
+from fdbqueue.tasks.payloads import for_record
 from fdbqueue.tasks.steps import clear_steps
 
 
@@ -232,9 +232,8 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
         trace=draft.trace,
         extra=_overwritten(record.extra or Extra(), draft.extra or Extra()),
     )
-    clear_payload(change.tr, change.shape.keys, record)
+    change.replace_payload(record, later_one, draft.payload)
     clear_steps(change.tr, change.shape.keys, record)  # they were steps of other work
-    set_payload(change.tr, change.shape.keys, later_one, draft.payload)
     change.move([record], [later_one])
     change.count("other")  # it may be due earlier
     return later_one if waits or state == TaskState.READY else due(change, [later_one])[0]

@@ -2071,7 +2071,7 @@ PLANTS = (
     ),
     Plant(
         "an edit that leaves a part of the old payload",
-        change.Change.rewrite,
+        change.Change.replace_payload,
         "clear_payload(self.tr, self.shape.keys, old)",
         "pass",
         "redriven",

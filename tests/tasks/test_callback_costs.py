@@ -1,0 +1,80 @@
+"""The reads that on_task_change costs: each payload once in a transaction, however many events it has."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Database, Session, TaskQueue, limits
+from fdbqueue.database import run
+from fdbqueue.tasks.calls import calls_of
+from tests.tasks.support import StillClock
+from tests.tasks.test_callbacks import Told
+from tests.tasks.test_round_trips import Trips
+
+LARGE = "x" * (limits.RECORD_PAYLOAD_BYTES_MAX + 1)
+"""A payload beside its record."""
+TASKS = 3
+
+Prepare = Callable[[Database, TaskQueue, Session], Any]
+
+
+@pytest.fixture
+def trips(clock: StillClock) -> Iterator[tuple[Database, Trips]]:
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        engine = Trips(db.engine)
+        yield Database(engine, clock), engine  # type: ignore[arg-type]  # options are never asked for
+
+
+def put(**options: Any) -> Prepare:
+    return lambda db, queue, _: [queue.put(db, LARGE, **options) for _ in range(TASKS)]
+
+
+def take(**options: Any) -> Prepare:
+    def prepare(db: Database, queue: TaskQueue, session: Session) -> list[Any]:
+        put(**options)(db, queue, session)
+        return [queue.take(db, 0, session=session) for _ in range(TASKS)]
+
+    return prepare
+
+
+def take_and_cancel(db: Database, queue: TaskQueue, session: Session) -> None:
+    for task in take(ttr=5)(db, queue, session):
+        queue.cancel(db, task.id)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "events"),
+    [
+        (put(delay=5), ["delay"]),
+        (put(ttl=5), ["delete", "ttl"]),
+        (put(delay=5, ttl=1), ["delay", "delete", "ttl"]),
+        (take(ttr=5), ["ttr"]),
+        (take(ttr=6, ttl=5), ["ttr", "delete", "ttl"]),
+        (take_and_cancel, ["delete", "cancel"]),
+    ],
+    ids=["due", "expired", "due-and-expired", "lapsed", "lapsed-and-expired", "cancelled"],
+)
+def test_a_sweep_reads_each_told_payload_once(
+    trips: tuple[Database, Trips], clock: StillClock, prepare: Prepare, events: list[str]
+) -> None:
+    db, engine = trips
+    session = Session(db, ttr=1e9)
+    quiet, loud = (TaskQueue.create(db, name, "fifottl") for name in ("quiet", "loud"))
+    for queue in (quiet, loud):
+        prepare(db, queue, session)
+    told = Told()
+    loud.on_task_change(told)
+    clock.advance(10)
+    without, reads = (swept(db, engine, queue) for queue in (quiet, loud))
+    assert reads - without == TASKS
+    assert sorted(told.names(TASKS * len(events))) == sorted(events * TASKS)
+    assert {data for data, _, _ in told.events} == {LARGE}
+
+
+def swept(db: Database, engine: Trips, queue: TaskQueue) -> int:
+    """The reads of a sweep of the queue."""
+    before = engine.reads
+    assert run(db, calls_of(db, queue._shape).parts.tidy)
+    return engine.reads - before
