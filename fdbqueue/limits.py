@@ -422,8 +422,9 @@ SCHEDULE_ERROR_LENGTH_MAX = 500
 # Groups of one task: the group of its put, and one more for each task that is put after it.
 GROUPS_OF_TASK_MAX = 16
 # Groups that one transaction of a sweep looks at, and groups that it lets end.
-GROUPS_SWEPT_MAX = 50
-GROUPS_ENDED_MAX = 10
+GROUPS_SWEPT_MAX, GROUPS_ENDED_MAX = 50, 10
+# Of a member that a cancel ends: the most bytes but for its queue's prefix, and the places that have it.
+CANCELLED_BYTES, CANCELLED_PREFIX_COPIES = 60_000, 320
 # Groups whose counts a pass of sweeps remembers. The next pass clears the doubt of each with the same counts.
 GROUPS_REMEMBERED_MAX = 1000
 # Time for which the rows of an ended group are kept, if its create does not tell another.

@@ -361,11 +361,19 @@ def _start(change: Change, id_: bytes, group: bytes, cancelled: bool, besides: i
 def _cancel_in(tr: Transaction, calls: TaskCalls, group: bytes, after: bytes) -> bytes | None:
     """Cancel the next members of a group in one queue. Return the last of them, None without any."""
     under = calls.shape.shared.members_in(group, after)
-    most = -(-limits.VERB_BATCH // 2)  # with 16 groups and long keys each, more would not fit
+    most = _cancelled_together(len(calls.shape.keys.prefix))
     rows = tr.snapshot.get_range(under.start, under.stop, limit=most).to_list()
     ids = [id_in(row.key) for row in rows]
     calls.parts.each(tr, [Target(id_) for id_ in ids], _cancel_each)
     return ids[-1] if ids else None
+
+
+def _cancelled_together(prefix_bytes: int) -> int:
+    """The number of members that fit into a transaction, if each has the most groups and long keys. The sweep
+    cannot halve it: the keeper commits, and would try the same again.
+    """
+    each_bytes = limits.CANCELLED_BYTES + limits.CANCELLED_PREFIX_COPIES * prefix_bytes
+    return max(1, min(-(-limits.VERB_BATCH // 2), limits.TRANSACTION_BYTES_MAX // each_bytes))
 
 
 def _cancel_each(change: Change, targets: Sequence[Target]) -> list[None]:

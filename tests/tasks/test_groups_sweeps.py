@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, DeadLetters, Group, Queue, TaskQueue, TaskState, limits, transactional
@@ -484,3 +485,22 @@ def test_a_cancel_takes_half_a_batch_of_members_at_a_time(
         transactional(Settling(b.db, RootKeys(b.root)).tidy)(b.db)
         left.append(len(ready(b, b.queue)))
     assert left == [4, 2, 0]
+
+
+@pytest.mark.parametrize(("members", "waiting"), [(100, 0), (12, limits.GROUPS_OF_TASK_MAX - 1)])
+def test_a_cancel_below_a_long_root_fits_into_a_transaction(
+    db: Database, space: Subspace, members: int, waiting: int
+) -> None:
+    """Each key that it writes has the root. A sweep cannot halve its batch: its keeper commits it."""
+    root = Subspace((b"r" * 4_000,), space.key())
+    queue, of = TaskQueue.create(db, "q", root=root), Group.create(db, root=root)
+    tasks = [of.put(db, queue, number) for number in range(members)]
+    for task in tasks:
+        for _ in range(waiting):
+            queue.put(db, "waits", after=task)
+    of.cancel(db)
+    settling = Settling(db, RootKeys(root))
+    for _ in range(6 * members):
+        transactional(settling.tidy)(db)
+    found = of.progress(db)
+    assert (found.failed, found.left, found.ended is None) == (members, 0, False)
