@@ -146,6 +146,11 @@ class Change:
         if run:
             self._runs.setdefault(run, Counter())[how] += times
 
+    @property
+    def tells(self) -> bool:
+        """True if there is a callback."""
+        return self._deliver is not None
+
     def tell(self, records: Iterable[Record], event: str) -> None:
         """Keep an event of these tasks for the callback, if there is one. Asks for their payloads, for each
         once: a large one would come again with each event.

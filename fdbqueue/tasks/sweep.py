@@ -33,12 +33,24 @@ class Budget:
         self._tasks = limits.DUE_BATCH
         self.moved_bytes = 0
         """Bytes that have gone into other partitions so far."""
+        self._told_bytes = 0
 
     def give(self, timers: Sequence[KeyValue]) -> Sequence[KeyValue]:
         """The first of these timers, as far as the batch goes."""
         given = timers[: self._tasks]
         self._tasks -= len(given)
         return given
+
+    def told(self, found: Sequence[Record | None]) -> Sequence[Record | None]:
+        """The first of these tasks, as far as a callback may be told of them: the sweep reads their payloads,
+        and 50 of the largest take longer than the five seconds of a transaction.
+        """
+        for at, record in enumerate(found):
+            size_bytes = 0 if record is None else record.size_bytes
+            if self._told_bytes and self._told_bytes + size_bytes > limits.TRANSACTION_BYTES_MAX:
+                return found[:at]
+            self._told_bytes += size_bytes
+        return found
 
 
 def plan(records: Iterable[Record], now_us: int) -> Plan:
@@ -83,12 +95,13 @@ def sweep_timers(change: Change, timers: Sequence[KeyValue], budget: Budget) -> 
     """Sweep the tasks of these timers, which `budget` has given."""
     if not timers:
         return Swept.NOTHING
-    found = change.read([id_in(timer.key) for timer in timers])
+    read = change.read([id_in(timer.key) for timer in timers])
+    found = budget.told(read) if change.tells else read
     planned = plan([record for record in found if record is not None], change.now_us)
     due = change.joinable(planned.due, budget.moved_bytes)
     ready = apply(change, replace(planned, due=due))
     budget.moved_bytes += change.moved_bytes
-    for timer, record in zip(timers, found, strict=True):
+    for timer, record in zip(timers, found, strict=False):
         # A timer without its task, or of a task with another timer: every sweep would find it due.
         if record is None or record.timer_us != change.shape.keys.time_of(timer.key):
             change.tr.clear(timer.key)

@@ -73,6 +73,31 @@ def test_a_sweep_reads_each_told_payload_once(
     assert {data for data, _, _ in told.events} == {LARGE}
 
 
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_sweep_tells_no_more_payloads_than_fit(
+    trips: tuple[Database, Trips], clock: StillClock, partitions: int
+) -> None:
+    """All of a batch might be too many to be read within the five seconds of a transaction."""
+    db, engine = trips
+    queue, told = TaskQueue.create(db, "q", "fifottl", partitions=partitions), Told()
+    for _ in range(TASKS):
+        queue.put(db, "x" * (limits.TRANSACTION_BYTES_MAX // 2 - limits.BATCH_BYTES_MAX), ttl=5)
+    queue.on_task_change(told)
+    clock.advance(10)
+    left = []
+    while stored(db, queue):
+        swept(db, engine, queue)
+        left.append(stored(db, queue))
+    assert left == [1, 0]
+    assert sorted(told.names(2 * TASKS)) == ["delete"] * TASKS + ["ttl"] * TASKS
+
+
+def stored(db: Database, queue: TaskQueue) -> int:
+    """The number of tasks, without a sweep."""
+    keys = [source.shape.keys.tasks for source in calls_of(db, queue._shape).parts.holding()]
+    return sum(len(db.get_range(under.start, under.stop)) for under in keys)
+
+
 def swept(db: Database, engine: Trips, queue: TaskQueue) -> int:
     """The reads of a sweep of the queue."""
     before = engine.reads
