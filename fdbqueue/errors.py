@@ -364,16 +364,15 @@ class FleetRefused(FdbQueueError):
 
 
 class QueueFull(FdbQueueError):
-    """The queue {name!r} is full: it holds {current_size:~task}, its capacity is {capacity}. Nothing was put."""
+    """The queue {name!r} has no room for {wanted:~task}: it holds {current_size:~task}, its capacity is {capacity}. Nothing was put."""
 
+    wanted: int = 1
     current_size: int
     capacity: int
 
 
 class BatchOverCapacity(QueueFull):
     """A batch of {wanted} tasks never fits into the queue {name!r}: its capacity is {capacity}. Put at most {capacity} tasks in one call. Nothing was put."""
-
-    wanted: int
 
 
 class FairQueueFull(QueueFull):

@@ -275,8 +275,9 @@ def test_a_payload_in_a_message_is_cut(memory: fdbqueue.Database) -> None:
 
 
 def test_a_message_has_the_data_of_its_error() -> None:
-    error = QueueFull(name="a\nb", current_size=5, capacity=4, item="x")
-    assert str(error) == r"The queue 'a\nb' is full: it holds 5 tasks, its capacity is 4. Nothing was put."
+    error = QueueFull(name="a\nb", current_size=5, capacity=4, wanted=1, item="x")
+    told = r"The queue 'a\nb' has no room for 1 task: it holds 5 tasks, its capacity is 4. Nothing was put."
+    assert str(error) == told
 
 
 # Fleets.

@@ -232,7 +232,7 @@ class TaskCalls:
     def _full(self, drafts: Sequence[Draft], found: NoRoom) -> QueueFull:
         capacity, wanted, name = self.shape.settings.capacity or 0, len(drafts), self.shape.name
         told = {"name": name, "item": drafts[0].data, "current_size": found.size, "capacity": capacity}
-        return BatchOverCapacity(**told, wanted=wanted) if wanted > capacity else QueueFull(**told)
+        return (BatchOverCapacity if wanted > capacity else QueueFull)(**told, wanted=wanted)
 
     def _put_in(
         self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int

@@ -109,7 +109,8 @@ class Putting(TaskHandle):
     ) -> list[Task]:
         """Add tasks with the same `options`, in order, all or none. All else is as in `put`.
 
-        Raises: BatchOverCapacity for more tasks than the capacity of the queue, without a wait.
+        Raises: QueueFull with `wanted`, the number of the tasks. BatchOverCapacity for more tasks than the
+        capacity of the queue, without a wait.
         TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX tasks or, if there are several, more
         than limits.BATCH_BYTES_MAX bytes, or limits.PUT_BYTES_MAX bytes with task keys and headers.
         """

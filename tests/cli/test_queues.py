@@ -91,7 +91,7 @@ def test_statistics_are_lines_of_name_and_value(program: Within) -> None:
     program.run("create", "q", "--kind", "limfifottl", "--capacity", "2")
     program.run("put", "q", "1", "2")
     status, _, err = program.run("put", "q", "3")
-    assert (status, err.startswith("fdbqueue: The queue 'q' is full")) == (1, True)
+    assert (status, err.startswith("fdbqueue: The queue 'q' has no room for 1 task:")) == (1, True)
     assert "Nothing was put." in err
     lines = dict(line.split("\t") for line in program.run("stats", "q")[1].splitlines())
     assert lines["kind"] == "limfifottl"

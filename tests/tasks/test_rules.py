@@ -675,6 +675,17 @@ def test_a_batch_that_does_not_fit_leaves_the_queue_as_it_was(bench: MakeBench) 
     b.queue.put_many(b.db, range(2))
 
 
+def test_the_error_of_a_full_queue_has_the_size_of_the_batch(bench: MakeBench) -> None:
+    b = bench("limfifottl", capacity=10)
+    b.queue.put_many(b.db, range(8))
+    for put in (lambda: b.queue.put_many(b.db, range(3)), lambda: b.queue.put_many(begin(b.db), range(3))):
+        with pytest.raises(QueueFull) as full:
+            put()
+        told = "it holds 8 tasks, its capacity is 10. Nothing was put."
+        assert str(full.value) == f"The queue 'bench' has no room for 3 tasks: {told}"
+        assert full.value.wanted == 3
+
+
 def test_a_batch_above_the_capacity_is_told_as_such(bench: MakeBench) -> None:
     b = bench("limfifottl", capacity=2)
     for put in (lambda: b.queue.put_many(b.db, range(3)), lambda: b.queue.put_many(begin(b.db), range(3))):

@@ -38,7 +38,7 @@ def full_with(model: Model, name: str, more: int) -> Exception | None:
     if capacity is None or len(model.lives) + more <= capacity:
         return None
     told = {"name": name, "current_size": len(model.lives), "capacity": capacity}
-    return BatchOverCapacity(**told, wanted=more) if more > capacity else QueueFull(**told)
+    return (BatchOverCapacity if more > capacity else QueueFull)(**told, wanted=more)
 
 
 def _new(model: Model, data: Any, options: dict[str, Any], id_: str) -> Life:
