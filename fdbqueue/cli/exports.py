@@ -92,7 +92,7 @@ def file(
 
 
 def _tell(signals: Signals, steps: Iterable[Exported | Imported], as_json: bool) -> int:
-    """Tell the counts of each queue when it is done. Return the number of unreadable tasks and elements."""
+    """Tell the counts of each queue when it is done. Return the number of unreadable parts of queues."""
     unreadable, step = 0, None
     for step in steps:
         if step.is_done:

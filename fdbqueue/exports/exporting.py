@@ -126,6 +126,11 @@ def _value_of(tr: Transaction, key: bytes) -> bytes | None:
     return value
 
 
+def _first_counts(begun: QueueLine) -> Counts:
+    """The counts of a queue before its first batch."""
+    return {"unreadable": begun.unreadable_limits} if begun.unreadable_limits else {}
+
+
 class _OneQueue:
     def __init__(self, export: Export, file: ExportFile, name: str) -> None:
         """Raises: QueueNotFound."""
@@ -155,7 +160,7 @@ class _OneQueue:
         begun = self._begin(takes)
         mark = self._file.state.mark
         at, begin = (0, b"") if mark is None else (mark.section, self._whole(mark.after))
-        counts.update({} if mark is None else mark.counts)
+        counts.update(_first_counts(begun) if mark is None else mark.counts)
         while at < len(sections):
             found, begin = run(self._database, partial(self._batch, sections[at], begin, pause))
             for kind, count in found.counts.items():
@@ -194,7 +199,8 @@ class _OneQueue:
         if there is None:
             # A schedule may have come since the first look, while other queues were written.
             self._require_none_of(self._export.schedules_by_queue())
-            self._file.write([*self._limits(), begun])
+            limits, begun.unreadable_limits = self._limits()
+            self._file.write([*limits, begun])
             return begun
         if (there.name, there.id, there.kind, there.options) != (
             begun.name,
@@ -234,14 +240,20 @@ class _OneQueue:
         of = of_items if kind == PLAIN else of_elements
         return of.sections(registry, definition), None
 
-    def _limits(self) -> Iterator[AnyLine]:
-        """The limits that the queue names. One that does not exist limits nothing, and has no line."""
-        options = self._definition.options
+    def _limits(self) -> tuple[Sequence[AnyLine], int]:
+        """The limits that the queue names, and the number of those that cannot be read.
+
+        A limit that does not exist limits nothing, and has no line.
+        """
+        options, lines, unreadable = self._definition.options, list[AnyLine](), 0
         for name in (*options.get("limits", ()), *options.get("task_limits", ())):
             row = LimitKeys(self._registry.keys.prefix, name).row
-            rule = rule_of(run(self._database, partial(_value_of, key=row)))
+            stored = run(self._database, partial(_value_of, key=row))
+            rule = rule_of(stored)
             if rule is not None:
-                yield LimitLine(name, rule)
+                lines.append(LimitLine(name, rule))
+            unreadable += rule is None and stored is not None
+        return lines, unreadable
 
     def _require_none_of(self, schedules: Mapping[str, Sequence[str]]) -> None:
         """Raises: ExportRefused for a queue into which schedules put tasks."""

@@ -54,6 +54,8 @@ class QueueLine(Line, tag="queue"):
     options: dict[str, Any]
     takes: int = 0
     """Takes of a task queue before its export; a take during the export spoils it."""
+    unreadable_limits: int = 0
+    """Limits that the queue names, and that have no line, as they cannot be read."""
 
 
 class WindowLine(Line, tag="window"):

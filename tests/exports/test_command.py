@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Limit, TaskQueue, verify
+from fdbqueue import Database, Limit, TaskQueue, verify
 from fdbqueue.cli.commands import cli
 from fdbqueue.cli.exits import run
 from fdbqueue.cli.exports import COUNTED
+from fdbqueue.exports.exporting import Export
+from fdbqueue.exports.section import Section
 from fdbqueue.limiting.names import keys_of
 from fdbqueue.parking.settling import Settling
 from fdbqueue.registry.registry import IMPORTING, Registry
@@ -142,3 +144,39 @@ def test_a_damaged_task_is_left_out_and_told(program: Program, tmp_path: Path) -
         db.set(queue._shape.keys.task(fdbqueue.records.keys.id_bytes(task.id)), b"damaged")
     status, _, err = program("export", tmp_path / "export", "--in-use")
     assert (status, "1 unreadable, and left out" in err, "fdbqueue verify" in err) == (1, True, True)
+
+
+def test_an_unreadable_limit_is_left_out_and_told(program: Program, tmp_path: Path) -> None:
+    with fdbqueue.open(program.url) as db:
+        name_an_unreadable_limit(db)
+    status, _, err = program("export", tmp_path / "text", "limited", "--in-use")
+    assert (status, "fdbqueue verify" in err) == (1, True)
+    assert "'limited': 1 task, 1 unreadable, and left out" in err
+    status, out, _ = program("export", tmp_path / "json", "limited", "--in-use", "--json")
+    assert (status, json.loads(out)) == (1, {**row(tasks=1, unreadable=1), "queue": "limited"})
+
+
+def test_an_export_that_goes_on_tells_its_unreadable_limit(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit was set anew meanwhile, and the file is without it all the same."""
+    with fdbqueue.open(program.url) as db:
+        name_an_unreadable_limit(db)
+        steps = Export(db, Registry(), ["limited"], in_use=True).run(tmp_path / "export")
+        with monkeypatch.context() as patch:
+            patch.setattr(Section, "batch", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(steps)
+        Limit.set(db, "api", slots=1)
+    status, _, err = program("export", tmp_path / "export", "limited", "--in-use")
+    assert (status, "1 unreadable, and left out" in err) == (1, True)
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def name_an_unreadable_limit(db: Database) -> None:
+    Limit.set(db, "api", slots=1)
+    TaskQueue.create(db, "limited", limits=["api"]).put(db, 1)
+    db.set(keys_of("api", DEFAULT_ROOT).row, b"damaged")
