@@ -95,6 +95,8 @@ class KeyChecks:
             yield Suspect(Flaw.STRAY, row.key, text, self._mending, lambda tr: tr.clear(row.key))
         elif side == PARKED and not (_opens_later(state) or seen.value(limit.due(0, key)) is not None):
             text = f"Nothing opens a parked lane of {told}: its tasks wait for ever."
+            if _has_holders(state):
+                text = f"A parked lane of {told} could open now, and waits for the end of a task."
             mend = partial(_settle, limit, key)
             yield Suspect(Flaw.TIMER, row.key, text, self._mending, mend)
 
@@ -159,6 +161,14 @@ def _opens_later(state: KeyState) -> bool:
     """True if the end of a task, or the time of a token, opens the parked lanes of the key."""
     is_of_slots = state.rule is not None and state.rule.is_of_slots
     return bool(state.due_us) or (is_of_slots and not state.has_room(0))
+
+
+def _has_holders(state: KeyState) -> bool:
+    """True if tasks hold slots of the key, also of a limit that is unreadable or gone: their ends open lanes.
+
+    The row of a key of starts begins with a time, and has that of its sweep behind.
+    """
+    return not state.over_us and number_of(state.stored) > 0
 
 
 def _settle(limit: LimitKeys, key: bytes, tr: Transaction) -> None:

@@ -116,6 +116,23 @@ def test_a_corruption_is_found_and_mended(
     assert [task.data for task in TaskQueue.open(db, "q").take_many(db, 9)] == [4]
 
 
+def test_a_lane_under_an_unreadable_limit_waits_for_an_end(db: Database) -> None:
+    db.set(SLOTS.row, b"damaged")
+    parked = "A parked lane of the key 'a' of 'tenant' could open now, and waits for the end of a task."
+    assert parked in [finding.text for finding in verify(db).findings]
+    queue = TaskQueue.open(db, "q")
+    (running,) = (task for task in queue.tasks(db, "t", 9) if task.data == 1)
+    queue.delete(db, running.id)
+    assert parked not in [finding.text for finding in verify(db).findings]
+    assert [task.data for task in queue.take_many(db, 9)] == [3, 4, 5]
+
+
+def test_a_lane_that_no_end_opens_is_told_as_such(db: Database) -> None:
+    CORRUPTIONS["nothing opens a parked lane"][0](db)
+    (finding,) = verify(db).findings
+    assert finding.text == "Nothing opens a parked lane of the key 'a' of 'calls': its tasks wait for ever."
+
+
 def test_two_mendings_of_the_total_conflict(db: Database) -> None:
     """Each adds the difference that it has seen."""
     db.add(SLOTS.total, number_bytes(2))
