@@ -42,6 +42,15 @@ class Scope(click.types.StringParamType):
             self.fail(f"{told(value)} is neither {QUEUED}, {UNFINISHED} nor a number of seconds.", param, ctx)
 
 
+class OptionName(click.Choice):  # type: ignore[type-arg]  # it has no parameter before click 8.2
+    """The name of an option, with its dashes or without. The choices have none."""
+
+    name = "option"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value.removeprefix("--"), param, ctx)
+
+
 class SecondsRange(click.FloatRange):
     """Seconds within bounds, which the help text shows."""
 

@@ -11,7 +11,7 @@ from fdbqueue import limits
 from fdbqueue.cli.exits import CommandError
 from fdbqueue.cli.group import cli, help_without_command, in_a_place, json_option, queue_names
 from fdbqueue.cli.paging import paged
-from fdbqueue.cli.parameters import SPAN, Scope, Seconds, SecondsRange
+from fdbqueue.cli.parameters import SPAN, OptionName, Scope, Seconds, SecondsRange
 from fdbqueue.cli.put_values import header_of, values_of, with_limit_key
 from fdbqueue.cli.rows import schedule_row, task_row
 from fdbqueue.cli.session import CREATE_TASKS, Place
@@ -54,6 +54,9 @@ _PUT_OPTIONS = (
     click.option("--on-conflict", type=click.Choice([one.value for one in OnConflict]), help="[skip]"),
     click.option("--debounce-max", type=SPAN, metavar="S", help="of debounce: ready S seconds after a put"),
 )
+_OTHERWISE = {"pri": "priority", "headers": "header", "limits": "limit"}
+WITHOUT = {_OTHERWISE.get(name, name.replace("_", "-")): name for name in sorted(PutOptions.named())}
+"""The options of a put by their names here, without dashes, that a change takes back."""
 schedule_argument = click.argument("name", metavar="NAME")
 
 
@@ -108,7 +111,7 @@ def create(
 @put_options
 @click.option(
     "--without",
-    type=click.Choice(sorted(PutOptions.named())),
+    type=OptionName(sorted(WITHOUT)),
     multiple=True,
     help="take back an option; repeatable",
 )
@@ -129,7 +132,7 @@ def change(
 
     With other times, the next due time is the first one after now.
     """
-    given = {**dict.fromkeys(without), **_given(options, text)}
+    given = {**dict.fromkeys(WITHOUT[option] for option in without), **_given(options, text)}
     with _opened(place, name) as (database, found), _queue(place, database, given.get("queue")):
         found.change(database, **given)
         _tell(signals, database, found, "is changed", as_json)

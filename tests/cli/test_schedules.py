@@ -3,6 +3,10 @@
 import json
 from typing import Any
 
+import pytest
+
+from fdbqueue.cli.schedules import WITHOUT, change
+from fdbqueue.schedules.records import PutOptions
 from tests.cli.shell import Within
 
 
@@ -44,6 +48,29 @@ def test_a_schedule_is_paused_resumed_changed_and_run(program: Within) -> None:
     [task] = called(program, "run", "tick")[1]
     assert (task["data"], task["headers"]) == (5, {"schedule": "tick"})
     assert called(program, "fire")[1] == [{"put": 0}]
+
+
+@pytest.mark.parametrize("dashes", ["", "--"])
+def test_a_change_takes_back_options_by_their_names(program: Within, dashes: str) -> None:
+    program.run("create", "jobs", "--kind", "fifottl")
+    given = ("--priority", "3", "--result-ttl", "60", "--header", "a=b")
+    [made] = called(program, "create", "tick", "jobs", "--every", "5", *given)[1]
+    assert made["options"] == {"pri": 3, "result_ttl": 60, "headers": {"a": "b"}}
+    names = ("priority", "result-ttl", "header")
+    without = [word for name in names for word in ("--without", dashes + name)]
+    [changed] = called(program, "change", "tick", *without)[1]
+    assert changed["options"] == {}
+
+
+def test_each_option_that_can_be_taken_back_is_one_of_change() -> None:
+    options = {name: param.name for param in change.params for name in param.opts}
+    assert {name: options[f"--{name}"] for name in WITHOUT} == WITHOUT
+    assert sorted(WITHOUT.values()) == sorted(PutOptions.named())
+
+
+def test_a_name_of_python_is_no_option_to_take_back(program: Within) -> None:
+    status, _, err = program.run("schedule", "change", "tick", "--without", "pri")
+    assert (status, "'priority'" in err, "result_ttl" in err) == (2, True, False)
 
 
 def test_a_list_names_times_and_states(program: Within) -> None:
