@@ -175,6 +175,8 @@ class TooMuchToSweep(FdbQueueError):
 class UnknownCodec(FdbQueueError, ValueError):
     """Unknown codec {codec!r}: "json", "bytes" and "msgpack" are built in, fdbqueue.register_codec() adds others. Nothing was changed."""
 
+    codec: str
+
 
 class CodecExists(FdbQueueError, ValueError):
     """A codec named {codec!r} is registered already."""

@@ -21,7 +21,7 @@ from fdbqueue.cli.modules import look_in_working_directory
 from fdbqueue.cli.parameters import UsablePath
 from fdbqueue.cli.session import CREATE_HERE, Place
 from fdbqueue.cli.values import line_of
-from fdbqueue.codec import codec_named
+from fdbqueue.codec import BUILT_IN, codec_named
 from fdbqueue.database import Database
 from fdbqueue.imports.fdb_layer import FdbLayer
 from fdbqueue.imports.files import Files, is_file_queue
@@ -75,7 +75,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
         json_option,
         click.option("--dry-run", is_flag=True, help="read all items, write nothing"),
         click.option("--source", metavar="NAME", help="the name of the progress [that of the old queue]"),
-        click.option("--codec", metavar="CODEC", help="json, msgpack or bytes, of a new queue [json]"),
+        click.option("--codec", type=click.Choice(BUILT_IN), help="of a new queue [json]"),
         click.option("--create", is_flag=True, help="make QUEUE if there is none"),
     ):
         command = option(command)

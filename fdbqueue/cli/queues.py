@@ -13,6 +13,7 @@ from fdbqueue.cli.rows import STATES, queue_row, queue_rows
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of, value_of
+from fdbqueue.codec import BUILT_IN
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, ImportUnfinished, LayoutNewer, QueueBusy, QueueExists
 from fdbqueue.parking.limit import walk_all
@@ -54,7 +55,7 @@ def queues(signals: Signals, place: Place, as_json: bool) -> None:
 @click.option(
     "--task-limit", "task_limits", multiple=True, metavar="NAME", help="a limit that tasks may name"
 )
-@click.option("--codec", default="json", metavar="CODEC", help="json, msgpack or bytes [json]")
+@click.option("--codec", type=click.Choice(BUILT_IN), default="json", help="[json]")
 @click.option("--if-not-exists", is_flag=True, help="succeed if QUEUE exists, of any kind")
 @json_option
 @in_a_place

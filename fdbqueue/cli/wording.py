@@ -9,7 +9,8 @@ import click
 
 from fdbqueue.cli.exits import REFUSALS, CommandError, Refused
 from fdbqueue.cli.session import ELEMENT_KINDS, of_another_kind
-from fdbqueue.errors import FdbQueueError, InvalidArgument, QueueExists, QueueKindMismatch
+from fdbqueue.codec import BUILT_IN
+from fdbqueue.errors import FdbQueueError, InvalidArgument, QueueExists, QueueKindMismatch, UnknownCodec
 from fdbqueue.visible import shown
 
 _ALIASES = {
@@ -66,12 +67,20 @@ def _told(error: FdbQueueError, names: Mapping[str, str]) -> str:
     if isinstance(error, QueueKindMismatch):
         is_alike = {error.found, error.wanted} <= {*ELEMENT_KINDS}
         return str(error) if is_alike else of_another_kind(error.name, error.found)
+    if isinstance(error, UnknownCodec):
+        return _of_codec(error)
     if isinstance(error, InvalidArgument) and _is_usual(error):
         return _of_argument(error, names)
     text = in_names(str(error), names)
     if isinstance(error, QueueExists) and "if_not_exists" in names:
         return f"{text.rstrip('.')}; {names['if_not_exists']} lets that succeed"
     return text
+
+
+def _of_codec(error: UnknownCodec) -> str:
+    """Of a queue that another program made: no option of the command line registers a codec."""
+    here = f"the command line has {', '.join(BUILT_IN[:-1])} and {BUILT_IN[-1]}"
+    return f"The codec {shown(error.codec)} is one of another program: {here}. Nothing was changed."
 
 
 def _is_usual(error: InvalidArgument) -> bool:

@@ -7,6 +7,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Limit, Schedule, SimpleElementQueue, TaskQueue
 from fdbqueue.elements.simple import KIND as ELEMENTS
+from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.registry.registry import Registry
 from tests.cli.shell import Shell, Within
 
@@ -45,6 +46,9 @@ SAID = {
     "get pieces": "'pieces' is an element queue",
     "redrive start jobs --into plain": "'plain' is a plain queue",
     "schedule change tick --queue plain": "'plain' is a plain queue",
+    "create new --codec nope": "'--codec': 'nope' is not one of 'json', 'bytes', 'msgpack'",
+    "create new --kind queue --codec nope": "'--codec': 'nope' is not one of 'json', 'bytes', 'msgpack'",
+    "put own 1": "The codec 'own' is one of another program: the command line has json, bytes and msgpack.",
     "--shared-directory --url fdb: queues": "--shared-directory must be left out for fdb:",
 }
 REFUSED = {
@@ -67,6 +71,7 @@ def program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Within:
         TaskQueue.create(db, "may", task_limits=["slots"])
         fdbqueue.Queue.named(db, "plain")
         registry = Registry()
+        registry.create(db, "own", PLAIN, {"codec": "own"})
         SimpleElementQueue(registry.contents(registry.create(db, "pieces", ELEMENTS, {})))
         Schedule.create(db, "tick", queue="jobs", every=3_600)
     return Within(shell, capfd)
