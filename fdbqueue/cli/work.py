@@ -14,7 +14,7 @@ from fdbqueue.cli.modules import look_in_working_directory
 from fdbqueue.cli.outlet import STDERR
 from fdbqueue.cli.parameters import SecondsRange
 from fdbqueue.cli.progress import Progress
-from fdbqueue.cli.session import Place
+from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.database import Database
 from fdbqueue.errors import InvalidArgument
 from fdbqueue.fleet.backoff import Backoff
@@ -23,6 +23,7 @@ from fdbqueue.fleet.supervisor import Fleet, FleetStatus
 from fdbqueue.recipe.handle import KIND as PLAIN
 from fdbqueue.recipe.queue import Queue
 from fdbqueue.signals import Signals
+from fdbqueue.tasks.kinds import is_kind
 
 _COMMAND = "fdbqueue.command"
 
@@ -199,3 +200,6 @@ def _require_results(place: Place, database: Database, into: str, create: bool) 
     kind = place.kind_of(database, into, "--create makes a plain one", PLAIN if create else None)
     if kind == PLAIN:
         Queue.named(database, into, create=create, root=place.root)
+    elif not is_kind(kind):
+        told = "an element queue" if kind in ELEMENT_KINDS else f"of kind {kind}"
+        raise CommandError(f"--into takes a plain queue or a task queue, and {into!r} is {told}")

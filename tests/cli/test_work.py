@@ -19,9 +19,11 @@ from fdbqueue import TaskQueue
 from fdbqueue.cli.output import LineWriter, ReaderGone
 from fdbqueue.cli.progress import Pace, Progress
 from fdbqueue.cli.session import Place
+from fdbqueue.elements.simple import KIND as ELEMENTS
 from fdbqueue.fdberror import FDBError
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.supervisor import FleetStatus
+from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.signals import Signals
 from tests.cli.jobs import GO
@@ -312,6 +314,8 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
         (["q", "--exec", "--", "no-such-command"], "no command 'no-such-command'"),
         (["q", "--exec", "--transactional", "--", "true"], "--transactional"),
         (["q", "--exec", "--into", "nope", "--", "true"], "no queue named 'nope'"),
+        (["q", "--exec", "--into", "pieces", "--", "true"], "and 'pieces' is an element queue"),
+        (["q", "--exec", "--into", "pieces", "--create", "--", "true"], "and 'pieces' is an element queue"),
     ],
 )
 def test_a_mistake_is_status_2_one_line_and_nothing_taken(
@@ -321,6 +325,7 @@ def test_a_mistake_is_status_2_one_line_and_nothing_taken(
     filled(shell, "q", 1)
     with fdbqueue.open(shell.url) as db:
         fdbqueue.Queue.named(db, "plain")
+        Registry().create(db, "pieces", ELEMENTS, {})
     status, out, err = shell.run("work", *arguments)
     assert (status, out) == (2, "")
     assert [said in line for line in err.splitlines()] == [True], err
