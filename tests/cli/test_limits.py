@@ -238,5 +238,5 @@ def test_tasks_of_a_schedule_name_a_key(shell: Shell) -> None:
         "schedule", "create", "s", "q", "--every", "60", "--limit-key", "tenant", "acme", "--json"
     )
     assert json.loads(made[1])["options"]["limits"] == {"tenant": "acme"}
-    changed = shell.run("schedule", "change", "s", "--without", "limits", "--json")
+    changed = shell.run("schedule", "change", "s", "--without", "limit", "--json")
     assert "limits" not in json.loads(changed[1])["options"]
