@@ -14,12 +14,11 @@ from rich.text import Text
 from fdbqueue.cli.exits import say
 from fdbqueue.cli.group import stdout_of
 from fdbqueue.cli.output import ReaderGone
-from fdbqueue.cli.reached import explained, reached_rows, told
+from fdbqueue.cli.reached import Waiting, reached_rows, told, waiting
 from fdbqueue.cli.session import Place
 from fdbqueue.cli.show import span
 from fdbqueue.cli.values import line_of
 from fdbqueue.database import Database, run
-from fdbqueue.explanation import Explanation
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.supervisor import FleetStatus
@@ -32,7 +31,10 @@ PLAIN_EVERY_S = 10.0
 WINDOW_S = 10.0
 """Length of the time over which rates are measured."""
 STALLED_S = 1.5
-"""A fleet that has run no task for this time may wait for a limit. Reports of its processes are 0.5 s old."""
+"""A fleet that has run no task for this time may wait for a limit, or for the end of a pause.
+
+Reports of its processes are 0.5 s old.
+"""
 LEFT_TIMEOUT_S = 2.0
 """A supervisor that waits for counts looks after no process, and obeys no signal."""
 
@@ -90,8 +92,8 @@ class Progress:
         self._unheard = False
         self._pace = Pace()
         self._left = 0
-        self._waiting: list[Explanation] = []
-        """Ready tasks that wait for limits, while the fleet runs no task."""
+        self._waiting: list[Waiting] = []
+        """Queues that are paused, or wait for limits, while the fleet runs no task."""
         self._tally, self._active_s = Tally(), self._began_s
         console = Console(stderr=True)
         self._live: Status | None = (
@@ -170,10 +172,11 @@ class Progress:
     def _row(self, status: FleetStatus) -> dict[str, Any]:
         pace = {"per_s": round(self._pace.done_per_s, 1), "left": self._left, "eta_s": self._pace.eta_s}
         reached = [row for found in self._waiting for row in reached_rows(found)]
-        return {**_counts(status), **pace, "reached": reached}
+        paused = [found.queue for found in self._waiting if found.paused]
+        return {**_counts(status), **pace, "paused": paused, "reached": reached}
 
     def _see_queues(self, stalled: bool) -> None:
-        """Count the tasks that are not buried, and look for limits that tasks of a stalled fleet wait for.
+        """Count the tasks that are not buried. Of a stalled fleet, look for paused queues and reached limits.
 
         All stays as seen before, if no answer comes in time.
         """
@@ -182,11 +185,11 @@ class Progress:
                 self._database, partial(self._seen_by, stalled=stalled), timeout_s=LEFT_TIMEOUT_S
             )
 
-    def _seen_by(self, tr: Transaction, stalled: bool) -> tuple[int, list[Explanation]]:
+    def _seen_by(self, tr: Transaction, stalled: bool) -> tuple[int, list[Waiting]]:
         handles = [TaskQueue.open(tr, name, root=self._place.root) for name in self._queues]
         counts = [handle.statistics(tr)["tasks"] for handle in handles]
         left = sum(found["total"] - found["buried"] for found in counts)
-        return left, explained(tr, handles) if stalled else []
+        return left, waiting(tr, handles) if stalled else []
 
 
 def _counts(status: FleetStatus) -> dict[str, int]:

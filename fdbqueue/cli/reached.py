@@ -1,8 +1,9 @@
-"""The limits for which ready tasks wait, as the progress of a fleet tells them."""
+"""Paused queues, and the limits for which ready tasks wait, as the progress of a fleet tells them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from typing import NamedTuple
 
 from fdbqueue.cli.show import Row
 from fdbqueue.errors import RecordUnreadable, TaskNotFound
@@ -10,14 +11,25 @@ from fdbqueue.explanation import Explanation, Why
 from fdbqueue.seam import Transaction
 from fdbqueue.task import TaskState
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.verifying.cures import command
 
 
-def explained(tr: Transaction, queues: Iterable[TaskQueue]) -> list[Explanation]:
-    """Explain the first ready task of each queue, if it waits for a limit.
+class Waiting(NamedTuple):
+    """Why a fleet takes nothing from a queue: it is paused, or its first ready task waits for a limit."""
 
-    A queue without limits costs no read.
+    queue: str
+    paused: bool
+    limited: Explanation | None
+    """Of that task; None if it waits for no limit."""
+
+
+def waiting(tr: Transaction, queues: Iterable[TaskQueue]) -> list[Waiting]:
+    """Look at each queue: is it paused, and does its first ready task wait for a limit?
+
+    A queue without limits costs one read.
     """
-    return [found for queue in queues if (found := _explained(tr, queue)) is not None and found.reached]
+    seen = [Waiting(queue.name, queue.paused(tr), _explained(tr, queue)) for queue in queues]
+    return [found for found in seen if found.paused or found.limited is not None]
 
 
 def _explained(tr: Transaction, queue: TaskQueue) -> Explanation | None:
@@ -25,15 +37,24 @@ def _explained(tr: Transaction, queue: TaskQueue) -> Explanation | None:
     if options.get("limits") or options.get("task_limits"):
         for task in queue.tasks(tr, TaskState.READY, 1):
             with suppress(TaskNotFound, RecordUnreadable):  # a task whose ttl is over, or a damaged one
-                return queue.explain(tr, task)
+                found = queue.explain(tr, task)
+                return found if found.reached else None
     return None
 
 
-def told(found: Explanation) -> str:
-    reasons = [reason for reason in found.reasons if reason.why is Why.LIMIT_REACHED]
-    texts = (f"{reason.text[0].lower()}{reason.text[1:]} {reason.cure}" for reason in reasons)
-    return f"{found.queue!r} waits: {' '.join(texts)}"
+def told(found: Waiting) -> str:
+    text = " ".join(_sentences(found))
+    return f"{found.queue!r} waits: {text[:1].lower()}{text[1:]}"
 
 
-def reached_rows(found: Explanation) -> list[Row]:
-    return [{"queue": found.queue, **asdict(limit)} for limit in found.reached]
+def _sentences(found: Waiting) -> Iterator[str]:
+    if found.paused:
+        yield f"The queue is paused. {command('resume', found.queue)} ends the pause."
+    for reason in () if found.limited is None else found.limited.reasons:
+        if reason.why is Why.LIMIT_REACHED:
+            yield f"{reason.text} {reason.cure}"
+
+
+def reached_rows(found: Waiting) -> list[Row]:
+    limits = () if found.limited is None else found.limited.reached
+    return [{"queue": found.queue, **asdict(limit)} for limit in limits]

@@ -96,6 +96,16 @@ def test_a_stalled_fleet_names_its_limit_once(capfd: pytest.CaptureFixture[str])
 
 
 @pytest.mark.usefixtures("at_once")
+def test_a_paused_queue_under_a_limit_waits_for_both(capfd: pytest.CaptureFixture[str]) -> None:
+    with stalled(as_json=False) as (progress, _):
+        progress._place.tasks_in(progress._database, "q").pause(progress._database)
+        progress.tick(IDLE)
+    [line] = capfd.readouterr().err.splitlines()
+    both = "the queue is paused. fdbqueue resume q ends the pause. The limit 'api' has no free slot: "
+    assert f"'q' waits: {both}" in line
+
+
+@pytest.mark.usefixtures("at_once")
 def test_json_of_a_stalled_fleet_has_its_limits(capfd: pytest.CaptureFixture[str]) -> None:
     with stalled(as_json=True) as (progress, held):
         progress.tick(IDLE)

@@ -7,7 +7,8 @@ import re
 import select
 import signal
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from fdbqueue.cli.progress import Pace, Progress
 from fdbqueue.cli.session import Place
 from fdbqueue.elements.simple import KIND as ELEMENTS
 from fdbqueue.fdberror import FDBError
-from fdbqueue.fleet.status import Tally
-from fdbqueue.fleet.supervisor import FleetStatus
+from fdbqueue.fleet.status import Running, Tally
+from fdbqueue.fleet.supervisor import FleetStatus, ProcessStatus
 from fdbqueue.registry.registry import Registry
 from fdbqueue.root_keys import DEFAULT_ROOT
 from fdbqueue.signals import Signals
@@ -350,3 +351,53 @@ def test_output_of_commands_and_of_the_supervisor_are_apart(shell: Shell) -> Non
         check=False,
     )
     assert without_progress(done.stdout).startswith("fdbqueue: 20 done in ")
+
+
+IDLE = FleetStatus((), Tally(), 0, 0)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet tells its progress several times a second."""
+    monkeypatch.setattr("fdbqueue.cli.progress.PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("fdbqueue.cli.progress.STALLED_S", 0.0)
+
+
+@contextmanager
+def paused(as_json: bool) -> Iterator[Progress]:
+    """The progress of a fleet with one paused queue and one other."""
+    with fdbqueue.open("memory:") as db:
+        queue = TaskQueue.create(db, "-q")
+        queue.put(db, 1)
+        queue.pause(db)
+        TaskQueue.create(db, "r")
+        with Progress(
+            Place("memory:", DEFAULT_ROOT), db, ["-q", "r"], Signals(), as_json, prints=False
+        ) as progress:
+            yield progress
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_stalled_fleet_names_its_paused_queue_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with paused(as_json=False) as progress:
+        for _ in range(3):
+            progress.tick(IDLE)
+    [line] = capfd.readouterr().err.splitlines()
+    said = "'-q' waits: the queue is paused. fdbqueue resume -- -q ends the pause."
+    assert line.endswith(f"0 done; 0/s, 1 left; {said}")
+
+
+@pytest.mark.usefixtures("at_once")
+def test_json_of_a_stalled_fleet_has_its_paused_queues(capfd: pytest.CaptureFixture[str]) -> None:
+    with paused(as_json=True) as progress:
+        progress.tick(IDLE)
+    row = json.loads(capfd.readouterr().out)
+    assert (row["paused"], row["reached"]) == (["-q"], [])
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_fleet_that_runs_a_task_names_no_paused_queue(capfd: pytest.CaptureFixture[str]) -> None:
+    with paused(as_json=False) as progress:
+        running = (Running("0" * 32, "r", 1.0, False, None),)
+        progress.tick(FleetStatus((ProcessStatus(1, "working", Tally(), running, 0, 0.0),), Tally(), 0, 0))
+    assert "paused" not in capfd.readouterr().err
