@@ -351,8 +351,7 @@ SESSION_TTR_S = 30.0
 BEATS_PER_TTR = 3
 # Openers of a shared session that a heartbeat reads; further ones are not seen.
 OPENERS_READ_MAX = 1_000
-SWEEP_EVERY_S = 0.2
-SESSIONS_SWEPT_EVERY_S = 0.5
+SWEEP_EVERY_S, SESSIONS_SWEPT_EVERY_S = 0.2, 0.5
 # The processes under one root share the sweeping: with n of them, at most this number, each sweeps an n-th
 # as often.
 SWEEPERS_MAX = 10
