@@ -19,6 +19,9 @@ from fdbqueue.unreadable import NOT_READ
 Stored = tuple[bytes, str, Callable[[], bytes]]
 """The id of an item, its key for messages, and the reply to the read of its payload."""
 
+Head = Callable[[int], Iterable[bytes]]
+"""Reads the ids of the first items of a queue, up to a number."""
+
 
 @dataclass(frozen=True)
 class Sorted:
@@ -53,8 +56,8 @@ class Passed(dict[bytes, FdbQueueError]):
         """True if no process can read the item, false if it is to be passed over."""
         return self.codec_is_known and isinstance(error, PayloadUnreadable)
 
-    def sort_out(self, codec: PayloadCodec, queue: str, payloads: Sequence[Stored]) -> Sorted:
-        """Decode each payload, and note the items to pass over.
+    def sort_out(self, codec: PayloadCodec, queue: str, payloads: Sequence[Stored], head: Head) -> Sorted:
+        """Decode each payload, and note the items to pass over. Reads the `head` only to forget old ones.
 
         Raises: the error of an item if there are too many of them to look for another item behind them all.
         """
@@ -69,6 +72,8 @@ class Passed(dict[bytes, FdbQueueError]):
             self.learn_codec()
         damaged = {id_: error for id_, error in errors.items() if self.is_damage(error)}
         passed = [(id_, key) for id_, key, _ in payloads if id_ in errors and id_ not in damaged]
+        if len(self) + len(passed) > limits.PASSED_OVER_MAX:
+            self._keep(head(len(self) + len(payloads)))
         for id_, key in passed:
             self.note(id_, located(errors[id_], queue, key))
         return Sorted(data, damaged, {id_ for id_, _ in passed})
@@ -79,6 +84,13 @@ class Passed(dict[bytes, FdbQueueError]):
             self.clear()
             raise error
         self[id_] = error
+
+    def _keep(self, ids: Iterable[bytes]) -> None:
+        """Forget all others: other processes have taken them, or a look meets them again."""
+        there = set(ids)
+        for id_ in list(self):
+            if id_ not in there:
+                self.pop(id_, None)
 
     def require_none_of(self, ids: Iterable[bytes]) -> None:
         """Raises the error of the first of `ids` that was passed over."""

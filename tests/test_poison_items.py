@@ -1,6 +1,7 @@
 """Poison costs itself and nothing else: items of plain and fair queues, and elements, that cannot be read."""
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,7 @@ from fdbqueue import (
     PersistentQueue,
     Queue,
     SimpleElementQueue,
+    TaskQueue,
     limits,
 )
 from fdbqueue.database import engine_errors, run
@@ -28,6 +30,10 @@ from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S, begin, commit_code, wait_until
 
 LARGE = "x" * 200_000
+
+
+Handles = tuple[Callable[[Any], Any], Callable[[], Any], Callable[[], Any]]
+"""The put of a handle, the take of one of the type Point, and that of one without a type."""
 
 
 class Point(msgspec.Struct):
@@ -151,6 +157,46 @@ def test_an_item_of_another_type_is_passed_over(db: Database, space: Subspace, h
     assert (plain.size(db), plain.unreadable(db)) == (1, 0)
     assert plain.dequeue(db) == {"y": 1}
     assert typed.dequeue(db) is None
+
+
+@pytest.mark.parametrize("kind", ["plain", "fair", "task"])
+def test_passed_over_items_are_forgotten_once_they_are_gone(
+    db: Database, space: Subspace, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count for the bound no longer, as other processes have taken them."""
+    monkeypatch.setattr(limits, "PASSED_OVER_MAX", 10)
+    put, take, taken_by_others = HANDLES[kind](db, space)
+    for round_ in range(5):
+        for _ in range(6):
+            put({"y": 1})
+        put({"x": round_})
+        assert take() == Point(round_)
+        assert [taken_by_others() for _ in range(6)] == [{"y": 1}] * 6
+
+
+def of_plain(db: Database, space: Subspace) -> Handles:
+    plain, typed = (Queue.named(db, "q", type=type_, root=space) for type_ in (None, Point))
+    return partial(plain.enqueue, db), partial(typed.dequeue, db), partial(plain.dequeue, db)
+
+
+def of_fair(db: Database, space: Subspace) -> Handles:
+    plain, typed = fair_of(space), fair_of(space, type=Point)
+    return partial(plain.put, db), partial(typed.get, db), partial(plain.get, db)
+
+
+def of_task(db: Database, space: Subspace) -> Handles:
+    plain = TaskQueue.create(db, "q", root=space)
+    typed = TaskQueue.open(db, "q", type=Point, root=space)
+
+    def data(queue: TaskQueue) -> Any:
+        task = queue.take(db, 0)
+        assert task is not None
+        return queue.ack(db, task).data
+
+    return partial(plain.put, db), partial(data, typed), partial(data, plain)
+
+
+HANDLES = {"plain": of_plain, "fair": of_fair, "task": of_task}
 
 
 def test_items_passed_over_in_one_partition_hide_no_other(db: Database, space: Subspace) -> None:

@@ -6,6 +6,7 @@ that of every item that the line has handed out, little-endian.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from fdbqueue.codec import PayloadCodec
@@ -191,7 +192,7 @@ class FairItems(Untimed):
         """The items that can be read. Other items are set aside, or go back to be passed over."""
         payloads = zip(records, asked, strict=True)
         stored = [(record.id, id_text(record.id), payload) for record, payload in payloads]
-        found = self.passed.sort_out(self.codec, self.shape.name, stored)
+        found = self.passed.sort_out(self.codec, self.shape.name, stored, partial(self._offered.head, tr))
         for record in records:
             if record.id in found.damaged:
                 error = located(found.damaged[record.id], self.shape.name, id_text(record.id))

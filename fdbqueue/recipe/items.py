@@ -8,7 +8,7 @@ Functions of one transaction, each bounded by limits.BATCH_*.
 """
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -245,9 +245,12 @@ class Recipe(Untimed):
     def require_none_passed(self, tr: Any) -> None:
         """Raise the error of the first item that was passed over. Reads the first items."""
         if self.passed:
-            items = self.keys.items
-            found = tr.get_range(items.start, items.stop, limit=len(self.passed) + 1)
-            self.passed.require_none_of(self.keys.suffix_of(item.key) for item in found)
+            self.passed.require_none_of(self._head(tr, len(self.passed) + 1))
+
+    def _head(self, tr: Any, count: int) -> Iterator[bytes]:
+        """The ids of the first items."""
+        items = self.keys.items
+        return (self.keys.suffix_of(row.key) for row in tr.get_range(items.start, items.stop, limit=count))
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         for offer in offers:
@@ -340,7 +343,7 @@ class Recipe(Untimed):
     def _sort_out(self, tr: Transaction, items: Sequence[Item]) -> Readings:
         keys = self.keys
         stored = [(id_, keys.item(id_).hex(), payload) for id_, payload in self._ask_payloads(tr, items)]
-        found = self.passed.sort_out(self.codec, self.name, stored)
+        found = self.passed.sort_out(self.codec, self.name, stored, partial(self._head, tr.snapshot))
         for item in items:
             if item.id in found.damaged:
                 self._set_aside(tr, item.id, item.value, found.damaged[item.id])

@@ -84,7 +84,11 @@ class Ready:
     def require_none_passed(self, tr: Transaction, paused: Value | None = None) -> None:
         """Raise the error of the first ready task that was passed over. Reads the first ones by snapshot."""
         if self._passed and not (paused is not None and paused.present()):
-            self._passed.require_none_of(record.id for record in self._first(tr, 1 + len(self._passed)))
+            self._passed.require_none_of(self.head(tr, 1 + len(self._passed)))
+
+    def head(self, tr: Transaction, count: int) -> Iterator[bytes]:
+        """The ids of the first ready tasks. Reads: by snapshot."""
+        return (record.id for record in self._first(tr, count))
 
 
 def records_of(offers: Iterable[Offer]) -> list[Record]:

@@ -161,7 +161,7 @@ class TaskSource:
         stored = [
             (record.id, id_text(record.id), payload) for record, payload in zip(records, asked, strict=True)
         ]
-        found = self.passed.sort_out(shape.codec, shape.name, stored)
+        found = self.passed.sort_out(shape.codec, shape.name, stored, partial(self._ready.head, change.tr))
         for record in records:
             if record.id in found.damaged:
                 error = found.damaged[record.id]
