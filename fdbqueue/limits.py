@@ -90,8 +90,7 @@ GATHER_MIN_S = 0.0001
 # Locks and events refuse longer waits, which callers may ask for.
 PATIENCE_MAX_S = 3_600.0
 
-# A `stop` event of another class than the runtime's cannot call back: a waiting call polls it at this
-# interval.
+# A `stop` event of a class that cannot call back is polled by a waiting call at this interval.
 STOP_LOOK_S = 0.05
 
 # Receipts: a slot this old belongs to a process that died without closing.
@@ -421,7 +420,8 @@ SCHEDULE_ERROR_LENGTH_MAX = 500
 # Groups of one task: the group of its put, and one more for each task that is put after it.
 GROUPS_OF_TASK_MAX = 16
 # Groups that one transaction of a sweep looks at, and groups that it lets end.
-GROUPS_SWEPT_MAX, GROUPS_ENDED_MAX = 50, 10
+GROUPS_SWEPT_MAX = 50
+GROUPS_ENDED_MAX = 10
 # Of a member that a cancel ends: the most bytes but for its queue's prefix, and the places that have it.
 CANCELLED_BYTES, CANCELLED_PREFIX_COPIES = 60_000, 320
 # Groups whose counts a pass of sweeps remembers. The next pass clears the doubt of each with the same counts.
