@@ -13,6 +13,7 @@ from fdbqueue.cli.rows import STATES, queue_row, queue_rows
 from fdbqueue.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.cli.show import Columns, Row, field, show, tell
 from fdbqueue.cli.values import line_of, value_of
+from fdbqueue.cli.wording import option_named
 from fdbqueue.codec import BUILT_IN
 from fdbqueue.database import Database
 from fdbqueue.errors import DefinitionUnreadable, ImportUnfinished, LayoutNewer, QueueBusy, QueueExists
@@ -192,7 +193,7 @@ def _refuse_options_of_tasks(options: dict[str, Any]) -> None:
     usual = {"pri": 0, "key_concurrency": 1, "limits": (), "task_limits": ()}
     for name, value in options.items():
         if name not in ("codec", "partitions") and value != usual.get(name):
-            raise click.UsageError(f"a plain queue has no {name}")
+            raise click.UsageError(f"{option_named(name)} is for task queues")
 
 
 def _weight(text: str) -> tuple[Any, int]:

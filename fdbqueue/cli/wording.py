@@ -56,6 +56,11 @@ def _options_below(command: click.Command) -> Iterator[tuple[str, str]]:
             yield param.name, _shown(param)
 
 
+def option_named(name: str) -> str:
+    """The option of the running command that has this name in Python."""
+    return _names(click.get_current_context())[name]
+
+
 def _shown(param: click.Parameter) -> str:
     """The option in its longest form, or the operand as the help shows it, without brackets and dots."""
     if isinstance(param, click.Option):

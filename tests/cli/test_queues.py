@@ -140,7 +140,10 @@ def test_a_queue_of_an_unknown_kind_is_listed(tmp_path: Path) -> None:
     [
         (["create", "q", "--kind", "nonsense"], "nonsense"),
         (["create", "q", "--kind", "fifo", "--ttl", "3"], "does not support"),
-        (["create", "q", "--kind", "queue", "--ttr", "3"], "has no ttr"),
+        *(
+            (["create", "q", "--kind", "queue", option, value], f"{option} is for task queues")
+            for option, value in (("--ttr", "3"), ("--priority", "3"), ("--weight", "k=2"), ("--retain", "9"))
+        ),
         (["create", "q", "--kind", "fair", "--weight", "gold"], "KEY=N"),
         (["put", "new", "1", "--create", "--ttl", "3"], "--ttl is for task queues"),
         (["put", "plain", "1", "--key", "3"], "--key is for task queues"),
