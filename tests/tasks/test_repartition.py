@@ -7,7 +7,7 @@ import pytest
 
 from fdbqueue import Database, Failure, Session, TaskQueue, limits, verify
 from fdbqueue.database import run
-from fdbqueue.errors import NotTaken, RepartitionUnderWay, TaskNotFound
+from fdbqueue.errors import NotTaken, QueueFull, RepartitionUnderWay, TaskNotFound
 from fdbqueue.line.taking import Takes
 from fdbqueue.partitions.current import PartitionGone
 from fdbqueue.partitions.plan import home_of
@@ -343,7 +343,7 @@ def test_the_room_of_a_full_queue_is_that_after_a_repartition(parted: MakeBench)
     b.repartition(4)
     b.put_each(range(3, 6))
     tr = begin(b.db)
-    with pytest.raises(Exception, match="full"):
+    with pytest.raises(QueueFull, match="no room for 1 task"):
         b.queue.put(tr, "x")
     assert sorted(b.taken_data()) == list(range(6))
 
