@@ -188,10 +188,10 @@ class Caller:
             self._tried(one, self._next)
 
     def _look_at_watches(self) -> None:
-        """Check that a watch fires if its value has changed."""
+        """Check that a watch fires if its value has changed, and does not change back."""
         for key, seen, watch in self._watches:
-            found = self._client.db[key]
-            if found != seen and not self._fires(watch):
+            changed = self._client.db[key] != seen
+            if changed and not self._fires(watch) and (found := self._client.db[key]) != seen:
                 raise AssertionError(f"a watch of {key!r} at {seen!r} did not fire, and {found!r} is there")
         self._watches = [one for one in self._watches if not one[2].is_ready()]
 
