@@ -101,7 +101,7 @@ def sweep_timers(change: Change, timers: Sequence[KeyValue], budget: Budget) -> 
     due = change.joinable(planned.due, budget.moved_bytes)
     ready = apply(change, replace(planned, due=due))
     budget.moved_bytes += change.moved_bytes
-    for timer, record in zip(timers, found, strict=False):
+    for timer, record in zip(timers[: len(found)], found, strict=True):
         # A timer without its task, or of a task with another timer: every sweep would find it due.
         if record is None or record.timer_us != change.shape.keys.time_of(timer.key):
             change.tr.clear(timer.key)

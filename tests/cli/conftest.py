@@ -34,3 +34,10 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
 def program(shell: Shell, capfd: pytest.CaptureFixture[str]) -> Within:
     """The program, run within this process."""
     return Within(shell, capfd)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet tells its progress several times a second."""
+    monkeypatch.setattr("fdbqueue.cli.progress.PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("fdbqueue.cli.progress.STALLED_S", 0.0)

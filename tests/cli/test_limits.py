@@ -63,13 +63,6 @@ def test_an_explanation_tells_the_limit(shell: Shell) -> None:
     assert task.id in first
 
 
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fleet tells its progress several times a second."""
-    monkeypatch.setattr("fdbqueue.cli.progress.PLAIN_EVERY_S", 0.0)
-    monkeypatch.setattr("fdbqueue.cli.progress.STALLED_S", 0.0)
-
-
 @contextmanager
 def stalled(as_json: bool) -> Iterator[tuple[Progress, Task]]:
     """The progress of a fleet whose queue has one slot, and the task that holds it."""

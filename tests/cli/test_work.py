@@ -356,13 +356,6 @@ def test_output_of_commands_and_of_the_supervisor_are_apart(shell: Shell) -> Non
 IDLE = FleetStatus((), Tally(), 0, 0)
 
 
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fleet tells its progress several times a second."""
-    monkeypatch.setattr("fdbqueue.cli.progress.PLAIN_EVERY_S", 0.0)
-    monkeypatch.setattr("fdbqueue.cli.progress.STALLED_S", 0.0)
-
-
 @contextmanager
 def paused(as_json: bool) -> Iterator[Progress]:
     """The progress of a fleet with one paused queue and one other."""
