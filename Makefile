@@ -5,27 +5,35 @@ BIN    := $(VENV)/bin
 MINUTES ?= 1
 PERCENT ?= 5
 
-# Tests of other projects that ours run: their source distributions, as the registry has them.
-UPSTREAM := django-6.0.10 dramatiq-2.2.1 kombu-5.7.0
-
 # The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo upstream django test slow buggify check docs vectors pictures simulate soak fuzz mutants power faults snapshots containers matrix bench load dist clean
+.PHONY: demo upstream django test nightly buggify check docs vectors pictures simulate soak fuzz mutants power faults snapshots containers matrix bench load dist clean
 
-$(VENV)/.ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $@
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-demo: $(VENV)/.ready   ## the main job, end to end: a fleet, kills, stalls, a proof
-	$(BIN)/fdbqueue demo
+$(VENV)/.cli: pyproject.toml
+	@echo "fdbqueue and its command line, ten small packages, go into $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
+	@$(PIP) --editable '.[cli]'
+	@touch $@
 
-upstream: $(UPSTREAM:%=.upstream/%)   ## the tests of frameworks, in .upstream/: `make test` skips them without
+$(VENV)/.ready: $(VENV)/.cli
+	@echo "the tools of its developers, some hundred packages, go into $(VENV): this takes minutes"
+	@$(PIP) --editable '.[dev]'
+	@touch $@
 
-.upstream/%: | $(VENV)/.ready
-	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --ignore-requires-python --dest .upstream $(subst -,==,$*)
-	tar --extract --gzip --directory .upstream --file $@.tar.gz
+demo: $(VENV)/.cli   ## the main job, end to end: a fleet, kills, stalls, a proof
+	@$(BIN)/fdbqueue demo
+
+upstream: .upstream/.ready   ## the tests of frameworks, in .upstream/: `make test` skips them without, and runs the quick ones
+
+.upstream/.ready: tests/frameworks/upstream.txt | $(VENV)/.ready
+	rm -rf .upstream
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --ignore-requires-python \
+		--require-hashes --requirement $< --dest .upstream
+	for archive in .upstream/*.tar.gz; do tar --extract --gzip --directory .upstream --file $$archive || exit 1; done
+	@touch $@
 
 django: $(VENV)/.ready ## the tests of Django's tasks with Django 6.0 and the newest, on a Python 3.12 or later if there is one
 	$(BIN)/python -m tests.django.newest
@@ -33,7 +41,7 @@ django: $(VENV)/.ready ## the tests of Django's tasks with Django 6.0 and the ne
 test: $(VENV)/.ready   ## the tests, slow ones in their short version
 	$(BIN)/pytest --numprocesses auto --dist worksteal
 
-slow: $(VENV)/.ready   ## the long versions: soak, kill, big simulation
+nightly: upstream   ## the long versions, too: soak, kill, big simulation, all tests of frameworks
 	FDBQUEUE_TEST_SLOW=1 $(BIN)/pytest --numprocesses auto --dist worksteal --timeout 3600
 
 buggify: $(VENV)/.ready   ## tests, demo and load on the cluster of FDB_CLUSTER_FILE, whose client injects faults; PERCENT=5
@@ -51,17 +59,17 @@ docs: $(VENV)/.ready   ## rewrite what is generated in docs/, and build the site
 	$(BIN)/python docs/cli_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-vectors: $(VENV)/.ready   ## rewrite layout/vectors.json: its diff shows each change of the key layout
-	$(BIN)/python -m fdbqueue.testing.vectors.writing
+vectors: $(VENV)/.ready   ## rewrite fdbqueue/operate/layout/vectors.json: its diff shows each change of the key layout
+	$(BIN)/python -m tests.system.vectors.writing
 
 pictures: $(VENV)/.ready   ## the pictures of docs/dashboard.md, with the Chromium of the system
 	$(BIN)/python docs/dashboard_pictures.py
 
 simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINUTES=1 NEAR=a changed file
-	$(BIN)/python -m fdbqueue.testing.simulate --minutes $(MINUTES) $(NEAR:%=--near %)
+	$(BIN)/python -m tests.system --minutes $(MINUTES) $(NEAR:%=--near %)
 
 soak: $(VENV)/.ready       ## processes, killed and stopped at random, then a count; MINUTES=1 URL=fdb: SUBJECTS=leases,groups
-	$(BIN)/python -m fdbqueue.testing.soak --minutes $(MINUTES) $(URL:%=--url %) $(SUBJECTS:%=--subjects %)
+	$(BIN)/python -m tests.system.soak --minutes $(MINUTES) $(URL:%=--url %) $(SUBJECTS:%=--subjects %)
 
 fuzz: $(VENV)/.ready   ## hostile values for every call and every option of the command line; MINUTES=1
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
@@ -86,6 +94,7 @@ matrix: $(VENV)/.ready   ## bindings 7.1 to 8.0 on each Python found, as a table
 	$(BIN)/python -m tests.matrix
 
 bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
+	$(BIN)/python -m benchmarks.start_up
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.queue
 	$(BIN)/python -m benchmarks.tasks

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import fdbqueue
 from benchmarks.fresh import SPACE
 from fdbqueue import Database, Session, TaskQueue
-from fdbqueue.counters import NOT_COMMITTED
-from fdbqueue.database import engine_errors
-from fdbqueue.disciplines.bag import PLACE_BYTES, Bag, around
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.observing import NOT_COMMITTED
 from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.disciplines.bag import PLACE_BYTES, Bag, around
 from fdbqueue.tasks.source import TaskSource
 
 BACKLOG, SMALL, TAKES, SEEDS, ATTEMPTS = 10_000, 1_000, 300_000, 100, 6_400

@@ -5,7 +5,7 @@ from typing import Any
 
 from celery import Celery
 
-import fdbqueue.celery  # noqa: F401  # registers the broker
+import fdbqueue.integrations.celery  # noqa: F401  # registers the broker
 
 WORKERS = (
     ("celery", "--app", "benchmarks.celery_tasks", "worker", "--concurrency", "2", "--loglevel", "ERROR"),

@@ -21,7 +21,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from benchmarks.growth import rss_mb
-from fdbqueue import limits
+from fdbqueue.core import limits
 
 ROUNDS = 3
 BACKLOG = 1_000

@@ -13,12 +13,12 @@ def of_redis() -> dict[str, Any]:
 
 
 def of_fdbqueue() -> dict[str, Any]:
-    return {"BACKEND": "fdbqueue.django.FdbQueueBackend", "OPTIONS": {"url": URL}}
+    return {"BACKEND": "fdbqueue.integrations.django.FdbQueueBackend", "OPTIONS": {"url": URL}}
 
 
 def apps() -> list[str]:
     tasks = [] if find_spec("django.tasks") else ["django_tasks"]
-    return [*tasks, *(["django_rq", "django_tasks_rq"] if ON_REDIS else ["fdbqueue.django"])]
+    return [*tasks, *(["django_rq", "django_tasks_rq"] if ON_REDIS else ["fdbqueue.integrations.django"])]
 
 
 USE_TZ = True

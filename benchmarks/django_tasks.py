@@ -13,7 +13,7 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.django_settings"
 django.setup()
 
 from benchmarks.django_settings import ON_REDIS  # noqa: E402  # it is one of the settings
-from fdbqueue.django import wait  # noqa: E402  # it needs the settings
+from fdbqueue.integrations.django import wait  # noqa: E402  # it needs the settings
 
 try:
     from django.tasks import task

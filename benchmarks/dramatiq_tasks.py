@@ -10,7 +10,7 @@ from dramatiq.brokers.redis import RedisBroker
 from dramatiq.results import Results
 from dramatiq.results.backends import RedisBackend
 
-from fdbqueue.dramatiq import FdbQueueBroker, FdbQueueResults
+from fdbqueue.integrations.dramatiq import FdbQueueBroker, FdbQueueResults
 
 WORKERS = (("dramatiq", "benchmarks.dramatiq_tasks", "--processes", "2", "--threads", "1"),)
 PATIENCE_S = 120.0

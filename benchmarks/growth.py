@@ -18,8 +18,8 @@ from collections.abc import Callable
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import RealRuntime
 
 KEYS = RootKeys(DEFAULT_ROOT)
 SPACE = Subspace(("growth",))

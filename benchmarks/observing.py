@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry
 import fdbqueue
 from benchmarks.fresh import fresh_queue, leaving_nothing
 from fdbqueue import Database, Task, TaskQueue
-from fdbqueue.metrics import measure
-from fdbqueue.observing import Observation
-from fdbqueue.tracing import trace
+from fdbqueue.core.observing import Observation
+from fdbqueue.integrations.opentelemetry import trace
+from fdbqueue.integrations.prometheus import measure
 
 VALUE = "v" * 20
 PER_TURN = 20

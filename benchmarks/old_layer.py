@@ -16,9 +16,9 @@ from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.counters import NOT_COMMITTED
-from fdbqueue.database import engine_errors
-from fdbqueue.seam import Transaction
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.observing import NOT_COMMITTED
+from fdbqueue.core.seam import Transaction
 
 _PAIRED_TOGETHER = 100
 _BACK_OFF_FIRST_S, _BACK_OFF_MAX_S = 0.01, 1.0

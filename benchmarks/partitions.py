@@ -20,7 +20,7 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.counters import Counters
+from fdbqueue.core.observing import Counters
 
 TAKE_TIMEOUT_S = 300.0
 REST_S = 5.0

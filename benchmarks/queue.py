@@ -19,7 +19,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from benchmarks.clients import Client, Clients, Result
 from benchmarks.measure import Operation, Row, compare, rate, table
-from fdbqueue import limits
+from fdbqueue.core import limits
 
 OUT = Path(__file__).parent / "out"
 VALUE = "v" * 20

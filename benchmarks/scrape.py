@@ -17,7 +17,7 @@ from fdb.subspace_impl import Subspace
 from prometheus_client import CollectorRegistry, generate_latest
 
 import fdbqueue
-from fdbqueue.metrics import QueueCollector
+from fdbqueue.integrations.prometheus import QueueCollector
 
 KEYS = 10_000
 BATCH = 500

@@ -22,8 +22,8 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.counters import Counters
-from fdbqueue.diagnosis.cluster import see_status
+from fdbqueue.core.observing import Counters
+from fdbqueue.operate.diagnosis.cluster import see_status
 
 TAKE_TIMEOUT_S = 60.0
 SETTLE_S = 11.0
@@ -166,7 +166,7 @@ def spread(url: str, root: str, queues: list[fdbqueue.TaskQueue], *options: str)
     """Run `fdbqueue spread --apply` for each queue. Status 1 tells of partitions that share a team."""
     for queue in queues:
         words = ["spread", queue.name, "--apply", *options, "--url", url, "--root", root]
-        done = subprocess.run([sys.executable, "-m", "fdbqueue.cli", *words], check=False)
+        done = subprocess.run([sys.executable, "-m", "fdbqueue.operate.cli", *words], check=False)
         if done.returncode not in (0, 1):
             raise SystemExit(done.returncode)
 

@@ -9,7 +9,7 @@ from typing import Any
 from taskiq import AsyncBroker
 from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
 
-from fdbqueue.taskiq import FdbQueueBroker, FdbQueueResults
+from fdbqueue.integrations.taskiq import FdbQueueBroker, FdbQueueResults
 
 WORKERS = (("taskiq", "worker", "benchmarks.taskiq_tasks:broker", "--workers", "2"),)
 PATIENCE_S = 120.0

@@ -23,8 +23,8 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import client_knobs
-from fdbqueue.database import as_database, run
+from fdbqueue.core import client_knobs
+from fdbqueue.core.database import as_database, run
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 0.15
 LOST_S = 30.0

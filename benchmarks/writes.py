@@ -15,9 +15,9 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Queue, Session, TaskQueue
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions.own import own_session_of
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.sessions.session import own_session_of
 
 PAYLOAD = "x" * 98
 """100 bytes as JSON."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from fdbqueue.cli.commands import cli
+from fdbqueue.operate.cli.commands import cli
 
 PAGE = Path(__file__).parent / "cli.md"
 BEGIN = "<!-- From here on: python docs/cli_reference.py -->\n"
@@ -25,6 +25,7 @@ def page() -> str:
 
 
 def _sections() -> Iterator[str]:
+    cli.load()
     wide = {**cli.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     yield from _sections_of(cli, click.Context(cli, info_name="fdbqueue", **wide))
 

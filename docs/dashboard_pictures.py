@@ -20,11 +20,11 @@ from PIL import Image
 from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 import fdbqueue
-from fdbqueue.dashboard import create_app, serving
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.presence import Appearance, Presence
 from fdbqueue.fleet.status import Running, Tally
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.operate.dashboard import create_app, serving
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 PICTURES = Path(__file__).parent / "pictures"

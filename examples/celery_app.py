@@ -15,7 +15,7 @@ from typing import Any
 from celery import Celery, chord
 
 import fdbqueue
-import fdbqueue.celery
+import fdbqueue.integrations.celery
 from fdbqueue import Transaction
 
 BROKER = os.environ.get("BROKER", f"fdbqueue+embedded://{Path('celery-data').absolute()}")
@@ -29,13 +29,13 @@ app.conf.task_acks_late = True  # a task comes back if its worker dies
 def order(tr: Transaction, number: int, cents: int) -> None:
     """Store an order, and the task that writes its invoice: both are there, or neither."""
     tr[ORDERS.pack((number,))] = b"%d" % cents
-    with fdbqueue.celery.transaction(tr):
+    with fdbqueue.integrations.celery.transaction(tr):
         write_invoice.delay(number)
 
 
 @app.task
 def write_invoice(number: int) -> None:
-    _write_invoice(fdbqueue.celery.database(BROKER), number)
+    _write_invoice(fdbqueue.integrations.celery.database(BROKER), number)
 
 
 @fdbqueue.transactional
@@ -45,7 +45,7 @@ def _write_invoice(tr: Transaction, number: int) -> None:
 
 @app.task
 def cents_of(number: int) -> int:
-    return int(bytes(fdbqueue.celery.database(BROKER)[ORDERS.pack((number,))]))
+    return int(bytes(fdbqueue.integrations.celery.database(BROKER)[ORDERS.pack((number,))]))
 
 
 @app.task
@@ -54,7 +54,7 @@ def total(cents: list[int]) -> int:
 
 
 def main(count: int) -> None:
-    db = fdbqueue.celery.database(BROKER)
+    db = fdbqueue.integrations.celery.database(BROKER)
     for number in range(count):
         order(db, number, cents=100 + number)
     print(chord([cents_of.s(number) for number in range(count)], total.s())().get(timeout=60), "cents")

@@ -6,6 +6,7 @@
 A page is a task, and its host is the key of the task: a micro-queue hands out one task of a key at a time.
 """
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -98,4 +99,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

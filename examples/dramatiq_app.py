@@ -6,7 +6,7 @@ import dramatiq
 from dramatiq.results import Results
 
 import fdbqueue
-from fdbqueue.dramatiq import FdbQueueBroker, FdbQueueResults
+from fdbqueue.integrations.dramatiq import FdbQueueBroker, FdbQueueResults
 
 broker = FdbQueueBroker()  # the database of $FDBQUEUE_URL, or ./fdbqueue-data
 broker.add_middleware(Results(backend=FdbQueueResults(broker)))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from taskiq import AsyncTaskiqTask, TaskiqScheduler
 
 from fdbqueue import aio
-from fdbqueue.taskiq import FdbQueueBroker, FdbQueueResults, FdbQueueScheduleSource
+from fdbqueue.integrations.taskiq import FdbQueueBroker, FdbQueueResults, FdbQueueScheduleSource
 
 broker = FdbQueueBroker()  # the database of $FDBQUEUE_URL, or ./fdbqueue-data
 results = FdbQueueResults[str](broker, ttl_s=3_600)

@@ -1,175 +1,242 @@
-"""fdbqueue: a transactional queue layer on FoundationDB, and on one directory of a laptop."""
+"""fdbqueue: a transactional queue layer on FoundationDB, and on one directory of a laptop.
 
-from fdbqueue import errors
-from fdbqueue.aside import SetAside
-from fdbqueue.codec import Codec, register_codec
-from fdbqueue.database import Database
-from fdbqueue.dead.letters import DeadLetters
-from fdbqueue.dead.values import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
-from fdbqueue.diagnosis.check import Check, Diagnosis, Severity
-from fdbqueue.diagnosis.examining import diagnose
-from fdbqueue.elements.base import LockToken
-from fdbqueue.elements.null import NullQueue
-from fdbqueue.elements.queue import ElementQueue
-from fdbqueue.elements.queue_set import QueueSet
-from fdbqueue.elements.simple import SimpleElementQueue
-from fdbqueue.errors import *  # noqa: F403  # the names in errors.__all__
-from fdbqueue.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, WaitedFor, Why
-from fdbqueue.fair.grants import FairConsumer, FairProducer
-from fdbqueue.fair.queue import FairQueue
-from fdbqueue.fleet.backoff import Backoff
-from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.hooks import Event, Hooks
-from fdbqueue.fleet.outcomes import Bury, Done, Retry, Snooze, Unavailable
-from fdbqueue.fleet.presence import Presence, workers
-from fdbqueue.fleet.supervisor import Fleet, FleetStatus
-from fdbqueue.fleet.worker import Worker
-from fdbqueue.groups.group import Group, Members, group, list_groups
-from fdbqueue.groups.progress import GroupProgress
-from fdbqueue.holder import Holder, HolderProcess
-from fdbqueue.limiting.key_looks import LimitKey
-from fdbqueue.log_fields import LogFields
-from fdbqueue.open import open as open
-from fdbqueue.overview.figures import (
-    Figures,
-    GroupsFigures,
-    KeyFigures,
-    LimitFigures,
-    QueueFigures,
-    ScheduleFigures,
-    TaskFigures,
-)
-from fdbqueue.overview.overview import Overview
-from fdbqueue.page import Page
-from fdbqueue.parking.limit import Limit
-from fdbqueue.partitions.looks import Partition, PartitionState, Repartition
-from fdbqueue.persistent.proxy import Proxy
-from fdbqueue.persistent.queue import PersistentQueue
-from fdbqueue.reached import LimitHolder, ReachedLimit
-from fdbqueue.recipe.grants import QueueConsumer, QueueProducer
-from fdbqueue.recipe.queue import Queue
-from fdbqueue.runtime import RealRuntime, Runtime
-from fdbqueue.schedules.schedule import Schedule, fire_due, list_schedules
-from fdbqueue.schedules.values import ScheduleStatus
-from fdbqueue.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Transaction
-from fdbqueue.sessions.session import Session
-from fdbqueue.subspace import Subspace
-from fdbqueue.task import EndedTask, Failure, Renewed, Task, TaskState
-from fdbqueue.tasks.all_queues import list_queues, statistics
-from fdbqueue.tasks.grants import TaskConsumer, TaskProducer
-from fdbqueue.tasks.key_statistics import KeyStatistics
-from fdbqueue.tasks.kinds import register_kind
-from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.transactional import transactional
-from fdbqueue.unreadable import Unreadable
-from fdbqueue.verification import Finding, Flaw, Verification
-from fdbqueue.verifying.verify import verify
-from fdbqueue.version import __version__
+A name is imported when it is first used: a program loads what it works with.
+"""
 
-# Not `open`: `from fdbqueue import *` would hide the builtin.
-__all__ = [
-    "AnyDatabase",
-    "AnyTransaction",
-    "Backoff",
-    "Bury",
-    "Check",
-    "Codec",
-    "Database",
-    "DatabaseOrTransaction",
-    "DeadLetter",
-    "DeadLetters",
-    "Diagnosis",
-    "Done",
-    "ElementQueue",
-    "EndedTask",
-    "Event",
-    "Explanation",
-    "Failure",
-    "FailureClass",
-    "FairConsumer",
-    "FairProducer",
-    "FairQueue",
-    "Figures",
-    "Finding",
-    "Flaw",
-    "Fleet",
-    "FleetStatus",
-    "Group",
-    "GroupProgress",
-    "GroupsFigures",
-    "HeldKey",
-    "HeldTask",
-    "Holder",
-    "HolderProcess",
-    "Hooks",
-    "KeyFigures",
-    "KeyHolder",
-    "KeyStatistics",
-    "Limit",
-    "LimitFigures",
-    "LimitHolder",
-    "LimitKey",
-    "LockToken",
-    "LogFields",
-    "Members",
-    "NullQueue",
-    "Overview",
-    "Page",
-    "Partition",
-    "PartitionState",
-    "PersistentQueue",
-    "Presence",
-    "Proxy",
-    "Queue",
-    "QueueConsumer",
-    "QueueFigures",
-    "QueueProducer",
-    "QueueSet",
-    "ReachedLimit",
-    "RealRuntime",
-    "Reason",
-    "Redrive",
-    "RedriveState",
-    "RedriveStep",
-    "Renewed",
-    "Repartition",
-    "Retry",
-    "Runtime",
-    "Schedule",
-    "ScheduleFigures",
-    "ScheduleStatus",
-    "Session",
-    "SetAside",
-    "Severity",
-    "SimpleElementQueue",
-    "Snooze",
-    "Subspace",
-    "Task",
-    "TaskConsumer",
-    "TaskFigures",
-    "TaskPlace",
-    "TaskProducer",
-    "TaskQueue",
-    "TaskState",
-    "Transaction",
-    "Unavailable",
-    "Unreadable",
-    "Verification",
-    "WaitedFor",
-    "Why",
-    "Worker",
-    "__version__",
-    "diagnose",
-    "fire_due",
-    "group",
-    "list_groups",
-    "list_queues",
-    "list_schedules",
-    "register_codec",
-    "register_kind",
-    "statistics",
-    "transactional",
-    "verify",
-    "workers",
-]
-__all__ += errors.__all__
+from typing import TYPE_CHECKING
+
+from fdbqueue.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from fdbqueue.core import errors as errors
+    from fdbqueue.core.aside import SetAside
+    from fdbqueue.core.codec import Codec, register_codec
+    from fdbqueue.core.database import Database
+    from fdbqueue.core.errors import *  # noqa: F403  # the names in errors.__all__
+    from fdbqueue.core.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, WaitedFor, Why
+    from fdbqueue.core.logger import LogFields
+    from fdbqueue.core.open import open as open
+    from fdbqueue.core.page import Page
+    from fdbqueue.core.partitions.looks import Partition, PartitionState, Repartition
+    from fdbqueue.core.reached import LimitHolder, ReachedLimit
+    from fdbqueue.core.runtime import RealRuntime, Runtime
+    from fdbqueue.core.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Transaction
+    from fdbqueue.core.sessions.session import Session
+    from fdbqueue.core.subspace import Subspace
+    from fdbqueue.core.task import EndedTask, Failure, Holder, HolderProcess, Renewed, Task, TaskState
+    from fdbqueue.core.transactional import transactional
+    from fdbqueue.core.unreadable import Unreadable
+    from fdbqueue.core.version import __version__
+    from fdbqueue.fleet.backoff import Backoff
+    from fdbqueue.fleet.held import HeldTask
+    from fdbqueue.fleet.hooks import Event, Hooks
+    from fdbqueue.fleet.outcomes import Bury, Done, Retry, Snooze, Unavailable
+    from fdbqueue.fleet.presence import Presence, workers
+    from fdbqueue.fleet.supervisor import Fleet, FleetStatus
+    from fdbqueue.fleet.worker import Worker
+    from fdbqueue.operate.diagnosis.check import Check, Diagnosis, Severity
+    from fdbqueue.operate.diagnosis.examining import diagnose
+    from fdbqueue.operate.overview.figures import (
+        Figures,
+        GroupsFigures,
+        KeyFigures,
+        LimitFigures,
+        QueueFigures,
+        ScheduleFigures,
+        TaskFigures,
+    )
+    from fdbqueue.operate.overview.overview import Overview
+    from fdbqueue.operate.verify.values import Finding, Flaw, Verification
+    from fdbqueue.operate.verify.verify import verify
+    from fdbqueue.queues.elements.base import LockToken
+    from fdbqueue.queues.elements.null import NullQueue
+    from fdbqueue.queues.elements.queue import ElementQueue
+    from fdbqueue.queues.elements.queue_set import QueueSet
+    from fdbqueue.queues.elements.simple import SimpleElementQueue
+    from fdbqueue.queues.fair.grants import FairConsumer, FairProducer
+    from fdbqueue.queues.fair.queue import FairQueue, QueueBy
+    from fdbqueue.queues.persistent.proxy import Proxy
+    from fdbqueue.queues.persistent.queue import PersistentQueue
+    from fdbqueue.queues.recipe.grants import QueueConsumer, QueueProducer
+    from fdbqueue.queues.recipe.queue import Queue
+    from fdbqueue.tasks.all_queues import list_queues, statistics
+    from fdbqueue.tasks.dead.letters import DeadLetters
+    from fdbqueue.tasks.dead.values import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
+    from fdbqueue.tasks.grants import TaskConsumer, TaskProducer
+    from fdbqueue.tasks.groups.group import Group, Members, group, list_groups
+    from fdbqueue.tasks.groups.progress import GroupProgress
+    from fdbqueue.tasks.key_statistics import KeyStatistics
+    from fdbqueue.tasks.kinds import register_kind
+    from fdbqueue.tasks.limiting.key_looks import LimitKey
+    from fdbqueue.tasks.parking.limit import Limit
+    from fdbqueue.tasks.queue import TaskQueue
+    from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
+    from fdbqueue.tasks.schedules.values import ScheduleStatus
+
+    # Not `open`: `from fdbqueue import *` would hide the builtin.
+    __all__ = [
+        "AnyDatabase",
+        "AnyTransaction",
+        "Backoff",
+        "Bury",
+        "Check",
+        "Codec",
+        "Database",
+        "DatabaseOrTransaction",
+        "DeadLetter",
+        "DeadLetters",
+        "Diagnosis",
+        "Done",
+        "ElementQueue",
+        "EndedTask",
+        "Event",
+        "Explanation",
+        "Failure",
+        "FailureClass",
+        "FairConsumer",
+        "FairProducer",
+        "FairQueue",
+        "Figures",
+        "Finding",
+        "Flaw",
+        "Fleet",
+        "FleetStatus",
+        "Group",
+        "GroupProgress",
+        "GroupsFigures",
+        "HeldKey",
+        "HeldTask",
+        "Holder",
+        "HolderProcess",
+        "Hooks",
+        "KeyFigures",
+        "KeyHolder",
+        "KeyStatistics",
+        "Limit",
+        "LimitFigures",
+        "LimitHolder",
+        "LimitKey",
+        "LockToken",
+        "LogFields",
+        "Members",
+        "NullQueue",
+        "Overview",
+        "Page",
+        "Partition",
+        "PartitionState",
+        "PersistentQueue",
+        "Presence",
+        "Proxy",
+        "Queue",
+        "QueueBy",
+        "QueueConsumer",
+        "QueueFigures",
+        "QueueProducer",
+        "QueueSet",
+        "ReachedLimit",
+        "RealRuntime",
+        "Reason",
+        "Redrive",
+        "RedriveState",
+        "RedriveStep",
+        "Renewed",
+        "Repartition",
+        "Retry",
+        "Runtime",
+        "Schedule",
+        "ScheduleFigures",
+        "ScheduleStatus",
+        "Session",
+        "SetAside",
+        "Severity",
+        "SimpleElementQueue",
+        "Snooze",
+        "Subspace",
+        "Task",
+        "TaskConsumer",
+        "TaskFigures",
+        "TaskPlace",
+        "TaskProducer",
+        "TaskQueue",
+        "TaskState",
+        "Transaction",
+        "Unavailable",
+        "Unreadable",
+        "Verification",
+        "WaitedFor",
+        "Why",
+        "Worker",
+        "__version__",
+        "diagnose",
+        "fire_due",
+        "group",
+        "list_groups",
+        "list_queues",
+        "list_schedules",
+        "register_codec",
+        "register_kind",
+        "statistics",
+        "transactional",
+        "verify",
+        "workers",
+    ]
+
+_HOMES = {
+    "core.aside": "SetAside",
+    "core.codec": "Codec register_codec",
+    "core.database": "Database",
+    "core.explanation": "Explanation HeldKey KeyHolder Reason TaskPlace WaitedFor Why",
+    "core.logger": "LogFields",
+    "core.open": "open",
+    "core.page": "Page",
+    "core.partitions.looks": "Partition PartitionState Repartition",
+    "core.reached": "LimitHolder ReachedLimit",
+    "core.runtime": "RealRuntime Runtime",
+    "core.seam": "AnyDatabase AnyTransaction DatabaseOrTransaction Transaction",
+    "core.sessions.session": "Session",
+    "core.subspace": "Subspace",
+    "core.task": "EndedTask Failure Holder HolderProcess Renewed Task TaskState",
+    "core.transactional": "transactional",
+    "core.unreadable": "Unreadable",
+    "core.version": "__version__",
+    "fleet.backoff": "Backoff",
+    "fleet.held": "HeldTask",
+    "fleet.hooks": "Event Hooks",
+    "fleet.outcomes": "Bury Done Retry Snooze Unavailable",
+    "fleet.presence": "Presence workers",
+    "fleet.supervisor": "Fleet FleetStatus",
+    "fleet.worker": "Worker",
+    "operate.diagnosis.check": "Check Diagnosis Severity",
+    "operate.diagnosis.examining": "diagnose",
+    "operate.overview.figures": "Figures GroupsFigures KeyFigures LimitFigures "
+    "QueueFigures ScheduleFigures TaskFigures",
+    "operate.overview.overview": "Overview",
+    "operate.verify.values": "Finding Flaw Verification",
+    "operate.verify.verify": "verify",
+    "queues.elements.base": "LockToken",
+    "queues.elements.null": "NullQueue",
+    "queues.elements.queue": "ElementQueue",
+    "queues.elements.queue_set": "QueueSet",
+    "queues.elements.simple": "SimpleElementQueue",
+    "queues.fair.grants": "FairConsumer FairProducer",
+    "queues.fair.queue": "FairQueue QueueBy",
+    "queues.persistent.proxy": "Proxy",
+    "queues.persistent.queue": "PersistentQueue",
+    "queues.recipe.grants": "QueueConsumer QueueProducer",
+    "queues.recipe.queue": "Queue",
+    "tasks.all_queues": "list_queues statistics",
+    "tasks.dead.letters": "DeadLetters",
+    "tasks.dead.values": "DeadLetter FailureClass Redrive RedriveState RedriveStep",
+    "tasks.grants": "TaskConsumer TaskProducer",
+    "tasks.groups.group": "Group Members group list_groups",
+    "tasks.groups.progress": "GroupProgress",
+    "tasks.key_statistics": "KeyStatistics",
+    "tasks.kinds": "register_kind",
+    "tasks.limiting.key_looks": "LimitKey",
+    "tasks.parking.limit": "Limit",
+    "tasks.queue": "TaskQueue",
+    "tasks.schedules.schedule": "Schedule fire_due list_schedules",
+    "tasks.schedules.values": "ScheduleStatus",
+}
+if not TYPE_CHECKING:  # a checker would let any name pass
+    __getattr__, __dir__ = lazily(__name__, _HOMES, all_of="core.errors")

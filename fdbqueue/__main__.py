@@ -1,4 +1,4 @@
-from fdbqueue.cli import main
+from fdbqueue.operate.cli import main
 
 if __name__ == "__main__":
     main()

@@ -26,10 +26,10 @@ from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 import fdbqueue
-from fdbqueue import client_knobs
-from fdbqueue.counters import Counters
-from fdbqueue.database import require_answer
-from fdbqueue.open import url_from_environment
+from fdbqueue.core import client_knobs
+from fdbqueue.core.database import require_answer
+from fdbqueue.core.observing import Counters
+from fdbqueue.core.open import url_from_environment
 from loadtest import termination
 from loadtest.ledger import Verdict
 from loadtest.options import plots_of

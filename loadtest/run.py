@@ -10,7 +10,8 @@ from fdb.subspace_impl import Subspace
 from locust.env import Environment
 
 import fdbqueue
-from fdbqueue import Queue, Task, TaskQueue, limits
+from fdbqueue import Queue, Task, TaskQueue
+from fdbqueue.core import limits
 from loadtest.ledger import Book, ItemId, Ledger, Verdict, judge
 from loadtest.threads import Threads
 

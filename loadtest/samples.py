@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from locust.env import Environment
 
-from fdbqueue.counters import Counters
+from fdbqueue.core.observing import Counters
 
 _RATE_OVER = 3
 

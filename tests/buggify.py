@@ -78,7 +78,7 @@ def count_errors() -> None:
 
 def _ask_until_answered() -> None:
     """Have `require_answer` ask again until its time is over: an injected 1031 would end the program."""
-    module = importlib.import_module("fdbqueue.database")
+    module = importlib.import_module("fdbqueue.core.database")
     ask = module.require_answer
 
     def require_answer(database: Any, url: str, timeout_s: float) -> None:

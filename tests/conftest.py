@@ -49,9 +49,10 @@ def pytest_configure() -> None:
         buggify.begin(BUGGIFY)
     # A database of the program must not be opened by a test that names none.
     os.environ.pop("FDBQUEUE_URL", None)
-    # A shell starts its background commands with SIGINT ignored, and so would our children be: those
-    # that test an interrupt need the default.
+    # A shell starts its background commands with SIGINT ignored, nohup with SIGHUP, and so would our children
+    # be: those that test a signal need the default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -160,7 +161,7 @@ def k(space: Subspace) -> Keys:
 def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiting call does not look by itself for minutes: only a signal or the time of an event wakes it."""
     for pause in ("LOOK_EVERY_S", "REQUEST_RENEW_S"):
-        monkeypatch.setattr(fdbqueue.limits, pause, 100 * PATIENCE_S)
+        monkeypatch.setattr(fdbqueue.core.limits, pause, 100 * PATIENCE_S)
 
 
 @pytest.fixture

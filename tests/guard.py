@@ -17,9 +17,9 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.database import run
-from fdbqueue.errors import ClientLibraryMissing
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import ClientLibraryMissing
+from fdbqueue.core.root_keys import DEFAULT_ROOT
 from tests import buggify
 
 TEST_ROOT = Subspace(("fdbqueue-test",))

@@ -1,18 +1,20 @@
 """Common parts of the tests of both engines: short keys, error codes, results of commits, a manual clock."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.core.runtime import RealRuntime
 
 TOO_OLD = 1007
 FUTURE_VERSION = 1009
@@ -23,6 +25,7 @@ TIMED_OUT = 1031
 TOO_MANY_WATCHES = 1032
 WATCHES_DISABLED = 1034
 UNREADABLE = 1036
+CLUSTER_VERSION_CHANGED = 1039
 OPERATION_CANCELLED = 1101
 INVALID_OPERATION = 2000
 KEY_OUTSIDE_LEGAL_RANGE = 2004
@@ -40,6 +43,16 @@ EXACT_MODE_WITHOUT_LIMITS = 2210
 
 # How long a test waits for what should come at once, before it says that it never came.
 PATIENCE_S = 20.0
+
+
+def replace_method(patch: pytest.MonkeyPatch, one: Any, name: str, new: Callable[..., Any]) -> None:
+    """Have `new` in place of a method of one object, whose class has slots."""
+    usual = getattr(type(one), name)
+
+    def method(self: Any, *given: Any, **named: Any) -> Any:
+        return new(*given, **named) if self is one else usual(self, *given, **named)
+
+    patch.setattr(type(one), name, method)
 
 
 class Keys:
@@ -102,6 +115,19 @@ def wait_until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) ->
     while not condition():
         assert time.monotonic() < until, "it never happened"
         time.sleep(0.01)
+
+
+def in_child(body: Callable[[], bool]) -> bool:
+    """The result of `body` in a forked child. A child that hangs is killed by its alarm."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            os._exit(0 if body() else 1)
+        except BaseException:  # it must not go on as a second pytest
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def run_program(directory: Path, text: str, timeout_s: float = 60) -> str:

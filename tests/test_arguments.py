@@ -12,8 +12,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import limits
-from fdbqueue.errors import (
+from fdbqueue.core import limits
+from fdbqueue.core.errors import (
     FdbQueueError,
     InvalidArgument,
     NotADatabase,
@@ -22,9 +22,9 @@ from fdbqueue.errors import (
     UnknownUrl,
     WrongType,
 )
+from fdbqueue.core.registry.registry import Registry
 from fdbqueue.fleet.orders import Orders
 from fdbqueue.fleet.process import Process
-from fdbqueue.registry.registry import Registry
 
 SURROGATE = "\ud800"
 ROOT = Subspace(("arguments",))
@@ -49,10 +49,11 @@ def nested(depth: int) -> Any:
 
 def test_a_star_import_hides_no_builtin() -> None:
     assert not set(fdbqueue.__all__) & set(dir(builtins))
+    assert callable(fdbqueue.open)
     public = {
         name for name, value in vars(fdbqueue).items() if not (name[0] == "_" or inspect.ismodule(value))
     }
-    assert public - set(fdbqueue.__all__) == {"open"}
+    assert public - {*fdbqueue.__all__, "TYPE_CHECKING", "lazily"} == {"open"}
 
 
 ROOTED: dict[str, Callable[[Any, Any], Any]] = {
@@ -194,6 +195,65 @@ def test_a_batch_is_read_to_its_bound_and_no_further(memory: fdbqueue.Database, 
     assert len(read) == limits.BATCH_ITEMS_MAX + 1
     with pytest.raises(WrongType, match="must be several values"):
         getattr(queue, method)(memory, 7)
+
+
+def test_a_refused_batch_tells_its_items_and_its_bytes(memory: fdbqueue.Database) -> None:
+    queue = fdbqueue.TaskQueue.create(memory, "q")
+    for call in (queue.put_many, fdbqueue.Queue(ROOT).enqueue_many):
+        with pytest.raises(TooMuchForOneTransaction, match=r"^1,001 items or more: .*at most 1,000 items\)"):
+            call(memory, ["x"] * 1_001)
+        with pytest.raises(
+            TooMuchForOneTransaction, match=r"^2 items of 1,200,004 bytes: .*1,000,000 bytes\)"
+        ):
+            call(memory, ["x" * 600_000] * 2)
+    with pytest.raises(TooMuchForOneTransaction, match=r"^1,500 items or more"):
+        queue.take_many(memory, 1_500)
+
+
+ONE_VALUE = ("abc", b"abc", bytearray(b"abc"), memoryview(b"abc"), {"a": 1})
+BATCHES: dict[str, Callable[[Any, Any], Any]] = {
+    "Queue.enqueue_many": lambda db, one: fdbqueue.Queue(ROOT).enqueue_many(db, one),
+    "Queue.give_back": lambda db, one: fdbqueue.Queue(ROOT).give_back(db, one),
+    "Queue.remove_aside": lambda db, one: fdbqueue.Queue(ROOT).remove_aside(db, one),
+    "TaskQueue.put_many": lambda db, one: fdbqueue.TaskQueue.open(db, "q").put_many(db, one),
+    "TaskQueue.renew": lambda db, one: fdbqueue.TaskQueue.open(db, "q").renew(db, one),
+    "TaskQueue.create": lambda db, one: fdbqueue.TaskQueue.create(db, "new", limits=one),
+    "Group.put_many": lambda db, one: fdbqueue.Group.create(db).put_many(
+        db, fdbqueue.TaskQueue.open(db, "q"), one
+    ),
+}
+
+
+@pytest.mark.parametrize("call", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("one", ONE_VALUE, ids=lambda one: type(one).__name__)
+def test_one_value_is_no_batch(memory: fdbqueue.Database, call: Callable[..., Any], one: Any) -> None:
+    """Its letters, numbers or keys would be put one by one."""
+    queue = fdbqueue.TaskQueue.create(memory, "q")
+    with pytest.raises(WrongType, match="must be several values"):
+        call(memory, one)
+    assert (queue.tasks(memory, "r", 1), fdbqueue.Queue(ROOT).size(memory)) == ([], 0)
+    assert len(fdbqueue.list_queues(memory)) == 1
+
+
+KEYED: dict[str, Callable[[Any, Any], Any]] = {
+    "key": lambda db, key: fdbqueue.TaskQueue.open(db, "q").put(db, 1, key=key),
+    "unique": lambda db, key: fdbqueue.TaskQueue.open(db, "q").put(db, 1, unique=key),
+    "FairQueue.put": lambda db, key: fdbqueue.FairQueue(ROOT, key=lambda _: key).put(db, 1),
+    "Schedule.create": lambda db, key: fdbqueue.Schedule.create(db, "s", every=60, queue="q", unique=key),
+    "TaskQueue.ended_tasks_of": lambda db, key: fdbqueue.TaskQueue.open(db, "q").ended_tasks_of(db, key, 1),
+    "Limit.open_key": lambda db, key: fdbqueue.Limit.open_key(db, "slots", key),
+}
+
+
+@pytest.mark.parametrize("call", KEYED.values(), ids=KEYED)
+@pytest.mark.parametrize("key", [[1], [], ((1, [2]),)], ids=repr)
+def test_a_key_has_no_list(memory: fdbqueue.Database, call: Callable[..., Any], key: Any) -> None:
+    """Its key would be that of the tuple."""
+    queue = fdbqueue.TaskQueue.create(memory, "q", "utube")
+    fdbqueue.Limit.set(memory, "slots", slots=1, per_key=True)
+    with pytest.raises(InvalidArgument, match="must be a tuple in place of each list"):
+        call(memory, key)
+    assert queue.tasks(memory, "r", 1) == []
 
 
 @pytest.mark.parametrize("key", [1 << 3_000, nested(900), nested(limits.TASK_KEY_DEPTH_MAX + 1), SURROGATE])

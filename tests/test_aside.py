@@ -7,10 +7,11 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, limits
-from fdbqueue.database import run
-from fdbqueue.errors import InvalidArgument
-from fdbqueue.seam import Transaction
+from fdbqueue import Database, Queue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.seam import Transaction
 from tests.queue_support import faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, ManualClock, begin, commit_code
 

@@ -1,4 +1,4 @@
-"""Bindings and client libraries of different releases meet in `fdbqueue.binding`.
+"""Bindings and client libraries of different releases meet in `fdbqueue.core.binding`.
 
 Here is one library at most, so the others are stand-ins: they answer as the source of their release does.
 """
@@ -10,9 +10,10 @@ import types
 import pytest
 
 import fdbqueue
-from fdbqueue import binding, embedded, limits
-from fdbqueue.database import is_away, require_answer
-from fdbqueue.errors import ClientLibraryMissing, ClientLibraryTooOld, ClusterMismatch, DatabaseNotFound
+from fdbqueue import embedded
+from fdbqueue.core import binding, limits
+from fdbqueue.core.database import is_away, require_answer
+from fdbqueue.core.errors import ClientLibraryMissing, ClientLibraryTooOld, ClusterMismatch, DatabaseNotFound
 from tests.support import TIMED_OUT, ManualClock
 
 NOT_SUPPORTED = 2203
@@ -285,18 +286,6 @@ def test_another_error_of_an_option_is_raised():
 def test_a_throttled_or_locked_cluster_is_away_not_broken(code):
     """A worker tries again later."""
     assert is_away(embedded.FDBError(code))
-
-
-@pytest.mark.parametrize(
-    ("code", "retryable", "words"),
-    [(1235, True, "hot shard"), (1242, True, "range lock"), (1251, False, "estimated queue wait")],
-)
-def test_newer_codes_mean_what_they_mean_since_7_4(code, retryable, words):
-    """1251, of 8.0, ends a transaction that asked for it by an option."""
-    error = embedded.FDBError(code)
-    assert embedded.predicates.is_retryable(error) == retryable
-    assert embedded.predicates.is_retryable_not_committed(error) == retryable
-    assert words in str(error)
 
 
 def test_the_binding_7_1_knows_710_without_a_name_for_it():

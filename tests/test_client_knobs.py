@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fdbqueue import client_knobs
-from fdbqueue.fdberror import FDBError
+from fdbqueue.core import client_knobs
+from fdbqueue.core.fdberror import FDBError
 
 VARIABLE = "FDB_NETWORK_OPTION_KNOB"
 KNOB = "future_version_retry_delay=0.001"
@@ -72,8 +72,8 @@ def test_an_unknown_error_of_the_client_library_is_raised() -> None:
         knobs_of(Binding(refusal=2006))
 
 
-@pytest.mark.parametrize("module", ["fdbqueue.cli", "loadtest.hooks"])
+@pytest.mark.parametrize("module", ["fdbqueue.operate.cli", "loadtest.hooks"])
 def test_importing_a_program_asks_for_no_knob(module: str) -> None:
-    program = f"import {module}; from fdbqueue import client_knobs; print(client_knobs._asked)"
+    program = f"import {module}; from fdbqueue.core import client_knobs; print(client_knobs._asked)"
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert printed.stdout == "False\n"

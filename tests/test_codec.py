@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.codec import MsgspecCodec, RegisteredCodec, codec_named
-from fdbqueue.errors import PayloadUnreadable, UnknownCodec
+from fdbqueue.core.codec import MsgspecCodec, RegisteredCodec, codec_named
+from fdbqueue.core.errors import PayloadUnreadable, UnknownCodec
 
 WANTED = {"typed": int, "json": None}
 JSON_VALUES = st.recursive(

@@ -9,11 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from fdbqueue import limits
-from fdbqueue.calls.combine import Call, CallState, Combiner
-from fdbqueue.errors import WaitStopped
-from fdbqueue.runtime import RealRuntime
-from fdbqueue.waiters import Waiter, Waiters
+from fdbqueue.core import limits
+from fdbqueue.core.calls.combine import Call, CallState, Combiner
+from fdbqueue.core.errors import WaitStopped
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.waiters import Waiter, Waiters
 from tests.support import PATIENCE_S, ManualClock, wait_until
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import limits
-from fdbqueue.calls.combine import Call, CallState, Combiner
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.core import limits
+from fdbqueue.core.calls.combine import Call, CallState, Combiner
+from fdbqueue.core.runtime import RealRuntime
 from tests.support import PATIENCE_S, ManualClock
 from tests.test_combine import Together, echo, interrupted_after, wait_for_pending
 

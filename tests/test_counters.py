@@ -3,7 +3,7 @@
 import threading
 
 import fdbqueue
-from fdbqueue.counters import Counters
+from fdbqueue.core.observing import Counters
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S
 
 

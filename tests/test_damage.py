@@ -25,11 +25,11 @@ from fdbqueue import (
     TaskQueue,
     Worker,
 )
-from fdbqueue.errors import FdbQueueError
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.sessions.keeper import keeper_of
-from fdbqueue.task import TaskState
+from fdbqueue.core.errors import FdbQueueError
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.core.task import TaskState
 from tests.conftest import SLOW
 
 LARGE = "x" * 1_000
@@ -251,7 +251,7 @@ def outcome(call: Callable[[], object]) -> BaseException | None:
     def act() -> None:
         try:
             call()
-        except (FdbQueueError, fdbqueue.persistent.proxy.Empty):
+        except (FdbQueueError, fdbqueue.queues.persistent.proxy.Empty):
             pass
         except BaseException as error:  # whatever it is, it is the finding
             raised.append(error)

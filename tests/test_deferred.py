@@ -25,8 +25,8 @@ from fdbqueue import (
     TaskState,
     Worker,
 )
-from fdbqueue.deferred import checked_function, require_finished
-from fdbqueue.errors import DeferredBody, DeferredResult, InvalidArgument
+from fdbqueue.core.deferred import checked_function, require_finished
+from fdbqueue.core.errors import DeferredBody, DeferredResult, InvalidArgument
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.tasks.kinds import register_kind
 from fdbqueue.testing import Simulation

@@ -15,17 +15,17 @@ from fdb.subspace_impl import Subspace
 from rich.console import Console
 
 import fdbqueue
-from fdbqueue.cli import exits
-from fdbqueue.cli.commands import cli
-from fdbqueue.database import run
-from fdbqueue.demo import show
-from fdbqueue.demo.faults import FaultInjector
-from fdbqueue.demo.files import Part, count, parts_of, source_files
-from fdbqueue.demo.ledger import Ledger
-from fdbqueue.task import Failure
+from fdbqueue.core.database import run
+from fdbqueue.core.task import Failure
+from fdbqueue.operate.cli import exits
+from fdbqueue.operate.cli.commands import cli
+from fdbqueue.operate.demo import show
+from fdbqueue.operate.demo.faults import FaultInjector
+from fdbqueue.operate.demo.files import Part, count, parts_of, source_files
+from fdbqueue.operate.demo.ledger import Ledger
 from tests.support import PATIENCE_S, wait_until
 
-PROGRAM = [sys.executable, "-m", "fdbqueue.cli", "demo"]
+PROGRAM = [sys.executable, "-m", "fdbqueue.operate.cli", "demo"]
 
 
 @pytest.fixture
@@ -58,6 +58,8 @@ def test_every_part_is_counted_once_in_spite_of_kills_and_stalls(
     done = subprocess.run([*PROGRAM, "--tasks", str(tasks)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "NO " not in done.stdout
+    first, *_ = done.stdout.splitlines()
+    assert f"4 processes count the lines of {tasks:,} parts" in first
     assert f"each of {tasks:,} parts of {len(source_files()):,} files was counted exactly once" in done.stdout
     numbers = dict(re.findall(r"^(\w.*?)  +([\d,.]+)$", done.stdout, re.MULTILINE))
     assert numbers["acked"] == f"{tasks:,}"
@@ -68,6 +70,16 @@ def test_every_part_is_counted_once_in_spite_of_kills_and_stalls(
     assert "Traceback" not in done.stdout, "an error on the screen looks like a failure"
     assert last == "The demo has succeeded."
     assert list(temporary.iterdir()) == []
+
+
+def test_without_a_terminal_the_demo_tells_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, out = [0.0], io.StringIO()
+    monkeypatch.setattr(show, "monotonic", lambda: seconds[0])
+    with show._progress(Console(file=out)) as tell:
+        for second in range(17):
+            seconds[0] = second
+            tell(f"second {second}")
+    assert out.getvalue().splitlines() == ["second 5", "second 10", "second 15"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdbqueue import limits
-from fdbqueue.codec import codec_named
-from fdbqueue.depth import _scanned_depth, is_deep
-from fdbqueue.errors import PayloadUnreadable, PayloadUnsupported
+from fdbqueue.core import limits
+from fdbqueue.core.codec import codec_named
+from fdbqueue.core.errors import PayloadUnreadable, PayloadUnsupported
+from fdbqueue.core.misfit import _scanned_depth, is_deep
 
 T = TypeVar("T")
 

@@ -2,9 +2,12 @@
 
 import inspect
 import re
+import subprocess
+import sys
 
 import fdbqueue
-from fdbqueue import FdbQueueError, errors
+from fdbqueue import FdbQueueError
+from fdbqueue.core import errors
 from tests.page import page
 
 PUBLIC = {
@@ -40,3 +43,16 @@ def test_each_error_has_one_row_with_its_other_classes() -> None:
 
 def test_each_row_says_when_the_error_is_raised() -> None:
     assert [name for name, _, when in ROWS if not when.strip()] == []
+
+
+def test_the_page_names_the_errors_that_do_not_heal() -> None:
+    [told] = re.findall(r"^`error.heals` is false.*?\n\n", page("docs/errors.md"), re.MULTILINE | re.DOTALL)
+    lasting = {name for name, error in PUBLIC.items() if not error.heals}
+    assert set(re.findall(r"`([A-Z]\w+)`", told)) == lasting
+
+
+def test_without_docstrings_an_error_names_class_and_data() -> None:
+    """`python -OO` leaves them out, and with them the texts."""
+    program = "import fdbqueue\ntry:\n    fdbqueue.open('odd')\nexcept ValueError as error:\n    print(error)"
+    done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "UnknownUrl(url='odd')\n"

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from fdbqueue.runtime import RealEvent
+from fdbqueue.core.runtime import RealEvent
 from tests.interrupting import At, interrupted
 from tests.support import PATIENCE_S
 

@@ -14,7 +14,7 @@ class Lacking:
             raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Lacking())
-import fdbqueue.{part}
+from fdbqueue.{part} import *
 """
 
 
@@ -30,13 +30,13 @@ def last_line_without(module: str, part: str) -> str:
     [
         ("aio", "greenlet", "aio"),
         ("testing", "greenlet", "testing"),
-        ("taskiq", "taskiq", "taskiq"),
-        ("taskiq", "greenlet", "taskiq"),
-        ("metrics", "prometheus_client", "metrics"),
-        ("tracing", "opentelemetry", "otel"),
-        ("dashboard", "starlette", "dashboard"),
-        ("dashboard", "anyio", "dashboard"),
-        ("dashboard", "jinja2", "dashboard"),
+        ("integrations.taskiq", "taskiq", "taskiq"),
+        ("integrations.taskiq", "greenlet", "taskiq"),
+        ("integrations.prometheus", "prometheus_client", "metrics"),
+        ("integrations.opentelemetry", "opentelemetry", "otel"),
+        ("operate.dashboard", "starlette", "dashboard"),
+        ("operate.dashboard", "anyio", "dashboard"),
+        ("operate.dashboard", "jinja2", "dashboard"),
     ],
 )
 def test_an_import_without_its_extra_names_the_extra(part: str, module: str, extra: str) -> None:

@@ -3,7 +3,7 @@
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, FairQueue
-from fdbqueue.database import run
+from fdbqueue.core.database import run
 from tests.support import NOT_COMMITTED, begin, commit_code
 
 

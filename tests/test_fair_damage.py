@@ -7,10 +7,10 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, FairQueue
-from fdbqueue.database import run
-from fdbqueue.errors import PayloadMismatch
-from fdbqueue.line.source import Delivery
-from fdbqueue.records.keys import TaskKeys
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import PayloadMismatch
+from fdbqueue.core.line.source import Delivery
+from fdbqueue.tasks.records.keys import PAYLOAD, TaskKeys
 
 LARGE = "x" * 200_000
 
@@ -26,7 +26,7 @@ def fair_of(space: Subspace, **options: Any) -> FairQueue:
 def pieces(db: Database, space: Subspace) -> list[Any]:
     """Of the payloads that lie beside their records."""
     keys = TaskKeys(space[1])
-    return list(db.get_range(keys._payload, keys.ready.start))
+    return list(db.get_range(PAYLOAD.start(keys.prefix), keys.ready.start))
 
 
 def damage(db: Database, space: Subspace, payload: bytes) -> None:

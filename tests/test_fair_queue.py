@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import Database, FairQueue, limits
-from fdbqueue.database import run
-from fdbqueue.errors import FairQueueFull, InvalidArgument, PayloadMismatch
+from fdbqueue import Database, FairQueue, QueueBy
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import FairQueueFull, InvalidArgument, PayloadMismatch
+from fdbqueue.tasks.records.keys import PAYLOAD
 from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S
 from tests.tasks.fair_model import Overflow, Rounds
@@ -38,6 +40,23 @@ def test_the_monitoring_view_of_the_reference(db: Database, space: Subspace) -> 
     assert q.snapshot(db) == ([], [("one", [{"i": "one", "x": 2}])])
     q.get(db)
     assert (q.snapshot(db), q.size(db)) == (([], []), 0)
+
+
+def test_a_queue_is_called_as_queue_by_is(db: Database, space: Subspace) -> None:
+    """The third example of the reference, and an overflow."""
+    q = QueueBy(db, FairQueue(space, key=lambda item: item and item[0], capacity=4))
+    assert len(q("a1")("b1")("a2")) == 3
+    assert q() == "a1"
+    q("a3")
+    q("a4")
+    with pytest.raises(FairQueueFull, match="overflow") as refused:
+        q("a5")
+    assert (refused.value.item, refused.value.current_size) == ("a5", 4)
+    assert q() == "b1"
+    q("b2")
+    assert [q() for _ in range(len(q))] == ["a2", "b2", "a3", "a4"]
+    assert (q(), len(q), len(q(None))) == (None, 0, 1)
+    assert (q(), len(q)) == (None, 0)
 
 
 def test_none_is_a_key_and_an_item(db: Database, space: Subspace) -> None:
@@ -348,7 +367,7 @@ def test_an_item_beside_a_damaged_one_keeps_its_cost(db: Database, space: Subspa
     q.put(db, "a" * limits.PAYLOAD_PIECE_BYTES_MAX)
     q.put(db, "b1", cost=9)
     keys = q._items.keys
-    for row in db.get_range(keys._payload, keys.taken.start):
+    for row in db.get_range(PAYLOAD.start(keys.prefix), keys.taken.start):
         db[row.key] = b"{"
     assert run(db, lambda tr: q._items.taker.take(tr, 2, b"", 0).values) == [("b1", 9)]
 

@@ -79,7 +79,7 @@ def test_a_program_of_a_test_has_another_default_root():
         [
             sys.executable,
             "-c",
-            "from fdbqueue.root_keys import DEFAULT_ROOT; print(DEFAULT_ROOT.key().hex())",
+            "from fdbqueue.core.root_keys import DEFAULT_ROOT; print(DEFAULT_ROOT.key().hex())",
         ],
         env=os.environ | {"FDBQUEUE_TEST_RUN": "aa" * 8, "PYTHONPATH": path},
         capture_output=True,

@@ -13,19 +13,25 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue, TaskQueue
-from fdbqueue.calls.once import run_once
-from fdbqueue.database import run
-from fdbqueue.errors import DatabaseClosed, WaitStopped
-from fdbqueue.line.decision import Look, Reason
-from fdbqueue.line.keys import LineKeys
-from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.records.keys import TaskKeys
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.runtime import Event
+from fdbqueue.core.calls.once import run_once
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import DatabaseClosed, WaitStopped
+from fdbqueue.core.line.decision import Look, Reason
+from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.runtime import Event
+from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.tasks.records.keys import TaskKeys
 from tests.queue_support import Quiet, registered
-from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
+from tests.support import (
+    CLUSTER_VERSION_CHANGED,
+    COMMIT_UNKNOWN,
+    NOT_COMMITTED,
+    PATIENCE_S,
+    commit_code,
+    wait_until,
+)
 
-CLUSTER_VERSION_CHANGED = 1039
 REGISTERS, TAKES, WRITES = "set_versionstamped_key", "clear", "set"
 
 

@@ -1,13 +1,24 @@
 """The decision of a request in a waiting line, as a table: the line seen, a reason, the next step."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
-from fdbqueue.line.decision import Decision, Look, Otherwise, Reason, Seen, Sleep, Step, Take, Tidied, decide
-from fdbqueue.line.keys import Ticket
-from fdbqueue.line.shares import Offer
+from fdbqueue.core.line.decision import (
+    Decision,
+    Look,
+    Offer,
+    Otherwise,
+    Reason,
+    Seen,
+    Sleep,
+    Step,
+    Take,
+    Tidied,
+    decide,
+)
+from fdbqueue.core.line.keys import Ticket
 
 NOW_US = 1_000_000
 AHEAD, MINE, BEHIND, DEAD = (Ticket(b"stamp", name, 1) for name in (b"ahead", b"mine", b"behind", b"dead"))

@@ -10,11 +10,11 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, ElementQueue, PersistentQueue, Queue, Session, SimpleElementQueue, TaskQueue
-from fdbqueue.errors import DefinitionUnreadable, FdbQueueError
-from fdbqueue.registry.definition import UNREADABLE
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.sessions.ending import end_session
+from fdbqueue.core.errors import DefinitionUnreadable, FdbQueueError
+from fdbqueue.core.registry.definition import UNREADABLE
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.sessions.ending import end_session
 from fdbqueue.tasks.kinds import Settings
 
 

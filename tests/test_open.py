@@ -13,8 +13,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import embedded
-from fdbqueue.errors import (
+from fdbqueue import Queue, embedded
+from fdbqueue.core.errors import (
     ClusterForked,
     DatabaseClosed,
     DatabaseNotFound,
@@ -23,10 +23,10 @@ from fdbqueue.errors import (
     UnknownUrl,
     WaitStopped,
 )
-from fdbqueue.limits import CLOSE_TIMEOUT_S, TRANSACTION_AGE_MAX_S
-from fdbqueue.logger import logger
-from fdbqueue.runtime import RealEvent
-from tests.support import PATIENCE_S, TOO_OLD, ManualClock, begin, error_code
+from fdbqueue.core.limits import CLOSE_TIMEOUT_S, TRANSACTION_AGE_MAX_S
+from fdbqueue.core.logger import logger
+from fdbqueue.core.runtime import RealEvent
+from tests.support import PATIENCE_S, TOO_OLD, ManualClock, begin, error_code, in_child
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def cluster(monkeypatch):
     fake.impl = types.ModuleType("fdb.impl")
     fake.impl.FDBError = embedded.FDBError
     fake.impl._capi = types.SimpleNamespace(fdb_get_max_api_version=lambda: 730)
-    monkeypatch.setattr("fdbqueue.binding.fdb", fake)
+    monkeypatch.setattr("fdbqueue.core.binding.fdb", fake)
     monkeypatch.setitem(sys.modules, "fdb.impl", fake.impl)
     return fake
 
@@ -107,10 +107,35 @@ def test_a_cluster_is_opened_by_its_file_or_by_default(cluster, url, cluster_fil
 def test_a_child_of_a_process_with_a_cluster_opens_none(cluster, monkeypatch):
     """The client library does not survive a fork: each call would wait for ever."""
     fdbqueue.open("fdb:/parent").close()
-    monkeypatch.setattr(sys.modules["fdbqueue.open"], "_library_process", -1)
+    monkeypatch.setattr(sys.modules["fdbqueue.core.open"], "_library_process", -1)
     with pytest.raises(ClusterForked, match="fdb:/child"):
         fdbqueue.open("fdb:/child")
     assert cluster.opened == ["/parent"]
+
+
+def test_a_forked_child_is_refused_the_cluster_of_its_parent(cluster):
+    """Each use raises the error; to close the database is no use."""
+    cluster.impl.Database = embedded.database.Database
+    db = fdbqueue.open("fdb:/parent")
+    raw, queue = db.engine, Queue.named(db, "q")
+    uses = (
+        lambda: db[b"a"],
+        lambda: db.set(b"a", b"1"),
+        db.create_transaction,
+        lambda: queue.enqueue(db, 1),
+        lambda: queue.enqueue(raw, 1),
+    )
+
+    def are_refused():
+        for use in uses:
+            with pytest.raises(ClusterForked):
+                use()
+        db.close()
+        return True
+
+    assert in_child(are_refused)
+    queue.enqueue(db, 1)
+    db.close()
 
 
 def test_the_api_version_is_chosen_unless_it_was(cluster):
@@ -346,9 +371,9 @@ def test_a_raw_database_has_one_companion():
     """The binding's own database, never wrapped by us, keeps its services for as long as it lives."""
     raw = embedded.database.open_private()
     try:
-        companion = fdbqueue.database.as_database(raw)
-        assert fdbqueue.database.as_database(raw) is companion
-        assert companion.service("key", Recorder) is fdbqueue.database.as_database(raw).service(
+        companion = fdbqueue.core.database.as_database(raw)
+        assert fdbqueue.core.database.as_database(raw) is companion
+        assert companion.service("key", Recorder) is fdbqueue.core.database.as_database(raw).service(
             "key", Recorder
         )
     finally:
@@ -364,7 +389,7 @@ def test_a_raw_database_outlives_its_companion():
         assert queue.dequeue(raw) == "a"
         with pytest.raises(DatabaseClosed):
             queue.size(first)
-        fdbqueue.database.as_database(raw).close()
+        fdbqueue.core.database.as_database(raw).close()
     finally:
         raw.close()
 
@@ -372,7 +397,7 @@ def test_a_raw_database_outlives_its_companion():
 def test_the_error_names_an_object_that_is_no_database(tmp_path: Path):
     """The error names the wrong object."""
     with pytest.raises(NotADatabase, match="PosixPath") as refused:
-        fdbqueue.database.as_database(tmp_path)
+        fdbqueue.core.database.as_database(tmp_path)
     assert isinstance(refused.value, TypeError)
 
 
@@ -427,7 +452,7 @@ def test_a_closed_database_gives_its_engine_free():
     """As for a cluster: there, closing leaves the binding's own database open."""
     raw = embedded.database.open_private()
     try:
-        fdbqueue.database.known_by_engine(fdbqueue.Database(raw)).close()
+        fdbqueue.core.database.known_by_engine(fdbqueue.Database(raw)).close()
         fdbqueue.Queue(Subspace(("queue",))).enqueue(raw, "a")
         assert fdbqueue.Queue(Subspace(("queue",))).dequeue(raw) == "a"
     finally:
@@ -447,3 +472,25 @@ def test_a_service_that_fails_to_close_keeps_nothing_open(caplog):
     assert "a Failing has failed: LookupError: mine" in caplog.text
     with pytest.raises(DatabaseClosed):
         db.engine.create_transaction()
+
+
+def test_a_tilde_is_the_home_directory(somewhere_else, monkeypatch, cluster):
+    """A shell leaves it alone behind a colon. A directory of that name would be removed by `rm -r ~`."""
+    home = somewhere_else / "home"
+    monkeypatch.setenv("HOME", str(home))
+    with fdbqueue.open("embedded:~/data?durability=soon") as db:
+        db[b"a"] = b"1"
+    assert (home / "data" / "data.mdb").exists()
+    assert not (somewhere_else / "~").exists()
+    fdbqueue.open("fdb:~/fdb.cluster").close()
+    assert cluster.opened == [f"{home}/fdb.cluster"]
+    with fdbqueue.open("embedded:./~/data"):
+        assert (somewhere_else / "~" / "data").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("scheme", ["embedded", "fdb"])
+def test_an_unknown_home_is_refused(somewhere_else, scheme):
+    with pytest.raises(UnknownUrl):
+        fdbqueue.open(f"{scheme}:~nobody-of-this-name/data")
+    assert list(somewhere_else.iterdir()) == []

@@ -16,9 +16,9 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, FairQueue, FdbQueueError, PersistentQueue, Queue, Session, TaskQueue, Worker
-from fdbqueue import codec as codecs
-from fdbqueue.codec import codec_named, register_codec
-from fdbqueue.errors import (
+from fdbqueue.core import codec as codecs
+from fdbqueue.core.codec import codec_named, register_codec
+from fdbqueue.core.errors import (
     CodecExists,
     InvalidArgument,
     PayloadMismatch,
@@ -26,7 +26,7 @@ from fdbqueue.errors import (
     PayloadUnsupported,
     UnknownCodec,
 )
-from fdbqueue.sessions.ending import end_session
+from fdbqueue.core.sessions.ending import end_session
 from tests.support import wait_until
 
 
@@ -162,7 +162,7 @@ def test_a_value_of_another_type_is_refused(type_: Any, value: Any, reason: str)
 
 
 def test_stored_bytes_do_not_depend_on_the_type() -> None:
-    """What earlier releases have stored is read by handles of every type, and the other way round."""
+    """Handles of every type read the payloads of all others."""
     value = {"text": "ä", "n": [1, -2.5, 2**63], "none": None, "yes": True}
     stored = b'{"text":"\xc3\xa4","n":[1,-2.5,9223372036854775808],"none":null,"yes":true}'
     packed = bytes.fromhex(

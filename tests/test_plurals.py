@@ -2,8 +2,8 @@
 
 import pytest
 
-from fdbqueue.errors import LimitInUse, QueueFull
-from fdbqueue.plurals import counted
+from fdbqueue.core.errors import LimitInUse, QueueFull
+from fdbqueue.core.visible import counted
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 tasks"), (1, "1 task"), (2_000, "2,000 tasks")])

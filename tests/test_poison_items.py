@@ -10,21 +10,15 @@ import pytest
 from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import (
-    Database,
-    ElementQueue,
-    FairQueue,
-    PersistentQueue,
-    Queue,
-    SimpleElementQueue,
-    TaskQueue,
-    limits,
-)
-from fdbqueue.database import engine_errors, run
-from fdbqueue.errors import DamagedElement, PayloadMismatch, PayloadUnreadable, TooMuchToSweep
-from fdbqueue.recipe.keys import SPLIT, QueueKeys, split_sizes
-from fdbqueue.records.keys import TaskKeys, record_of, record_to_bytes
-from fdbqueue.unreadable import Unreadable
+from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, SimpleElementQueue, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import DamagedElement, PayloadMismatch, PayloadUnreadable, TooMuchToSweep
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.unreadable import Unreadable
+from fdbqueue.queues.elements.keys import ELEMENT, LOCK
+from fdbqueue.queues.recipe.keys import SPLIT, QueueKeys, split_sizes
+from fdbqueue.tasks.records.keys import PAYLOAD, TaskKeys, record_of, record_to_bytes
 from tests.persistent.support import Running
 from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S, begin, commit_code, wait_until
@@ -283,15 +277,14 @@ def test_a_format_of_a_newer_release_is_passed_over(db: Database, space: Subspac
 def test_a_damaged_key_of_an_item_stops_no_enqueue(db: Database, space: Subspace, rest: bytes) -> None:
     plain = Queue.named(db, "q", root=space)
     plain.enqueue(db, 1)
-    prefix = keys_of(plain)._item_prefix
-    db[prefix + rest] = b"\x00{"
+    db[keys_of(plain).item(rest)] = b"\x00{"
     plain.enqueue(db, 2)
     assert [plain.dequeue(db), plain.dequeue(db)] == [1, 2]
 
 
 def test_enqueues_behind_a_damaged_key_do_not_conflict(db: Database, space: Subspace) -> None:
     plain = Queue.named(db, "q", root=space)
-    db[keys_of(plain)._item_prefix + b"\xfe"] = b"\x00{"
+    db[keys_of(plain).item(b"\xfe")] = b"\x00{"
     together = [begin(db), begin(db)]
     for value, tr in enumerate(together):
         plain.enqueue(tr, value)
@@ -334,7 +327,7 @@ def test_a_damaged_item_of_a_fair_queue_is_set_aside(
             continue
         if record.payload == b'"ab"':
             db[row.key] = record_to_bytes(msgspec.structs.replace(record, payload=b"{{{{"))
-    db.clear(next(iter(db.get_range(keys._payload, keys.taken.start))).key)
+    db.clear(next(iter(db.get_range(PAYLOAD.start(keys.prefix), keys.taken.start))).key)
     assert isinstance(queue.snapshot(db).round + queue.snapshot(db).lines, list)
     if timeout is None:
         tr = db.create_transaction()
@@ -357,7 +350,7 @@ def test_a_large_item_beside_a_damaged_one_leaves_no_piece(db: Database, space: 
     found = run(db, lambda tr: queue._items.taker.take(tr, 2, b"", 0).values)
     assert [handed.item for handed in found] == [LARGE]
     assert (queue.size(db), queue.unreadable(db)) == (0, 1)
-    assert list(db.get_range(keys._payload, keys.taken.start)) == []
+    assert list(db.get_range(PAYLOAD.start(keys.prefix), keys.taken.start)) == []
 
 
 def test_a_damaged_entry_of_a_fair_queue_is_met_in_its_turn(db: Database, space: Subspace) -> None:
@@ -383,7 +376,11 @@ def test_nothing_is_never_told_beside_many_damaged_items(
     for item in [LARGE] * 5 + ["good"]:
         add(db, item)
     keys = TaskKeys(space[1])
-    under = keys_of(queue).pieces if isinstance(queue, Queue) else slice(keys._payload, keys.ready.start)
+    under = (
+        keys_of(queue).pieces
+        if isinstance(queue, Queue)
+        else slice(PAYLOAD.start(keys.prefix), keys.ready.start)
+    )
     db.clear_range(under.start, under.stop)
     with pytest.raises(TooMuchToSweep):
         take(db.create_transaction())
@@ -404,7 +401,7 @@ def test_large_damaged_items_stop_no_take(
     for item in [LARGE] * 5 + ["good"]:
         add(db, item)
     keys = TaskKeys(space[1])
-    under = slice(keys._payload, keys.ready.start) if fair else keys_of(queue).pieces
+    under = slice(PAYLOAD.start(keys.prefix), keys.ready.start) if fair else keys_of(queue).pieces
     db.clear_range(under.start, under.stop)
 
     with pytest.raises(TooMuchToSweep):
@@ -470,7 +467,7 @@ def test_a_persistent_queue_buries_an_unreadable_item(db: Database, space: Subsp
     for item in ("bad" * 200, "good"):
         queue.put(item)
     keys = queue._stored.shape.keys
-    payload = next(iter(db.get_range(keys._payload, keys.ready.start)))
+    payload = next(iter(db.get_range(PAYLOAD.start(keys.prefix), keys.ready.start)))
     db[payload.key] = b"{" * len(payload.value)
     assert queue.get(timeout=5) == "good"
     queue.task_done()
@@ -506,8 +503,8 @@ def test_damaged_names_and_locks_of_elements_stop_no_pass(db: Database, space: S
     names = [queue.add(db, str(n)) for n in range(20)]
     keys = queue.store.keys
     for junk in (b"", b"\xff" * 5, b"\x00", b"0" * 40):
-        db[keys._element + junk] = b""
-        db[keys._lock + junk] = b"?"
+        db[ELEMENT.start(keys.prefix) + junk] = b""
+        db[LOCK.start(keys.prefix) + junk] = b"?"
     db[keys.lock(names[0])] = b""
     db[keys.count] = b"12"
     assert list(queue.names(db)) == names

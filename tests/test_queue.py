@@ -8,10 +8,11 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, limits
-from fdbqueue.codec import codec_named
-from fdbqueue.database import run
-from fdbqueue.errors import (
+from fdbqueue import Database, Queue
+from fdbqueue.core import limits
+from fdbqueue.core.codec import codec_named
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import (
     DatabaseClosed,
     InvalidArgument,
     NotADatabase,
@@ -19,8 +20,8 @@ from fdbqueue.errors import (
     TooMuchForOneTransaction,
     UnknownCodec,
 )
-from fdbqueue.recipe.items import COUNTER, Recipe
-from fdbqueue.recipe.keys import QueueKeys
+from fdbqueue.queues.recipe.items import COUNTER, Recipe
+from fdbqueue.queues.recipe.keys import QueueKeys
 from tests.support import NOT_COMMITTED, begin, commit_code
 
 
@@ -235,7 +236,7 @@ def test_a_take_of_several_conflicts_with_one_between_them(
     db: Database, queue: Queue, space: Subspace
 ) -> None:
     """A request in the line may take an item that is not the first."""
-    queue.enqueue_many(db, "abc")
+    queue.enqueue_many(db, list("abc"))
     taker, items = begin(db), QueueKeys(space).items
     assert queue.dequeue_many(taker, 3) == ["a", "b", "c"]
     del db[db.get_range(items.start, items.stop)[1].key]

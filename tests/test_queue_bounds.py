@@ -8,15 +8,17 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, limits
-from fdbqueue.codec import codec_named
-from fdbqueue.database import run
-from fdbqueue.errors import TooMuchToSweep
-from fdbqueue.line.keys import STAMP_BYTES, LineKeys, Notice, Ticket, notice_value, request_value
-from fdbqueue.line.keys import Due as DueResults
-from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
-from fdbqueue.recipe.items import Recipe
-from fdbqueue.recipe.keys import QueueKeys, suffix, whole
+from fdbqueue import Database, Queue
+from fdbqueue.core import limits
+from fdbqueue.core.codec import codec_named
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import TooMuchToSweep
+from fdbqueue.core.line.keys import STAMP_BYTES, LineKeys, Notice, Ticket, notice_value, request_value
+from fdbqueue.core.line.keys import Due as DueResults
+from fdbqueue.core.line.life import DEADLINE_US
+from fdbqueue.core.line.staging import Outcome, Turn
+from fdbqueue.queues.recipe.items import Recipe
+from fdbqueue.queues.recipe.keys import QueueKeys, suffix, whole
 from tests.persistent.support import Running
 from tests.queue_support import FaultyEngine, faulty, registered
 from tests.support import wait_until

@@ -11,19 +11,30 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, limits
-from fdbqueue.codec import codec_named
+from fdbqueue import Database, Queue
+from fdbqueue.core import limits
+from fdbqueue.core.codec import codec_named
+from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue.core.line.decision import (
+    Look,
+    Offer,
+    Otherwise,
+    Reason,
+    at_most,
+    free_of,
+    pair,
+    portion_of,
+    within,
+)
+from fdbqueue.core.line.keys import DUE, Notice, Ticket, notice_of, notice_value
+from fdbqueue.core.line.life import DEADLINE_US
+from fdbqueue.core.line.staging import Outcome, Turn
+from fdbqueue.core.line.waiting import Memory, Nudge, Place, _is_refused
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.runtime import Waitable
 from fdbqueue.embedded import FDBError
-from fdbqueue.errors import DatabaseClosed
-from fdbqueue.line.decision import Look, Otherwise, Reason
-from fdbqueue.line.keys import Notice, Ticket, notice_of, notice_value
-from fdbqueue.line.shares import Offer, at_most, free_of, pair, portion_of, within
-from fdbqueue.line.staging import DEADLINE_US, Outcome, Turn
-from fdbqueue.line.waiting import Memory, Nudge, Place, _is_refused
-from fdbqueue.recipe.items import COUNTER, Recipe
-from fdbqueue.recipe.keys import QueueKeys, payload_bytes, split, whole
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.runtime import Waitable
+from fdbqueue.queues.recipe.items import COUNTER, Recipe
+from fdbqueue.queues.recipe.keys import QueueKeys, payload_bytes, split, whole
 from tests.queue_support import registered_by
 from tests.support import (
     COMMIT_UNKNOWN,
@@ -215,7 +226,7 @@ def test_a_notice_that_is_cut_anywhere_is_damaged() -> None:
 
 def test_a_damaged_key_of_an_overdue_result_stops_no_take(steps: Steps) -> None:
     steps.queue.enqueue(steps.db, "a")
-    steps.db[steps.line.keys._due + b"\x00"] = b""
+    steps.db[DUE.start(steps.line.keys.prefix) + b"\x00"] = b""
     assert steps.queue.dequeue(steps.db) == "a"
     assert (steps.queue.dequeue(steps.db, timeout=0), steps.keys()) == (None, 0)
 
@@ -561,6 +572,84 @@ def test_a_drop_of_a_request_that_renews_meanwhile_conflicts(steps: Steps) -> No
     assert steps.db[steps.line.keys.request(slow)] is not None
 
 
+def test_a_drop_of_dead_requests_conflicts_with_a_renewal(steps: Steps) -> None:
+    slow, late = steps.register(), NOW + DEADLINE_US + 1
+    dropping = begin(steps.db)
+    dropping.get_read_version().wait()
+    steps.line.drop_dead(dropping, [slow])
+    assert steps.look(slow, late, otherwise=Otherwise.RENEW).renewed
+    assert commit_code(dropping) == NOT_COMMITTED
+    assert steps.db[steps.line.keys.request(slow)] is not None
+
+
+def test_a_nudge_before_a_sleep_ends_it_at_once(steps: Steps, space: Subspace) -> None:
+    """The time of a caller may change while its leader looks at the line."""
+    nudge = Nudge()
+    place = Place(steps.db, RootKeys(space[1]), steps.line, 1, b"", nudge, Memory(steps.db), is_named=False)
+    turn = steps.run(lambda tr: steps.line.look(tr, place._ticket, Look(place._runtime.now_us())))
+    assert turn.watches
+    nudge.give()
+    began = time.monotonic()
+    assert place._wait(turn.watches, PATIENCE_S, b"") is Reason.SIGNAL
+    assert time.monotonic() - began < PATIENCE_S / 2
+    assert not nudge.is_ready()
+
+
+SILENT_US = round(limits.SILENT_S * 1_000_000)
+
+
+def test_a_result_goes_back_if_its_owner_stays_silent(steps: Steps) -> None:
+    steps.line.life.watch()
+    steps.register()
+    alive = steps.register()
+    steps.queue.enqueue(steps.db, "a")
+    assert steps.look(alive, reason=Reason.NEGLECT).outcome is Outcome.AGAIN  # it goes to the first
+    assert steps.look(alive).outcome is Outcome.WAIT
+    assert steps.look(alive, NOW + SILENT_US).outcome is Outcome.WAIT
+    assert steps.look(alive, NOW + SILENT_US + 1).outcome is Outcome.AGAIN
+    assert steps.look(alive, NOW + SILENT_US + 2).answers == ["a"]
+
+
+def test_a_request_without_a_new_sign_of_life_has_no_share(steps: Steps) -> None:
+    steps.line.life.watch()
+    dead, alive = steps.register(), steps.register()
+    assert steps.look(alive).outcome is Outcome.WAIT
+    turn = steps.look(alive, NOW + SILENT_US + 1, reason=Reason.RENEWAL)
+    assert turn.leads
+    steps.queue.enqueue(steps.db, "a")
+    assert steps.look(alive, NOW + SILENT_US + 2, reason=Reason.SIGNAL).answers == ["a"]
+    assert steps.db[steps.line.keys.request(dead)] is not None
+
+
+def test_a_request_with_a_new_sign_of_life_keeps_its_share(steps: Steps) -> None:
+    steps.line.life.watch()
+    first, second = steps.register(), steps.register()
+    for number in range(3):
+        now_us = NOW + number * SILENT_US
+        assert not steps.look(second, now_us, reason=Reason.RENEWAL).leads
+        assert steps.look(first, now_us, otherwise=Otherwise.RENEW).is_watched
+
+
+def test_a_silent_request_that_goes_on_gets_its_share(steps: Steps) -> None:
+    steps.line.life.watch()
+    slow, other = steps.register(), steps.register()
+    later = NOW + SILENT_US + 1
+    steps.look(other)
+    assert steps.look(other, later, reason=Reason.RENEWAL).leads
+    steps.queue.enqueue(steps.db, "a")
+    assert steps.look(slow, later, reason=Reason.SIGNAL).answers == ["a"]
+
+
+def test_nobody_is_silent_in_a_long_line(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SERVE_MAX", 2)
+    steps.line.life.watch()
+    _, second = steps.register(), steps.register()
+    for now_us in (NOW, NOW + SILENT_US + 1):
+        turn = steps.look(second, now_us, otherwise=Otherwise.RENEW)
+        assert not turn.leads
+        assert not turn.is_watched
+
+
 def test_a_request_behind_others_renews_and_sleeps_in_one_step(steps: Steps) -> None:
     first, second = steps.register(), steps.register()
     turn = steps.look(second, NOW + 1, otherwise=Otherwise.RENEW)
@@ -629,7 +718,7 @@ def test_a_return_of_overdue_results_has_a_bound_of_items(
     long_ago = round(time.time() * 1_000_000) - 3 * DEADLINE_US
     steps = Steps(db, space)
     server, *_dead = [steps.register(now_us=long_ago) for _ in range(4)]
-    steps.queue.enqueue_many(db, "abcd")
+    steps.queue.enqueue_many(db, list("abcd"))
     steps.look(server, long_ago, reason=Reason.SIGNAL)
     results, now_us, left = steps.line.results, round(time.time() * 1_000_000), []
     for _ in range(2):

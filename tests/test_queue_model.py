@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 import fdbqueue
-from fdbqueue import Queue, limits
-from fdbqueue.codec import codec_named
-from fdbqueue.line.decision import Look, Otherwise, Reason
-from fdbqueue.line.keys import Notice, Ticket, notice_of
-from fdbqueue.line.source import Delivery
-from fdbqueue.line.staging import DEADLINE_US, Outcome
-from fdbqueue.recipe.items import Recipe
-from fdbqueue.recipe.keys import WHOLE, QueueKeys
+from fdbqueue import Queue
+from fdbqueue.core import limits
+from fdbqueue.core.codec import codec_named
+from fdbqueue.core.line.decision import Look, Otherwise, Reason
+from fdbqueue.core.line.keys import Notice, Ticket, notice_of
+from fdbqueue.core.line.life import DEADLINE_US
+from fdbqueue.core.line.source import Delivery
+from fdbqueue.core.line.staging import Outcome
+from fdbqueue.queues.recipe.items import Recipe
+from fdbqueue.queues.recipe.keys import WHOLE, QueueKeys
 from tests.queue_support import registered
 from tests.support import ManualClock
 

@@ -10,18 +10,19 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, limits, transactional, verify
-from fdbqueue.database import run
-from fdbqueue.errors import InvalidArgument, QueueExists, UnsupportedOption
-from fdbqueue.line.keys import Notice, Ticket
-from fdbqueue.partitions.current import PartitionGone
-from fdbqueue.partitions.keys import SharedKeys
-from fdbqueue.partitions.looks import PartitionState, Repartition
-from fdbqueue.partitions.plan import Plan
-from fdbqueue.recipe.handle import CALLS
-from fdbqueue.recipe.items import Recipe
-from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.registry.registry import Registry
+from fdbqueue import Database, Queue, transactional, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidArgument, QueueExists, UnsupportedOption
+from fdbqueue.core.line.keys import Notice, Ticket
+from fdbqueue.core.partitions.current import PartitionGone
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions.looks import PartitionState, Repartition
+from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.queues.recipe.handle import CALLS
+from fdbqueue.queues.recipe.items import Recipe
+from fdbqueue.queues.recipe.keys import QueueKeys
 from tests.support import NOT_COMMITTED, PATIENCE_S, ManualClock, becomes_ready, begin, commit_code
 
 PARTITIONS = 4
@@ -494,7 +495,7 @@ def test_a_dequeue_whose_home_has_gone_looks_elsewhere(
 ) -> None:
     queue.enqueue(db, 0)
     queue.repartition(db, 1)
-    monkeypatch.setattr("fdbqueue.partitions.homes.Homes.next", lambda *_: 3)
+    monkeypatch.setattr("fdbqueue.core.partitions.wide.Homes.next", lambda *_: 3)
     assert queue.dequeue(db) == 0
 
 

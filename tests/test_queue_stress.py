@@ -17,9 +17,10 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, limits
-from fdbqueue.line.keys import LineKeys
-from fdbqueue.recipe.keys import QueueKeys
+from fdbqueue import Database, Queue
+from fdbqueue.core import limits
+from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.queues.recipe.keys import QueueKeys
 from tests.conftest import CLUSTER_FILE, ENGINES, TEST_ROOT
 from tests.queue_workers import (
     DONE,

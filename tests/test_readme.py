@@ -36,7 +36,7 @@ def test_its_make_targets_exist() -> None:
 
 def test_its_commands_are_those_of_the_command_line() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "fdbqueue.cli", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "fdbqueue.operate.cli", "--help"], capture_output=True, text=True, check=True
     )
     used = set(re.findall(r"\bfdbqueue (\w+) (?:emails|words|notes)", README))
     assert used == {"put", "get", "size", "peek", "clear", "create", "work"}

@@ -10,9 +10,9 @@ from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue
-from fdbqueue.aside import ID_BYTES, aside_text
-from fdbqueue.database import run
-from fdbqueue.errors import (
+from fdbqueue.core.aside import ID_BYTES, aside_text
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import (
     InvalidArgument,
     QueueDropped,
     QueueExists,
@@ -21,9 +21,9 @@ from fdbqueue.errors import (
     SubspaceInUse,
     UnknownCodec,
 )
-from fdbqueue.key_layout import LAYOUT
-from fdbqueue.registry.definition import ID_MAX, Definition
-from fdbqueue.registry.registry import Registry
+from fdbqueue.core.registry.definition import ID_MAX, Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import LAYOUT
 from tests.queue_support import faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, begin, commit_code
 

@@ -1,11 +1,9 @@
 """Rooms stand in an order: a room imports only rooms below it (docs/design.md, section 4)."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 import fdbqueue
 
@@ -14,35 +12,69 @@ MODULES = {
     ".".join(("fdbqueue", *path.relative_to(PACKAGE).with_suffix("").parts)): ast.parse(path.read_text())
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-FACE = {"__init__", "__main__", "open"}
-"""Root modules that stand above rooms: the public names, the program, and the choice of an engine."""
+ENTRIES = ("core", "embedded", "tasks", "queues", "fleet", "operate", "aio", "integrations", "testing")
+"""The folders of the package: each imports only itself and those before it."""
 MAY_IMPORT_LATE = {
-    "fdbqueue.open": "the binding of a cluster, which an embedded engine does without",
-    "fdbqueue.schedules.times": "the library of cron expressions, which `every` does without",
-    "fdbqueue.cli": "the commands, which need an extra: without it the command line says so",
-    "fdbqueue.cli.metrics": "the metrics, which need another extra",
-    "fdbqueue.cli.dashboard": "the dashboard, which needs yet another one",
+    "fdbqueue.core.open": "the binding of a cluster, which an embedded engine does without",
+    "fdbqueue.tasks.schedules.times": "the library of cron expressions, which `every` does without",
+    "fdbqueue.operate.cli": "the commands, which need an extra: without it the command line says so",
+    "fdbqueue.operate.cli.metrics": "the metrics, which need another extra",
+    "fdbqueue.operate.cli.dashboard": "the dashboard, which needs yet another one",
+}
+MAY_IMPORT_ABOVE = {
+    "fdbqueue.core.open": {"embedded"},  # it chooses the engine
+    "fdbqueue.operate.cli.metrics": {"integrations"},  # late
 }
 
 
+def entry_of(module: str) -> str:
+    """The folder, or the file, of a module below the package."""
+    return module.removesuffix(".__init__").partition(".")[2].partition(".")[0]
+
+
 def room_of(module: str) -> str:
-    """The folder of a module. The modules of the root, but the face, count as one room: `root`."""
-    parts = module.removesuffix(".__init__").split(".")
-    if len(parts) > 1 and (PACKAGE / parts[1]).is_dir():
-        return parts[1]
-    name = parts[1] if len(parts) > 1 else "__init__"
-    return name if name in FACE else "root"
+    """The folder of a module. A file that may import above it is a room of its own."""
+    name = module.removesuffix(".__init__")
+    is_folder = f"{name}.__init__" in MODULES or name in MAY_IMPORT_ABOVE or name == "fdbqueue.__main__"
+    folder = name if is_folder else name.rpartition(".")[0]
+    return "fdbqueue.testing" if entry_of(name) == "testing" else folder
 
 
 def imports_of(tree: ast.AST) -> Iterator[str]:
-    """The modules of fdbqueue that a piece of code imports."""
-    for node in ast.walk(tree):
+    """The modules of fdbqueue that a piece of code imports, but for types.
+
+    A file that is used as an attribute of its room is imported, too: later (core/lazy.py).
+    """
+    return _imported(_run(tree))
+
+
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    rooms: dict[str, str] = {}
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
-            for name in [f"{node.module}.{alias.name}" for alias in node.names]:
-                known = name in MODULES or f"{name}.__init__" in MODULES
-                yield name if known else str(node.module)
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if f"{name}.__init__" in MODULES:
+                    rooms[alias.asname or alias.name] = name
+                yield name if is_module(name) else str(node.module)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            first, _, path = ast.unparse(node).partition(".")
+            if first in rooms and is_module(f"{rooms[first]}.{path}"):
+                yield f"{rooms[first]}.{path}"
+
+
+def is_module(name: str) -> bool:
+    return name in MODULES or f"{name}.__init__" in MODULES
+
+
+def _run(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of the code that runs."""
+    yield tree
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield from _run(node)
 
 
 def is_ours(module: str) -> bool:
@@ -61,22 +93,53 @@ def arrows() -> dict[str, set[str]]:
 
 def test_no_room_imports_a_room_that_imports_it() -> None:
     """Over any number of steps: a CycleError names the circle."""
-    order = list(TopologicalSorter(arrows()).static_order())
-    assert order[0] == "root"
+    TopologicalSorter(arrows()).prepare()
 
 
-def test_the_root_is_below_all_rooms() -> None:
-    """A root module that needs a room belongs into a room."""
-    assert arrows()["root"] == set()
+def test_no_file_imports_a_file_that_imports_it() -> None:
+    """Late imports count, and those for types: a reader follows them, too. The `__init__` of a room names its
+    late files for type checkers alone.
+    """
+    files = {
+        module.removesuffix(".__init__"): set(filter(is_ours, _imported(nodes_of(module, tree)))) - {module}
+        for module, tree in MODULES.items()
+    }
+    TopologicalSorter(files).prepare()
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_no_import_stands_inside_a_function(module: str) -> None:
+def nodes_of(module: str, tree: ast.AST) -> Iterable[ast.AST]:
+    return _run(tree) if module.endswith(".__init__") else ast.walk(tree)
+
+
+def test_the_files_of_core_are_below_all_rooms() -> None:
+    assert arrows()["fdbqueue.core"] == set()
+
+
+def test_the_package_has_twelve_entries() -> None:
+    found = {path.name for path in PACKAGE.iterdir()} - {"__pycache__"}
+    assert found == {*ENTRIES, "__init__.py", "__main__.py", "py.typed"}
+
+
+def above(module: str) -> set[str]:
+    """The entries above its own that a file imports, but for those that it may."""
+    entry = entry_of(module)
+    if entry not in ENTRIES:
+        return set()
+    found = {entry_of(name) for name in imports_of(MODULES[module]) if is_ours(name)} & set(ENTRIES)
+    return found - set(ENTRIES[: ENTRIES.index(entry) + 1]) - MAY_IMPORT_ABOVE.get(module, set())
+
+
+def test_no_file_imports_an_entry_above_its_own() -> None:
+    assert {module: found for module in MODULES if (found := above(module))} == {}
+
+
+def test_no_import_stands_inside_a_function() -> None:
     """It would hide a circle."""
-    late = [
-        name
-        for function in ast.walk(MODULES[module])
+    late = {
+        module.removesuffix(".__init__")
+        for module, tree in MODULES.items()
+        for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for name in imports_of(function)
-    ]
-    assert not late or module.removesuffix(".__init__") in MAY_IMPORT_LATE
+        for _ in imports_of(function)
+    }
+    assert late - MAY_IMPORT_LATE.keys() == set()

@@ -2,7 +2,7 @@
 
 import random
 
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.core.runtime import RealRuntime
 
 
 def test_its_randomness_is_its_own() -> None:

@@ -9,12 +9,13 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, TaskQueue, limits
-from fdbqueue.recipe.calls import QueueCalls
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.services import Services
-from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.services import Services
+from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.queues.recipe.calls import QueueCalls
 from tests.support import PATIENCE_S, wait_until
 
 REMEMBERED = 20

@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 
-from fdbqueue import limits
+from fdbqueue.core import limits
+from fdbqueue.core.sessions.silence import Silence
 from fdbqueue.embedded import FDBError
-from fdbqueue.sessions.silence import Silence
 from tests.support import ManualClock
 
 

@@ -13,17 +13,18 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import FairQueue, PersistentQueue, Queue, Session, TaskQueue
-from fdbqueue.calls.combine import Call, Combiner
-from fdbqueue.database import engine_errors, run
-from fdbqueue.errors import DatabaseClosed, InvalidArgument, WaitStopped
-from fdbqueue.line.decision import Look, Reason
-from fdbqueue.line.keys import LineKeys
-from fdbqueue.line.staging import Outcome
-from fdbqueue.line.waiting import Memory, Nudge, Place
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.runtime import RealRuntime, Stop
-from fdbqueue.sessions.ending import end_session
-from fdbqueue.sessions.own import own_session_of
+from fdbqueue.core.calls.combine import Call, Combiner
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import DatabaseClosed, InvalidArgument, WaitStopped
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.line.decision import Look, Reason
+from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.staging import Outcome
+from fdbqueue.core.line.waiting import Memory, Nudge, Place
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.runtime import RealRuntime, Stop
+from fdbqueue.core.sessions.ending import end_session
+from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.tasks import edges
 from tests.conftest import DURABLE, open_engine
 from tests.queue_support import registered
@@ -458,7 +459,7 @@ def test_a_take_that_lost_its_session_keeps_its_timeout() -> None:
     clock = EndsSession()
     with fdbqueue.open("memory:", runtime=clock) as db:
         q = TaskQueue.create(db, "q")
-        keys = RootKeys(fdbqueue.root_keys.DEFAULT_ROOT)
+        keys = RootKeys(fdbqueue.core.root_keys.DEFAULT_ROOT)
         own = own_session_of(db, keys).get()
         clock.first = lambda: end_session(db, keys, own.id, lambda *_: True, died=False)
         began = clock.now()

@@ -9,9 +9,9 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, SimpleElementQueue, TaskQueue
-from fdbqueue.calls.once import sweep
-from fdbqueue.errors import SubspaceInUse
-from fdbqueue.root_keys import RootKeys
+from fdbqueue.core.calls.once import sweep
+from fdbqueue.core.errors import SubspaceInUse
+from fdbqueue.core.root_keys import RootKeys
 
 Rows = list[tuple[bytes, bytes]]
 

@@ -5,7 +5,7 @@ import functools
 import pytest
 
 import fdbqueue
-from fdbqueue.errors import NotADatabase
+from fdbqueue.core.errors import NotADatabase
 from tests.support import NOT_COMMITTED, TIMED_OUT, ManualClock, begin, commit_code, error_code
 
 

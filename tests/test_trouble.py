@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from fdbqueue import limits
-from fdbqueue.errors import LayoutNewer
-from fdbqueue.logger import logger
-from fdbqueue.trouble import Troubles, text_of, traceback_of
+from fdbqueue.core import limits
+from fdbqueue.core.errors import LayoutNewer, StorageReplaced
+from fdbqueue.core.logger import logger
+from fdbqueue.core.trouble import Troubles, traceback_of
+from fdbqueue.core.visible import text_of
 from tests.support import ManualClock
 
 LOG = logger("fdbqueue.test")
@@ -101,6 +102,18 @@ def test_the_newer_layout_of_each_queue_is_told(troubles: Troubles, caplog: pyte
     for name in ("q", "r", "q"):
         troubles.met(LOG, "it is not swept", raised(LayoutNewer(name=name, layout=2, known=1)))
     assert [record.getMessage().partition(" has ")[0][-3:] for record in caplog.records] == ["'q'", "'r'"]
+
+
+def test_an_error_that_does_not_heal_is_told_once(
+    troubles: Troubles, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever fails because of it: no call on the database succeeds in this process any more."""
+    for title in ("it fails", "something else, too") * 60:
+        troubles.met(LOG, title, raised(StorageReplaced(path="/data", file="data.mdb")))
+        clock.advance(1)
+    [record] = caplog.records
+    assert record.getMessage().startswith("StorageReplaced: /data: the file data.mdb was removed or replaced")
+    assert not record.exc_info
 
 
 def test_the_memory_of_troubles_is_bounded(troubles: Troubles) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database
-from fdbqueue.errors import WaitStopped
-from fdbqueue.runtime import RealEvent
+from fdbqueue.core.errors import WaitStopped
+from fdbqueue.core.runtime import RealEvent
 from tests.support import PATIENCE_S, wait_until
 
 

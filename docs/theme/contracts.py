@@ -9,6 +9,8 @@ from typing import Any
 
 import griffe
 
+from fdbqueue.core import limits
+
 LABELS = ("Reads", "Writes", "Conflicts", "Raises", "Round trips")
 _LABEL = re.compile(rf"(?:^|(?<=\. ))({'|'.join(LABELS)}): ", re.MULTILINE)
 _ERRORS = "fdbqueue.errors"
@@ -31,9 +33,9 @@ class Names:
     """The errors and the limits of the package."""
 
     def __init__(self, package: griffe.Module) -> None:
-        errors = sorted(package["errors"].classes, key=len, reverse=True)
+        errors = sorted(package["core.errors"].classes, key=len, reverse=True)
         self._error = re.compile(rf"\b({'|'.join(errors)})\b")
-        self._limits = {name: str(limit.value) for name, limit in package["limits"].attributes.items()}
+        self._limits = {name: str(limit.value) for name, limit in package["core.limits"].attributes.items()}
 
     def explained(self, text: str) -> str:
         """The text with a link for each error, and with the value of each limit; code stays as it is."""
@@ -45,7 +47,7 @@ class Names:
         return self._error.sub(rf"[\1][{_ERRORS}.\1]", text)
 
     def _with_value(self, match: re.Match[str]) -> str:
-        value = self._limits[match[1]]
+        value = self._limits.get(match[1]) or str(getattr(limits, match[1]))  # two are set in one line
         return f"`{match[0]}` ({int(value):,})" if value.isdigit() else f"`{match[0]}` ({value})"
 
 

@@ -3,7 +3,7 @@
 Needs the extra `aio`: `pip install 'fdbqueue[aio]'`.
 """
 
-from fdbqueue import extras
+from fdbqueue.core import extras
 
 with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.consuming import Consumption as Consumption

@@ -3,13 +3,15 @@
 from typing import TypeVar
 
 from fdbqueue.aio.verbs import Face, awaited
-from fdbqueue.calls.asides import KeepsAside
+from fdbqueue.core.calls.asides import KeepsAside
 
 B = TypeVar("B")
 
 
 class AsideFace(Face[B]):
     """The awaited face of a `KeepsAside`."""
+
+    __slots__ = ()
 
     aside = awaited(KeepsAside.aside)
     remove_aside = awaited(KeepsAside.remove_aside)

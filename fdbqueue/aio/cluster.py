@@ -14,7 +14,7 @@ from fdbqueue.aio.fiber import current_fiber
 from fdbqueue.aio.hub import Hub, hub_of
 from fdbqueue.aio.runtime import LoopEvent
 from fdbqueue.aio.threads import in_thread
-from fdbqueue.open import open_cluster
+from fdbqueue.core.open import open_cluster
 
 
 def open_on(hub: Hub, cluster_file: str | None) -> Any:

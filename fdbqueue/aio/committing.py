@@ -7,6 +7,7 @@ for no disk, and are made on the loop.
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from queue import SimpleQueue
 
 from fdbqueue.aio.cluster import let_fibers_park
@@ -15,17 +16,15 @@ from fdbqueue.aio.hub import Hub
 from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
 from fdbqueue.aio.threads import in_thread
 from fdbqueue.aio.underneath import Underneath
-from fdbqueue.database import Database as BlockingDatabase
-from fdbqueue.embedded import stores
+from fdbqueue.core.database import Database as BlockingDatabase
+from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded.database import Database
-from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.futures import Future, PendingFuture
-from fdbqueue.embedded.request import CommitRequest
-from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.request import CommitRequest, Flush
+from fdbqueue.embedded.store import Store, acquire, acquire_private
 from fdbqueue.embedded.transaction import Transaction
-from fdbqueue.errors import DatabaseClosed
-from fdbqueue.fdberror import FDBError
-from fdbqueue.runtime import RealRuntime
 
 _UNKNOWN_RESULT = 1021
 
@@ -43,12 +42,14 @@ class CommitThread:
         RealRuntime().spawn(self._work, "fdbqueue-commits")
 
     def commit(self, request: CommitRequest) -> None:
-        """Park until `request` is finished. Raises: DatabaseClosed."""
+        """Park until `request` is finished, or until its deadline. Raises: DatabaseClosed."""
         if self._has_ended:
             raise DatabaseClosed
         done = LoopEvent(self._hub)
         self._waiting.put((request, done.set))
-        done.wait()
+        left_s = request.deadline_s - RealRuntime.monotonic()
+        if not done.wait(None if left_s == inf else max(0.0, left_s)):
+            request.late = in_thread(self._hub, self._committer.late)
 
     def end(self) -> None:
         """End the thread when it has committed all that wait."""
@@ -144,10 +145,10 @@ def on_loop(hub: Hub, database: BlockingDatabase) -> BlockingDatabase:
 def open_directory(path: str, runtime: LoopRuntime, *, shared: bool, flush: Flush) -> LoopDatabase:
     """As `embedded.database.open_directory`, in a fiber."""
     # The store may have users in other threads, and its own threads are real ones.
-    store = in_thread(runtime.hub, partial(stores.acquire, path, RealRuntime(), shared))
+    store = in_thread(runtime.hub, partial(acquire, path, RealRuntime(), shared))
     return LoopDatabase(store, runtime, CommitThread(runtime.hub, store), flush)
 
 
 def open_private(runtime: LoopRuntime) -> LoopDatabase:
     """As `embedded.database.open_private`."""
-    return LoopDatabase(stores.acquire_private(RealRuntime()), runtime, None)
+    return LoopDatabase(acquire_private(RealRuntime()), runtime, None)

@@ -3,25 +3,24 @@
 While a body runs, a heartbeat renews the lease of its task. One heartbeat serves all bodies of a database.
 """
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fdbqueue import limits
 from fdbqueue.aio.coroutine_handler import HeldTask
 from fdbqueue.aio.database import Database
+from fdbqueue.aio.handle import HandleFace
 from fdbqueue.aio.hub import Unheard
 from fdbqueue.aio.verbs import plain
-from fdbqueue.database import Database as BlockingDatabase
-from fdbqueue.errors import DatabaseClosed, InvalidArgument, NotTaken
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database as BlockingDatabase
+from fdbqueue.core.errors import DatabaseClosed, InvalidArgument, NotTaken
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.sessions.silence import Silence
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.settling import ITS_THREAD
-from fdbqueue.sessions.session import Session
-from fdbqueue.sessions.silence import Silence
-
-if TYPE_CHECKING:
-    from fdbqueue.aio.halves import Taking
 
 
 class Leases:
@@ -30,7 +29,7 @@ class Leases:
     def __init__(self, database: BlockingDatabase) -> None:
         self._runtime = database.runtime
         silence = Silence(database.runtime)
-        self._heartbeat = heartbeat = Heartbeat(database, silence, None, _no_limit, self._next_chore)
+        self._heartbeat = heartbeat = Heartbeat(database, silence, None, _unused, self._next_chore, _unused)
         heartbeat.start()
         self.add, self.remove, self.holds = heartbeat.add, heartbeat.remove, heartbeat.holds
 
@@ -45,8 +44,8 @@ class Leases:
         return self._runtime.monotonic() + limits.WORKER_WAIT_S
 
 
-def _no_limit(_: Hold) -> None:
-    """No body runs too long: only the code around it knows for how long it may run."""
+def _unused(_: object) -> None:
+    """Do nothing: the code around a body knows for how long it may run, and its next take meets the error."""
 
 
 def leases_of(database: BlockingDatabase) -> Leases:
@@ -61,8 +60,19 @@ class Consumption:
     happened when the block is left.
     """
 
-    def __init__(self, queue: "Taking[Any]", db: Database, options: dict[str, Any]) -> None:
+    __slots__ = ("_ack", "_database", "_hold", "_holder", "_is_asked", "_options", "_queue", "_take")
+
+    def __init__(
+        self,
+        queue: HandleFace[Any],
+        take: Callable[..., Awaitable[Any]],
+        ack: Callable[..., Awaitable[Any]],
+        db: Database,
+        options: dict[str, Any],
+    ) -> None:
         self._queue = queue
+        self._take = take
+        self._ack = ack
         self._database = db
         self._options = options
         self._holder: tuple[Leases, Session] | None = None
@@ -84,7 +94,7 @@ class Consumption:
     async def _next(self) -> HeldTask:
         leases, session = self._holder = self._holder or await self._find_holder()
         await self._end_body(leases)
-        task = await self._queue.take(self._database, **self._options)
+        task = await self._take(self._database, **self._options)
         if task is None:
             raise StopAsyncIteration
         taken_at = task.taken or self._database.blocking.runtime.now()
@@ -106,7 +116,7 @@ class Consumption:
             return
         hold.claim(ITS_THREAD)  # from now on, a renewal that finds no lease is no loss
         try:
-            await self._queue.ack(self._database, hold.lease)
+            await self._ack(self._database, hold.lease)
         except NotTaken:
             if hold.ended_by is None:
                 raise

@@ -4,6 +4,7 @@ The threads of that machinery are fibers; its leases, outcomes and waits are unc
 runs as a task of the loop while its fiber waits.
 """
 
+import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
@@ -16,10 +17,13 @@ from fdbqueue.aio.runtime import LoopEvent
 from fdbqueue.aio.stepping import in_fiber
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import target_of
-from fdbqueue.errors import LeaseLost
+from fdbqueue.core.errors import LeaseLost, TaskCancelled
 from fdbqueue.fleet.held import HeldTask as BlockingHeldTask
 from fdbqueue.fleet.held import Hold, step_arguments
 from fdbqueue.fleet.worker import Worker as BlockingWorker
+
+ENDS_A_LOOP = (SystemExit, KeyboardInterrupt)
+"""Errors that a loop raises as soon as one of its tasks or callbacks has raised them."""
 
 
 class HeldTask(BlockingHeldTask):
@@ -29,12 +33,12 @@ class HeldTask(BlockingHeldTask):
 
     @property
     def database(self) -> Database:  # type: ignore[override]  # the same database, awaited
-        """The open database of the worker, for reads and writes of the handler. Do not close it.
+        """The open database of the worker, for reads and writes of the handler. To close it does nothing.
 
         Raises InvalidArgument for a task that no worker passed to a handler.
         """
         blocking = self._held().database
-        return Database(blocking.runtime.hub, blocking)  # type: ignore[attr-defined]  # a LoopRuntime
+        return Database(blocking.runtime.hub, blocking.lent())  # type: ignore[attr-defined]  # a LoopRuntime
 
     async def progress(self, fraction: float) -> None:  # type: ignore[override]  # the same verb, awaited
         """Tell the progress, from 0 to 1. All else is as in `fdbqueue.HeldTask.progress`."""
@@ -70,12 +74,14 @@ class CoroutineHandler:
         return self._finished(hub, coroutine, hold)
 
     def _finished(self, hub: Hub, coroutine: Coroutine[Any, Any, object], hold: Hold) -> object:
-        """Park until the coroutine has ended. When the lease is taken away, the coroutine is cancelled."""
+        """Park until the coroutine has ended. Its task's cancel, or a lost lease, cancels it."""
         ended = LoopEvent(hub)
-        running = hub.loop.create_task(_without_exit(coroutine), context=copy_context())
+        running = hub.loop.create_task(_without_exit(hub, coroutine), context=copy_context())
         running.add_done_callback(lambda _: coroutine.close())  # cancelled at once, it has not begun
         running.add_done_callback(lambda _: ended.set())
         hold.interrupt = running.cancel
+        if hold.cancelled or hold.lost:  # since before its begin
+            running.cancel()
         try:
             ended.wait()
         except BaseException:
@@ -83,23 +89,36 @@ class CoroutineHandler:
             ended.wait()
             raise
         if running.cancelled():
-            raise LeaseLost(id=hold.task.id) if hold.lost else RuntimeError("the handler was cancelled")
+            raise _reason(hold)
         result = running.result()
-        if isinstance(result, SystemExit):
+        if isinstance(result, ENDS_A_LOOP):
             raise result
         return result
 
 
-async def _without_exit(coroutine: Coroutine[Any, Any, object]) -> object:
-    """The result of a coroutine, or its SystemExit: if a task raised that, its loop would end."""
+def _reason(hold: Hold) -> Exception:
+    """The error of a coroutine that was cancelled."""
+    if hold.lost:
+        return LeaseLost(id=hold.task.id)
+    if hold.cancelled:
+        return TaskCancelled(id=hold.task.id)
+    return RuntimeError("the handler was cancelled")
+
+
+async def _without_exit(hub: Hub, coroutine: Coroutine[Any, Any, object]) -> object:
+    """The result of a coroutine, or the error with which a task would end its loop."""
+    if hub.is_forked:  # another handler of the loop has forked: this task is the parent's
+        os._exit(0)
     try:
         return await coroutine
-    except SystemExit as error:
+    except ENDS_A_LOOP as error:
         return error
 
 
 class FiberWorker(BlockingWorker):
     """A worker with fibers in place of threads. Its methods that wait are for fibers, too."""
+
+    __slots__ = ()
 
     _chooses = False
 

@@ -5,32 +5,45 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fdbqueue import database as blocking
-from fdbqueue import limits
 from fdbqueue.aio import cluster, committing
 from fdbqueue.aio.hub import Hub, Unheard, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
 from fdbqueue.aio.transaction import AWAIT_IT, Transaction
 from fdbqueue.aio.underneath import Underneath
-from fdbqueue.arguments import checked_span
-from fdbqueue.awaited import Awaited
-from fdbqueue.deferred import require_finished
-from fdbqueue.open import Engines, checked_url, open_url
+from fdbqueue.core import database as blocking
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_span
+from fdbqueue.core.awaited import Awaited
+from fdbqueue.core.deferred import require_finished
+from fdbqueue.core.handle import Handle
+from fdbqueue.core.open import Engines, checked_url, open_url
 
 T = TypeVar("T")
 
 
-class Database(Awaited):
+class Database(Handle, Awaited):
     """An open database of one event loop; an async context manager that closes it. `aio.open` makes it."""
+
+    __slots__ = ("_blocking", "_hub")
 
     def __init__(self, hub: Hub, blocking_database: blocking.Database) -> None:
         self._hub = hub
         self._blocking = blocking_database
 
+    def __repr__(self) -> str:
+        return f"aio.{super().__repr__()}"
+
+    def _shown(self) -> dict[str, Any]:
+        return self._blocking._shown()
+
     @property
     def blocking(self) -> blocking.Database:
         """The blocking database underneath, for blocking code that runs in `run` or `run_blocking`."""
         return self._blocking
+
+    def lent(self) -> "Database":
+        """This database, for code that did not open it: to close it does nothing there."""
+        return Database(self._hub, self._blocking.lent())
 
     @property
     def hub(self) -> Hub:
@@ -78,8 +91,10 @@ class Database(Awaited):
         """End the calls that wait, this process's session and all services; twice is once.
 
         It first waits for cancelled calls that give back results. If it is cancelled, it goes on to its end.
+        A lent database stays open.
         """
-        await self._hub.call(self._close, Unheard())
+        if not self._blocking.is_lent:
+            await self._hub.call(self._close, Unheard())
 
     def _close(self) -> None:
         self._hub.outlast_cancelled_calls(limits.CLOSE_TIMEOUT_S)

@@ -3,11 +3,13 @@
 from fdbqueue.aio.aside import AsideFace
 from fdbqueue.aio.handle import HandleFace
 from fdbqueue.aio.verbs import Maker, awaited
-from fdbqueue.dead.letters import DeadLetters as BlockingDeadLetters
+from fdbqueue.tasks.dead.letters import DeadLetters as BlockingDeadLetters
 
 
 class DeadLetters(HandleFace[BlockingDeadLetters], AsideFace[BlockingDeadLetters]):
     """`fdbqueue.DeadLetters`, awaited."""
+
+    __slots__ = ()
 
     open = Maker(BlockingDeadLetters.open)
 

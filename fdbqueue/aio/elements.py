@@ -7,12 +7,12 @@ from fdbqueue.aio.aside import AsideFace
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import Face, Iteration, Maker, awaited, constructor_of, plain, target_of
-from fdbqueue.database import Database as BlockingDatabase
-from fdbqueue.elements.base import ElementBase, LockToken
-from fdbqueue.elements.null import NullQueue as BlockingNullQueue
-from fdbqueue.elements.queue import ElementQueue as BlockingElementQueue
-from fdbqueue.elements.queue_set import QueueSet as BlockingQueueSet
-from fdbqueue.elements.simple import SimpleElementQueue as BlockingSimpleElementQueue
+from fdbqueue.core.database import Database as BlockingDatabase
+from fdbqueue.queues.elements.base import ElementBase, LockToken
+from fdbqueue.queues.elements.null import NullQueue as BlockingNullQueue
+from fdbqueue.queues.elements.queue import ElementQueue as BlockingElementQueue
+from fdbqueue.queues.elements.queue_set import QueueSet as BlockingQueueSet
+from fdbqueue.queues.elements.simple import SimpleElementQueue as BlockingSimpleElementQueue
 
 E = TypeVar("E", bound=ElementBase)
 
@@ -29,6 +29,8 @@ def _unlock(
 
 class ElementFace(AsideFace[E]):
     """The verbs that all element queues have. One task at a time may use the cursor of an object."""
+
+    __slots__ = ()
 
     acquire = awaited(ElementBase.acquire, undo=_unlock)
     lock = awaited(ElementBase.lock, undo=_unlock)
@@ -58,6 +60,8 @@ class ElementFace(AsideFace[E]):
 class ElementQueue(ElementFace[BlockingElementQueue]):
     """`fdbqueue.ElementQueue`, awaited."""
 
+    __slots__ = ()
+
     @constructor_of(BlockingElementQueue)
     def __init__(self) -> None: ...
 
@@ -71,6 +75,8 @@ class ElementQueue(ElementFace[BlockingElementQueue]):
 
 class SimpleElementQueue(ElementFace[BlockingSimpleElementQueue]):
     """`fdbqueue.SimpleElementQueue`, awaited."""
+
+    __slots__ = ()
 
     @constructor_of(BlockingSimpleElementQueue)
     def __init__(self) -> None: ...
@@ -90,6 +96,8 @@ class SimpleElementQueue(ElementFace[BlockingSimpleElementQueue]):
 class NullQueue(ElementFace[Any]):
     """`fdbqueue.NullQueue`, awaited."""
 
+    __slots__ = ()
+
     @constructor_of(BlockingNullQueue)
     def __init__(self) -> None: ...
 
@@ -104,6 +112,8 @@ class NullQueue(ElementFace[Any]):
 
 class QueueSet(Face[BlockingQueueSet]):
     """`fdbqueue.QueueSet`, awaited. Its members are element queues of fdbqueue.aio."""
+
+    __slots__ = ()
 
     @constructor_of(BlockingQueueSet)
     def __init__(self) -> None: ...

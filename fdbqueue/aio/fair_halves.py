@@ -3,12 +3,12 @@
 from typing import Any, TypeVar
 
 from fdbqueue.aio.verbs import Face, Verb, awaited
-from fdbqueue.database import Database as BlockingDatabase
-from fdbqueue.fair.items import Handed
-from fdbqueue.fair.putting import FairPutting as BlockingPutting
-from fdbqueue.fair.taking import FairTaking as BlockingTaking
-from fdbqueue.runtime import Stop
-from fdbqueue.seam import DatabaseOrTransaction
+from fdbqueue.core.database import Database as BlockingDatabase
+from fdbqueue.core.runtime import Stop
+from fdbqueue.core.seam import DatabaseOrTransaction
+from fdbqueue.queues.fair.items import Handed
+from fdbqueue.queues.fair.putting import FairPutting as BlockingPutting
+from fdbqueue.queues.fair.taking import FairTaking as BlockingTaking
 
 P = TypeVar("P", bound=BlockingPutting)
 T = TypeVar("T", bound=BlockingTaking)
@@ -24,11 +24,15 @@ def _put_again(
 class FairPutting(Face[P]):
     """The verb that puts items."""
 
+    __slots__ = ()
+
     put = awaited(BlockingPutting.put)
 
 
 class FairTaking(Face[T]):
     """Verbs that take items."""
+
+    __slots__ = ()
 
     async def get(self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None) -> Any:
         """As `fdbqueue.FairQueue.get`."""

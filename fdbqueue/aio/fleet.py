@@ -8,7 +8,7 @@ from typing import Any
 from fdbqueue.aio.hub import Hub, Unheard, hub_of
 from fdbqueue.aio.threads import in_thread
 from fdbqueue.aio.verbs import Face, constructor_of
-from fdbqueue.deferred import checked_function
+from fdbqueue.core.deferred import checked_function
 from fdbqueue.fleet.supervisor import Fleet as BlockingFleet
 from fdbqueue.fleet.supervisor import FleetStatus
 
@@ -32,6 +32,8 @@ class Fleet(Face[Supervisor]):
     The processes have loops of their own for handlers that are coroutine functions. The fleet handles no
     signals: `loop.add_signal_handler(signal.SIGTERM, fleet.stop)`. All else is as in `fdbqueue.Fleet`.
     """
+
+    __slots__ = ()
 
     @constructor_of(Supervisor)
     def __init__(self) -> None: ...

@@ -5,14 +5,14 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from fdbqueue.aio.verbs import Face, awaited, constructor_of, place_of, plain, plain_each
-from fdbqueue.diagnosis import examining
 from fdbqueue.fleet import presence
-from fdbqueue.groups import group as groups
-from fdbqueue.overview.overview import Overview as BlockingOverview
-from fdbqueue.parking.limit import Limit as BlockingLimit
-from fdbqueue.schedules import schedule
+from fdbqueue.operate.diagnosis import examining
+from fdbqueue.operate.overview.overview import Overview as BlockingOverview
+from fdbqueue.operate.verify import verify as verifying
 from fdbqueue.tasks import all_queues
-from fdbqueue.verifying import verify as verifying
+from fdbqueue.tasks.groups import group as groups
+from fdbqueue.tasks.parking.limit import Limit as BlockingLimit
+from fdbqueue.tasks.schedules import schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +40,8 @@ diagnose = _awaited(examining.diagnose)
 class Limit:
     """`fdbqueue.Limit`, awaited. Its verbs return the values of the blocking face."""
 
+    __slots__ = ()
+
     set = staticmethod(_awaited(BlockingLimit.set))
     open = staticmethod(_awaited(BlockingLimit.open))
     list = staticmethod(_awaited(BlockingLimit.list))
@@ -50,6 +52,8 @@ class Limit:
 
 class Overview(Face[BlockingOverview]):
     """`fdbqueue.Overview`, awaited."""
+
+    __slots__ = ()
 
     @constructor_of(BlockingOverview)
     def __init__(self) -> None: ...

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fdbqueue.aio.hub import Hub
-from fdbqueue.seam import KeyValue
+from fdbqueue.core.seam import KeyValue
 
 T = TypeVar("T")
 

@@ -4,18 +4,20 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fdbqueue import limits
 from fdbqueue.aio.halves import Putting
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import Face, Maker, awaited, constructor_of
-from fdbqueue.errors import InvalidArgument
-from fdbqueue.groups.group import Group as BlockingGroup
-from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.task import Task
+from fdbqueue.core import limits
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.task import Task
+from fdbqueue.tasks.groups.group import Group as BlockingGroup
 
 
 class Group(Face[BlockingGroup]):
     """`fdbqueue.Group`, awaited."""
+
+    __slots__ = ()
 
     @constructor_of(BlockingGroup)
     def __init__(self) -> None: ...
@@ -38,6 +40,8 @@ class Group(Face[BlockingGroup]):
 
 class Members:
     """The puts of a group in one transaction; `group` makes it."""
+
+    __slots__ = ("_tr", "group")
 
     def __init__(self, tr: Transaction, group: Group) -> None:
         self.group = group

@@ -10,12 +10,12 @@ from fdbqueue.aio.handle import HandleFace
 from fdbqueue.aio.stepping import in_fiber
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import Face, Verb, awaited, database_of, plain, target_of
-from fdbqueue.database import Database as BlockingDatabase
-from fdbqueue.recipe.dequeuing import Dequeuing as BlockingDequeuing
-from fdbqueue.recipe.enqueuing import Enqueuing as BlockingEnqueuing
-from fdbqueue.runtime import Stop
-from fdbqueue.seam import AnySession, DatabaseOrTransaction
-from fdbqueue.task import Task
+from fdbqueue.core.database import Database as BlockingDatabase
+from fdbqueue.core.runtime import Stop
+from fdbqueue.core.seam import AnySession, DatabaseOrTransaction
+from fdbqueue.core.task import Task
+from fdbqueue.queues.recipe.dequeuing import Dequeuing as BlockingDequeuing
+from fdbqueue.queues.recipe.enqueuing import Enqueuing as BlockingEnqueuing
 from fdbqueue.tasks.putting import Putting as BlockingPutting
 from fdbqueue.tasks.taking import Taking as BlockingTaking
 
@@ -51,12 +51,16 @@ def _prepend_all(
 class Enqueuing(Face[E]):
     """Verbs that add items."""
 
+    __slots__ = ()
+
     enqueue = awaited(BlockingEnqueuing.enqueue)
     enqueue_many = awaited(BlockingEnqueuing.enqueue_many)
 
 
 class Dequeuing(Face[Q]):
     """Verbs that take items."""
+
+    __slots__ = ()
 
     _taken = Verb[Any, Any](BlockingDequeuing.dequeue, None, _prepend, name="dequeue")
 
@@ -82,12 +86,16 @@ class Dequeuing(Face[Q]):
 class Putting(HandleFace[P]):
     """Verbs that put tasks."""
 
+    __slots__ = ()
+
     put = awaited(BlockingPutting.put)
     put_many = awaited(BlockingPutting.put_many)
 
 
 class Taking(HandleFace[T]):
     """Verbs that take tasks, and end their leases."""
+
+    __slots__ = ()
 
     take = awaited(BlockingTaking.take, undo=_release)
     take_many = awaited(BlockingTaking.take_many, undo=_release)
@@ -114,7 +122,8 @@ class Taking(HandleFace[T]):
         in vain; without a timeout, it has no end. Each loop needs a call of its own.
         Raises: WrongFace, NotADatabase; InvalidArgument for a transaction.
         """
-        return Consumption(self, database_of(db), {"timeout": timeout, "session": session, "stop": stop})
+        options = {"timeout": timeout, "session": session, "stop": stop}
+        return Consumption(self, self.take, self.ack, database_of(db), options)
 
     ack = awaited(BlockingTaking.ack)
     release = awaited(BlockingTaking.release)

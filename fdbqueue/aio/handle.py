@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from fdbqueue.aio.verbs import Face
-from fdbqueue.subspace import Subspace
+from fdbqueue.core.subspace import Subspace
 from fdbqueue.tasks.handle import TaskHandle
 
 B = TypeVar("B", bound=TaskHandle)
@@ -12,6 +12,8 @@ B = TypeVar("B", bound=TaskHandle)
 
 class HandleFace(Face[B]):
     """Base of the handles of a task queue."""
+
+    __slots__ = ()
 
     @property
     def name(self) -> str:

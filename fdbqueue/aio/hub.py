@@ -18,10 +18,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from fdbqueue import limits
 from fdbqueue.aio.fiber import Fiber, current_fiber
-from fdbqueue.errors import BlockingCall, WaitStopped, WrongLoop
-from fdbqueue.runtime import RealRuntime, Runtime
+from fdbqueue.core import limits
+from fdbqueue.core.errors import BlockingCall, WaitStopped, WrongLoop
+from fdbqueue.core.runtime import RealRuntime, Runtime
 
 T = TypeVar("T")
 
@@ -88,6 +88,8 @@ class Hub:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ends: dict[asyncio.Task[Any], Fiber] = {}  # those of cancelled calls, in order
         self._calls_without_a_wait = 0
+        self.outlasts_cancels = False
+        """True for a worker's own loop: if a handler cancels all its tasks, fibers without a caller go on."""
 
     # -- waking -------------------------------------------------------------------------------------------
 
@@ -131,8 +133,13 @@ class Hub:
             is_here = asyncio.get_running_loop() is self.loop
         except RuntimeError:
             is_here = False
-        if not is_here or self._process_id != self.runtime.process_id():
+        if not is_here or self.is_forked:
             raise WrongLoop(reason=self._reason())
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a child of the process of this hub."""
+        return self._process_id != self.runtime.process_id()
 
     def require_thread(self) -> None:
         """Raises WrongLoop in another thread than that of the loop, while the loop runs."""
@@ -140,7 +147,7 @@ class Hub:
             raise WrongLoop(reason=_ANOTHER_THREAD)
 
     def _reason(self) -> str:
-        if self._process_id != self.runtime.process_id():
+        if self.is_forked:
             return _FORKED
         return _LOOP_CLOSED if self.loop.is_closed() else _ANOTHER_LOOP
 
@@ -213,7 +220,7 @@ class Hub:
     def _start_end(
         self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None
     ) -> asyncio.Task[Any]:
-        end = self._start(fiber, self._end(fiber, stop, undo))
+        end = self._start(fiber, partial(self._end, fiber, stop, undo))
         self._note_end(end, fiber)
         return end
 
@@ -249,7 +256,7 @@ class Hub:
                 stop.set()
                 answer = None
             while not fiber.dead:
-                await fiber.until_woken()
+                await self._until_woken(fiber)
                 answer = fiber.resume()
             if undo is not None:
                 await self._undo(partial(undo, answer))
@@ -265,7 +272,7 @@ class Hub:
         fiber = Fiber(self.loop, function)
         fiber.resume()
         if not fiber.dead:
-            self._start(fiber, self._drive_on(fiber)).set_name(name)
+            self._start(fiber, partial(self._drive_on, fiber)).set_name(name)
 
     def spawn(self, function: Callable[[], object], name: str) -> Fiber:
         """Run a blocking function in a fiber without a caller, in this thread or another."""
@@ -288,7 +295,7 @@ class Hub:
         self._note_end(self._drive_alone(fiber, "fdbqueue-finish"), fiber)
 
     def _drive_alone(self, fiber: Fiber, name: str) -> asyncio.Task[Any]:
-        task = self._start(fiber, self._drive(fiber))
+        task = self._start(fiber, partial(self._drive, fiber))
         task.set_name(name)
         return task
 
@@ -299,18 +306,34 @@ class Hub:
 
     async def _drive_on(self, fiber: Fiber) -> None:
         while not fiber.dead:
-            await fiber.until_woken()
+            await self._until_woken(fiber)
             fiber.resume()
 
-    def _start(self, fiber: Fiber, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    async def _until_woken(self, fiber: Fiber) -> None:
+        while True:
+            try:
+                return await fiber.until_woken()
+            except asyncio.CancelledError:
+                if not self.outlasts_cancels:
+                    raise
+
+    def _start(self, fiber: Fiber, drive: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
         """Start a task that drives `fiber`. If the task is cancelled, as at the end of the loop, the fiber is
         interrupted. A callback does that, as a task that is cancelled before its first step runs nothing.
         """
-        task = self.loop.create_task(coroutine)
+        task = self.loop.create_task(drive())
         self._tasks.add(task)  # the loop itself holds tasks weakly
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: _unwind(fiber))
+        task.add_done_callback(partial(self._driven, fiber, drive))
         return task
+
+    def _driven(
+        self, fiber: Fiber, drive: Callable[[], Coroutine[Any, Any, Any]], task: asyncio.Task[Any]
+    ) -> None:
+        if task.cancelled() and self.outlasts_cancels:  # before its first step
+            self._start(fiber, drive)
+        else:
+            _unwind(fiber)
 
 
 def _hand_over_all(iterator: Callable[[], Iterable[Any]]) -> None:

@@ -1,20 +1,26 @@
 """The worker that `fdbqueue.Worker` makes for a coroutine handler, and its event loop in another thread."""
 
 import asyncio
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from fdbqueue.aio.committing import on_loop
-from fdbqueue.aio.coroutine_handler import CoroutineHandler, FiberWorker
+from fdbqueue.aio.coroutine_handler import ENDS_A_LOOP, CoroutineHandler, FiberWorker
 from fdbqueue.aio.fiber import current_fiber
 from fdbqueue.aio.hub import Hub, hub_of
-from fdbqueue.database import as_database, require_open
-from fdbqueue.errors import BlockingCall
-from fdbqueue.runtime import Runtime
-from fdbqueue.seam import AnyDatabase
+from fdbqueue.core.database import as_database, require_open
+from fdbqueue.core.errors import BlockingCall
+from fdbqueue.core.logger import logger
+from fdbqueue.core.runtime import Runtime
+from fdbqueue.core.seam import AnyDatabase
 
 T = TypeVar("T")
+
+_log = logger("fdbqueue.worker")
 
 
 class LoopThread:
@@ -23,11 +29,14 @@ class LoopThread:
     def __init__(self, runtime: Runtime) -> None:
         """`runtime`: that of the threads of this process. It tells the time there, too."""
         self._loop = asyncio.new_event_loop()
+        self._has_ended = False
+        _all.add(self)
         self._hub: Hub
         started = runtime.event()
 
         def start() -> None:
             self._hub = hub_of(self._loop, runtime)
+            self._hub.outlasts_cancels = True
             started.set()
 
         self._loop.call_soon(start)
@@ -49,15 +58,43 @@ class LoopThread:
 
     def end(self) -> None:
         """End the loop, and return at once; what still runs there is cancelled."""
+        self._has_ended = True
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def end_in_child(self) -> None:
+        """In a child that a handler has forked, end the process at the next turn of the loop."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(os._exit, 0)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.get_loop().run_forever()
+            while not self._has_ended:
+                self._run_until_stopped(runner.get_loop())
+            self._hub.outlasts_cancels = False
+
+    def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the loop until its end. A handler may end it, and the fibers of its worker need it."""
+        try:
+            loop.run_forever()
+        except ENDS_A_LOOP as error:
+            _log.warning("a handler has ended the loop of its worker; it goes on: %s", type(error).__name__)
+
+
+_all: "WeakSet[LoopThread]" = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for thread in list(_all):
+        thread.end_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class LoopWorker(FiberWorker):
     """A `fdbqueue.Worker` with a coroutine function as its handler, and an event loop of its own."""
+
+    __slots__ = ("_given", "_loop", "_on_loop", "_stops")
 
     def __init__(self, db: AnyDatabase, queues: Any, handler: Any, **options: Any) -> None:
         """Check all in this thread. `start` makes the loop, and opens the queues again in it."""
@@ -106,6 +143,8 @@ class LoopWorker(FiberWorker):
         return super()._chores()
 
     def _say_ended(self) -> None:
-        self._database.close()
-        super()._say_ended()
-        self._loop.end()
+        try:
+            self._database.close()
+        finally:
+            super()._say_ended()
+            self._loop.end()

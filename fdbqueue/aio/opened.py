@@ -16,7 +16,10 @@ B = TypeVar("B")
 class Opened(Face[B]):
     """A face that has its blocking object once it was awaited or entered."""
 
-    _open: Callable[[], Any]
+    __slots__ = ("_open", "_opening")
+
+    _open: Callable[[], Any] | None
+    """Makes the blocking object; None once it is made."""
     _opening: asyncio.Lock
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -24,11 +27,12 @@ class Opened(Face[B]):
 
     async def _opened(self) -> Self:
         async with self._opening:  # a second await at once waits for the first
-            if "_blocking" not in self.__dict__:
+            if self._open is not None:
                 hub = self._hub
                 assert hub is not None, "the database of a face that is opened has one"
                 # A cancelled opening goes on to its end: only then it is known what there is to undo.
                 self._blocking = await hub.call(self._open, Unheard(), self._undo)
+                self._open = None
         return self
 
     async def __aenter__(self) -> Self:

@@ -9,14 +9,16 @@ from fdbqueue.aio.aside import AsideFace
 from fdbqueue.aio.hub import Unheard
 from fdbqueue.aio.opened import Opened, opened_as
 from fdbqueue.aio.verbs import Face, awaited, giving
-from fdbqueue.persistent.proxy import Proxy as BlockingProxy
-from fdbqueue.persistent.queue import PersistentQueue as BlockingPersistentQueue
+from fdbqueue.queues.persistent.proxy import Proxy as BlockingProxy
+from fdbqueue.queues.persistent.queue import PersistentQueue as BlockingPersistentQueue
 
 B = TypeVar("B", bound=BlockingProxy)
 
 
 class ProxyFace(Face[B]):
     """The verbs of a persistent queue and of its proxies."""
+
+    __slots__ = ()
 
     put = awaited(BlockingProxy.put)
     put_nowait = awaited(BlockingProxy.put_nowait)
@@ -75,6 +77,8 @@ class ProxyFace(Face[B]):
 class Proxy(ProxyFace[BlockingProxy]):
     """`fdbqueue.Proxy`, awaited: `async with await queue.connect() as proxy`."""
 
+    __slots__ = ()
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -85,6 +89,8 @@ class PersistentQueue(
     AsideFace[BlockingPersistentQueue],
 ):
     """`fdbqueue.PersistentQueue`, awaited: `async with aio.PersistentQueue(db, "spool") as spool`."""
+
+    __slots__ = ()
 
     @opened_as(BlockingPersistentQueue)
     def __init__(self) -> None: ...

@@ -12,14 +12,16 @@ from fdbqueue.aio.grants import (
 )
 from fdbqueue.aio.halves import Dequeuing, Enqueuing, Putting, Taking
 from fdbqueue.aio.verbs import Maker, awaited, constructor_of
-from fdbqueue.fair.queue import FairQueue as BlockingFairQueue
-from fdbqueue.recipe.queue import Queue as BlockingQueue
+from fdbqueue.queues.fair.queue import FairQueue as BlockingFairQueue
+from fdbqueue.queues.recipe.queue import Queue as BlockingQueue
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.queue import TaskQueue as BlockingTaskQueue
 
 
 class Queue(Enqueuing[BlockingQueue], Dequeuing[BlockingQueue], AsideFace[BlockingQueue]):
     """`fdbqueue.Queue`, awaited."""
+
+    __slots__ = ()
 
     @constructor_of(BlockingQueue)
     def __init__(self) -> None: ...
@@ -43,6 +45,8 @@ class Queue(Enqueuing[BlockingQueue], Dequeuing[BlockingQueue], AsideFace[Blocki
 class FairQueue(FairPutting[BlockingFairQueue], FairTaking[BlockingFairQueue], AsideFace[BlockingFairQueue]):
     """`fdbqueue.FairQueue`, awaited."""
 
+    __slots__ = ()
+
     @constructor_of(BlockingFairQueue)
     def __init__(self) -> None: ...
 
@@ -60,6 +64,8 @@ class FairQueue(FairPutting[BlockingFairQueue], FairTaking[BlockingFairQueue], A
 
 class TaskQueue(Putting[BlockingTaskQueue], Taking[BlockingTaskQueue], AsideFace[BlockingTaskQueue]):
     """`fdbqueue.TaskQueue`, awaited."""
+
+    __slots__ = ()
 
     create = Maker(BlockingTaskQueue.create)
     open = Maker(BlockingTaskQueue.open)

@@ -1,4 +1,4 @@
-"""LoopRuntime: the `fdbqueue.runtime.Runtime` of a database that belongs to an event loop.
+"""LoopRuntime: the `fdbqueue.core.runtime.Runtime` of a database that belongs to an event loop.
 
 Its threads are fibers, and to wait means to park. Outside of fibers, as at the end of the program when the
 loop has gone, it waits as a thread does.
@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from fdbqueue import runtime as runtimes
 from fdbqueue.aio.fiber import Fiber, current_fiber
 from fdbqueue.aio.hub import Hub, Sleeper
-from fdbqueue.runtime import Listeners, Waitable
+from fdbqueue.core import runtime as runtimes
+from fdbqueue.core.runtime import Listeners, Waitable
 
 
 class LoopEvent:

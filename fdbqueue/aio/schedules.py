@@ -1,11 +1,13 @@
 """Schedules, awaited."""
 
 from fdbqueue.aio.verbs import Face, Maker, awaited
-from fdbqueue.schedules.schedule import Schedule as BlockingSchedule
+from fdbqueue.tasks.schedules.schedule import Schedule as BlockingSchedule
 
 
 class Schedule(Face[BlockingSchedule]):
     """`fdbqueue.Schedule`, awaited."""
+
+    __slots__ = ()
 
     create = Maker(BlockingSchedule.create)
     open = Maker(BlockingSchedule.open)

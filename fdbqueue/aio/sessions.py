@@ -2,11 +2,13 @@
 
 from fdbqueue.aio.opened import Opened, opened_as
 from fdbqueue.aio.verbs import awaited
-from fdbqueue.sessions.session import Session as BlockingSession
+from fdbqueue.core.sessions.session import Session as BlockingSession
 
 
 class Session(Opened[BlockingSession]):
     """`fdbqueue.Session`, awaited: `async with aio.Session(db, "worker-1") as session`."""
+
+    __slots__ = ()
 
     @opened_as(BlockingSession)
     def __init__(self) -> None: ...

@@ -8,7 +8,7 @@ from typing import Any
 
 from fdbqueue.aio.hub import Hub
 from fdbqueue.aio.runtime import LoopEvent
-from fdbqueue.deferred import checked_function
+from fdbqueue.core.deferred import checked_function
 
 
 def in_fiber(hub: Hub, function: Callable[..., Any], *given: Any) -> Callable[..., Any]:

@@ -5,13 +5,14 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from fdbqueue import observing
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import database_of
-from fdbqueue.database import engine_errors, limit_attempts
-from fdbqueue.errors import WrongType
-from fdbqueue.transactional import check_options, position_of
+from fdbqueue.core import observing
+from fdbqueue.core.database import limit_attempts
+from fdbqueue.core.errors import WrongType
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.transactional import check_options, position_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,7 +92,7 @@ async def _run(
     retry_limit: int | None,
     timeout_s: float | None,
 ) -> R:
-    """As `fdbqueue.database.run`, for a body that awaits."""
+    """As `fdbqueue.core.database.run`, for a body that awaits."""
     database = database_of(target)
     tr, counters = database.create_transaction(), database.counters
     limit_attempts(tr.options, retry_limit, timeout_s)

@@ -1,8 +1,8 @@
 """The blocking database underneath one of an event loop."""
 
 from fdbqueue.aio.runtime import LoopRuntime
-from fdbqueue.database import Database as BlockingDatabase
-from fdbqueue.seam import Transaction
+from fdbqueue.core.database import Database as BlockingDatabase
+from fdbqueue.core.seam import Transaction
 
 
 class Underneath(BlockingDatabase):

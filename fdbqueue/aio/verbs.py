@@ -17,11 +17,12 @@ from fdbqueue.aio.database import Database
 from fdbqueue.aio.hub import Hub, Unheard
 from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
 from fdbqueue.aio.transaction import Reads, Transaction
-from fdbqueue.arguments import checked_event
-from fdbqueue.database import is_database, is_transaction
-from fdbqueue.errors import InvalidArgument, NotADatabase, WrongFace
-from fdbqueue.runtime import Stop
-from fdbqueue.waiters import DeafStops
+from fdbqueue.core.arguments import checked_event
+from fdbqueue.core.database import is_database, is_transaction
+from fdbqueue.core.errors import InvalidArgument, NotADatabase, WrongFace
+from fdbqueue.core.handle import Handle
+from fdbqueue.core.runtime import Stop
+from fdbqueue.core.waiters import DeafStops
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,11 +36,13 @@ database in the call.
 """
 
 
-class Face(Generic[B]):
+class Face(Handle, Generic[B]):
     """The awaited face of a blocking object."""
 
+    __slots__ = ("_blocking", "_hub")
+
     _blocking: B
-    _hub: Hub | None = None
+    _hub: Hub | None
 
     def __init_subclass__(cls) -> None:
         """Give the class verbs of its own: the warning of an await that is forgotten names their class."""
@@ -73,7 +76,10 @@ class Face(Generic[B]):
             raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        return f"aio.{self.__dict__.get('_blocking', type(self).__name__)!r}"
+        try:
+            return f"aio.{self._blocking!r}"
+        except InvalidArgument:
+            return f"aio.{type(self).__name__}()"
 
 
 def constructor_of(
@@ -83,6 +89,7 @@ def constructor_of(
 
     def decorate(_: Callable[[Any], None]) -> Callable[Concatenate[Any, P], None]:
         def construct(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            self._hub = None
             self._blocking = blocking_class(*map(plain, args), **plain_each(kwargs))
 
         return named_after(construct, blocking_class)

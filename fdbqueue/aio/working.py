@@ -8,20 +8,23 @@ from typing import Any, Unpack
 from fdbqueue.aio.coroutine_handler import CoroutineHandler, FiberWorker
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.verbs import database_of, plain
-from fdbqueue.errors import InvalidArgument, WrongType
+from fdbqueue.core.errors import InvalidArgument, WrongType
+from fdbqueue.core.handle import Handle
+from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.fleet.hooks import Hooks
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.status import WorkerStatus
-from fdbqueue.root_keys import DEFAULT_ROOT
 
 
-class Worker:
+class Worker(Handle):
     """`fdbqueue.Worker` on the loop of its caller: `await worker.run()`.
 
     Up to `concurrency` calls of `handler`, a coroutine function, run at a time. Queues are names, or those of
     fdbqueue.aio. All else is as in `fdbqueue.Worker`, which also runs blocking functions.
     """
+
+    __slots__ = ("_hub", "_make", "_making", "_worker")
 
     def __init__(
         self,
@@ -44,6 +47,12 @@ class Worker:
         self._worker: FiberWorker | None = None
         self._making = asyncio.Lock()
 
+    def __repr__(self) -> str:
+        return f"aio.{super().__repr__()}"
+
+    def _shown(self) -> dict[str, Any]:
+        return {} if self._worker is None else self._worker._shown()
+
     async def start(self, *, until_empty: bool = False) -> None:
         """Open the queues, and begin to work, in the background. Raises as `fdbqueue.Worker` does."""
         async with self._making:  # a second start at once finds the worker used
@@ -54,7 +63,7 @@ class Worker:
     async def run(self, *, until_empty: bool = False) -> None:
         """Work until `stop()`, or until the queues are empty. If it is cancelled, running handlers may end.
 
-        Raises: QueueNotFound when the last queue was dropped, DatabaseClosed, WorkerUsed at the second call.
+        Raises: as `run` of `fdbqueue.Worker`.
         """
         await self.start(until_empty=until_empty)
         worker = self._started()

@@ -1,29 +1,38 @@
 """The base: a second LMDB file. LMDB flushes each of its commits, so it is right after any power cut.
 
 It holds the data up to one version; the journal has the commits after that. Whenever a generation of the
-journal is full, its records are added to the base in a few LMDB transactions, beside the commits that go on.
-Nothing reads the base but a recovery.
+journal is full, a *checkpoint* adds its records to the base in a few LMDB transactions, beside the commits
+that go on. Then the file of the generation is free again. Nothing reads the base but a recovery.
 
     00 "format"     as in `data.mdb` (layout.py)
     00 "journal"    <version: 8 B> <generation: 8 B>: the last commit that it holds, and the first generation
                     of the journal that may hold later ones
     00 "files"      there if the files of the journal may hold later commits: then both of them are durable
     02 ...          the data, as in `data.mdb`
+
+The process that has filled a generation makes the checkpoint, once the callers of its last commit have
+their answers: other threads and processes go on in the next generation. If the process dies, the next one
+that needs a free file makes it.
 """
 
 import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import lmdb
 
+from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue.core.fdberror import FDBError
 from fdbqueue.embedded import commitlog, layout
-from fdbqueue.embedded.directory import FULL, Directory, by_descriptor
-from fdbqueue.embedded.journal import Journal, Record, Writes
+from fdbqueue.embedded.causes import FULL, code_of
+from fdbqueue.embedded.directory import Directory, by_descriptor
+from fdbqueue.embedded.environment import Environment
+from fdbqueue.embedded.journal import Entry, Journal, Record, Writes
 from fdbqueue.embedded.system import System
+from fdbqueue.embedded.users import Users
 
 FILE, NEW_FILE = "base.mdb", "base.new"
 _STATE_KEY = b"\x00journal"
@@ -203,3 +212,88 @@ def _held(txn: Any) -> Held:
     if found is None:
         raise lmdb.InvalidError(f"{FILE} has no state, so it is damaged")
     return Held(*_STATE.unpack(found))
+
+
+_TRIES = 4  # within the size of a generation
+
+
+class Checkpoints:
+    """The checkpoints that one process makes. Any thread may call it."""
+
+    def __init__(self, environment: Environment, users: Users, generation_bytes: int) -> None:
+        self._environment = environment
+        self._users = users
+        self._lock = environment.system.lock()  # beside the byte lock, which does not tell threads apart
+        self._is_due = self._is_closed = False
+        self._generation_bytes = self._due_bytes = generation_bytes
+        self.failure = 0
+        """The errno of the last one, if it found no room, no memory or a broken disk; else 0."""
+        self.chain_is_broken = False
+        """True if a record is missing that commits rely on: the base has to be copied anew."""
+
+    def note(self, entry: Entry) -> None:
+        """Look at a record that was written; for the leader."""
+        if entry.start == 0:
+            self._due_bytes = self._generation_bytes
+        self._is_due = self._is_due or entry.start == 0 or entry.end.end >= self._due_bytes
+        if entry.end.end >= self._due_bytes:
+            self._due_bytes = entry.end.end + self._generation_bytes // _TRIES
+
+    def make_due(self) -> None:
+        """Make a checkpoint if one is due, and no other thread or process makes it."""
+        if self._is_due and self._lock.acquire(blocking=False):
+            try:
+                self._make_alone()
+            finally:
+                self._lock.release()
+
+    def make_room(self) -> None:
+        """Make a checkpoint now; this waits for one that another thread makes."""
+        with self._lock:
+            self._make_alone()
+
+    def close(self) -> None:
+        """Begin no other checkpoint; this waits for the end of one, which uses the directory."""
+        with self._lock:
+            self._is_closed = True
+
+    @contextmanager
+    def kept_out(self) -> Iterator[None]:
+        """Let no thread or process make a checkpoint meanwhile; this waits for the end of one."""
+        with self._lock:
+            self._users.begin_checkpoint()
+            try:
+                yield
+            finally:
+                self._users.end_checkpoint()
+
+    def _make_alone(self) -> None:
+        if self._is_closed or not self._users.try_checkpoint():
+            return
+        try:
+            self._is_due = False
+            with suppress(DatabaseClosed, FDBError):  # no snapshot can be taken now; the commit has happened
+                self._make(self._environment.newest_place().generation)
+                self.failure = 0
+        except (OSError, lmdb.Error, MemoryError) as error:
+            # Without room, or on a broken disk, the journal grows, and the next try is at a larger size.
+            self.failure = code_of(error)
+        finally:
+            self._users.end_checkpoint()
+
+    def _make(self, current: int) -> None:
+        with closing(self._environment.new_journal()) as journal:
+            for generation in journal.generations():
+                if generation < current:
+                    self._add(journal, generation)
+
+    def _add(self, journal: Journal, generation: int) -> None:
+        directory = self._environment.directory
+        with opened(directory, self._environment.system) as base:
+            try:
+                base.add(journal, generation)
+            except BrokenChain:
+                self.chain_is_broken = True
+                return
+            allocate(directory, base, journal.generation_bytes)
+        journal.free(generation)

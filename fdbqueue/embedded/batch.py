@@ -5,28 +5,26 @@ failure (no room, a broken disk) fails the whole LMDB transaction. A batch has o
 an order within it, and a request conflicts with the earlier ones.
 """
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lmdb
 
-from fdbqueue import limits
+from fdbqueue.core import limits
+from fdbqueue.core.errors import StorageFull
+from fdbqueue.core.fdberror import FDBError
 from fdbqueue.embedded import commitlog, layout, request
+from fdbqueue.embedded.causes import no_room
 from fdbqueue.embedded.commitlog import RecentCommits, Written
-from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.flush import Flush
+from fdbqueue.embedded.durability import NotDurable
+from fdbqueue.embedded.environment import Environment
 from fdbqueue.embedded.journal import JournalLost, Writes
 from fdbqueue.embedded.pool import NO_ROOM, Answer, Pool, SlotRequests
-from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.request import CommitRequest, Flush
 from fdbqueue.embedded.reserve import makes_room, need_bytes
-from fdbqueue.embedded.versionstamp import place, stamp
-from fdbqueue.embedded.writes import Pending, WriteBuffer, resolve
-from fdbqueue.errors import StorageFull
-from fdbqueue.fdberror import FDBError
-
-if TYPE_CHECKING:
-    from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.writes import KeySet, Pending, WriteBuffer, place, resolve, stamp
 
 BATCH_BYTES_MAX = 2 * limits.TRANSACTION_BYTES_MAX
 _READER_CHECK_EVERY_VERSIONS = 64
@@ -40,12 +38,13 @@ _Done = tuple[int, Written | None, list[Answer]]  # version, writes (None: all r
 class Batches:
     """Commits the batches of one store, and keeps the end of the commit log decoded. One thread at a time."""
 
-    def __init__(self, store: "Store") -> None:
-        self._store = store
-        self._checked = not store.private
-        self._reserve = store.reserve
+    def __init__(self, environment: Environment, durability: NotDurable) -> None:
+        self._environment = environment
+        self._checked = not environment.private
+        self._reserve = environment.reserve
         self._recent = RecentCommits()
-        self._durability = store.new_durability()
+        self._durability = durability
+        self._lack = errno.ENOSPC
 
     def tidy(self) -> None:
         """Do what may follow a commit, once its callers have their answers. Any thread may call it."""
@@ -75,17 +74,18 @@ class Batches:
         is_short = self._reserve is not None and (
             not self._reserve.is_whole if pool is None else pool.is_short
         )
-        if self._durability.is_crowded:
+        if self._durability.failure:
             self._durability.make_room()
-        if self._durability.is_crowded or (is_short and self._lacks_room(own, pool)):
-            return self._sparingly(own, pool)
+        if self._durability.failure or (is_short and self._lacks_room(own, pool)):
+            return self._sparingly(own, pool, self._durability.failure or errno.ENOSPC)
         try:
             return self._within_map(own, pool, own_only=False)
         except FDBError:
             raise  # no request is the cause
         except Exception as error:
-            if self._store.is_full(error):
-                return self._without_room(own, pool)
+            lack = self._environment.lack_in(error)
+            if lack is not None:
+                return self._without_room(own, pool, lack)
             # A request of another process may be the cause. Without the requests of others, that process
             # meets the error when it leads, and no other one does.
             if pool is None or not pool.is_owed:
@@ -101,16 +101,16 @@ class Batches:
                 pool.note_short(False)
             return False
         need = need_bytes(own)
-        while not self._reserve.has_room(self._store, need):
+        while not self._reserve.has_room(self._environment.free_bytes(), need):
             if not self._trims(pool):
                 return True
         return False
 
-    def _without_room(self, own: Sequence[CommitRequest], pool: Pool | None) -> _Done:
+    def _without_room(self, own: Sequence[CommitRequest], pool: Pool | None, lack: int) -> _Done:
         self._durability.make_room()
         # LMDB looks for the oldest snapshot only now and then, so it may have missed some free pages.
-        reserve = self._reserve
-        has_free_pages = reserve is not None and reserve.has_room(self._store, need_bytes(own))
+        reserve, free_bytes = self._reserve, self._environment.free_bytes
+        has_free_pages = reserve is not None and reserve.has_room(free_bytes(), need_bytes(own))
         if self._trims(pool) or has_free_pages:
             with suppress(lmdb.Error, OSError, StorageFull):
                 return self._within_map(own, pool, own_only=False)
@@ -118,14 +118,14 @@ class Batches:
         if reserve is not None and has_free_pages and reserve.is_half_on_disk:
             with suppress(lmdb.Error, OSError, StorageFull), self._reserve_given_up(pool):
                 return self._within_map(own, pool, own_only=False)
-        return self._sparingly(own, pool)
+        return self._sparingly(own, pool, lack)
 
     def _trims(self, pool: Pool | None) -> bool:
         """Delete the commit log's records that no transaction needs; True if that frees enough to try again.
 
         After a few records only, each put would cost several commits to use the room of the put before it.
         """
-        self._store.handed_out.release_all()
+        self._environment.handed_out.release_all()
         found = 0
         for _ in range(_TRIMS):  # LMDB uses freed pages again from the transaction after the next on
             count = self._trim_once(pool)
@@ -146,22 +146,23 @@ class Batches:
             return 0
 
     def _trimmed(self) -> int:
-        with self._store.begin(write=True) as txn:
-            return commitlog.trim_before(txn, self._store.oldest_reader(txn.id() - 1))
+        with self._environment.begin(write=True) as txn:
+            return commitlog.trim_before(txn, self._environment.oldest_reader(txn.id() - 1))
 
-    def _sparingly(self, own: Sequence[CommitRequest], pool: Pool | None) -> _Done:
+    def _sparingly(self, own: Sequence[CommitRequest], pool: Pool | None, lack: int = errno.ENOSPC) -> _Done:
         """Commit the requests that make room, if needed with the reserve; refuse other own requests."""
-        or_moves = self._reserve is None or self._reserve.is_half_there(self._store)
+        self._lack = lack
+        or_moves = self._reserve is None or self._reserve.is_half_there(self._environment.free_bytes())
 
         def attempt() -> _Done:
             return self._within_map(own, pool, own_only=True, sparing=True, or_moves=or_moves)
 
-        for get_room in (self._store.forget_dead_readers, self._store.end_snapshots):
+        for get_room in (self._environment.forget_dead_readers, self._environment.end_snapshots):
             get_room()
             try:
                 return attempt()
             except Exception as error:
-                if not self._store.is_full(error):
+                if self._environment.lack_in(error) is None:
                     raise
         with self._reserve_given_up(pool):
             self._durability.make_room()
@@ -194,32 +195,32 @@ class Batches:
             try:
                 return self._try(own, pool, own_only, sparing, or_moves)
             except lmdb.MapFullError:
-                self._store.grow()
+                self._environment.grow()
             except JournalLost:
                 self._durability.renew()
 
     def _try(
         self, own: Sequence[CommitRequest], pool: Pool | None, own_only: bool, sparing: bool, or_moves: bool
     ) -> _Done:
-        txn = self._store.begin(write=True)
+        txn = self._environment.begin(write=True)
         entry, flush = None, Flush.NOW
         try:
             if self._checked:
-                self._store.require_in_place()
+                self._environment.require_in_place()
             if txn.id() % _READER_CHECK_EVERY_VERSIONS == 0:
-                self._store.forget_dead_readers()
+                self._environment.forget_dead_readers()
             others = self._others(txn, pool, own_only) if pool is not None and pool.is_owed else ()
             version = txn.id()
             requests = [*(one for _, of in others for one in of), *own] if others else own
             if sparing:
-                commitlog.trim_before(txn, self._store.oldest_reader(version - 1))
+                commitlog.trim_before(txn, self._environment.oldest_reader(version - 1))
                 requests = [one for one in requests if self._is_allowed(txn, one, or_moves)]
             written, writes = self._apply(txn, requests)
             answers = _answers(others) if others else []
             if written is None:
                 txn.abort()
             else:
-                now_us = int(self._store.runtime.now() * 1_000_000)
+                now_us = int(self._environment.runtime.now() * 1_000_000)
                 asked_in = pool.file if pool is not None else 0
                 flush = min(one.flush for one in requests if one.error is None)
                 entry = self._durability.record(txn, version, writes)
@@ -243,7 +244,7 @@ class Batches:
         for one in requests:
             if one.read_version is not None and one.read_version < asked:
                 asked = one.read_version
-        live = self._store.oldest_live_version()
+        live = self._environment.oldest_live_version()
         self._recent.catch_up(txn, version - 1, asked)
         self._recent.forget_before(asked if live is None else min(asked, live))
         written = Written(version, KeySet(), KeySet())
@@ -260,7 +261,7 @@ class Batches:
     def _is_allowed(self, txn: Any, one: CommitRequest, or_moves: bool) -> bool:
         if makes_room(txn, one, or_moves=or_moves):
             return True
-        one.version, one.error = None, StorageFull(path=self._store.path)
+        one.version, one.error = None, no_room(self._environment.path, self._lack)
         return False
 
     def _refusal(self, txn: Any, one: CommitRequest, earlier: KeySet | None) -> FDBError | None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fdbqueue import limits
-from fdbqueue.embedded.conflicts import KeySet
+from fdbqueue.core import limits
+from fdbqueue.core.fdberror import FDBError
 from fdbqueue.embedded.journal import NOWHERE, Place
 from fdbqueue.embedded.layout import LOG_END, LOG_PREFIX, Txn, log_key
 from fdbqueue.embedded.pool import Answer
-from fdbqueue.fdberror import FDBError
+from fdbqueue.embedded.writes import KeySet
 
 # Twice the age of a transaction, since two processes do not read their clocks at the same instant.
 _KEPT_US = int(2 * limits.TRANSACTION_AGE_MAX_S * 1_000_000)

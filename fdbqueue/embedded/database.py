@@ -1,47 +1,100 @@
-"""A database of the embedded engine, with the conveniences of the binding's."""
+"""A database of the embedded engine, with the conveniences of the binding's.
 
-from typing import Any
+`transactional` has the binding's own contract, for programs written for the binding. New code takes
+`fdbqueue.transactional`, which has limits and accepts keywords. This one must not be stricter than the
+binding's, and knows only the classes of the engine.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
 
 from msgspec.structs import replace
 
-from fdbqueue.embedded import stores
-from fdbqueue.embedded.decorator import transactional
-from fdbqueue.embedded.flush import Flush
-from fdbqueue.embedded.futures import Future, PendingFuture
-from fdbqueue.embedded.mutations import add_mutations
+from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.runtime import RealRuntime, Runtime
+from fdbqueue.embedded import store
+from fdbqueue.embedded.futures import Future
 from fdbqueue.embedded.options import (
     DatabaseOptions,
-    DatabaseSettings,
     StreamingMode,
-    TransactionSettings,
+    add_mutations,
     apply_database_option,
     options_for,
 )
-from fdbqueue.embedded.rangeread import FDBRange, KeyValue
-from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.request import Flush
+from fdbqueue.embedded.steps import OpenStore
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.transaction import Transaction
-from fdbqueue.embedded.values import Value
-from fdbqueue.errors import DatabaseClosed
-from fdbqueue.fdberror import FDBError
-from fdbqueue.runtime import RealRuntime, Runtime
+from fdbqueue.embedded.view import KeyValue
+
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 
-class Database:
+@overload
+def transactional(function: F, /) -> F: ...
+@overload
+def transactional(*, parameter: str = "tr") -> Callable[[F], F]: ...
+
+
+def transactional(function: F | None = None, /, *, parameter: str = "tr") -> F | Callable[[F], F]:
+    """Run the function in a transaction of the database given as `tr`, retrying until it commits."""
+
+    def decorate(inner: F) -> F:
+        position = inspect.getfullargspec(inspect.unwrap(inner)).args.index(parameter)
+
+        @functools.wraps(inner)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if inspect.isgeneratorfunction(inner):
+                raise ValueError("Generators can not be wrapped with fdb.transactional")
+            if hasattr(args[position], "get_read_version"):
+                return inner(*args, **kwargs)
+            tr = args[position].create_transaction()
+            return _until_committed(tr, inner, (*args[:position], tr, *args[position + 1 :]), kwargs)
+
+        return wrapper  # type: ignore[return-value]  # functools.wraps keeps the signature
+
+    return decorate if function is None else decorate(function)
+
+
+def _until_committed(tr: Any, function: Callable[..., R], args: tuple[Any, ...], kwargs: Any) -> R:
+    while True:
+        try:
+            result = function(*args, **kwargs)
+            if inspect.isgenerator(result):
+                raise ValueError("Generators can not be wrapped with fdb.transactional")
+            tr.commit().wait()
+            return result
+        except FDBError as error:
+            tr.on_error(error.code).wait()
+
+
+class Database(OpenStore):
     """The database of one directory. Each call on it is one transaction, retried until it commits."""
 
-    def __init__(self, store: Store, runtime: Runtime, flush: Flush = Flush.NOW) -> None:
-        self._store = store
-        self._runtime = runtime
-        self._transaction_defaults = TransactionSettings(flush=flush)
-        self._settings = DatabaseSettings()
-        self._watches = 0
-        self._closed = False
+    _closed = False
 
     @property
     def lmdb_store(self) -> Store:
         """The store of its directory, for programs that look after it."""
         return self._store
+
+    def name_of_process(self) -> bytes:
+        """Return the name by which `is_gone` knows this process; empty if no other process uses the files."""
+        users = self._store._shared
+        return b"" if users is None else users.name
+
+    def is_gone(self, name: bytes) -> bool | None:
+        """True if the process of `name` has ended; None for files without names, and as Users.is_gone."""
+        users = self._store._shared
+        return None if users is None else users.is_gone(name)
+
+    def knows_processes(self) -> bool:
+        """Return True: no process uses the files beside those that have names."""
+        return True
 
     @property
     def flush(self) -> Flush:
@@ -66,15 +119,11 @@ class Database:
         if self._closed:
             raise DatabaseClosed
 
-    def commit(self, request: CommitRequest) -> None:
-        """Return when `request` is finished: `version` is set, or `error`."""
-        self._store.committer.commit(request)
-
     def close(self) -> None:
         """Close this database; the store ends with its last database."""
         if not self._closed:
             self._closed = True
-            stores.release(self._store)
+            store.release(self._store)
 
     def __enter__(self) -> "Database":
         return self
@@ -82,36 +131,24 @@ class Database:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def new_watch(self, key: bytes) -> PendingFuture:
-        """Return the future of a watch, counted until it is ready or dropped.
-
-        Raises: FDBError 1032 at the limit of watches.
-        """
-        if self._watches >= self._settings.watches_max:
-            raise FDBError(1032)
-        self._watches += 1
-        watches, future_id = self._store.watches, 0
-
-        def done() -> None:
-            self._watches -= 1
-            watches.disarm(key, future_id)
-
-        future = PendingFuture(self._runtime, done)
-        future_id = id(future)
-        return future
-
     # -- one transaction each ---------------------------------------------------------------------------
 
+    def _in_one(self, function: Callable[[Transaction], R]) -> R:
+        tr = self.create_transaction()
+        return _until_committed(tr, function, (tr,), {})
+
     def get(self, key: Any) -> bytes | None:
-        return _get(self, key)
+        value: bytes | None = self._in_one(lambda tr: tr.get(key).value)
+        return value
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return self.get_range(key.start, key.stop, reverse=key.step == -1)
-        return _get(self, key)
+        return self.get(key)
 
     def get_key(self, key_selector: Any) -> bytes:
-        return _get_key(self, key_selector)
+        key: bytes = self._in_one(lambda tr: tr.get_key(key_selector).value)
+        return key
 
     def get_range(
         self,
@@ -121,106 +158,54 @@ class Database:
         reverse: bool = False,
         streaming_mode: int = StreamingMode.want_all,
     ) -> list[KeyValue]:
-        return _get_range(self, begin, end, limit, reverse, streaming_mode)
+        return self._in_one(lambda tr: tr.get_range(begin, end, limit, reverse, streaming_mode).to_list())
 
     def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
-        return _get_range_startswith(self, prefix, *args, **kwargs)
+        return self._in_one(lambda tr: tr.get_range_startswith(prefix, *args, **kwargs).to_list())
 
     def set(self, key: Any, value: Any) -> None:
-        _set(self, key, value)
+        self._in_one(lambda tr: tr.set(key, value))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _set(self, key, value)
+        self.set(key, value)
 
     def clear(self, key: Any) -> None:
-        _delete(self, key)
+        self._in_one(lambda tr: tr.clear(key))
 
     def clear_range(self, begin: Any, end: Any) -> None:
-        _delete(self, slice(begin, end))
+        self._in_one(lambda tr: tr.clear_range(begin, end))
 
     def __delitem__(self, key_or_slice: Any) -> None:
-        _delete(self, key_or_slice)
+        if isinstance(key_or_slice, slice):
+            self.clear_range(key_or_slice.start, key_or_slice.stop)
+        else:
+            self.clear(key_or_slice)
 
     def clear_range_startswith(self, prefix: Any) -> None:
-        _clear_range_startswith(self, prefix)
+        self._in_one(lambda tr: tr.clear_range_startswith(prefix))
 
     def get_and_watch(self, key: Any) -> tuple[Any, Future]:
-        return _get_and_watch(self, key)
+        return self._in_one(lambda tr: (tr.get(key), tr.watch(key)))
 
     def set_and_watch(self, key: Any, value: Any) -> Future:
-        return _set_and_watch(self, key, value)
+        def change(tr: Transaction) -> Future:
+            tr.set(key, value)
+            return tr.watch(key)
+
+        return self._in_one(change)
 
     def clear_and_watch(self, key: Any) -> Future:
-        return _clear_and_watch(self, key)
+        def change(tr: Transaction) -> Future:
+            tr.clear(key)
+            return tr.watch(key)
+
+        return self._in_one(change)
 
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
-        _operate(self, opcode, key, param)
+        self._in_one(lambda tr: tr._atomic_operation(opcode, key, param))
 
 
 add_mutations(Database)
-
-
-@transactional
-def _get(tr: Any, key: Any) -> bytes | None:
-    value: bytes | None = tr.get(key).value
-    return value
-
-
-@transactional
-def _get_key(tr: Any, key_selector: Any) -> bytes:
-    key: bytes = tr.get_key(key_selector).value
-    return key
-
-
-@transactional
-def _get_range(tr: Any, begin: Any, end: Any, limit: int, reverse: bool, mode: int) -> list[KeyValue]:
-    found: FDBRange = tr.get_range(begin, end, limit, reverse, mode)
-    return found.to_list()
-
-
-@transactional
-def _get_range_startswith(tr: Any, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
-    found: FDBRange = tr.get_range_startswith(prefix, *args, **kwargs)
-    return found.to_list()
-
-
-@transactional
-def _set(tr: Any, key: Any, value: Any) -> None:
-    tr.set(key, value)
-
-
-@transactional
-def _delete(tr: Any, key_or_slice: Any) -> None:
-    del tr[key_or_slice]
-
-
-@transactional
-def _clear_range_startswith(tr: Any, prefix: Any) -> None:
-    tr.clear_range_startswith(prefix)
-
-
-@transactional
-def _get_and_watch(tr: Any, key: Any) -> tuple[Value, Future]:
-    return tr.get(key), tr.watch(key)
-
-
-@transactional
-def _set_and_watch(tr: Any, key: Any, value: Any) -> Future:
-    tr.set(key, value)
-    watch: Future = tr.watch(key)
-    return watch
-
-
-@transactional
-def _clear_and_watch(tr: Any, key: Any) -> Future:
-    tr.clear(key)
-    watch: Future = tr.watch(key)
-    return watch
-
-
-@transactional
-def _operate(tr: Any, opcode: int, key: Any, param: Any) -> None:
-    tr._atomic_operation(opcode, key, param)
 
 
 def open_directory(
@@ -234,10 +219,10 @@ def open_directory(
     Raises: UnsafePath, StorageInUse, StorageFormat (of a newer release), StorageFull.
     """
     runtime = runtime or RealRuntime()
-    return Database(stores.acquire(path, runtime, shared), runtime, flush)
+    return Database(store.acquire(path, runtime, shared), runtime, flush)
 
 
 def open_private(runtime: Runtime | None = None) -> Database:
     """Open a new database in temporary files without names and without fsync; it ends when it is closed."""
     runtime = runtime or RealRuntime()
-    return Database(stores.acquire_private(runtime), runtime)
+    return Database(store.acquire_private(runtime), runtime)

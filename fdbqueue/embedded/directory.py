@@ -1,4 +1,4 @@
-"""Opens the directory of a database, and files in it.
+"""The directory of a database: opens it and files in it, and tells whether they are still in place.
 
 An attacker may have planted a link, a pipe or a device under one of our names, or a whole directory. So a
 path is walked one part at a time. A link above the directory is followed if root or the caller made it. Below
@@ -9,11 +9,13 @@ up in its descriptor, which cannot be exchanged.
 import errno
 import os
 import stat
+from collections.abc import Callable, Sequence
 from itertools import islice
 
-from fdbqueue.errors import StorageFull, StorageInUse, UnsafePath
+from fdbqueue.core.errors import DescriptorsClosed, StorageInUse, StorageReplaced, UnsafePath
+from fdbqueue.core.runtime import Runtime
+from fdbqueue.embedded.causes import refusal
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 PRIVATE_MODE = 0o700
 _LINKS_MAX = 40  # as the kernel's own walk
 _FILE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -248,8 +250,81 @@ def by_descriptor(fd: int) -> str:
     return f"/proc/self/fd/{fd}"
 
 
-def refusal(path: str, error: OSError) -> Exception:
-    """Return the user's error for an OSError at opening."""
-    if error.errno in FULL:
-        return StorageFull(path=path)
-    return StorageInUse(path=path, reason=error.strerror or str(error))
+_NOWHERE = (0, 0)
+_MTIME_STEP_NS = 1_000_000_000  # two changes of a directory that are closer may have one modification time
+
+
+class InPlace:
+    """The names of open files in a directory, which must stay where they are.
+
+    As long as the directory has not changed, one system call is enough. No written file may be asked for its
+    state at each commit: Linux 6.13 then gives the next write a time of its own, and the flush gets slower.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        names: Sequence[str],
+        runtime: Runtime,
+        stat: Callable[[str], os.stat_result],
+    ) -> None:
+        opened = by_descriptor(directory.fd)
+        self._directory = directory
+        self._itself = _of(os.fstat(directory.fd))
+        self._path = directory.path
+        self._runtime = runtime
+        self._stat = stat
+        self._known = [(name, _identity(opened, name)) for name in names]
+        self._looked_at = _NOWHERE
+        self.looks = 0
+        """Counts the times that the directory may have changed since the call of `require` before."""
+
+    def require(self) -> None:
+        """Check that each name still leads to the open file.
+
+        Raises: StorageReplaced, DescriptorsClosed.
+        """
+        self._require_open()
+        try:
+            status = self._stat(self._path)
+            looked_at = (status.st_ino, status.st_mtime_ns)
+            if looked_at != self._looked_at:
+                self._look(status.st_mtime_ns, looked_at)
+        except (FileNotFoundError, NotADirectoryError):
+            raise StorageReplaced(path=self._path, file=self._known[0][0]) from None
+        except PermissionError:
+            # The user may not search a parent directory, or the process has dropped its rights.
+            self.looks += 1
+
+    def _require_open(self) -> None:
+        """Raises: DescriptorsClosed.
+
+        The start of a daemon closes all descriptors. Their numbers go to other files then, and a commit would
+        write into these.
+        """
+        fd = self._directory.fd
+        try:
+            is_open = fd < 0 or _of(os.fstat(fd)) == self._itself  # below 0: closed by us
+        except OSError:
+            is_open = False
+        if not is_open:
+            raise DescriptorsClosed(path=self._path, file=".")
+
+    def _look(self, changed_ns: int, looked_at: tuple[int, int]) -> None:
+        self.looks += 1
+        for name, known in self._known:
+            if _identity(self._path, name) != known:
+                raise StorageReplaced(path=self._path, file=name)
+        if self._runtime.now() * 1e9 - changed_ns > _MTIME_STEP_NS:
+            self._looked_at = looked_at
+
+
+def _identity(path: str, name: str) -> tuple[int, int]:
+    try:
+        return _of(os.stat(f"{path}/{name}"))
+    except FileNotFoundError:
+        return _NOWHERE
+
+
+def _of(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

@@ -8,26 +8,109 @@ A leader calls these methods in this order, within one LMDB transaction:
 
 If a flush fails, the kernel may have dropped changes, and a second flush succeeds all the same. So nothing in
 that journal is believed any more: the next leader copies all data into a new base, and begins a new journal.
+
+Commits may wait for their flush: a thread does it a moment after the first of them, and then ends. A process
+that is killed in between leaves its commits to the system, or to the next flush of another process.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, closing, suppress
+from typing import Any
 
 import lmdb
 
+from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue.core.fdberror import FDBError
 from fdbqueue.embedded import base as bases
 from fdbqueue.embedded import commitlog
-from fdbqueue.embedded.base import Held
-from fdbqueue.embedded.checkpoints import Checkpoints
-from fdbqueue.embedded.flush import Flush
-from fdbqueue.embedded.flusher import Flusher
+from fdbqueue.embedded.base import Checkpoints, Held
+from fdbqueue.embedded.environment import Environment
 from fdbqueue.embedded.journal import NOWHERE, Entry, JournalLost, Place, Writes
+from fdbqueue.embedded.request import FLUSH_SOON_S, Flush
 from fdbqueue.embedded.users import Users
-from fdbqueue.fdberror import FDBError
 
-if TYPE_CHECKING:
-    from fdbqueue.embedded.store import Store
+
+class Flusher:
+    """The flushes that the commits of one process wait for. Any thread may call it."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._lock = environment.system.lock()
+        self._closed = environment.system.event()
+        self._is_due = False
+        self._is_running = False
+        self._flushing = environment.system.lock()
+        self.has_failed = False
+        """True if a flush has failed: the journal is not believed any more."""
+
+    def flush_soon(self) -> None:
+        """Flush within `FLUSH_SOON_S`, unless another flush comes first."""
+        with self._lock:
+            self._is_due = True
+            must_start, self._is_running = not self._is_running, True
+        if must_start:
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            self._environment.runtime.spawn(self._run, "fdbqueue-flush")
+        except RuntimeError:  # at the limit of threads, or while the interpreter ends
+            self._is_running = False
+            self._flush()
+
+    def flushed(self) -> None:
+        """Note that another flush has come first."""
+        self._is_due = False
+
+    def _run(self) -> None:
+        try:
+            while not self._closed.wait(FLUSH_SOON_S):
+                if self._is_due:
+                    self._flush()
+                with self._lock:
+                    if not self._is_due:
+                        self._is_running = False
+                        return
+        except BaseException:
+            self._is_running = False  # so that the next commit starts another thread
+            raise
+
+    def _flush(self) -> None:
+        with self._flushing:  # before it is not due any more, since `close` has to wait for this flush
+            if not self._is_due:
+                return
+            self._is_due = False  # before the flush: a commit that comes meanwhile needs the next one
+            try:
+                self._flush_newest()
+            except BaseException:
+                self._is_due = True
+                raise
+
+    def _flush_newest(self) -> None:
+        generation = self._environment.newest_place().generation
+        try:
+            with closing(self._environment.new_journal()) as journal:
+                journal.flush(generation)
+        except (JournalLost, FileNotFoundError):  # the second one if the directory was removed
+            self.has_failed = True
+            self._tell_others(generation)
+
+    def _tell_others(self, generation: int) -> None:
+        """Note in the commit log that the journal is lost, unless the disk is broken or full, or a leader has
+        begun another journal meanwhile.
+        """
+        with suppress(lmdb.Error, FDBError, DatabaseClosed), self._environment.begin(write=True) as txn:
+            if commitlog.last_place(txn).generation == generation:
+                commitlog.note_place(txn, NOWHERE, self._environment.runtime.now_us())
+
+    def close(self) -> None:
+        """Flush what is due, and end the thread; this waits for a flush, which uses the directory."""
+        self._closed.set()
+        if self._is_due:
+            self._flush()
+        with self._flushing:
+            pass
+
 
 _UNKNOWN = 1021
 
@@ -54,9 +137,9 @@ class NotDurable:
         """There are no checkpoints."""
 
     @property
-    def is_crowded(self) -> bool:
-        """There are no checkpoints that could find no room."""
-        return False
+    def failure(self) -> int:
+        """There are no checkpoints that could fail."""
+        return 0
 
     def make_room(self) -> None:
         """There is no other file that takes up room."""
@@ -71,11 +154,11 @@ class NotDurable:
 class Durable(NotDurable):
     """The journal of a directory, for the leader of this process."""
 
-    def __init__(self, store: "Store", users: Users) -> None:
-        self._store = store
-        self._journal = store.new_journal()
-        self._flusher = Flusher(store)
-        self._checkpoints = Checkpoints(store, users, self._journal.generation_bytes)
+    def __init__(self, environment: Environment, users: Users) -> None:
+        self._environment = environment
+        self._journal = environment.new_journal()
+        self._flusher = Flusher(environment)
+        self._checkpoints = Checkpoints(environment, users, self._journal.generation_bytes)
         self._place = NOWHERE
         self._version = -1  # the commit that has the place
         self._written: Entry | None = None  # a record of a commit that LMDB does not have yet
@@ -100,7 +183,7 @@ class Durable(NotDurable):
 
     def _forget_renewed(self) -> None:
         """Look for new files of another process if the directory may have changed."""
-        if self._looks != (looks := self._store.in_place.looks):
+        if self._looks != (looks := self._environment.in_place.looks):
             self._journal.forget_renewed()
             self._looks = looks
 
@@ -135,7 +218,7 @@ class Durable(NotDurable):
         if self._written is None:
             return
         self._written = None
-        txn = self._store.begin(write=True)
+        txn = self._environment.begin(write=True)
         try:
             is_committed = commitlog.last_place(txn) == entry.end  # an interrupt came after the commit
             if not is_committed:
@@ -165,37 +248,37 @@ class Durable(NotDurable):
         Raises: OSError, lmdb.Error.
         """
         with self._checkpoints.kept_out():
-            with self._store.begin(write=True) as txn:
+            with self._environment.begin(write=True) as txn:
                 # If this process dies below, no other one may go on in a journal that the base does not have.
                 self._note_place(txn, NOWHERE)
-            with self._store.begin(write=True) as txn:
+            with self._environment.begin(write=True) as txn:
                 self._begin_anew(txn)
         self._is_lost = self._checkpoints.chain_is_broken = self._flusher.has_failed = False
 
     def _begin_anew(self, txn: Any) -> None:
         held = Held(txn.id() - 1, self._new_generation())
-        bases.make(self._store.directory, self._store.system, held, self._store.env)
-        self._store.directory.sync_entries()  # before the files of the old journal go
+        bases.make(self._environment.directory, self._environment.system, held, self._environment.env)
+        self._environment.directory.sync_entries()  # before the files of the old journal go
         self._journal.renew()
-        with bases.opened(self._store.directory, self._store.system) as base:
+        with bases.opened(self._environment.directory, self._environment.system) as base:
             base.rely_on_files()
         self._note_place(txn, Place(held.generation, 0, held.version))
 
     def _new_generation(self) -> int:
-        with bases.opened(self._store.directory, self._store.system) as base:
+        with bases.opened(self._environment.directory, self._environment.system) as base:
             return max([base.held().generation, *self._journal.generations()]) + 1
 
     def _note_place(self, txn: Any, place: Place) -> None:
-        commitlog.note_place(txn, place, self._store.runtime.now_us())
+        commitlog.note_place(txn, place, self._environment.runtime.now_us())
 
     def tidy(self) -> None:
         """Make a checkpoint if one is due. Any thread may call it."""
         self._checkpoints.make_due()
 
     @property
-    def is_crowded(self) -> bool:
-        """True if the base has no room for the records of the journal."""
-        return self._checkpoints.has_failed
+    def failure(self) -> int:
+        """The errno for which the base does not take the records of the journal; 0 if it does."""
+        return self._checkpoints.failure
 
     def make_room(self) -> None:
         """Free a file of the journal, if one can be freed."""

@@ -1,18 +1,15 @@
 """The names that programs written for the binding import from `fdb.impl`."""
 
-from fdbqueue.embedded.database import Database
-from fdbqueue.embedded.decorator import transactional
-from fdbqueue.embedded.futures import Future
+from fdbqueue.core.fdberror import FDBError, predicates
+from fdbqueue.embedded.database import Database, transactional
+from fdbqueue.embedded.futures import Future, Key, Value
+from fdbqueue.embedded.futures import key_bytes as keyToBytes
+from fdbqueue.embedded.futures import value_bytes as valueToBytes
 from fdbqueue.embedded.options import ConflictRangeType, StreamingMode
-from fdbqueue.embedded.rangeread import FDBRange, KeyValue
+from fdbqueue.embedded.reading import FDBRange, strinc
 from fdbqueue.embedded.reading import ReadTransaction as TransactionRead
-from fdbqueue.embedded.reading import strinc
-from fdbqueue.embedded.selectors import KeySelector
 from fdbqueue.embedded.transaction import Transaction
-from fdbqueue.embedded.values import Key, Value
-from fdbqueue.embedded.values import key_bytes as keyToBytes
-from fdbqueue.embedded.values import value_bytes as valueToBytes
-from fdbqueue.fdberror import FDBError, predicates
+from fdbqueue.embedded.view import KeySelector, KeyValue
 
 __all__ = [
     "ConflictRangeType",

@@ -28,12 +28,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from fdbqueue import limits
-from fdbqueue.embedded.directory import FULL, Directory
-from fdbqueue.embedded.ranges import KeyRange
+from fdbqueue.core import limits
+from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue.core.runtime import Runtime
+from fdbqueue.embedded.causes import FULL
+from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.system import SYSTEM, System
-from fdbqueue.errors import DatabaseClosed
-from fdbqueue.runtime import Runtime
+from fdbqueue.embedded.writes import KeyRange
 
 FILES = ("journal.0", "journal.1")
 HEADER_BYTES = 64

@@ -1,7 +1,8 @@
-"""The binding's options, from its own tables: a known option is accepted, an unknown one is an
-AttributeError.
+"""The binding's options and atomic operations, from its own tables.
 
-Most options tune a cluster's network and have no effect here. The others are stored in a settings value.
+A known option is accepted, an unknown one is an AttributeError. Most options tune a cluster's network and
+have no effect here. The others are stored in a settings value. The atomic operations are methods of a
+transaction and of a database.
 """
 
 import weakref
@@ -12,15 +13,15 @@ import fdb.fdboptions as _tables
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fdbqueue.embedded.flush import Flush
-from fdbqueue.fdberror import FDBError
-from fdbqueue.limits import (
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.limits import (
     RETRY_DELAY_MAX_S,
     TRANSACTION_BYTES_MAX,
     TRANSACTION_SIZE_LIMIT_MIN_BYTES,
     WATCHES_LIMIT_MAX,
     WATCHES_MAX,
 )
+from fdbqueue.embedded.request import Flush
 
 USER_END, SYSTEM_END = b"\xff", b"\xff\xff"
 
@@ -209,3 +210,19 @@ def _enum(table: dict[str, Any]) -> Any:
 StreamingMode = _enum(_tables.StreamingMode)
 ConflictRangeType = _enum(_tables.ConflictRangeType)
 MUTATIONS: dict[str, int] = {name.lower(): entry[0] for name, entry in _tables.MutationType.items()}
+
+
+def _mutation(name: str, opcode: int) -> Callable[..., None]:
+    def operation(self: Any, key: Any, param: Any) -> None:
+        self._atomic_operation(opcode, key, param)
+
+    operation.__name__ = name
+    operation.__doc__ = f"The atomic operation {name}: see the binding's documentation."
+    return operation
+
+
+def add_mutations(owner: type) -> None:
+    """Add a method for each atomic operation to a class, and its alias with `bit_`, as the binding does."""
+    for name, opcode in MUTATIONS.items():
+        setattr(owner, name, _mutation(name, opcode))
+        setattr(owner, f"bit_{name}", _mutation(f"bit_{name}", opcode))

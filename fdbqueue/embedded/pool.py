@@ -8,7 +8,7 @@ the slots.
     epoch                the number of the last leader that has resigned
     committing           the version that the leader commits for others too; 0 once they have their answers
     short                1 while the reserve is not whole (reserve.py)
-    magic                marks this layout; 0 in a file of an earlier release. A damaged file is made anew
+    magic                marks this layout; 0 in a new file. A damaged file is made anew
     asked, answered      a number per slot: a request is pending while they differ; no number is used twice
     lengths, bodies      the requests of a slot (request.py)
     versions, results    the outcome of each: its order within the version, or minus an error's code
@@ -30,13 +30,14 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 
 import msgspec
 
+from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue.core.runtime import RealRuntime, Runtime
 from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.system import SYSTEM, System
-from fdbqueue.errors import DatabaseClosed
-from fdbqueue.runtime import RealRuntime, Runtime
+from fdbqueue.embedded.system import SYSTEM, LockHolder, System
 
 FILE = "commits.1"
 _SLOTS = 256
@@ -44,6 +45,8 @@ REQUESTS_MAX = 64
 BODY_BYTES_MAX = 128 * 1024
 NO_ROOM = 1_000_000  # the result that means StorageFull; FoundationDB has no such code
 _PAUSE_AFTER_A_DEATH_S = 0.001
+# The pauses between looks at a lock grow with the wait.
+_LOOK_MIN_S, _LOOK_MAX_S, _LOOKS = 0.0005, 0.05, 8
 
 _MAGIC = int.from_bytes(b"fdbqpool", "big")
 _EPOCH_MAX = 1 << 60  # the position of a locked byte has 63 bits at most
@@ -63,6 +66,10 @@ EPOCH_LOCKS = 1 << 41
 
 class PoolDamaged(OSError):
     """The file holds numbers that no process writes."""
+
+
+class LeaderStands(Exception):
+    """The process that leads has not resigned in time."""
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -134,12 +141,37 @@ class Pool:
                 return True
             self._unlock()  # that epoch is over
 
-    def wait(self) -> None:
-        """Return once the leader that `try_lead` met has resigned or died."""
-        self._lock_file.wait_until_free(EPOCH_LOCKS + self._next)
+    def wait(self, until_s: float = inf) -> None:
+        """Return once the leader that `try_lead` met has resigned or died.
+
+        Raises: LeaderStands if it still leads at `until_s`, by the monotonic clock.
+        """
+        at = EPOCH_LOCKS + self._next
+        if until_s == inf:
+            self._lock_file.wait_until_free(at)
+        elif not self._sees_free(at, until_s):
+            raise LeaderStands
         if self._marks[0] + 1 == self._next:
             # It died. Each waiting process locks the byte for a moment, and so delays the others.
             self._runtime.sleep(_PAUSE_AFTER_A_DEATH_S * self._runtime.random())
+
+    def _sees_free(self, at: int, until_s: float) -> bool:
+        """True once the byte at `at` is free; False at `until_s`. The kernel has no such wait with an end."""
+        began_s = self._runtime.monotonic()
+        while self._lock_file.is_locked(at):
+            now_s = self._runtime.monotonic()
+            if now_s >= until_s:
+                return False
+            pause_s = min(_LOOK_MAX_S, max(_LOOK_MIN_S, (now_s - began_s) / _LOOKS))
+            self._runtime.sleep(min(pause_s, until_s - now_s))
+        return True
+
+    def standing_leader(self, for_s: float) -> LockHolder | None:
+        """Return the other process that leads for `for_s` without an end, if any. Any thread may call it."""
+        at = EPOCH_LOCKS + self._marks[0] + 1
+        if self._sees_free(at, self._runtime.monotonic() + for_s):
+            return None
+        return self._system.holder_of(self._lock_file.fd, at)
 
     def resign(self) -> None:
         self._marks[0] = self._next
@@ -220,6 +252,11 @@ class Pool:
         self.drop()
 
     @property
+    def is_asking(self) -> bool:
+        """True from `ask` until the requests are answered or dropped."""
+        return self._asking
+
+    @property
     def may_ask(self) -> bool:
         slot = self._slot
         return slot is not None and self._asked[slot] == self._answered[slot]
@@ -257,15 +294,16 @@ class Pool:
         self._asking = False
         return version, results
 
-    def withdraw(self) -> None:
-        """Return once no leader will commit the unanswered requests of this process."""
+    def withdraw(self, until_s: float = inf) -> None:
+        """Return once no leader will commit the unanswered requests of this process, or at `until_s`."""
         slot = self._slot
-        while slot is not None and not self._closed and self._asked[slot] != self._answered[slot]:
-            if self.try_lead():
-                self.drop()
-                self.resign()
-            else:
-                self.wait()
+        with suppress(LeaderStands):
+            while slot is not None and not self._closed and self._asked[slot] != self._answered[slot]:
+                if self.try_lead():
+                    self.drop()
+                    self.resign()
+                else:
+                    self.wait(until_s)
         self._asking = False
 
     def drop(self) -> None:
@@ -274,10 +312,13 @@ class Pool:
             self._answered[self._slot] = self._asked[self._slot]
         self._asking = False
 
-    def abandon(self) -> None:
-        """Stop leading and asking, after an interrupt between any two steps."""
+    def abandon(self, until_s: float = inf) -> None:
+        """Stop leading and asking, after an interrupt between any two steps; this waits until `until_s`.
+
+        After that, a leader may still commit the requests: their results are unknown.
+        """
         self._unlock()
-        self.withdraw()
+        self.withdraw(until_s)
 
     # -- ending -----------------------------------------------------------------------------------------
 

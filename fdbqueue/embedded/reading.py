@@ -1,18 +1,22 @@
 """The reading half of a transaction, shared with its snapshot: the binding's names and futures."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from fdbqueue.embedded.futures import Future
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.embedded.futures import Future, Key, Value, key_bytes
 from fdbqueue.embedded.options import USER_END, StreamingMode
-from fdbqueue.embedded.rangeread import FDBRange
-from fdbqueue.embedded.selectors import KeySelector, anchor_of
-from fdbqueue.embedded.values import Key, Value, key_bytes
-from fdbqueue.fdberror import FDBError
-
-if TYPE_CHECKING:
-    from fdbqueue.embedded.database import Database
-    from fdbqueue.embedded.steps import Steps
+from fdbqueue.embedded.steps import Steps
+from fdbqueue.embedded.view import (
+    Anchor,
+    Batch,
+    KeySelector,
+    KeyValue,
+    RangeQuery,
+    anchor_of,
+    bytes_wanted,
+    first_from,
+)
 
 
 def strinc(prefix: bytes) -> bytes:
@@ -26,14 +30,79 @@ def strinc(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
+class FDBRange:
+    """The reply to a range read. The first batch is read at once, each later one when iteration needs it."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        is_snapshot: bool,
+        begin: Anchor,
+        end: Anchor,
+        limit: int,
+        reverse: bool,
+        mode: int,
+    ) -> None:
+        self._steps = steps
+        self._is_snapshot = is_snapshot
+        self._begin = begin
+        self._end = end
+        self._limit = limit
+        self._reverse = bool(reverse)
+        self._mode = mode
+        self._first = self._read(begin, end, limit, mode, 1)
+
+    def to_list(self) -> list[KeyValue]:
+        """Return all records.
+
+        Raises: FDBError.
+        """
+        if self._mode != StreamingMode.iterator:
+            return list(self._iterate(self._mode))
+        return list(self._iterate(StreamingMode.exact if self._limit > 0 else StreamingMode.want_all))
+
+    def __iter__(self) -> Iterator[KeyValue]:
+        return self._iterate(self._mode)
+
+    def _iterate(self, mode: int) -> Iterator[KeyValue]:
+        begin, end, limit = self._begin, self._end, self._limit
+        batch, iteration = self._first, 1
+        while True:
+            if isinstance(batch, FDBError):
+                raise batch
+            yield from batch.records
+            count = len(batch.records)
+            if not batch.more or count == 0 or count == limit:
+                return
+            limit = limit - count if limit > 0 else limit
+            last = batch.records[-1].key
+            if self._reverse:
+                end = first_from(last)
+            else:
+                begin = first_from(last + b"\x00")
+            iteration += 1
+            batch = self._read(begin, end, limit, mode, iteration)
+
+    def _read(self, begin: Anchor, end: Anchor, limit: int, mode: int, iteration: int) -> Batch | FDBError:
+        """Return one batch, or the error of a failed read, which only iteration raises."""
+        try:
+            wanted = bytes_wanted(mode, iteration, limit)
+            query = RangeQuery(begin, end, limit, wanted, self._reverse)
+            return self._steps.step_read_range(query, self._is_snapshot)
+        except FDBError as error:
+            self._steps._read_failed(error)
+            return error
+
+
 class ReadTransaction:
     """The reading half, shared by a transaction and its snapshot."""
 
-    _tr: "Steps"
+    _tr: Steps
     _is_snapshot: bool
 
     @property
-    def db(self) -> "Database":
+    def db(self) -> Any:
+        """The database that has made the transaction."""
         return self._tr._database
 
     def get_read_version(self) -> Future:
@@ -79,7 +148,7 @@ class ReadTransaction:
         """
         first = anchor_of(b"" if begin is None else begin)
         last = anchor_of(USER_END if end is None else end)
-        return FDBRange(self, first, last, limit, reverse, streaming_mode)
+        return FDBRange(self._tr, self._is_snapshot, first, last, limit, reverse, streaming_mode)
 
     def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
         prefix = key_bytes(prefix)
@@ -108,7 +177,7 @@ class SnapshotReads(ReadTransaction):
 
     _is_snapshot = True
 
-    def __init__(self, tr: "Steps") -> None:
+    def __init__(self, tr: Steps) -> None:
         self._tr = tr
 
 

@@ -10,18 +10,17 @@ import struct
 from contextlib import closing, suppress
 from typing import Any
 
+from fdbqueue.core.errors import StorageFormat, StorageInUse
+from fdbqueue.core.runtime import Runtime
 from fdbqueue.embedded import base as bases
 from fdbqueue.embedded import commitlog, layout
 from fdbqueue.embedded.base import Base, BrokenChain, Held
-from fdbqueue.embedded.bytelocks import LockFile
-from fdbqueue.embedded.directory import FULL, Directory
+from fdbqueue.embedded.causes import FULL
+from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.journal import FILES, Journal, Place
-from fdbqueue.embedded.system import System
+from fdbqueue.embedded.system import DATA_FILE, LOCK_FILE, LockFile, System
 from fdbqueue.embedded.users import Users
-from fdbqueue.errors import StorageFormat, StorageInUse
-from fdbqueue.runtime import Runtime
 
-DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"  # LMDB's names for them
 _NEW_FILE = "data.new"
 # A process of an earlier boot may have handed out versions of commits that are lost: these are passed over.
 _VERSIONS_PASSED = 1 << 32
@@ -33,6 +32,11 @@ _LOOKS, _PAUSE_S = 50, 0.01
 _META = struct.Struct("<16xII")  # behind the header of the page: magic, version
 _MAGIC, _DATA_VERSION = 0xBEEFC0DE, 1
 _PAGE_BYTES_AT, _TRANSACTION_AT = 40, 144
+
+
+def is_database(path: str) -> bool:
+    """True if the directory at `path` holds an LMDB database, of any program."""
+    return any(os.path.isfile(os.path.join(path, name)) for name in (DATA_FILE, bases.FILE))
 
 
 def prepare(directory: Directory, users: Users, journal: Journal, runtime: Runtime, system: System) -> bool:

@@ -1,15 +1,33 @@
-"""The commit request of one transaction, and its form as bytes for other processes."""
+"""The commit request of one transaction, and its form as bytes for other processes.
+
+A request says when its commit has to reach the disk. A commit that is flushed takes all commits before it
+along.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import IntEnum
+from math import inf
 
 import msgspec
 
-from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.flush import Flush
-from fdbqueue.embedded.ranges import KeyRange
-from fdbqueue.embedded.writes import Pending, StampedKey, WriteBuffer
-from fdbqueue.runtime import Lock
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.runtime import Lock
+from fdbqueue.embedded.writes import KeyRange, KeySet, Pending, StampedKey, WriteBuffer
+
+
+class Flush(IntEnum):
+    """The smallest of a group of commits counts for all of them."""
+
+    NOW = 0
+    """Before its call returns: it survives a power cut."""
+    SOON = 1
+    """Within `FLUSH_SOON_S`: a power cut may lose it. The death of its process does not."""
+    NEVER = 2
+    """Whenever the system writes it, or a later commit is flushed."""
+
+
+FLUSH_SOON_S = 0.1
 
 
 class CommitRequest(msgspec.Struct, eq=False):
@@ -25,6 +43,11 @@ class CommitRequest(msgspec.Struct, eq=False):
     version: int | None = None
     order: int = 0
     error: Exception | None = None
+    deadline_s: float = inf
+    """When its transaction times out, by the monotonic clock; `late` is the error for that."""
+    late: FDBError | None = None
+    is_left: bool = False
+    """True once no thread waits for it: it cannot lead."""
 
     @property
     def finished(self) -> bool:

@@ -14,15 +14,13 @@ On a disk with room the reserve is whole, and a commit costs one look at a mark 
 import errno
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fdbqueue.embedded import layout
-from fdbqueue.embedded.directory import FULL, Directory
+from fdbqueue.embedded.causes import FULL
+from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.writes import Pending, WriteBuffer
-
-if TYPE_CHECKING:
-    from fdbqueue.embedded.store import Store
 
 _FILE = "reserve"
 # Enough for the tree paths of some dozens of keys, or for LMDB's list of the pages that clearing 1 GB frees.
@@ -82,13 +80,13 @@ class Reserve:
     def give_up(self) -> None:
         os.ftruncate(self._fd, 0)
 
-    def has_room(self, store: "Store", need_bytes: int) -> bool:
+    def has_room(self, free_bytes: int, need_bytes: int) -> bool:
         """True if the reserve, in both places together, is still whole after `need_bytes` are used."""
-        return self.size_bytes + store.free_bytes() >= self._bytes_wanted + need_bytes
+        return self.size_bytes + free_bytes >= self._bytes_wanted + need_bytes
 
-    def is_half_there(self, store: "Store") -> bool:
+    def is_half_there(self, free_bytes: int) -> bool:
         """True if at least half is there: then a move may use it. The other half is for removals."""
-        return 2 * (self.size_bytes + store.free_bytes()) >= self._bytes_wanted
+        return 2 * (self.size_bytes + free_bytes) >= self._bytes_wanted
 
     def close(self) -> None:
         os.close(self._fd)

@@ -5,33 +5,88 @@ methods and no others, to delay a message, lose it, or answer it with an error (
 """
 
 import math
-from typing import TYPE_CHECKING
 
-from fdbqueue.embedded import retry
-from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.futures import PendingFuture
-from fdbqueue.embedded.options import USER_END
-from fdbqueue.embedded.rangeread import NOTHING, Batch, RangeQuery, conflict_range, read_batch
-from fdbqueue.embedded.reading import ReadTransaction, SnapshotReads
-from fdbqueue.embedded.request import CommitRequest
-from fdbqueue.embedded.selectors import Anchor, View
-from fdbqueue.embedded.snapshot import Snapshot
-from fdbqueue.embedded.values import PendingKey
-from fdbqueue.embedded.writes import MISSING, Pending, WriteBuffer, resolve
-from fdbqueue.errors import FdbQueueError
-from fdbqueue.fdberror import FDBError
-from fdbqueue.limits import KEY_BYTES_MAX
+import msgspec
 
-if TYPE_CHECKING:
-    from fdbqueue.embedded.database import Database
+from fdbqueue.core.errors import FdbQueueError
+from fdbqueue.core.fdberror import TRIED_AGAIN, FDBError
+from fdbqueue.core.limits import KEY_BYTES_MAX, RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH
+from fdbqueue.core.runtime import Runtime
+from fdbqueue.embedded.futures import PendingFuture, PendingKey
+from fdbqueue.embedded.options import USER_END, DatabaseSettings, TransactionSettings
+from fdbqueue.embedded.request import CommitRequest, Flush
+from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.view import (
+    NOTHING,
+    Anchor,
+    Batch,
+    RangeQuery,
+    Snapshot,
+    View,
+    conflict_range,
+    read_batch,
+)
+from fdbqueue.embedded.writes import MISSING, KeySet, Pending, WriteBuffer, resolve
+
+_TOO_OLD, _FUTURE_VERSION = 1007, 1009
+
+
+class Backoff(msgspec.Struct):
+    """Exponential back-off with full jitter; it grows over all attempts of a transaction."""
+
+    _ceiling_s: float = RETRY_DELAY_FIRST_S
+
+    def next_delay_s(self, code: int, delay_max_s: float, random: float) -> float | None:
+        """Return the seconds to wait after error `code`; None if it is not retryable."""
+        if code not in TRIED_AGAIN:
+            return None
+        if code in (_TOO_OLD, _FUTURE_VERSION):
+            return min(RETRY_DELAY_FIRST_S, delay_max_s)  # a new read version is enough
+        delay_s = min(self._ceiling_s, delay_max_s) * random
+        self._ceiling_s = min(self._ceiling_s * RETRY_DELAY_GROWTH, delay_max_s)
+        return delay_s
+
 
 # FoundationDB counts the size of its own structure for each conflict range.
 RANGE_BYTES = 24
-_ENDED = frozenset({1025, 1031})  # cancelled, timed out
-_UNREADABLE = 1036
+# Too old, future version, unreadable key, no reader slot: errors that a read does not find before it asks.
+_FAILS_THE_COMMIT = frozenset({1007, 1009, 1036, 1037})
 
 
-class Steps(ReadTransaction):
+class OpenStore:
+    """An open store, as the transactions of one database use it."""
+
+    def __init__(self, store: Store, runtime: Runtime, flush: Flush = Flush.NOW) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._transaction_defaults = TransactionSettings(flush=flush)
+        self._settings = DatabaseSettings()
+        self._watches = 0
+
+    def commit(self, request: CommitRequest) -> None:
+        """Return when `request` is finished: `version` is set, or `error`."""
+        self._store.committer.commit(request)
+
+    def new_watch(self, key: bytes) -> PendingFuture:
+        """Return the future of a watch, counted until it is ready or dropped.
+
+        Raises: FDBError 1032 at the limit of watches.
+        """
+        if self._watches >= self._settings.watches_max:
+            raise FDBError(1032)
+        self._watches += 1
+        watches, future_id = self._store.watches, 0
+
+        def done() -> None:
+            self._watches -= 1
+            watches.disarm(key, future_id)
+
+        future = PendingFuture(self._runtime, done)
+        future_id = id(future)
+        return future
+
+
+class Steps:
     """The state of a transaction, the checks before each call, and the steps.
 
     Errors come when the binding raises them. A failed read or commit raises from its future. A refused write
@@ -39,9 +94,7 @@ class Steps(ReadTransaction):
     once.
     """
 
-    _is_snapshot = False
-
-    def __init__(self, database: "Database") -> None:
+    def __init__(self, database: OpenStore) -> None:
         self._database = database
         self._store = database._store
         self._runtime = database._runtime
@@ -49,16 +102,8 @@ class Steps(ReadTransaction):
         self._settings = self._defaults = database._transaction_defaults
         self._created_s = self._runtime.monotonic()
         self._retries = 0
-        self._backoff = retry.Backoff()
+        self._backoff = Backoff()
         self.step_begin()
-
-    @property
-    def _tr(self) -> "Steps":  # type: ignore[override]
-        return self
-
-    @property
-    def snapshot(self) -> SnapshotReads:
-        return SnapshotReads(self)
 
     # -- the steps --------------------------------------------------------------------------------------
 
@@ -84,8 +129,8 @@ class Steps(ReadTransaction):
 
         Raises: FDBError.
         """
-        if self._guarded:
-            self._check()
+        self._require_no_deferred()
+        self._require_not_ended()  # but it may be asked during the commit
         if self._snapshot is None and self._wanted_version is not None:
             return self._wanted_version  # not checked: the first read fails if the version is gone
         snapshot = self._snapshot or self._open_snapshot()
@@ -101,10 +146,10 @@ class Steps(ReadTransaction):
             self._check()
         if key >= USER_END and key >= self._settings.read_end:
             raise FDBError(2004)
-        self._has_read = True
-        snapshot = self._open_snapshot()
         if len(key) > KEY_BYTES_MAX:
             return None
+        self._has_read = True
+        snapshot = self._open_snapshot()
         buffer = self._own_writes(is_snapshot)
         if buffer is not None:
             return self._read_through(buffer, key, snapshot, is_snapshot)
@@ -155,9 +200,11 @@ class Steps(ReadTransaction):
         if self._snapshot is not None and self._snapshot.expires_s <= now_s and self._reads:
             raise FDBError(1007)  # the log may lack commits after the read version
         self._store.end_expired(now_s)
+        request.deadline_s = now_s + self._time_left_s()
         self._database.commit(request)
-        if request.error is not None:
-            raise request.error
+        error = request.late or request.error
+        if error is not None:
+            raise error
 
     def step_new_watch(self, key: bytes) -> PendingFuture:
         """Return the future of a new watch on `key`, which is not armed yet.
@@ -180,23 +227,31 @@ class Steps(ReadTransaction):
     # -- checks -----------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Raise the error of an earlier write, or the error that ended this transaction."""
+        """Raise the first error of an earlier call, 2017 after the commit, or the error that ended this."""
+        self._require_no_deferred()
+        if self._is_in_commit():
+            raise FDBError(2017)
+        self._require_not_ended()
+
+    def _require_no_deferred(self) -> None:
         if self._deferred is not None:
             raise self._deferred
-        self._check_writable()
 
-    def _check_writable(self) -> None:
+    def _is_in_commit(self) -> bool:
+        """True once the commit has begun; a call then ends the transaction, unless an option allows it."""
+        if self._commit_started and not self._settings.reuse_during_commit:
+            self._fire_timeout()
+            self._ended = self._ended or FDBError(2017)
+        return self._commit_started
+
+    def _require_not_ended(self) -> None:
         self._fire_timeout()
         if self._ended is not None:
             raise self._ended
-        if self._commit_started:
-            if not self._settings.reuse_during_commit:
-                self._ended = FDBError(2017)
-            raise FDBError(2017)
 
     def _read_failed(self, error: FDBError) -> None:
-        """Note a failed read: if it met an unreadable key, the commit fails as well."""
-        if error.code == _UNREADABLE:
+        """Note a failed read: the commit fails as well."""
+        if error.code in _FAILS_THE_COMMIT:
             self._failed_read = self._failed_read or error
 
     def _time_left_s(self) -> float:
@@ -210,9 +265,8 @@ class Steps(ReadTransaction):
             self._end(FDBError(1031))
 
     def _defer(self, error: FDBError) -> None:
-        # A write into a cancelled or timed-out transaction defers nothing: the next future fails by itself.
-        if error.code not in _ENDED:
-            self._deferred = self._deferred or error
+        """Have each later future raise `error`; later calls without a future have no effect."""
+        self._deferred = self._deferred or error
         self._guarded = True
 
     def _end(self, error: FDBError) -> None:
@@ -281,17 +335,21 @@ class Steps(ReadTransaction):
             self._size_bytes += len(begin) + len(end) + RANGE_BYTES
 
     def _range_bytes(self, begin: bytes, end: bytes) -> int:
-        if self._guarded:
-            self._check()
-        if begin > end:
-            raise FDBError(2005)
+        self._check_range(begin, end)
         # Like a cluster's estimate, it counts the newest version, and fixes no read version.
         now = self._store.snapshot(self._runtime.monotonic())
         return sum(len(k) + len(v) for k, v in now.scan(begin, end, False))
 
-    def _split_points(self, begin: bytes, end: bytes, chunk_bytes: int) -> list[bytes]:
+    def _check_range(self, begin: bytes, end: bytes) -> None:
+        if begin > end:
+            raise FDBError(2005)
         if self._guarded:
             self._check()
+
+    def _split_points(self, begin: bytes, end: bytes, chunk_bytes: int) -> list[bytes]:
+        self._check_range(begin, end)
+        if end > self._settings.read_end:
+            raise FDBError(2004)
         points, size_bytes = [begin], 0
         for key, value in self._store.snapshot(self._runtime.monotonic()).scan(begin, end, False):
             if size_bytes >= chunk_bytes:

@@ -1,25 +1,193 @@
-"""The binding's Transaction: options, watches, the commit, and retries."""
+"""The binding's Transaction: writes, options, watches, the commit, and retries."""
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue.embedded import retry
-from fdbqueue.embedded.futures import DelayFuture, Future
-from fdbqueue.embedded.mutations import add_mutations
+from fdbqueue.core.errors import FdbQueueError
+from fdbqueue.core.fdberror import TIMED_OUT, FDBError
+from fdbqueue.core.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from fdbqueue.embedded import steps, writes
+from fdbqueue.embedded.futures import DelayFuture, Future, Key, PendingKey, key_bytes, value_bytes
 from fdbqueue.embedded.options import (
+    USER_END,
     TransactionOptions,
+    add_mutations,
     apply_transaction_option,
     for_another_attempt,
     options_for,
 )
+from fdbqueue.embedded.reading import ReadTransaction, SnapshotReads, strinc
 from fdbqueue.embedded.request import CommitRequest
-from fdbqueue.embedded.values import Key, PendingKey, key_bytes
-from fdbqueue.embedded.versionstamp import stamp
-from fdbqueue.embedded.writing import WriteTransaction
-from fdbqueue.errors import FdbQueueError
-from fdbqueue.fdberror import FDBError
-from fdbqueue.limits import KEY_BYTES_MAX
+from fdbqueue.embedded.steps import RANGE_BYTES, Steps
+from fdbqueue.embedded.view import KeySelector
+from fdbqueue.embedded.writes import KeySet, has_place, split, stamp
+
+# FoundationDB counts the size of its own structure for each mutation.
+_MUTATION_BYTES = 44
+_STAMPED = (writes.SET_VERSIONSTAMPED_KEY, writes.SET_VERSIONSTAMPED_VALUE)
+
+
+class WriteTransaction(Steps, ReadTransaction):
+    """The writing half of a transaction; `Transaction` adds its options and its end."""
+
+    _is_snapshot = False
+
+    @property
+    def _tr(self) -> Steps:  # type: ignore[override]
+        return self
+
+    @property
+    def snapshot(self) -> SnapshotReads:
+        return SnapshotReads(self)
+
+    def set(self, key: Any, value: Any) -> None:
+        if type(key) is not bytes:
+            key = key_bytes(key)
+        if type(value) is not bytes:
+            value = value_bytes(value)
+        if not self._is_refused(self._flaw_of(key, value)):
+            self._buffer.set(key, value)
+            self._wrote(key, len(value))
+
+    def clear(self, key: Any) -> None:
+        """Clear one key. A KeySelector is resolved first, by a read."""
+        if type(key) is not bytes:
+            key = key_bytes(self.get_key(key) if isinstance(key, KeySelector) else key)
+        if self._is_refused(self._flaw_of(key[:KEY_BYTES_MAX], b"")):
+            return
+        if len(key) > KEY_BYTES_MAX:  # no such key can exist
+            self._next_conflicts()
+            return
+        self._buffer.put(key, None)
+        # FoundationDB counts a clear as a range with two ends.
+        self._wrote(key, len(key) + 1 + RANGE_BYTES - _MUTATION_BYTES)
+
+    def clear_range(self, begin: Any, end: Any) -> None:
+        """Clear the keys of [begin, end); None stands for the first key, or the end of all keys."""
+        begin = b"" if begin is None else self.get_key(begin) if isinstance(begin, KeySelector) else begin
+        end = USER_END if end is None else self.get_key(end) if isinstance(end, KeySelector) else end
+        begin, end = key_bytes(begin), key_bytes(end)
+        if begin > end:
+            self._defer(FDBError(2005))
+            return
+        conflicts = self._next_conflicts()
+        if not self._is_refused(2004 if end > self._settings.write_end else 0) and begin < end:
+            self._buffer.clear_range(begin, end)
+            conflicts.add_range(begin, end)
+            self._size_bytes += 2 * (len(begin) + len(end)) + _MUTATION_BYTES + RANGE_BYTES
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        prefix = key_bytes(prefix)
+        self.clear_range(prefix, strinc(prefix))
+
+    def _is_refused(self, flaw: int) -> bool:
+        """True if a call has no effect: each later future raises the first reason, such as its `flaw`."""
+        if self._guarded and (self._deferred is not None or self._is_in_commit()):
+            self._defer(FDBError(2017))
+        elif flaw:
+            self._defer(FDBError(flaw))
+        else:
+            return False
+        return True
+
+    def _flaw_of(self, key: bytes, value: bytes) -> int:
+        """Return the code of an error that a write has by itself; 0 without one."""
+        if key >= USER_END and key >= self._settings.write_end:
+            return 2004
+        if len(key) > KEY_BYTES_MAX:
+            return 2102
+        return 2103 if len(value) > VALUE_BYTES_MAX else 0
+
+    def _wrote(self, key: bytes, operand_bytes: int) -> None:
+        if self._settings.next_write_silent:
+            self._next_conflicts().points.add(key)
+            self._size_bytes += len(key) + operand_bytes + _MUTATION_BYTES
+        else:
+            self._buffer.conflicts.points.add(key)
+            self._size_bytes += 3 * len(key) + operand_bytes + 1 + _MUTATION_BYTES + RANGE_BYTES
+
+    def _next_conflicts(self) -> KeySet:
+        """Return the conflict set for a write, and use up the option next_write_no_write_conflict_range."""
+        if not self._settings.next_write_silent:
+            return self._buffer.conflicts
+        self._settings.next_write_silent = False
+        return self._buffer.silent
+
+    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
+        if type(key) is not bytes:
+            key = key_bytes(key)
+        if type(param) is not bytes:
+            param = value_bytes(param)
+        if self._is_refused(self._flaw_of_operation(opcode, key, param)):
+            return
+        if opcode == writes.SET_VERSIONSTAMPED_KEY:
+            self._set_stamped_key(key, param)
+        else:
+            self._buffer.operate(opcode, key, param)
+            self._wrote(key, len(param))
+
+    def _flaw_of_operation(self, opcode: int, key: bytes, param: bytes) -> int:
+        flaw = self._flaw_of(key, param)
+        if opcode in writes.OPERATIONS or flaw == 2004:
+            return flaw
+        if opcode not in _STAMPED:
+            return 2018
+        template = key if opcode == writes.SET_VERSIONSTAMPED_KEY else param
+        return flaw or (0 if has_place(template) else 2000)
+
+    def _set_stamped_key(self, key: bytes, value: bytes) -> None:
+        body, offset = split(key)
+        self._next_conflicts()  # uses the option up; the conflicting key is known at the commit only
+        version_min = self._snapshot.version if self._snapshot is not None else 0
+        self._buffer.set_stamped_key(body, offset, value, version_min)
+        self._size_bytes += len(key) + len(value) + _MUTATION_BYTES
+
+    def add_read_conflict_range(self, begin: Any, end: Any) -> None:
+        """Conflict with writes in the range, as if it had been read.
+
+        Raises: FDBError 2005, at once.
+        """
+        self._conflict_range(begin, end, self._settings.read_end, self._add_read)
+
+    def add_read_conflict_key(self, key: Any) -> None:
+        key = key_bytes(key)
+        self.add_read_conflict_range(key, key + b"\x00")
+
+    def add_write_conflict_range(self, begin: Any, end: Any) -> None:
+        """Make transactions that read in the range conflict, as if it had been written.
+
+        Raises: FDBError 2005, at once.
+        """
+        self._conflict_range(begin, end, self._settings.write_end, self._add_write_conflict)
+
+    def _add_write_conflict(self, begin: bytes, end: bytes) -> None:
+        self._buffer.conflicts.add_range(begin, end)
+        self._size_bytes += len(begin) + len(end) + RANGE_BYTES
+
+    def add_write_conflict_key(self, key: Any) -> None:
+        key = key_bytes(key)
+        self.add_write_conflict_range(key, key + b"\x00")
+
+    def _conflict_range(
+        self, begin: Any, end: Any, end_max: bytes, add: Callable[[bytes, bytes], None]
+    ) -> None:
+        begin, end = key_bytes(begin), key_bytes(end)
+        if begin > end:
+            raise FDBError(2005)
+        if not self._is_refused(2004 if end > end_max else 0) and begin < end:
+            add(begin, end)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if isinstance(key, slice):
+            self.clear_range(key.start, key.stop)
+        else:
+            self.clear(key)
+
 
 # Codes that on_error answers with another one: a broken promise, and "no error".
 _TOLD_AS = {1100: 1025, 0: 2000}
@@ -34,7 +202,10 @@ class Transaction(WriteTransaction):
         return options_for(self, TransactionOptions)  # type: ignore[return-value]
 
     def _set_option(self, name: str, param: Any) -> None:
-        if name == "read_your_writes_disable" and (self._buffer.has_writes or self._has_read):
+        if self._deferred is not None:
+            return
+        has_written = self._buffer.has_writes and self._settings.read_your_writes
+        if name == "read_your_writes_disable" and (has_written or self._has_read):
             self._defer(FDBError(2000))
             return
         self._fire_timeout()  # the old timeout may have passed already
@@ -62,7 +233,7 @@ class Transaction(WriteTransaction):
             if not self._settings.read_your_writes:
                 raise FDBError(1034)
             if len(key) > KEY_BYTES_MAX:
-                raise FDBError(2102)
+                raise FDBError(2004 if key >= self._settings.read_end else 2102)
             seen = self.step_read(key, is_snapshot=False)
             future = self.step_new_watch(key)
         except FDBError as error:
@@ -117,6 +288,8 @@ class Transaction(WriteTransaction):
 
     def _fail(self, error: Exception) -> None:
         self._snapshot = None
+        if isinstance(error, FDBError) and error.code == TIMED_OUT:
+            self._end(error)
         self._cancel_pending(error)
 
     def get_committed_version(self) -> int:
@@ -142,7 +315,8 @@ class Transaction(WriteTransaction):
 
     def set_read_version(self, version: int) -> None:
         """Read at `version` (of another transaction) instead of the newest one."""
-        if self._snapshot is not None or self._wanted_version is not None:
+        has_committed = self._commit_started and self._buffer.writes_anything()  # at a version, then
+        if has_committed or self._snapshot is not None or self._wanted_version is not None:
             self._defer(FDBError(2010))
         elif version <= 0:
             self._defer(FDBError(2011))
@@ -173,8 +347,8 @@ class Transaction(WriteTransaction):
             return Future(None, failure)
         left_s = self._time_left_s()
         if left_s <= delay_s:
-            self._end(FDBError(1031))
-            return DelayFuture(self._runtime, left_s, FDBError(1031))
+            self._end(FDBError(TIMED_OUT))
+            return DelayFuture(self._runtime, left_s, FDBError(TIMED_OUT))
         self._start_again()
         return DelayFuture(self._runtime, delay_s)
 
@@ -191,7 +365,7 @@ class Transaction(WriteTransaction):
         self._settings = self._defaults = self._database._transaction_defaults
         self._created_s = self._runtime.monotonic()
         self._retries = 0
-        self._backoff = retry.Backoff()
+        self._backoff = steps.Backoff()
         self.step_begin()
 
     def cancel(self) -> None:

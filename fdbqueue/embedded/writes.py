@@ -1,4 +1,4 @@
-"""The uncommitted writes of a transaction, as its own reads must see them.
+"""The uncommitted writes of a transaction, as its own reads must see them, and what they are made of.
 
 Each written key has an entry:
 
@@ -9,18 +9,237 @@ Each written key has an entry:
 Cleared ranges lie beside the entries; an entry inside a cleared range is newer than the clear. Entries of
 bytes and None, and cleared ranges, are *independent* of the database: reading them conflicts with no write.
 Source of the rules: ReadYourWrites and WriteMap of FoundationDB 7.3, and measurements on its server.
+
+The atomic operations are those of FoundationDB 7.3, as pure functions of (existing value, operand). The
+existing value is None if the key is absent; the result is None if the key is to be cleared. Source of their
+rules: MutationType in fdb.options, at API version 510 and later (`min` and `and` of an absent key store the
+operand).
+
+A versionstamp has 8 bytes of commit version and 2 bytes of order in its batch. The last four bytes of a
+template key or value are the offset of the stamp, little-endian (API version 520).
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
 
 import msgspec
 from sortedcontainers import SortedList
 
-from fdbqueue.embedded import atomic
-from fdbqueue.embedded.conflicts import KeySet
-from fdbqueue.embedded.ranges import KeyRange, RangeSet
-from fdbqueue.embedded.versionstamp import place, possible_keys, split
-from fdbqueue.fdberror import FDBError
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.limits import VALUE_BYTES_MAX
+
+KeyRange = tuple[bytes, bytes]
+
+
+class RangeSet(msgspec.Struct, eq=False):
+    """Disjoint, sorted, half-open ranges; adjacent ranges are merged."""
+
+    begins: list[bytes] = []
+    ends: list[bytes] = []
+
+    def __iter__(self) -> Iterator[KeyRange]:
+        return zip(self.begins, self.ends, strict=True)
+
+    def __contains__(self, key: bytes) -> bool:
+        at = bisect_right(self.begins, key) - 1
+        return at >= 0 and key < self.ends[at]
+
+    def add(self, begin: bytes, end: bytes) -> None:
+        if begin >= end:
+            return
+        first = bisect_left(self.ends, begin)
+        last = bisect_right(self.begins, end)
+        if first < last:
+            begin = min(begin, self.begins[first])
+            end = max(end, self.ends[last - 1])
+        self.begins[first:last] = [begin]
+        self.ends[first:last] = [end]
+
+    def remove(self, begin: bytes, end: bytes) -> None:
+        if begin >= end:
+            return
+        first = bisect_right(self.ends, begin)
+        last = bisect_left(self.begins, end)
+        kept: list[KeyRange] = []
+        if first < last:
+            if self.begins[first] < begin:
+                kept.append((self.begins[first], begin))
+            if end < self.ends[last - 1]:
+                kept.append((end, self.ends[last - 1]))
+        self.begins[first:last] = [b for b, _ in kept]
+        self.ends[first:last] = [e for _, e in kept]
+
+    def within(self, begin: bytes, end: bytes) -> Iterator[KeyRange]:
+        """Yield the parts of [begin, end) that are in the set, in order."""
+        at = bisect_right(self.ends, begin)
+        while at < len(self.begins) and self.begins[at] < end:
+            yield max(begin, self.begins[at]), min(end, self.ends[at])
+            at += 1
+
+    def gaps(self, begin: bytes, end: bytes) -> Iterator[KeyRange]:
+        """Yield the parts of [begin, end) that are not in the set, in order."""
+        for inner_begin, inner_end in self.within(begin, end):
+            if begin < inner_begin:
+                yield begin, inner_begin
+            begin = inner_end
+        if begin < end:
+            yield begin, end
+
+
+class KeySet(msgspec.Struct, eq=False):
+    """Single keys and ranges, as one transaction reads or one commit writes them.
+
+    Most are single keys, so these are a hash set. They are sorted when a range is first compared with them.
+    """
+
+    points: set[bytes] = set()
+    ranges: list[KeyRange] = []
+    _sorted: list[bytes] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.points or self.ranges)
+
+    def add_range(self, begin: bytes, end: bytes) -> None:
+        # The batches of one range read are adjacent, so they make one range.
+        if self.ranges and self.ranges[-1][1] == begin:
+            self.ranges[-1] = (self.ranges[-1][0], end)
+        else:
+            self.ranges.append((begin, end))
+
+    def update(self, other: "KeySet") -> None:
+        self.points |= other.points
+        self.ranges += other.ranges
+        self._sorted = None
+
+    def meets(self, other: "KeySet") -> bool:
+        """True if any key lies in both sets."""
+        if not self.points.isdisjoint(other.points):
+            return True
+        if not self.ranges and not other.ranges:
+            return False
+        return (
+            any(other._has_point_in(begin, end) for begin, end in self.ranges)
+            or any(self._has_point_in(begin, end) for begin, end in other.ranges)
+            or any(b < f and e < d for b, d in self.ranges for e, f in other.ranges)
+        )
+
+    def _has_point_in(self, begin: bytes, end: bytes) -> bool:
+        if self._sorted is None or len(self._sorted) != len(self.points):
+            self._sorted = sorted(self.points)
+        at = bisect_left(self._sorted, begin)
+        return at < len(self._sorted) and self._sorted[at] < end
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self.points or any(begin <= key < end for begin, end in self.ranges)
+
+
+ADD, AND, OR, XOR, APPEND_IF_FITS = 2, 6, 7, 8, 9
+MAX, MIN = 12, 13
+SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE = 14, 15
+BYTE_MIN, BYTE_MAX, COMPARE_AND_CLEAR = 16, 17, 20
+
+Existing = bytes | None
+Operation = Callable[[Existing, bytes], bytes | None]
+
+
+def _fit(existing: bytes, operand: bytes) -> bytes:
+    """Return the existing value at the operand's width: cut, or padded with zeros at the high end."""
+    return existing[: len(operand)].ljust(len(operand), b"\x00")
+
+
+def _as_int(value: bytes) -> int:
+    return int.from_bytes(value, "little")
+
+
+def _add(existing: Existing, operand: bytes) -> bytes:
+    if not existing or not operand:
+        return operand
+    width = len(operand)
+    total = int.from_bytes(existing[:width], "little") + int.from_bytes(operand, "little")
+    return (total & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+
+
+def _bitwise(combine: Callable[[int, int], int]) -> Operation:
+    def operation(existing: Existing, operand: bytes) -> bytes:
+        if existing is None:
+            return operand
+        combined = combine(_as_int(_fit(existing, operand)), _as_int(operand))
+        return combined.to_bytes(len(operand), "little")
+
+    return operation
+
+
+def _append_if_fits(existing: Existing, operand: bytes) -> bytes:
+    existing = existing or b""
+    return existing + operand if len(existing) + len(operand) <= VALUE_BYTES_MAX else existing
+
+
+def _max(existing: Existing, operand: bytes) -> bytes:
+    fitted = _fit(existing or b"", operand)
+    return fitted if _as_int(fitted) > _as_int(operand) else operand
+
+
+def _min(existing: Existing, operand: bytes) -> bytes:
+    if existing is None:
+        return operand
+    fitted = _fit(existing, operand)
+    return fitted if _as_int(fitted) < _as_int(operand) else operand
+
+
+def _byte_min(existing: Existing, operand: bytes) -> bytes:
+    return operand if existing is None else min(existing, operand)
+
+
+def _byte_max(existing: Existing, operand: bytes) -> bytes:
+    return operand if existing is None else max(existing, operand)
+
+
+def _compare_and_clear(existing: Existing, operand: bytes) -> bytes | None:
+    return None if existing == operand else existing
+
+
+OPERATIONS: dict[int, Operation] = {
+    ADD: _add,
+    AND: _bitwise(int.__and__),
+    OR: _bitwise(int.__or__),
+    XOR: _bitwise(int.__xor__),
+    APPEND_IF_FITS: _append_if_fits,
+    MAX: _max,
+    MIN: _min,
+    BYTE_MIN: _byte_min,
+    BYTE_MAX: _byte_max,
+    COMPARE_AND_CLEAR: _compare_and_clear,
+}
+
+
+STAMP_BYTES = 10
+_OFFSET_BYTES = 4
+
+
+def stamp(version: int, order: int) -> bytes:
+    return version.to_bytes(8, "big") + order.to_bytes(2, "big")
+
+
+def split(template: bytes) -> tuple[bytes, int]:
+    """Return (bytes without the offset, offset)."""
+    return template[:-_OFFSET_BYTES], int.from_bytes(template[-_OFFSET_BYTES:], "little", signed=True)
+
+
+def has_place(template: bytes) -> bool:
+    """True if the stamp fits there."""
+    body, offset = split(template)
+    return len(template) >= _OFFSET_BYTES and 0 <= offset <= len(body) - STAMP_BYTES
+
+
+def place(body: bytes, offset: int, stamp_bytes: bytes) -> bytes:
+    return body[:offset] + stamp_bytes + body[offset + STAMP_BYTES :]
+
+
+def possible_keys(body: bytes, offset: int, version_min: int) -> tuple[bytes, bytes]:
+    """Return the range [begin, end) of the keys that the commit may make of this template."""
+    first = place(body, offset, stamp(version_min, 0))
+    last = place(body, offset, b"\xff" * STAMP_BYTES)
+    return first, last + b"\x00"
 
 
 class Pending(msgspec.Struct, eq=False):
@@ -31,15 +250,15 @@ class Pending(msgspec.Struct, eq=False):
 
     @classmethod
     def of(cls, steps: list[tuple[int, bytes]]) -> "Pending":
-        return cls(steps, any(code == atomic.SET_VERSIONSTAMPED_VALUE for code, _ in steps))
+        return cls(steps, any(code == SET_VERSIONSTAMPED_VALUE for code, _ in steps))
 
     def push(self, code: int, operand: bytes) -> None:
         self.steps.append((code, operand))
-        self.stamped = self.stamped or code == atomic.SET_VERSIONSTAMPED_VALUE
+        self.stamped = self.stamped or code == SET_VERSIONSTAMPED_VALUE
 
     @property
     def independent(self) -> bool:
-        return self.steps[0][0] == atomic.SET_VERSIONSTAMPED_VALUE
+        return self.steps[0][0] == SET_VERSIONSTAMPED_VALUE
 
 
 class _Missing:
@@ -79,7 +298,7 @@ class WriteBuffer(msgspec.Struct, eq=False):
     def operate(self, code: int, key: bytes, operand: bytes) -> None:
         """Apply an atomic operation, any but set_versionstamped_key."""
         known = self.known(key)
-        if code == atomic.SET_VERSIONSTAMPED_VALUE:
+        if code == SET_VERSIONSTAMPED_VALUE:
             if isinstance(known, Pending) and known.stamped:
                 known.push(code, operand)
             else:
@@ -89,7 +308,7 @@ class WriteBuffer(msgspec.Struct, eq=False):
         elif isinstance(known, _Missing):
             self.put(key, Pending([(code, operand)]))
         else:
-            self.put(key, atomic.OPERATIONS[code](known, operand))
+            self.put(key, OPERATIONS[code](known, operand))
 
     def set_stamped_key(self, body: bytes, offset: int, value: bytes, version_min: int) -> None:
         self.has_writes = True
@@ -159,10 +378,10 @@ def resolve(entry: Pending, existing: bytes | None, stamp_bytes: bytes | None) -
     for code, operand in entry.steps:
         if code == _SET:
             existing = operand
-        elif code == atomic.SET_VERSIONSTAMPED_VALUE:
+        elif code == SET_VERSIONSTAMPED_VALUE:
             existing = _stamped_value(operand, stamp_bytes)
         else:
-            existing = atomic.OPERATIONS[code](existing, operand)
+            existing = OPERATIONS[code](existing, operand)
     return existing
 
 

@@ -2,10 +2,14 @@
 
 import importlib
 import inspect
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
-from fdbqueue.errors import DeferredBody
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import DeferredBody
+from fdbqueue.core.handle import Handle
+from fdbqueue.tasks.queue import TaskQueue
 
 _LOOP_WORKER = "fdbqueue.aio.loop_worker"
 
@@ -35,19 +39,57 @@ def loop_worker_class(handler: Any) -> Any:
         raise DeferredBody(message, name="handler", kind="a coroutine function", got=handler) from None
 
 
-class ChosenByHandler:
+class ChosenByHandler(Handle):
     """Base of the worker: the handler decides whether it has an event loop.
 
     A base, as the signature of a class is that of its own `__init__`, unless it has a `__new__`, too.
     """
 
-    _chooses: bool
+    __slots__ = (
+        "_appearance",
+        "_at_once",
+        "_database",
+        "_emptied",
+        "_ended",
+        "_error",
+        "_feed",
+        "_freed",
+        "_handler",
+        "_heartbeat",
+        "_name",
+        "_no_ground",
+        "_no_tasks",
+        "_options",
+        "_overrun",
+        "_pool",
+        "_queues",
+        "_root",
+        "_run_id",
+        "_runtime",
+        "_session",
+        "_settling",
+        "_since",
+        "_starting",
+        "_state",
+        "_stopped",
+        "_telling",
+    )
+    """All state of a worker."""
+
+    _chooses: bool = True
+    _database: Database
+    _queues: Sequence[tuple[TaskQueue, int]]
+    _state: str
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         handler = options.get("handler", args[2] if len(args) > 2 else None)
         chosen: Any = _with_loop(cls, handler) if cls._chooses and is_asynchronous(handler) else cls
         made: Self = object.__new__(chosen)
         return made
+
+    def _shown(self) -> dict[str, Any]:
+        queues = [queue.name for queue, _ in self._queues]
+        return {"queues": queues, "state": self._state, **self._database._shown()}
 
 
 def _with_loop(cls: type, handler: Any) -> type:

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.arguments import checked_seconds, checked_whole, is_number
-from fdbqueue.errors import InvalidArgument
+from fdbqueue.core.arguments import checked_seconds, checked_whole, is_number
+from fdbqueue.core.errors import InvalidArgument
 
 GROWTH_MAX = 1_000.0
 """The bound of `growth`: 64 steps of it stay far below the largest float."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Backoff:
     """A delay of `first_s` after the first failure, and `growth` times as long after each further one.
 

@@ -5,52 +5,141 @@ stops. It writes a report twice a second, and each task when its handler begins.
 
 On SIGTERM or SIGINT the process takes no more tasks. Running handlers have `grace_s` to end; then their tasks
 are released, and the process exits with status 0. A second signal releases them at once. A process that
-cannot start reports the reason, and exits with status 2.
+cannot start, or meets an error that does not heal, reports the reason, and exits with status 2.
+
+A handler may leave a thread or a child that never ends, and the end of Python waits for these. The supervisor
+kills such a process; without a supervisor, the process ends itself.
 """
 
+import importlib
 import os
+import resource
 import select
-import signal
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import client_knobs
-from fdbqueue.database import Database
-from fdbqueue.errors import HandlerNotFound, InvalidArgument, QueueNotFound, UnknownCodec, UnknownKind
-from fdbqueue.fleet import handlers
-from fdbqueue.fleet.at_work import AtWork
+from fdbqueue.core import client_knobs, signals
+from fdbqueue.core.database import Database
+from fdbqueue.core.deferred import deferred_body, is_of_generator, require_finished
+from fdbqueue.core.error_root import FdbQueueError, heals
+from fdbqueue.core.errors import (
+    DatabaseNotFound,
+    DeferredBody,
+    HandlerNotFound,
+    InvalidArgument,
+    LayoutNewer,
+    QueueNotFound,
+    UnknownCodec,
+    UnknownKind,
+)
+from fdbqueue.core.open import open as open_database
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.hooks import Hooks
 from fdbqueue.fleet.logs import logging_at, write_above_the_bar
-from fdbqueue.fleet.memory import rss_bytes
-from fdbqueue.fleet.orders import Orders, Report, orders_of, to_line
+from fdbqueue.fleet.orders import KILL_AFTER_S, AtWork, Orders, Report, orders_of, to_line
 from fdbqueue.fleet.worker import Worker
-from fdbqueue.open import open as open_database
+
+
+def named(target: str) -> Any:
+    """Import the object that `target` names, as "module:function": a process cannot be given a function.
+
+    Raises HandlerNotFound, also for an error during the import.
+    """
+    module_name, colon, path = target.partition(":")
+    if not (module_name and colon and path):
+        raise HandlerNotFound(target=target, reason='it must be written as "module:function"')
+    try:
+        found: Any = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        reason = f"importing {module_name} fails ({type(error).__name__}: {error})"
+        raise HandlerNotFound(target=target, reason=reason) from error
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise HandlerNotFound(target=target, reason=f"{module_name} has no {path}") from None
+    return found
+
+
+def handler_named(target: str) -> Callable[..., Any]:
+    """Raises HandlerNotFound."""
+    found = named(target)
+    if not callable(found):
+        raise HandlerNotFound(target=target, reason="it cannot be called")
+    handler: Callable[..., Any] = found
+    return handler
+
+
+def returning(target: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the handler of that name. Raises DeferredBody for a generator function."""
+    kind = deferred_body(handler)
+    if kind is not None and is_of_generator(kind):
+        message = f"The handler {target} is {kind}: a handler returns, and does not yield."
+        raise DeferredBody(message, name="handler", kind=kind, got=handler)
+    return handler
+
+
+def made(target: str, factory: Callable[[Any], Any], argument: Any) -> Callable[..., Any]:
+    """Return the handler that `factory` makes. Raises HandlerNotFound if it makes none, or raises."""
+    try:
+        handler = require_finished("it", factory(argument))
+    except (Exception, SystemExit) as error:
+        reason = f"making the handler fails ({type(error).__name__}: {error})"
+        raise HandlerNotFound(target=target, reason=reason) from error
+    if not callable(handler):
+        raise HandlerNotFound(target=target, reason="its result cannot be called")
+    made_handler: Callable[..., Any] = handler
+    return made_handler
+
+
+_STATM = Path("/proc/self/statm")
+
+
+def rss_bytes() -> int:
+    """Return the number of resident bytes now; without /proc, the maximum until now."""
+    if _STATM.exists():
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
 
 REPORT_EVERY_S = 0.5
 REFUSED = 2
-# Errors with which every other process of the fleet would fail, too.
-NO_START = (HandlerNotFound, QueueNotFound, InvalidArgument, UnknownKind, UnknownCodec)
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Errors with which every other process of the fleet would fail, too. Those that do not heal are also the
+# supervisor's: it has the database open.
+FOR_ALL = (
+    DatabaseNotFound,
+    HandlerNotFound,
+    InvalidArgument,
+    LayoutNewer,
+    QueueNotFound,
+    UnknownCodec,
+    UnknownKind,
+)
 
 
 class Child:
-    def __init__(self, orders: Orders, lifeline: int, reports: int, signals: int, at_work: AtWork) -> None:
+    def __init__(self, orders: Orders, lifeline: int, reports: int, asked: int, at_work: AtWork) -> None:
         self._orders = orders
         self._at_work = at_work
         self._lifeline = lifeline
         self._reports = reports
-        self._signals = signals
+        self._asked = asked
         self._asked_to_stop = 0
         self._retiring = False
 
     def run(self) -> int:
         """Work until a stop; return the exit status of the process."""
         try:
-            with open_database(self._orders.url) as database:
+            with open_database(self._orders.url, create=False) as database:
                 return self._work(worker_of(self._orders, database, self._at_work))
-        except NO_START as error:
+        except FdbQueueError as error:
+            if heals(error) and not isinstance(error, FOR_ALL):
+                raise
             self._report(Report("refused", reason=str(error)))
             return REFUSED
 
@@ -67,15 +156,15 @@ class Child:
 
     def _listen(self, worker: Worker) -> None:
         """Wait for a signal or for the end of the supervisor; then stop the worker."""
-        heard, _, _ = select.select([self._signals, self._lifeline], [], [], REPORT_EVERY_S)
-        if self._signals in heard:
-            for number in os.read(self._signals, 64):
-                if number in SIGNALS:  # the modules of a handler may catch other signals
+        heard, _, _ = select.select([self._asked, self._lifeline], [], [], REPORT_EVERY_S)
+        if self._asked in heard:
+            for number in os.read(self._asked, 64):
+                if number in signals.ENDING:  # the modules of a handler may catch other signals
                     self._asked_to_stop += 1
                     worker.stop(at_once=self._asked_to_stop > 1)
         if self._lifeline in heard and not os.read(self._lifeline, 64):
             worker.stop()
-            self._lifeline = self._signals  # the lifeline stays readable at its end: select on signals only
+            self._lifeline = self._asked  # the lifeline stays readable at its end: select on signals only
 
     def _retire_if_due(self, worker: Worker) -> None:
         orders = self._orders
@@ -106,11 +195,11 @@ class Child:
 
 def worker_of(orders: Orders, database: Database, at_work: AtWork) -> Worker:
     """Raises HandlerNotFound, QueueNotFound, InvalidArgument."""
-    handler: Any = handlers.handler_named(orders.handler)
+    handler: Any = handler_named(orders.handler)
     if orders.argument is not None:
-        handler = handlers.made(orders.handler, handler, orders.argument)
+        handler = made(orders.handler, handler, orders.argument)
     else:
-        handler = handlers.returning(orders.handler, handler)
+        handler = returning(orders.handler, handler)
     return Worker(
         database,
         orders.queues,
@@ -126,7 +215,7 @@ def hooks_named(target: str | None) -> Hooks:
     """Raises HandlerNotFound."""
     if target is None:
         return Hooks()
-    found = handlers.named(target)
+    found = named(target)
     if not isinstance(found, Hooks):
         raise HandlerNotFound(target=target, reason="it is not an fdbqueue.Hooks")
     return found
@@ -135,16 +224,22 @@ def hooks_named(target: str | None) -> Hooks:
 def signals_to_pipe() -> int:
     """Return a descriptor that delivers signal numbers, so that no code runs in a signal handler."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(writing)
-    for number in SIGNALS:
-        signal.signal(number, lambda *_: None)
+    signals.install(signals.ENDING, lambda *_: None, writing)
     return reading
+
+
+def end_after_supervisor(lifeline: int, grace_s: float) -> None:
+    """End this process when the supervisor has died, and the grace is long over."""
+    select.select([lifeline], [], [])  # the orders have been read: it is readable at its end
+    RealRuntime.sleep(grace_s + KILL_AFTER_S)
+    os._exit(1)
 
 
 def main(arguments: list[str]) -> int:
     lifeline, reports, at_work = map(int, arguments)
     client_knobs.for_this_program()
-    signals = signals_to_pipe()
+    asked = signals_to_pipe()
+    signals.hear_of_children()
     for descriptor in (lifeline, reports, at_work):
         os.set_inheritable(descriptor, False)
     with os.fdopen(os.dup(lifeline), "rb", buffering=0) as stream:
@@ -152,6 +247,8 @@ def main(arguments: list[str]) -> int:
     if not line:
         return REFUSED  # the supervisor died before it wrote the orders
     orders = orders_of(line)
+    watch = partial(end_after_supervisor, lifeline, orders.options.grace_s)
+    RealRuntime().spawn(watch, "fdbqueue-lifeline")
     write_above_the_bar()
     with logging_at(orders.log_level):
-        return Child(orders, lifeline, reports, signals, AtWork(at_work, orders.options.places)).run()
+        return Child(orders, lifeline, reports, asked, AtWork(at_work, orders.options.places)).run()

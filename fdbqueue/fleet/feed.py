@@ -5,18 +5,47 @@ watch per queue, and a put wakes one worker, not all of them.
 """
 
 from collections.abc import Sequence
+from enum import Enum, auto
 
-from fdbqueue import limits
-from fdbqueue.codec import NOT_HERE
-from fdbqueue.database import Database, is_away
-from fdbqueue.errors import FdbQueueError, QueueNotFound, UnknownSession
+from fdbqueue.core import limits
+from fdbqueue.core.codec import NOT_HERE
+from fdbqueue.core.database import Database, is_away
+from fdbqueue.core.error_root import heals
+from fdbqueue.core.errors import FdbQueueError, LayoutNewer, QueueNotFound, UnknownSession
+from fdbqueue.core.logger import logger
+from fdbqueue.core.runtime import Thread
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.task import Task
+from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.outage import Outage
-from fdbqueue.fleet.stride import StrideScheduler
-from fdbqueue.logger import logger
-from fdbqueue.runtime import Thread
-from fdbqueue.sessions.session import Session
-from fdbqueue.task import Task
 from fdbqueue.tasks.queue import TaskQueue
+
+
+class StrideScheduler:
+    """Which of several queues comes next, by weight and without starvation.
+
+    Each queue has a distance, a task adds 1/weight to it, and the queue with the least distance comes first.
+    An empty queue is moved up to the place of the last turn, so it saves up no turns. (The other queues are
+    no measure: a second empty queue, or one that is gone, stays behind.)
+    """
+
+    def __init__(self, weights: Sequence[int]) -> None:
+        self._strides = [1 / weight for weight in weights]
+        self._walked = [0.0] * len(weights)
+        self._last_turn = 0.0
+        """The distance at which a queue had the last turn."""
+
+    def order(self) -> list[int]:
+        """Return the numbers of the queues; the queue with the next turn is first."""
+        return sorted(range(len(self._walked)), key=self._walked.__getitem__)
+
+    def took(self, queue: int, count: int) -> None:
+        self._last_turn = max(self._last_turn, self._walked[queue])
+        self._walked[queue] += count * self._strides[queue]
+
+    def was_empty(self, queue: int) -> None:
+        self._walked[queue] = max(self._walked[queue], self._last_turn)
+
 
 Found = list[tuple[TaskQueue, Task]]
 
@@ -32,7 +61,8 @@ class Feed:
         self._scheduler = StrideScheduler([weight for _, weight in queues])
         self._look_at = [float("-inf")] * len(queues)
         self._outages = [Outage(database.runtime) for _ in queues]
-        self._gone: set[int] = set()
+        self._gone: dict[int, FdbQueueError] = {}
+        """By queue number: the error of a queue from which nothing can be taken any more."""
         self._passed: dict[int, FdbQueueError] = {}
         """By queue number: the error of the last take, if it found unreadable tasks only."""
         self._tell_at = [float("-inf")] * len(queues)
@@ -41,7 +71,7 @@ class Feed:
     def take(self, count: int, session: Session, timeout_s: float) -> Found:
         """Wait for a task, and return up to `count`; from several queues, possibly one more of each.
 
-        Raises: QueueNotFound when the last queue was dropped, UnknownSession.
+        Raises: when the last queue is gone, QueueNotFound or LayoutNewer; UnknownSession.
         """
         there = self._sound()
         found = self._look(count, session) if len(there) > 1 else []
@@ -82,21 +112,24 @@ class Feed:
         """Return the number of tasks of the queue, except buried ones; 0 if it was dropped."""
         try:
             tasks = self._queues[number].statistics(self._database)["tasks"]
-        except QueueNotFound:
-            self._go_on_without(number)
+        except QueueNotFound as error:
+            self._go_on_without(number, error)
             return 0
         return tasks["ready"] + tasks["taken"] + tasks["delayed"]
 
-    def _go_on_without(self, number: int) -> None:
-        """Leave out a dropped queue. Raises QueueNotFound if it was the last."""
+    def _go_on_without(self, number: int, error: FdbQueueError) -> None:
+        """Leave out a queue that was dropped or upgraded. Raises its error if it was the last."""
         if number not in self._gone:
-            _log.warning("the queue %r was dropped: going on without it", self._queues[number].name)
-        self._gone.add(number)
+            _log.warning("going on without the queue %r: %s", self._queues[number].name, error)
+        self._gone[number] = error
         self._there()
 
     def _there(self) -> list[int]:
         there = [number for number in range(len(self._queues)) if number not in self._gone]
         if not there:
+            for error in self._gone.values():
+                if not isinstance(error, QueueNotFound):
+                    raise error
             raise QueueNotFound(name=", ".join(queue.name for queue in self._queues))
         return there
 
@@ -135,16 +168,19 @@ class Feed:
         queue = self._queues[number]
         try:
             found = queue.take_many(self._database, count, timeout_s, session=session)
-        except QueueNotFound:
-            self._go_on_without(number)
+        except QueueNotFound as error:
+            self._go_on_without(number, error)
             found = []
         except NOT_HERE as error:
             self._pass_over(number, error)
             found = []
         except UnknownSession:
             raise
+        except LayoutNewer as error:
+            self._go_on_without(number, error)
+            found = []
         except Exception as error:
-            if is_away(error) or not self._leave_alone(number, error):
+            if is_away(error) or not heals(error) or not self._leave_alone(number, error):
                 raise
             found = []
         else:
@@ -195,3 +231,49 @@ class Wait:
             self.errors.append(error)
         finally:
             self.over.set()
+
+
+class Start(Enum):
+    BEGIN = auto()
+    GIVE_BACK = auto()  # ready again at once
+    PUT_OFF = auto()  # ready again after about limits.SUSPECT_DELAY_S
+
+
+class Starting:
+    """Decides which of the tasks that one take returned a worker begins; for the one thread that begins them.
+
+    The last lease of a *suspect* task ended without an outcome: the task may have killed its process. Such a
+    process loses the tasks of its other threads too, and all of them come back together as suspects. If one
+    worker began them all again, the next death would count against each of them, until all were buried. So a
+    worker runs one suspect at a time, up to the commit of its outcome, and puts the others off.
+    """
+
+    def __init__(self) -> None:
+        self._suspect: Hold | None = None
+
+    def decide(self, holds: Sequence[Hold], room: int, stopping: bool) -> list[Start]:
+        """Return a decision for each of `holds`, for a worker with `room` idle threads."""
+        found = []
+        for number, hold in enumerate(holds):
+            # If the next suspect kills this process during the commit of this one, both are lost.
+            has_suspect = self._suspect is not None and not self._suspect.settled
+            found.append(start_of(hold, number < room, has_suspect, stopping))
+            if found[-1] is Start.BEGIN and hold.task.orphaned:
+                self._suspect = hold
+        return found
+
+
+def start_of(hold: Hold, has_room: bool, has_suspect: bool, stopping: bool) -> Start:
+    """Decide about one task, by the first case that applies.
+
+    1. The worker is stopping, or the task was cancelled: give the task back. A cancelled one ends with that.
+    2. The task is a suspect, and cannot begin now: put it off.
+    3. No thread is idle (several queues gave a task each), or the lease has ended: give the task back.
+    4. Otherwise begin.
+    """
+    may_begin = has_room and not hold.lost
+    if stopping or hold.cancelled:
+        return Start.GIVE_BACK
+    if hold.task.orphaned and not (may_begin and not has_suspect):
+        return Start.PUT_OFF
+    return Start.BEGIN if may_begin else Start.GIVE_BACK

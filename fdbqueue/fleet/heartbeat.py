@@ -6,19 +6,18 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from fdbqueue import limits
-from fdbqueue.database import Database, is_away, run
-from fdbqueue.errors import QueueNotFound
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database, is_away, run
+from fdbqueue.core.error_root import heals
+from fdbqueue.core.errors import QueueNotFound
+from fdbqueue.core.logger import about, logger
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.sessions.silence import Silence
+from fdbqueue.core.task import Renewed
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.outage import is_to_blame
-from fdbqueue.fleet.pulse import Pulse
+from fdbqueue.fleet.outage import Pulse, is_to_blame
 from fdbqueue.fleet.settling import HEARTBEAT
-from fdbqueue.log_fields import about
-from fdbqueue.logger import logger
-from fdbqueue.seam import Transaction
-from fdbqueue.sessions.session import Session
-from fdbqueue.sessions.silence import Silence
-from fdbqueue.task import Renewed
 from fdbqueue.tasks.queue import TaskQueue
 
 T = TypeVar("T")
@@ -34,15 +33,18 @@ class Heartbeat:
         timeout_s: float | None,
         overran: Callable[[Hold], None],
         chores: Callable[[], float],
+        broke: Callable[[Exception], object],
     ) -> None:
         """`overran` is called with a hold when its handler has run for `timeout_s`; it must not block.
         `chores` does other periodic work, and returns the time of its next call, as runtime.monotonic().
+        `broke` is called with an error of the database that does not heal in this process.
         """
         self._database = database
         self._runtime = database.runtime
         self._timeout_s = timeout_s
         self._overran = overran
         self._chores = chores
+        self._broke = broke
         self._lock = database.runtime.lock()
         self._woken = database.runtime.event()
         self._wakes_at = float("-inf")
@@ -160,6 +162,8 @@ class Heartbeat:
             if not is_away(error):
                 self._silence.answered(self)
             self._met("the heartbeat failed; it is tried again", error)
+            if not heals(error):
+                self._broke(error)
             return self._runtime.monotonic() + limits.BEAT_AGAIN_S
         self._silence.answered(self)
         if self._owed:
@@ -190,7 +194,7 @@ class Heartbeat:
                     self._renew_all(queue, holds[start : start + limits.VERB_BATCH])
 
     def _give_up_overrun(self) -> None:
-        """Raises RuntimeError if no thread can be started; the next beat tries again."""
+        """If no thread can be started, the next beat tries again."""
         while self._overrun:
             self._overran(self._overrun[0])
             self._overrun.pop(0)
@@ -200,7 +204,7 @@ class Heartbeat:
         try:
             self._renew(queue, holds)
         except Exception as error:
-            if is_away(error):
+            if is_away(error) or not heals(error):
                 raise
             if len(holds) == 1:
                 with about(holds[0].task.queue, holds[0].task):
@@ -228,16 +232,16 @@ class Heartbeat:
         for hold in holds:
             if hold.task.id in held:
                 hold.renewed(held[hold.task.id], asked_at)
-                hold.cancelled = hold.task.id in held.cancelled
+                if hold.task.id in held.cancelled:
+                    hold.note_cancel()
             elif hold.open and hold.ended_by is None:
                 self.lose(hold)
             else:  # its handler ended the lease, and still runs
                 hold.beat_at = float("inf")
 
     def _make_amends(self) -> None:
-        """Excuse a few attempts; leases are renewed before the next few.
-
-        Raises: the error of a database that is away. The attempts left are excused later.
+        """Excuse a few attempts; leases are renewed before the next few. If the database is away, the
+        attempts left are excused later.
         """
         for key, hold in list(self._owed.items())[: limits.AMENDS_PER_BEAT]:
             with self._lock:

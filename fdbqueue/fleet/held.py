@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeVar, overload
 
-from fdbqueue.database import Database
-from fdbqueue.errors import InvalidArgument, LeaseLost, TaskCancelled
-from fdbqueue.observing import Watch
-from fdbqueue.sessions.session import Session
-from fdbqueue.task import Task
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import InvalidArgument, LeaseLost, TaskCancelled
+from fdbqueue.core.observing import Watch
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Hold:
         self._lock = database.runtime.lock()
         self._claimant: object = None
         self.interrupt: Callable[[], object] | None = None
-        """Ends the handler, when the lease is taken away; None for one that runs in a thread."""
+        """Ends the handler, when the lease is taken away or the task cancelled; None for one in a thread."""
         self._taken_away = False
         self.cancelled = task.cancel_asked is not None
         """True if the task was cancelled, and this process knows it."""
@@ -60,6 +60,13 @@ class Hold:
         self.lease = task
         """The task as taken: verbs of the worker use it, so they are not noted as the handler's."""
         self.task = HeldTask.of(task, queue.name, self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker lives in one process: in another one, the task is a lease without a worker.
+        return type(None), ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Hold":
+        return self
 
     def claim(self, claimant: object) -> bool:
         """True if `claimant` decides the outcome, as it was the first to claim this hold."""
@@ -102,6 +109,12 @@ class Hold:
         if self.interrupt is not None:
             self.interrupt()
 
+    def note_cancel(self) -> None:
+        """Note that the task was cancelled. A coroutine hears of it once, and may end its work."""
+        is_news, self.cancelled = not self.cancelled, True
+        if is_news and self.interrupt is not None:
+            self.interrupt()
+
     def renewed(self, until: float | None, asked_at: float) -> None:
         """Note that a call renewed the lease. It began at `asked_at`, by the wall clock."""
         self._held_until(until, asked_at)
@@ -134,11 +147,11 @@ class HeldTask(Task):
 
     @property
     def database(self) -> Database:
-        """The open database of the worker, for reads and writes of the handler. Do not close it.
+        """The open database of the worker, for reads and writes of the handler. To close it does nothing.
 
         Raises InvalidArgument for a task that no worker passed to a handler.
         """
-        return self._held().database
+        return self._held().database.lent()
 
     def _held(self) -> Hold:
         if self.hold is None:
@@ -158,7 +171,9 @@ class HeldTask(Task):
             wanted = "False for a handler that tells its progress"
             raise InvalidArgument(name="transactional", wanted=wanted, got=True)
         told = hold.queue.progress(hold.database, hold.lease, fraction)
-        hold.fraction, hold.cancelled = told.fraction, told.cancel_asked is not None
+        hold.fraction = told.fraction
+        if told.cancel_asked is not None:
+            hold.note_cancel()
 
     @overload
     def step(self, name: str, function: Callable[[], T], /) -> T: ...

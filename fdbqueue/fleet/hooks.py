@@ -5,20 +5,21 @@ No handler of that logger is configured here: programs configure logs.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from fdbqueue.deferred import checked_function, require_finished
-from fdbqueue.errors import InvalidArgument, TaskCancelled
+from fdbqueue.core.deferred import checked_function, require_finished
+from fdbqueue.core.errors import InvalidArgument, TaskCancelled
+from fdbqueue.core.logger import logger
+from fdbqueue.core.trouble import Troubles
+from fdbqueue.core.visible import SURVIVED, text_of
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Verdict
-from fdbqueue.logger import logger
-from fdbqueue.trouble import SURVIVED, Troubles, text_of
 
 _log = logger("fdbqueue.worker")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Event:
     """The start or the outcome of an attempt. An outcome is reported after its commit."""
 
@@ -27,7 +28,7 @@ class Event:
     task: HeldTask
     seconds: float = 0.0
     """Run time of the handler."""
-    error: BaseException | None = None
+    error: BaseException | None = field(default=None, compare=False)
     """The error that the handler raised."""
     delay_s: float = 0.0
     """Delay before the next attempt, if the task was retried or snoozed."""
@@ -53,7 +54,7 @@ _LEVELS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Hooks:
     """Functions that a worker calls with an Event, in the thread of the handler. Their errors are logged, and
     change nothing.
@@ -69,10 +70,10 @@ class Hooks:
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument, DeferredBody."""
-        for field in fields(self):
-            hook = getattr(self, field.name)
+        for each in fields(self):
+            hook = getattr(self, each.name)
             if hook is not None:
-                checked_function(f"hook {field.name}", hook)
+                checked_function(f"hook {each.name}", hook)
 
     def tell(self, event: Event, troubles: Troubles) -> None:
         """Log the event, and call its hook. Errors of hooks and log handlers are logged, not raised."""

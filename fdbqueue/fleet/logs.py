@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from fdbqueue.errors import InvalidArgument
-from fdbqueue.log_fields import LogFields, fields_in
-from fdbqueue.logger import made_visible
-from fdbqueue.visible import visible
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.logger import LogFields, fields_in, made_visible
+from fdbqueue.core.visible import visible
 
 LEVELS = ("debug", "info", "warning", "error")
 LINE = "%(asctime)s %(levelname)s [%(process)d] %(message)s"
@@ -33,7 +32,7 @@ class _Lines(logging.Formatter):
 
 
 class _LastResort(logging.StreamHandler[TextIO]):
-    """Writes to the present `sys.stderr`, which a progress bar replaces for a while."""
+    """A handler that writes to the present `sys.stderr`, which a progress bar replaces for a while."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)

@@ -1,11 +1,20 @@
-"""WorkerOptions: one value with the options of a worker, from `Worker` or `Fleet` to the worker process."""
+"""WorkerOptions: one value with the options of a worker, from `Worker` or `Fleet` to the worker process.
 
+Its queues have weights; they are given by name, as handles, or as a mapping.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
-from fdbqueue import limits
-from fdbqueue.arguments import checked_count, checked_seconds, checked_span
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_count, checked_items, checked_seconds, checked_span
+from fdbqueue.core.database import as_database
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.registry.registry import checked_name
+from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.fleet.backoff import Backoff, checked_backoff
+from fdbqueue.tasks.queue import TaskQueue
 
 
 class WorkerKeywords(TypedDict, total=False):
@@ -60,3 +69,41 @@ class WorkerOptions:
             grace_s=checked_seconds("grace_s", options.grace_s),
             session_ttr_s=checked_span("session_ttr_s", options.session_ttr_s),
         )
+
+
+Queues = str | TaskQueue | Iterable[str | TaskQueue] | Mapping[str, int]
+
+
+def opened(db: AnyDatabase, queues: Queues, root: Any) -> list[tuple[TaskQueue, int]]:
+    """Open the queues; return each with its weight. Raises InvalidArgument, QueueNotFound, UnknownKind."""
+    database = as_database(db)
+    return [
+        (
+            queue._on(database) if isinstance(queue, TaskQueue) else TaskQueue.open(db, queue, root=root),
+            weight,
+        )
+        for queue, weight in _weights_of(queues).items()
+    ]
+
+
+def names_of(queues: Queues) -> dict[str, int]:
+    """Return the name and the weight of each queue, for a process that opens them. Raises InvalidArgument."""
+    return {
+        queue.name if isinstance(queue, TaskQueue) else queue: weight
+        for queue, weight in _weights_of(queues).items()
+    }
+
+
+def _weights_of(queues: Any) -> dict[Any, int]:
+    if isinstance(queues, str | TaskQueue):
+        queues = [queues]
+    names = checked_items("queues", [*queues] if isinstance(queues, Mapping) else queues)
+    for queue in names:
+        if not isinstance(queue, TaskQueue):
+            checked_name(queue)
+    weights = {queue: queues[queue] if isinstance(queues, Mapping) else 1 for queue in names}
+    if not weights:
+        raise InvalidArgument(name="queues", wanted="one queue or more", got=queues)
+    for weight in weights.values():
+        checked_count("weight", weight, limits.WEIGHT_MAX)
+    return weights

@@ -18,6 +18,7 @@ met a database that is away,         released; the attempt does not count
 or raised Unavailable
 """
 
+import copyreg
 import sys
 import traceback
 from collections.abc import Callable
@@ -27,20 +28,32 @@ from itertools import takewhile
 from types import FrameType, TracebackType
 from typing import Any
 
-from fdbqueue.arguments import checked_delay
-from fdbqueue.database import engine_errors
-from fdbqueue.database import is_away as is_database_away
-from fdbqueue.deferred import checked_function, require_finished
-from fdbqueue.errors import FdbQueueError, LeaseLost, NotTaken, TaskCancelled, VerdictReturned
+from fdbqueue.core.arguments import checked_delay
+from fdbqueue.core.database import is_away as is_database_away
+from fdbqueue.core.deferred import checked_function, require_finished
+from fdbqueue.core.errors import (
+    DatabaseClosed,
+    FdbQueueError,
+    LeaseLost,
+    NotTaken,
+    TaskCancelled,
+    VerdictReturned,
+)
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.task import Failure
+from fdbqueue.core.trouble import traceback_of
+from fdbqueue.core.visible import SURVIVED, text_of
 from fdbqueue.fleet.backoff import Backoff
-from fdbqueue.task import Failure
-from fdbqueue.trouble import SURVIVED, text_of, traceback_of
 
 Effect = Callable[[Any], object]
 
 
 class Verdict(Exception):
     """Raised by a handler to choose the outcome of its attempt."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception calls the class with the message, which is not the first argument of each verdict.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class Retry(Verdict):
@@ -187,8 +200,12 @@ def troubles() -> tuple[type[Exception], ...]:
 
 
 def is_away(error: BaseException) -> bool:
-    """True for Unavailable, and if a database, of the queues or of the handler, is away or full."""
-    return is_database_away(error) or isinstance(error, Unavailable)
+    """True for Unavailable, and if a database, of the queues or of the handler, is away or full.
+
+    A closed one is not away: this process has closed it, and each attempt would meet it.
+    """
+    is_outage = is_database_away(error) and not isinstance(error, DatabaseClosed)
+    return is_outage or isinstance(error, Unavailable)
 
 
 @dataclass(frozen=True)

@@ -13,23 +13,23 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fdbqueue import limits
-from fdbqueue.arguments import writable
-from fdbqueue.aside import DAMAGED
-from fdbqueue.binding import bypass_storage_quota
-from fdbqueue.database import Database, is_transaction, run
-from fdbqueue.errors import UnknownSession
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import writable
+from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.binding import bypass_storage_quota
+from fdbqueue.core.database import Database, is_transaction, run
+from fdbqueue.core.errors import UnknownSession
+from fdbqueue.core.registry.registry import checked_name
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import Runtime
+from fdbqueue.core.seam import DatabaseOrTransaction
+from fdbqueue.core.sessions.session import Session
 from fdbqueue.fleet.status import Running, Tally, WorkerStatus
-from fdbqueue.registry.registry import checked_name
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import Runtime
-from fdbqueue.seam import DatabaseOrTransaction
-from fdbqueue.sessions.session import Session
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Presence:
     """The state of one worker. Times are seconds since the epoch."""
 

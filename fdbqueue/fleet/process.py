@@ -4,25 +4,46 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 
 import msgspec
 
-from fdbqueue.fleet.at_work import AtWork, named
-from fdbqueue.fleet.orders import Orders, Report, report_of, to_line
+from fdbqueue.core.logger import logger
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.fleet.orders import AtWork, Orders, Report, named, report_of, to_line
 from fdbqueue.fleet.status import Running, Tally
-from fdbqueue.logger import logger
-from fdbqueue.runtime import RealRuntime
 
 READ_BYTES = 65_536
 _log = logger("fdbqueue.fleet")
-# The process finds its modules on the paths of this one.
+
+
+def _standard_paths() -> list[str]:
+    roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    return sorted(roots | {f"{root}/lib-dynload" for root in roots})
+
+
+# The process finds its modules on the paths of this one. This one may have got a path in front after it had
+# imported the standard library: a file logging.py there must not hide the module of that name from ours.
 BOOT = (
-    "import sys; sys.path[:] = sys.argv[4:]; "
-    "from fdbqueue.fleet.child import main; sys.exit(main(sys.argv[1:4]))"
+    f"import sys; sys.path[:] = sorted(sys.argv[4:], key=lambda path: path not in {_standard_paths()!r}); "
+    "from fdbqueue.fleet.child import main; "
+    "sys.path[:] = sys.argv[4:]; sys.exit(main(sys.argv[1:4]))"
 )
 # The first and the second signal to stop a process. They differ, as two equal pending signals arrive as one.
 STOPS = (signal.SIGTERM, signal.SIGINT)
+
+
+kept_from_children: set[int] = set()
+"""Descriptors whose end tells another process that this one has died. A forked child would hold it back."""
+
+
+def _after_fork_in_child() -> None:
+    while kept_from_children:
+        os.close(kept_from_children.pop())
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @dataclass(frozen=True)
@@ -44,6 +65,7 @@ class Process:
     def __init__(self, orders: Orders, stdout: int | None) -> None:
         line = to_line(orders)
         their_lifeline, self._lifeline = os.pipe2(os.O_CLOEXEC)
+        kept_from_children.add(self._lifeline)
         self._reports, their_reports = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._reports, False)
         self._at_work = AtWork.create(orders.options.places)
@@ -115,6 +137,7 @@ class Process:
         self._popen.wait()
 
     def close(self) -> None:
+        kept_from_children.discard(self._lifeline)
         os.close(self._lifeline)
         os.close(self._reports)
         self._at_work.close()

@@ -1,23 +1,28 @@
 """Settling: commits the outcome of an attempt, once, under the lease of that attempt."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import limits
-from fdbqueue.binding import may_be_lost
-from fdbqueue.calls.once import run_once
-from fdbqueue.database import Database, engine_errors, run
-from fdbqueue.deferred import require_finished
-from fdbqueue.errors import EffectTooLarge, EffectTooSlow, LeaseLost, NotTaken, TaskNotFound
+from fdbqueue.core import limits, observing
+from fdbqueue.core import logger as loggers
+from fdbqueue.core.binding import may_be_lost
+from fdbqueue.core.calls.once import run_once
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.deferred import require_finished
+from fdbqueue.core.errors import EffectTooLarge, EffectTooSlow, LeaseLost, NotTaken, TaskNotFound
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.observing import GIVEN_BACK, Attempt, Watch
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.runtime import parent_only
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import Task, TaskState
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.outcomes import Done, Effect, Failed, Policy, checked_returned
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.seam import Transaction
-from fdbqueue.task import Task, TaskState
+from fdbqueue.fleet.hooks import Event, Hooks
+from fdbqueue.fleet.outcomes import Done, Failed, Policy, checked_returned
+from fdbqueue.fleet.status import Tally
 from fdbqueue.tasks.attempts import has_come_back
-from fdbqueue.tasks.fitting import TRANSACTION_TOO_LARGE
+from fdbqueue.tasks.in_all import TRANSACTION_TOO_LARGE
 
 Handler = Callable[..., object]
 
@@ -63,7 +68,6 @@ class Settling:
         self._runtime = database.runtime
         self._root = root
         self._policy = policy
-        self._process_id = database.runtime.process_id()
 
     def attempt(self, hold: Hold, handler: Handler, transactional: bool) -> Settled:
         """Call the handler, then ack the task, unless the handler ended its lease with a verb.
@@ -147,13 +151,10 @@ class Settling:
     def _call(self, handler: Handler, *arguments: Any) -> Done:
         """Call the handler; return the Done that it raised, or one with the value that it returned."""
         try:
-            return Done(result=checked_returned(handler(*arguments)))
+            with parent_only(self._runtime):
+                return Done(result=checked_returned(handler(*arguments)))
         except Done as done:
             return done
-        finally:
-            if self._runtime.process_id() != self._process_id:
-                # A child that the handler forked must not end the lease of its parent.
-                os._exit(0)
 
     def _work_in(self, tr: Transaction, handler: Handler, hold: Hold) -> None:
         hold.note_end(None, within=False)  # an earlier try of this transaction did not commit
@@ -164,17 +165,15 @@ class Settling:
         self._claim(hold)
 
     def _claim(self, hold: Hold) -> None:
-        """Before the commit: a handler that ends at its timeout must not commit what is told as a failure.
-
-        Raises: NotTaken.
-        """
+        """Before the commit: a handler that ends at its timeout must not commit what is told as a failure."""
         if not hold.claim(ITS_THREAD):
             raise NotTaken(id=hold.task.id)
 
     def _ack_and(self, tr: Transaction, hold: Hold, done: Done) -> None:
         hold.queue.ack(tr, hold.lease, result=done.result)
         if done.effect is not None:
-            _apply(done.effect, tr)
+            with parent_only(self._runtime):
+                require_finished("the effect", done.effect(tr))
 
     def _commit_with(self, hold: Hold, work: Callable[[Transaction], None]) -> None:
         def body(tr: Transaction) -> None:
@@ -194,7 +193,7 @@ class Settling:
             raise
 
     def _explain(self, error: Any, hold: Hold, began_s: float) -> None:
-        """Raises an error that says what to do, in place of an engine's error that would be retried."""
+        """Raise an error that says what to do, in place of an engine's error that would be retried."""
         seconds = self._runtime.monotonic() - began_s
         if error.code == _TRANSACTION_TOO_OLD and seconds > limits.EFFECT_MAX_S:
             raise EffectTooSlow(id=hold.task.id, seconds=seconds) from error
@@ -209,6 +208,54 @@ class Settling:
             raise EffectTooLarge(id=hold.task.id, size_bytes=size_bytes)
 
 
-def _apply(effect: Effect, tr: Transaction) -> None:
-    """Run the effect. Raises DeferredResult, and errors of the effect, which end the transaction."""
-    require_finished("the effect", effect(tr))
+_TALLIED = {
+    "succeeded": "done",
+    "retried": "failed",
+    "snoozed": "snoozed",
+    "buried": "buried",
+    "cancelled": "cancelled",
+    "lease_lost": "lost",
+}
+
+
+class Telling:
+    """Counts the attempts of a worker by outcome, and tells hooks, observers and the log of each."""
+
+    def __init__(self, database: Database, hooks: Hooks) -> None:
+        self._runtime = database.runtime
+        self._troubles = database.troubles
+        self._hooks = hooks
+        self._lock = database.runtime.lock()
+        self.tally = Tally()
+
+    def began(self, hold: Hold) -> None:
+        """The handler of `hold` is about to be called, by this thread."""
+        if observing.observers:
+            hold.watch = Watch(Attempt(hold.task.queue, hold.task))
+        self._tell(Event("started", hold.task))
+
+    def ended(self, hold: Hold, settled: Settled, error: BaseException | None = None) -> None:
+        """The attempt has its outcome. Any thread may call this."""
+        counted = {_TALLIED[settled.name]: 1}
+        with self._lock:
+            self.tally = self.tally + Tally(**counted)
+        seconds = 0.0 if hold.began_at is None else self._runtime.monotonic() - hold.began_at
+        with loggers.about(hold.task.queue, hold.task):
+            if hold.watch is not None:
+                hold.watch.end(settled.name, seconds, error)
+            event = Event(settled.name, hold.task, seconds, error, settled.delay_s)
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        with parent_only(self._runtime):
+            self._hooks.tell(event, self._troubles)
+
+    def given_back(self, hold: Hold) -> None:
+        """The worker gives the task back while its handler runs: the attempt has no outcome of its own."""
+        if hold.watch is not None and hold.began_at is not None:
+            hold.watch.end(GIVEN_BACK, self._runtime.monotonic() - hold.began_at, None)
+
+    def left(self, hold: Hold) -> None:
+        """The thread that called `began` goes on with something else."""
+        if hold.watch is not None:
+            hold.watch.left()

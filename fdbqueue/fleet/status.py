@@ -1,6 +1,17 @@
-"""Status: the running tasks and the counts of a worker, as frozen values."""
+"""Status: the running tasks and the counts of a worker, and the exact counts of a fleet."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.error_root import heals
+from fdbqueue.core.logger import logger
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.runs import ENDS
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.fleet.outcomes import troubles
+from fdbqueue.tasks.records.statistics import unpacked
 
 
 @dataclass(frozen=True)
@@ -54,3 +65,48 @@ class WorkerStatus:
     running: tuple[Running, ...]
     overrun: int
     """Number of threads that were given up, as a handler ran longer than `timeout_s`."""
+
+
+_log = logger("fdbqueue.fleet")
+
+
+class Run:
+    """A session of the supervisor, as a context manager. Its end removes the row of the run.
+
+    The row has the exact counts of one fleet (fdbqueue/core/runs.py).
+    """
+
+    def __init__(self, database: Database, root: Any) -> None:
+        self._database = database
+        self._keys = RootKeys(root)
+        self._session = Session(database, ttr=limits.RUN_TTR_S, root=root)
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            self._session.end_within(limits.CLOSE_TIMEOUT_S)
+        except troubles() as error:
+            if heals(error):
+                _log.warning(
+                    "the counts of this run stay in the database for %.0f s: %s", limits.RUN_TTR_S, error
+                )
+
+    @property
+    def id(self) -> bytes:
+        return self._session.id
+
+    def tally(self, timeout_s: float) -> Tally | None:
+        """Return the exact counts; None if the session of the supervisor was lost, and the row with it.
+
+        Raises the engine's error if the database does not answer in time. Round trips: 1.
+        """
+        value = run(self._database, self._read, timeout_s=timeout_s)
+        return None if self._session.lost else Tally(**unpacked(ENDS, value))
+
+    def _read(self, tr: Any) -> bytes | None:
+        alive, row = tr.snapshot.get(self._keys.session(self.id)), tr.snapshot.get(self._keys.run(self.id))
+        self._session.lost |= not alive.present()
+        value: bytes | None = row.value
+        return value

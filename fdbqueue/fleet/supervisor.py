@@ -9,49 +9,45 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, Unpack
 
-from fdbqueue import limits
-from fdbqueue.arguments import (
+from fdbqueue.core import limits, signals
+from fdbqueue.core.arguments import (
     checked_count,
     checked_positive,
     checked_prefix,
     checked_text,
     checked_whole,
 )
-from fdbqueue.database import require_answer
-from fdbqueue.deferred import checked_function
-from fdbqueue.errors import DatabaseNotFound, FleetRefused, InvalidArgument
+from fdbqueue.core.database import require_answer
+from fdbqueue.core.deferred import checked_function
+from fdbqueue.core.errors import DatabaseNotFound, FleetRefused, InvalidArgument
+from fdbqueue.core.handle import Handle, public_url
+from fdbqueue.core.logger import logger
+from fdbqueue.core.open import DIRECTORY_SCHEMES, place_of
+from fdbqueue.core.open import open as open_database
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.runtime import RealRuntime, parent_only
+from fdbqueue.core.visible import counted, text_of
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.logs import checked_level
-from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
-from fdbqueue.fleet.orders import Orders, checked_argument
+from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions, names_of, opened
+from fdbqueue.fleet.orders import KILL_AFTER_S, Orders, checked_argument
 from fdbqueue.fleet.process import Process, ProcessStatus
-from fdbqueue.fleet.queues import names_of, opened
-from fdbqueue.fleet.run import Run
-from fdbqueue.fleet.status import Running, Tally
-from fdbqueue.logger import logger
-from fdbqueue.open import DIRECTORY_SCHEMES, place_of
-from fdbqueue.open import open as open_database
-from fdbqueue.plurals import counted
-from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.runtime import RealRuntime
-from fdbqueue.trouble import text_of
+from fdbqueue.fleet.status import Run, Running, Tally
 
 TICK_S = 0.1
 RESTART = Backoff(first_s=0.2, growth=2.0, cap_s=30.0)
 # A process that has run for this time, or has ended an attempt, did not fail at its start.
 STABLE_S = 30.0
 CONNECT_TIMEOUT_S = 10.0
-KILL_AFTER_S = 10.0
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _log = logger("fdbqueue.fleet")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FleetStatus:
     processes: tuple[ProcessStatus, ...]
     tally: Tally
@@ -65,8 +61,32 @@ class FleetStatus:
         return tuple(task for process in self.processes for task in process.running)
 
 
-class Fleet:
+class Fleet(Handle):
     """`processes` worker processes, each a Worker with the same options, on the database at `url`."""
+
+    __slots__ = (
+        "_count_at",
+        "_counted",
+        "_deaths_in_a_row",
+        "_emptied",
+        "_members",
+        "_monotonic",
+        "_orders",
+        "_processes_wanted",
+        "_recycled",
+        "_refusal",
+        "_reported",
+        "_restarts",
+        "_retiring",
+        "_root",
+        "_start_at",
+        "_stdout",
+        "_stop_asked_at",
+        "_stop_signal",
+        "_stops",
+        "_stops_passed_on",
+        "_stops_told",
+    )
 
     def __init__(
         self,
@@ -124,6 +144,11 @@ class Fleet:
         self._monotonic = RealRuntime.monotonic
         self._begin()
 
+    def _shown(self) -> dict[str, Any]:
+        orders = self._orders
+        told = {"queues": [*orders.queues], "handler": orders.handler, "processes": self._processes_wanted}
+        return {**told, "url": public_url(orders.url)}
+
     def _begin(self) -> None:
         """Set the state of a fleet that has not started a process."""
         self._members: list[Process] = []
@@ -145,13 +170,14 @@ class Fleet:
         status several times a second.
 
         In the main thread, SIGTERM, SIGINT and SIGHUP call `stop`; a second signal stops at once. Raises
-        FleetRefused if the processes do not start, as of a handler that cannot be imported.
+        DatabaseNotFound; FleetRefused if the processes do not start, as of a handler that cannot be imported,
+        or cannot go on, as their directory was replaced.
         """
         if on_tick is not None:
             checked_function("on_tick", on_tick)
         with (
             self._signals(),
-            open_database(self._orders.url) as database,
+            open_database(self._orders.url, create=False) as database,
             Run(database, self._root) as run,
         ):
             self._orders = replace(self._orders, run=run.id.hex())
@@ -166,7 +192,8 @@ class Fleet:
                 self._tick()
                 self._count_if_due(run)
                 if on_tick is not None:
-                    on_tick(self.status())
+                    with parent_only(RealRuntime()):
+                        on_tick(self.status())
         finally:
             self._leave_nobody()
         self._count_finally(run)
@@ -306,7 +333,7 @@ class Fleet:
             reason = "the session of the run was lost"
         except Exception as error:
             counted, reason = None, text_of(error)
-        if counted is None:
+        if counted is None and not self._refusal:
             _log.warning("the counts are not exact, but those that the processes reported: %s", reason)
         self._counted = self._reported if counted is None else counted
 
@@ -327,7 +354,7 @@ class Fleet:
     # Beginning and end.
 
     def _require_all(self, root: Any) -> None:
-        """Raises the errors that would end each process, before the first one starts."""
+        """Raise the errors that would end each process, before the first one starts."""
         url = self._orders.url
         scheme = url.partition(":")[0]
         if url == "memory:":
@@ -340,19 +367,11 @@ class Fleet:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        before: dict[int, Any] = {}
-        try:
-            for number in SIGNALS:
-                # An ignored signal stays ignored: nohup relies on it.
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    before[number] = signal.signal(number, self._signalled)
-        except ValueError:  # not the main thread: the program handles signals itself
-            before.clear()
-        try:
+        with ExitStack() as stack:
+            with suppress(ValueError):  # not the main thread: the program handles signals itself
+                stack.callback(signals.install(signals.heard(), self._signalled))
+                stack.callback(signals.hear_of_children())
             yield
-        finally:
-            for known, handler in before.items():
-                signal.signal(known, handler)
 
     def _signalled(self, number: int, _: FrameType | None) -> None:
         # No call is between these steps: a second signal could arrive there.

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from fdbqueue import limits
-from fdbqueue.database import Database
-from fdbqueue.logger import logger
-from fdbqueue.runtime import Event, Runtime
-from fdbqueue.trouble import SURVIVED
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database
+from fdbqueue.core.logger import logger
+from fdbqueue.core.runtime import Event, Runtime
+from fdbqueue.core.visible import SURVIVED
 
 J = TypeVar("J")
 

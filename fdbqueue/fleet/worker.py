@@ -1,31 +1,39 @@
 """Worker: threads of this process that take tasks and call a handler with each.
 
 One thread takes tasks (feed.py), `threads` threads run handlers (thread_pool.py), and one renews the leases
-(heartbeat.py). A worker installs no signal handlers and configures no logging. Programs do; fleet/child.py is
-one.
+(heartbeat.py). A worker installs no signal handlers and configures no logging: programs do (fleet/child.py).
 """
 
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Unpack
 
-from fdbqueue import limits, log_fields
-from fdbqueue.arguments import checked_bytes, checked_timeout
-from fdbqueue.database import as_database, require_open
-from fdbqueue.deferred import checked_function
-from fdbqueue.errors import NotTaken, QueueNotFound, UnknownSession, WorkerUsed
+from fdbqueue.core import limits
+from fdbqueue.core import logger as loggers
+from fdbqueue.core.arguments import checked_bytes, checked_timeout
+from fdbqueue.core.database import as_database, require_open
+from fdbqueue.core.deferred import checked_function
+from fdbqueue.core.error_root import heals
+from fdbqueue.core.errors import LayoutNewer, NotTaken, QueueNotFound, UnknownSession, WorkerUsed
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.seam import AnyDatabase
+from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.task import Failure
+from fdbqueue.core.visible import SURVIVED
 from fdbqueue.fleet.asynchronous import ChosenByHandler
-from fdbqueue.fleet.feed import Feed
+from fdbqueue.fleet.feed import Feed, Start, Starting
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.hooks import Hooks, checked_hooks
-from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
+from fdbqueue.fleet.options import Queues, WorkerKeywords, WorkerOptions, opened
 from fdbqueue.fleet.outage import Outage
 from fdbqueue.fleet.outcomes import (
     Away,
     Cancelled,
     Failed,
     Judgement,
+    Lost,
     Policy,
     Snoozed,
     Unavailable,
@@ -36,23 +44,12 @@ from fdbqueue.fleet.outcomes import (
     troubles,
 )
 from fdbqueue.fleet.presence import Appearance, Presence, presence_of
-from fdbqueue.fleet.queues import Queues, opened
-from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling, ended
-from fdbqueue.fleet.starting import Start, Starting
+from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling, Telling, ended
 from fdbqueue.fleet.status import Running, WorkerStatus
-from fdbqueue.fleet.telling import Telling
 from fdbqueue.fleet.thread_pool import ThreadPool
-from fdbqueue.logger import logger
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.seam import AnyDatabase
-from fdbqueue.sessions.keeper import keeper_of
-from fdbqueue.sessions.session import Session
-from fdbqueue.task import Failure
-from fdbqueue.trouble import SURVIVED
 
 _STOPPING_LOOK_S = 0.05
-
-_log = logger("fdbqueue.worker")
+_log = loggers.logger("fdbqueue.worker")
 
 
 class Worker(ChosenByHandler):
@@ -63,7 +60,7 @@ class Worker(ChosenByHandler):
     the ack, so its writes there happen exactly once.
     """
 
-    _chooses = True
+    __slots__ = ()
 
     def __init__(
         self,
@@ -88,22 +85,21 @@ class Worker(ChosenByHandler):
         Raises: InvalidArgument, QueueNotFound, UnknownKind; DeferredBody for a generator function, and for a
         coroutine function without the extra.
         """
-        self._database = as_database(db)
+        self._database = database = as_database(db)
         self._runtime = self._database.runtime
         self._root = root
         self._run_id = checked_bytes("run_id", run_id, limits.RUN_ID_BYTES_MAX)
         self._handler = checked_function("handler", handler, "a function of a task")
-        self._options = WorkerOptions.checked(**options)
+        self._options = chosen = WorkerOptions.checked(**options)
         self._queues = opened(self._database, queues, root)
         self._telling = Telling(self._database, checked_hooks(hooks))
         self._name = f"{self._runtime.host_name()}:{self._runtime.process_id()}"
         keys = RootKeys(root)
         self._feed = Feed(self._database, self._queues)
-        policy = Policy(self._options.max_attempts, self._options.backoff)
-        self._settling = Settling(self._database, keys, policy)
-        silence = keeper_of(self._database, keys).silence
-        timeout_s = self._options.timeout_s
-        self._heartbeat = Heartbeat(self._database, silence, timeout_s, self._overran, self._chores)
+        self._settling = Settling(database, keys, Policy(chosen.max_attempts, chosen.backoff))
+        silence = keeper_of(database, keys).silence
+        beyond = self._overran, self._chores, self._end_with
+        self._heartbeat = Heartbeat(database, silence, chosen.timeout_s, *beyond)
         self._appearance = Appearance(self._database, keys, lambda: self._session, self._presence)
         self._stopped = self._runtime.event()
         self._freed = self._runtime.event()
@@ -120,7 +116,8 @@ class Worker(ChosenByHandler):
     def run(self, *, until_empty: bool = False) -> None:
         """Work until `stop()`. With `until_empty`, also end as soon as the queues hold buried tasks only.
 
-        Raises: QueueNotFound when the last queue was dropped, DatabaseClosed, WorkerUsed at the second call.
+        Raises: QueueNotFound or LayoutNewer when the last queue was dropped or upgraded; DatabaseClosed; an
+        error that does not heal, such as StorageReplaced; WorkerUsed at the second call.
         """
         self.start(until_empty=until_empty)
         self.join()
@@ -147,7 +144,6 @@ class Worker(ChosenByHandler):
             undo.pop_all()  # from now on the feeder does it
 
     def _require_startable(self) -> None:
-        """Raises: WorkerUsed, UnknownCodec."""
         if self._state != "new":
             raise WorkerUsed
         for queue, _ in self._queues:
@@ -199,8 +195,7 @@ class Worker(ChosenByHandler):
                 if free and not self._wait_while_away():
                     self._start_some(free, until_empty)
         except Exception as error:
-            _log.exception("the worker ends")
-            self._error = error
+            self._end_with(error)
         finally:
             self._stopped.set()
             with ExitStack() as last:  # all of them, also if one raises
@@ -212,6 +207,12 @@ class Worker(ChosenByHandler):
                     self._finish()
                 except SURVIVED as error:
                     self._met("the tasks of this worker go back when its session ends", error)
+
+    def _end_with(self, error: Exception) -> None:
+        """Stop, as the error would come again and again; `run` raises it. The heartbeat may call it, too."""
+        self._met("the worker ends", error)
+        self._error = self._error or error
+        self.stop()
 
     def _say_ended(self) -> None:
         self._state = "ended"
@@ -244,7 +245,7 @@ class Worker(ChosenByHandler):
         return limits.SUSPECT_DELAY_S * (0.5 + self._runtime.random())
 
     def _end_if_empty(self) -> None:
-        """Raises the error of an unreadable task, if the queues hold nothing else."""
+        """Stop if the queues are empty. If they hold nothing but an unreadable task, raise its error."""
         if self._feed.is_empty():
             self._emptied = True
             self.stop()
@@ -261,10 +262,10 @@ class Worker(ChosenByHandler):
             return found
         except UnknownSession:
             self._heartbeat.lose_all(self._session)
-        except QueueNotFound:
-            raise
         except Exception as error:
             self._require_open()
+            if isinstance(error, QueueNotFound | LayoutNewer) or not heals(error):
+                raise
             self._is_away(self._no_tasks, error)
         return []
 
@@ -295,7 +296,7 @@ class Worker(ChosenByHandler):
 
     def _work(self, hold: Hold) -> bool:
         """Run an attempt. Return False if the thread overran, and another one has replaced it."""
-        named = log_fields.enter(hold.task.queue, hold.task)
+        named = loggers.enter(hold.task.queue, hold.task)
         try:
             if self._settling.bury_if_exhausted(hold):
                 self._telling.ended(hold, Settled("buried"))
@@ -310,7 +311,7 @@ class Worker(ChosenByHandler):
             if hold.claim(ITS_THREAD):  # otherwise its claimant removes it, after the commit of the outcome
                 self._heartbeat.remove(hold)
             self._telling.left(hold)
-            log_fields.leave(named)
+            loggers.leave(named)
         return hold.claimant is not HEARTBEAT
 
     def _attempt(self, hold: Hold) -> None:
@@ -324,15 +325,14 @@ class Worker(ChosenByHandler):
     def _settle(self, hold: Hold, error: BaseException) -> Settled:
         """Commit the outcome that `error` means for the task."""
         judgement = judge(error, self._name, hold.cancelled)
+        if not isinstance(judgement, Away | Lost):
+            self._no_ground.over()
         try:
             if isinstance(judgement, Failed):
-                self._no_ground.over()
                 return self._settling.fail(hold, judgement)
             if isinstance(judgement, Snoozed):
-                self._no_ground.over()
                 return self._settling.snooze(hold, judgement.delay_s)
             if isinstance(judgement, Cancelled):
-                self._no_ground.over()
                 return self._settling.cancel(hold)
             if isinstance(judgement, Away):
                 return self._settling.put_off(hold, self._is_away(self._no_ground, error))
@@ -361,18 +361,13 @@ class Worker(ChosenByHandler):
         except SURVIVED as again:
             self._met(f"task {hold.task.id} could not be settled", again)
         # In all other cases the lease ends by itself, and the end is counted.
-        if hold.lease.until is None or not isinstance(judgement, Failed):
-            self._owe_if_away(hold, failure)
-        return Settled("lease_lost")
-
-    def _owe_if_away(self, hold: Hold, error: BaseException) -> None:
-        if is_away(error):
+        if is_away(failure) and (hold.lease.until is None or not isinstance(judgement, Failed)):
             self._heartbeat.owe(hold)
+        return Settled("lease_lost")
 
     # Beside it: the heartbeat's thread.
 
     def _overran(self, hold: Hold) -> None:
-        """Raises RuntimeError if no thread can be started."""
         self._pool.replace(lambda: self._give_up(hold))
         self._overrun += 1
 
@@ -382,7 +377,7 @@ class Worker(ChosenByHandler):
         message = f"its handler ran longer than {self._options.timeout_s} s"
         failed = Failed(Failure("Timeout", message, stack_of(hold.thread_id), self._name))
         overran = TimeoutError(message)
-        with log_fields.about(hold.task.queue, hold.task):
+        with loggers.about(hold.task.queue, hold.task):
             try:
                 self._telling.ended(hold, self._settling.fail(hold, failed), overran)
             except NotTaken:
@@ -424,7 +419,7 @@ class Worker(ChosenByHandler):
         for hold in self._heartbeat.holds():
             if hold.claim(STOP):
                 hold.take_away()
-                with log_fields.about(hold.task.queue, hold.task):
+                with loggers.about(hold.task.queue, hold.task):
                     _log.warning("task %s of %s: given back, %s", hold.task.id, hold.task.queue, why)
                 self._telling.given_back(hold)
                 self._return(hold)
@@ -443,7 +438,8 @@ class Worker(ChosenByHandler):
         except NotTaken:
             self._heartbeat.lose(hold)  # its lease had ended
         except Exception as error:
-            with log_fields.about(hold.task.queue, hold.task):
+            with loggers.about(hold.task.queue, hold.task):
                 self._met(f"task {hold.task.id} could not be given back", error)
-            self._owe_if_away(hold, error)
+            if is_away(error):
+                self._heartbeat.owe(hold)
         self._heartbeat.remove(hold)

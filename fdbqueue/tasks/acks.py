@@ -16,14 +16,15 @@ failure. Heartbeats are batches already (`TaskQueue.renew`).
 from collections.abc import Sequence
 from functools import partial
 
-from fdbqueue import limits
-from fdbqueue.calls.combine import Call, Combiner
-from fdbqueue.calls.once import LostConflict, run_once
-from fdbqueue.calls.writes import write_claimed
-from fdbqueue.database import Database, engine_errors
-from fdbqueue.errors import NotTaken
-from fdbqueue.seam import Transaction
-from fdbqueue.task import Task
+from fdbqueue.core import limits
+from fdbqueue.core.calls.combine import Call, Combiner
+from fdbqueue.core.calls.once import LostConflict, run_once
+from fdbqueue.core.calls.writes import write_claimed
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import NotTaken
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.parts import Parts
@@ -85,10 +86,7 @@ class Acks:
         crew.deal([None] * limits.VERB_BATCH, to_all=True)
 
     def _ack_all(self, crew: Combiner, leader: Call) -> None:
-        """Ack the tasks of all claimed calls.
-
-        Raises: LostConflict; then nothing has changed.
-        """
+        """Ack the tasks of all claimed calls, or raise LostConflict and change nothing."""
 
         def ack_each(tr: Transaction, items: list[Target], random: bytes) -> Sequence[Ended]:  # noqa: ARG001
             return self._parts.each(tr, items, verbs.ack_each)

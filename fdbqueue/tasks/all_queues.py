@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from fdbqueue.database import as_database, is_transaction, run
-from fdbqueue.errors import DefinitionUnreadable
-from fdbqueue.logger import logger
-from fdbqueue.records.statistics import Statistics
-from fdbqueue.registry.definition import Definition
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.seam import DatabaseOrTransaction
+from fdbqueue.core.database import as_database, is_transaction, run
+from fdbqueue.core.errors import DefinitionUnreadable
+from fdbqueue.core.logger import logger
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.tasks import looking
 from fdbqueue.tasks.kinds import is_kind
+from fdbqueue.tasks.records.statistics import Statistics
 from fdbqueue.tasks.shape import Shape, shape_of
 
 _log = logger("fdbqueue")

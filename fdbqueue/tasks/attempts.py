@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fdbqueue import limits
-from fdbqueue.arguments import (
+from fdbqueue import tasks as late
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import (
     checked_count,
     checked_fraction,
     checked_instance,
@@ -13,17 +14,15 @@ from fdbqueue.arguments import (
     checked_text,
     writable,
 )
-from fdbqueue.binding import may_be_lost
-from fdbqueue.database import is_database, is_transaction, run
-from fdbqueue.deferred import checked_function, require_finished
-from fdbqueue.seam import AnySession, DatabaseOrTransaction, Transaction
-from fdbqueue.task import Renewed, Task, TaskState
-from fdbqueue.tasks import stepping, verbs
-from fdbqueue.tasks.excusing import excuse
+from fdbqueue.core.binding import may_be_lost
+from fdbqueue.core.database import is_database, is_transaction, run
+from fdbqueue.core.deferred import checked_function, require_finished
+from fdbqueue.core.seam import AnySession, DatabaseOrTransaction, Transaction
+from fdbqueue.core.task import Renewed, Task, TaskState
+from fdbqueue.tasks import verbs
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.kinds import delay_us
 from fdbqueue.tasks.managing import checked_verb_batch
-from fdbqueue.tasks.progress import tell
 from fdbqueue.tasks.results import encoder
 from fdbqueue.tasks.verbs import Target
 
@@ -37,6 +36,8 @@ def has_come_back(task: Task) -> bool:
 
 class Attempts(TaskHandle):
     """Verbs of the holder that a worker needs beside `ack` and `release`."""
+
+    __slots__ = ()
 
     def give_back(self, tr: DatabaseOrTransaction, task: Task, delay: float = 0) -> Task:
         """`defer` for a worker before its handler has decided about the task: no attempt has ended.
@@ -89,7 +90,7 @@ class Attempts(TaskHandle):
         Raises: NotTaken, InvalidArgument.
         """
         checked, target = checked_fraction("fraction", fraction), self._target(tr, task, session)
-        return self._once(tr, "progress", lambda change: tell(change, target, checked), task)
+        return self._once(tr, "progress", lambda change: late.progress.tell(change, target, checked), task)
 
     def step(
         self,
@@ -117,13 +118,13 @@ class Attempts(TaskHandle):
         name = checked_text("name", name, limits.STEP_NAME_BYTES_MAX)
         checked_function("function", function)
         target, codec, within = self._target(tr, task, session), self._shape.result_codec, is_transaction(tr)
-        with self._calls(tr).steps.only(target, name):
-            found = self._see(tr, partial(stepping.find, target=target, name=name), target.id)
+        with late.stepping.only(self._calls(tr), target, name):
+            found = self._see(tr, partial(late.stepping.find, target=target, name=name), target.id)
             if found is not None:
                 return None if found.payload is None else codec.decode(found.payload)
             result = require_finished("the step", function(tr) if within else function())
             encode = encoder(codec, result)
-            self._once(tr, "step", lambda change: stepping.store(change, target, name, encode), task)
+            self._once(tr, "step", lambda change: late.stepping.store(change, target, name, encode), task)
             return result
 
     def exhaust(self, tr: DatabaseOrTransaction, task: Task, failures_max: int) -> bool:
@@ -151,4 +152,6 @@ class Attempts(TaskHandle):
         Conflicts: a change of the task.
         """
         target, attempt = self._target(tr, checked_instance("task", task, Task), None), task.attempts
-        return self._once(tr, "excuse", lambda change: excuse(change, target.id, target.token, attempt), task)
+        return self._once(
+            tr, "excuse", lambda change: late.excusing.excuse(change, target.id, target.token, attempt), task
+        )

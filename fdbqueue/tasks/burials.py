@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from fdbqueue.errors import NotBuried, TaskNotFound
-from fdbqueue.records.keys import Record, id_text
-from fdbqueue.task import Task, TaskState
+from fdbqueue.core.errors import NotBuried, TaskNotFound
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.records.keys import Record, id_text
 from fdbqueue.tasks.sweep import as_of
 from fdbqueue.tasks.tasks_of import task_of
 from fdbqueue.tasks.verbs import Target
-from fdbqueue.unreadable import shown
 
 
 def kick_one(change: Change, target: Target) -> Task:

@@ -5,72 +5,65 @@ session, callbacks.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
-from operator import attrgetter
+from itertools import count, repeat
+from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
-from fdbqueue import limits
-from fdbqueue.binding import may_be_lost
-from fdbqueue.calls.once import run_once
-from fdbqueue.calls.writes import Writes
-from fdbqueue.database import Database, engine_errors, run
-from fdbqueue.disciplines.bag import PLACE_BYTES, Bag
-from fdbqueue.errors import BatchOverCapacity, FdbQueueError, QueueFull, UnsupportedOption
-from fdbqueue.line.take import Taker
-from fdbqueue.line.taking import Takes
-from fdbqueue.partitions.current import Current, PartitionGone
-from fdbqueue.partitions.homes import Homes
-from fdbqueue.partitions.plan import Plan
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.records.statistics import count_of
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.runs import token_of
-from fdbqueue.runtime import Stop
-from fdbqueue.seam import Transaction
-from fdbqueue.sessions.keeper import Keeper, keeper_of
-from fdbqueue.sessions.kept import Tidied
-from fdbqueue.sessions.session import Session, ask_alive
-from fdbqueue.task import Task
-from fdbqueue.tasks import routing, verbs
+from fdbqueue import tasks as late
+from fdbqueue.core import limits
+from fdbqueue.core.binding import may_be_lost
+from fdbqueue.core.calls.once import run_once
+from fdbqueue.core.calls.writes import Writes
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import BatchOverCapacity, FdbQueueError, QueueFull, UnsupportedOption
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.line.take import Taker
+from fdbqueue.core.line.taking import Takes
+from fdbqueue.core.partitions.current import Current, PartitionGone
+from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.partitions.wide import Homes
+from fdbqueue.core.runs import token_of
+from fdbqueue.core.runtime import Stop
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.keeper import Keeper, keeper_of
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.task import Task
+from fdbqueue.core.waiters import Waiter
+from fdbqueue.tasks import verbs
 from fdbqueue.tasks.acks import Acks
 from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
-from fdbqueue.tasks.joining import joined
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.parts import Parts, WideTasks
-from fdbqueue.tasks.room import Room
+from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.source import TaskSource, params_of
-from fdbqueue.tasks.stepping import UnderWay
+from fdbqueue.tasks.source import TaskSource, lease_of
 from fdbqueue.tasks.swept import swept
-from fdbqueue.tasks.unique_puts import UniquePuts, tasks_in
 from fdbqueue.tasks.verbs import Target
-from fdbqueue.waiters import Waiter
 
 T = TypeVar("T")
 
-_payload, _key = attrgetter("payload"), attrgetter("key")
+_payload, _key, _draft = attrgetter("payload"), attrgetter("key"), itemgetter(0)
 _WIDE = -1
 """The number of all partitions together, among the takes of a session."""
 
 
-_sweeps: list[Callable[[Database, RootKeys], Tidied]] = []
-S = TypeVar("S", bound=Callable[[Database, RootKeys], Tidied])
-
-
-def accompany(make: S) -> S:
-    """Have each process sweep this of a root, too, if it uses a task queue there."""
-    _sweeps.append(make)
-    return make
+SWEPT = ("fdbqueue.tasks.groups.settling:Settling",)
+"""Sweeps of the root beside those of its queues: the first round of the keeper imports them."""
 
 
 def calls_of(database: Database, shape: Shape) -> "TaskCalls":
+    found: TaskCalls | None = database.known(shape.service)
+    return _first_calls(database, shape) if found is None else found
+
+
+def _first_calls(database: Database, shape: Shape) -> "TaskCalls":
     keeper = keeper_of(database, shape.root)  # services are made one at a time, and each before its users
-    key = ("tasks", shape.root.prefix, shape.definition.id)
-    care = database.service(key, lambda owner: Care(owner, shape, keeper))
-    return database.service((*key, shape.codec.key), lambda owner: TaskCalls(owner, shape, care))
+    care = database.service(shape.service[:-1], lambda owner: Care(owner, shape, keeper))
+    return database.service(shape.service, lambda owner: TaskCalls(owner, shape, care))
 
 
 class Care:
@@ -84,8 +77,8 @@ class Care:
         parts = Parts(shape.following(self.current), database, self.callbacks)
         self._swept = swept(parts, database.runtime)
         keeper.look_after(self._swept)  # for as long as this lives
-        for make in _sweeps:
-            keeper.sweep_root(make)
+        for name in SWEPT:
+            keeper.sweep_root(name)
 
     def close(self) -> None:
         """Does nothing: the keeper sweeps."""
@@ -118,14 +111,15 @@ class TaskCalls:
         self._lock = database.runtime.lock()
         self.acks = Acks(database, self.parts, care.callbacks)
         self._puts = Writes(database, shape.root, self._put_all)
-        self._unique = UniquePuts(self.parts, database.runtime, self.ask_owner)
         self._unique_puts = Writes(database, shape.root, self._put_all)
         self._puts_alone = Writes(database, shape.root, self._put_all_alone)
         self._turns = count(0 if self.parts.plan is None else self._first_turn())
         self._takes: dict[tuple[Session, int], Takes] = {}
         self._keeper = care.keeper
         self._homes = Homes(database, shape.root)
-        self.steps = UnderWay(database.runtime, shape.name)
+        self.steps: set[tuple[bytes, bytes | None, bytes, str]] = set()
+        """The steps that this process runs now."""
+        self.steps_lock = database.runtime.lock()
         if care.current is not None:
             care.current.on_partitions(self._end_waits_elsewhere)
 
@@ -170,8 +164,11 @@ class TaskCalls:
         return run_once(self._database, self.shape.root, partial(self.all_within, verb=body))
 
     def new_lease(self, session: Session) -> Lease:
-        random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        return Lease(session.id, token_of(random, session.run_id))
+        return lease_of(self._new_params(session))
+
+    def _new_params(self, session: Session) -> bytes:
+        """A new lease, as `params_of`."""
+        return session.id + token_of(self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES), session.run_id)
 
     # Putting.
 
@@ -185,7 +182,7 @@ class TaskCalls:
             if self.shape.settings.capacity:
                 return self._put_when_room(drafts, self._runtime.monotonic() + timeout_s, waiter)
             turn = next(self._turns)
-            items = [(draft, turn) for draft in drafts]
+            items = list(zip(drafts, repeat(turn)))  # the other one has no end
             extra = drafts[0].extra
             if extra is not None and (extra.groups or extra.waits):  # a group may refuse this caller alone
                 return list(self._put_once(drafts, turn))
@@ -207,19 +204,17 @@ class TaskCalls:
             self._puts_alone.call([draft], len(draft.payload))
 
     def _put_unique(self, items: Sequence[tuple[Draft, int]], size_bytes: int) -> list[Task]:
-        """Raises: UniqueTaskBusy."""
-        while not (tasks := tasks_in(self._unique_puts.call(items, size_bytes))):
+        while not (tasks := late.unique_puts.tasks_in(self._unique_puts.call(items, size_bytes))):
             pass  # it was postponed: the oldest put of a transaction never is
         return tasks
 
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
-        """Raises: QueueFull."""
         capacity = self.shape.settings.capacity or 0
-        room = Room(self._database, self.parts.holding, count_of, lambda: capacity, len(drafts))
+        room = late.room.Room(self._database, self.parts.holding, count_of, lambda: capacity, len(drafts))
         tasks = room.put(partial(self._put_if_room, drafts), until, waiter)
         if isinstance(tasks, NoRoom):
             raise self._full(drafts, tasks)
-        return tasks if drafts[0].unique is None else tasks_in(tasks)
+        return tasks if drafts[0].unique is None else late.unique_puts.tasks_in(tasks)
 
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
         """Raises: QueueFull."""
@@ -227,7 +222,7 @@ class TaskCalls:
         tasks = self._put_in(tr, drafts, random, next(self._turns))
         if isinstance(tasks, NoRoom):
             raise self._full(drafts, tasks)
-        return tasks if drafts[0].unique is None else tasks_in(tasks)
+        return tasks if drafts[0].unique is None else late.unique_puts.tasks_in(tasks)
 
     def _full(self, drafts: Sequence[Draft], found: NoRoom) -> QueueFull:
         capacity, wanted, name = self.shape.settings.capacity or 0, len(drafts), self.shape.name
@@ -239,32 +234,27 @@ class TaskCalls:
     ) -> list[Any] | NoRoom:
         for draft in drafts:
             if draft.extra is not None and (draft.extra.groups or draft.extra.waits):
-                return joined(self.parts, tr, drafts, partial(self._put_new, tr, random=random, turn=turn))
+                put = partial(self._put_new, tr, random=random, turn=turn)
+                return late.joining.joined(self.parts, tr, drafts, put)
         if drafts[0].unique is not None:
-            return self._unique.put(tr, drafts, random, turn)
+            return late.unique_puts.UniquePuts(self.parts, self._runtime).put(tr, drafts, random, turn)
         return self._put_new(tr, drafts, random, turn)
 
     def _put_new(
         self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
     ) -> list[Any] | NoRoom:
-        plan = self.parts.plan
+        plan = self.shape.plan
         if plan is not None:
-            return routing.ask_put(self.parts, tr, plan, drafts, random, turn, self.ask_owner)()
-        verb = partial(verbs.put, drafts=drafts, random=random, ask_owner=self.ask_owner)
-        return self.source.within(tr, verb)
-
-    def ask_owner(self, tr: Transaction) -> Callable[[], None] | None:
-        """Ask for the session of a temporary queue; the reply raises UnknownSession if it has ended."""
-        owner = self.shape.owner
-        return None if owner is None else ask_alive(tr, self.shape.root, owner)
+            return late.routing.ask_put(self.parts, tr, plan, drafts, random, turn)()
+        return self.source.within(tr, partial(verbs.put, drafts=drafts, random=random))
 
     def _put_all(self, tr: Transaction, items: list[tuple[Draft, int]], random: bytes) -> Sequence[Task]:
-        tasks = self._put_in(tr, [draft for draft, _ in items], random, items[0][1])
+        tasks = self._put_in(tr, list(map(_draft, items)), random, items[0][1])
         return () if isinstance(tasks, NoRoom) else tasks
 
     def _put_all_alone(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Task]:
         # In the transaction: another process may have stored a plan that only the guard meets.
-        tasks = self.alone(tr, partial(verbs.put, drafts=items, random=random, ask_owner=self.ask_owner))
+        tasks = self.alone(tr, partial(verbs.put, drafts=items, random=random))
         assert not isinstance(tasks, NoRoom)  # the queue has no capacity
         return tasks
 
@@ -295,14 +285,14 @@ class TaskCalls:
         """
         until = self._runtime.monotonic() + timeout_s
         while True:
-            plan = self.parts.plan
+            plan = self.shape.plan
             found = (
                 self._take_from(self.source, session, count, timeout_s, stop)
                 if plan is None
                 else self._take_at_home(plan, session, count, stop)
                 or self._take_from(self.parts.wide, session, count, timeout_s, stop)
             )
-            if found or (plan is None) == (self.parts.plan is None):
+            if found or (plan is None) == (self.shape.plan is None):
                 return found
             timeout_s = until - self._runtime.monotonic()  # the queue has got partitions meanwhile
 
@@ -374,7 +364,7 @@ class TaskCalls:
             self.shape.root,
             source.line,
             source.taker(ask).take_in_turn,
-            lambda: params_of(self.new_lease(session)),
+            partial(self._new_params, session),
             self._undo_take,
             is_named=session.name is not None,
             lost=partial(self._start_elsewhere, source),
@@ -394,7 +384,7 @@ class TaskCalls:
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:
         """Take in a transaction of the caller: from the home first, then from all partitions."""
-        params, now_us, plan = params_of(self.new_lease(session)), self._runtime.now_us(), self.parts.plan
+        params, now_us, plan = self._new_params(session), self._runtime.now_us(), self.parts.plan
         if plan is None:
             return self._taker(self.source, session).take(tr, count, params, now_us).values
         home = self._taker(self.parts.source(self._next_home(plan, session)), session)
@@ -408,15 +398,15 @@ class TaskCalls:
 
     def _source_of_taker(self, source: TaskSource | WideTasks) -> TaskSource | WideTasks:
         """`source`; in a bag, one whose takes begin at a place of their own."""
-        if isinstance(source, WideTasks) or not isinstance(self.shape.discipline, Bag):
+        if isinstance(source, WideTasks) or not self.shape.takes_anywhere:
             return source
         shape = source.shape.starting_at(self._new_place())
         return TaskSource(shape, self._runtime, self.callbacks, source.passed)
 
     def _start_elsewhere(self, source: TaskSource | WideTasks) -> None:
         """After a lost race: in a bag, the next take begins at another place."""
-        if isinstance(source, TaskSource) and isinstance(source.shape.discipline, Bag):
-            source.shape.discipline.start_at(self._new_place())
+        if isinstance(source, TaskSource) and source.shape.takes_anywhere:
+            source.shape.start_at(self._new_place())
 
     def _new_place(self) -> bytes:
-        return self._runtime.random_bytes(PLACE_BYTES)
+        return self._runtime.random_bytes(late.disciplines.bag.PLACE_BYTES)

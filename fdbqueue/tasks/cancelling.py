@@ -4,10 +4,10 @@ The heartbeat of a worker finds the mark when it renews the lease, without a fur
 possible: the work was done. Any other end of the lease ends the task (edges.py), so no later attempt begins.
 """
 
-from fdbqueue.records.keys import Record
-from fdbqueue.task import Task, TaskState
+from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.records.keys import Record
 from fdbqueue.tasks.verbs import Target, done, present
 
 

@@ -9,18 +9,17 @@ A put at the edge, with fewer free places, reads all seats and writes the *gate*
 relies on an exact count, and no put that counted before it can commit after it.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
-from fdbqueue import limits
-from fdbqueue.records.keys import TaskKeys
-from fdbqueue.records.statistics import count_of
-from fdbqueue.seam import Transaction, Value
+from fdbqueue.core import limits
+from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.sweep import tidy
 
 
-@dataclass(frozen=True)
-class NoRoom:
+class NoRoom(Struct, frozen=True):
     """The answer of a put that does not fit: the size of the queue."""
 
     size: int
@@ -29,16 +28,15 @@ class NoRoom:
 
 
 def admit(change: Change, live: Value, wanted: int, random: bytes) -> NoRoom | None:
-    """None if `wanted` more tasks fit. Conflict keys ensure that they still fit at the commit.
+    """None if `wanted` more tasks fit into a queue with a capacity. Conflict keys keep that true until the
+    commit.
 
     Expired tasks make room: the call sweeps at most limits.TIDY_ROUNDS_MAX batches.
     Reads: `live`, already asked for by snapshot.
     Conflicts: a change of a swept task. Far below the capacity: a put that takes one of the same seats, or a
     put at the edge. At the edge: every put.
     """
-    capacity = change.shape.settings.capacity
-    if not capacity:
-        return None
+    capacity = change.shape.settings.capacity or 0
     count, more_due = _make_room(change, count_of(live.value), wanted, capacity)
     fits = admit_to(change.tr, change.shape.keys, capacity, count, wanted, random)
     return None if fits else NoRoom(count, more_due)

@@ -6,35 +6,35 @@ come, and the statistics follow. The counters are added once, at the end.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from fdbqueue import limits, runs
-from fdbqueue.aside import DAMAGED
-from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.errors import FdbQueueError, PayloadUnreadable, RecordUnreadable
-from fdbqueue.records import statistics
-from fdbqueue.records.keys import (
+from fdbqueue import tasks as late
+from fdbqueue.core import runs
+from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.errors import FdbQueueError, PayloadUnreadable, RecordUnreadable
+from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.runs import run_of
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import Failure, TaskState
+from fdbqueue.tasks.failures import clear_failures, note
+from fdbqueue.tasks.mending import NO_RECORD
+from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
+from fdbqueue.tasks.records import statistics
+from fdbqueue.tasks.records.keys import (
     NEVER_US,
+    TIMED,
     Record,
     TaskKeys,
     id_text,
-    partition_of,
     record_of,
     record_to_bytes,
 )
-from fdbqueue.runs import run_of
-from fdbqueue.seam import Transaction
-from fdbqueue.task import Failure, TaskState
-from fdbqueue.tasks import classes, limited, members, unique
-from fdbqueue.tasks.failures import ask_entries, clear_failures, keep, moved_bytes, note
-from fdbqueue.tasks.members import Roll
-from fdbqueue.tasks.mending import NO_RECORD
-from fdbqueue.tasks.partitioning import Partitioning
-from fdbqueue.tasks.payloads import ask_payload, ask_stored, clear_payload, set_payload
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.steps import ask_steps, clear_steps
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.members import Roll
 
 T = TypeVar("T")
 
@@ -46,6 +46,12 @@ Deliver = Callable[[Transaction, Sequence[Told]], None]
 
 
 class Change:
+    """The work in a queue without partitions. In one with partitions, it is a `Parted` (parted.py)."""
+
+    plan: Plan | None = None
+    moved_bytes = 0
+    """The most bytes of the tasks that have joined other partitions."""
+
     def __init__(
         self,
         tr: Transaction,
@@ -60,26 +66,18 @@ class Change:
         self.now_us = now_us
         self._check = check
         self._deliver = deliver
+        self.tells = deliver is not None
+        """True if there is a callback."""
         self._events: list[TaskEvent] = []
         self._payloads: dict[bytes, Callable[[], bytes]] = {}
         """Those that events wait for, by the ids of their tasks."""
         self._file: Callable[[Sequence[Record]], None] | None = None
+        self._shift = shape.discipline.shift
         self.damaged: dict[bytes, bytes] = {}
         """Records that cannot be read, by the ids of their tasks."""
         self._live: defaultdict[str, int] = defaultdict(int)
         self._calls: defaultdict[str, int] = defaultdict(int)
         self._runs: dict[bytes, Counter[str]] = {}
-        current = shape.current
-        self.plan = None if current is None else current.plan
-        """The plan, read after the guard was asked: never an older one than the guard checks."""
-        self._others: dict[int, Change] = {}
-        self.moved_bytes = 0
-        """The most bytes of the tasks that have joined other partitions."""
-        self._sent: dict[bytes, TaskKeys] = {}
-        """The keys of the partitions that tasks have joined, by their ids."""
-        self._partitioning = (
-            None if self.plan is None else Partitioning(tr, shape, self.plan, self._let_go_in)
-        )
 
     def run(self, verb: Callable[["Change"], T]) -> T:
         """Run a verb, and check that the queue still exists, whatever the verb itself checks.
@@ -108,8 +106,6 @@ class Change:
         task aside.
         """
         asked = [(id_, self.tr.get(self.shape.keys.task(id_))) for id_ in ids]
-        if self._partitioning is not None:
-            self._partitioning.ask_flag()
         self.require_queue()  # after the reads are sent: no round trip of its own
         found: list[Record | None] = []
         for id_, value in asked:
@@ -137,19 +133,23 @@ class Change:
     def count(self, call: str, times: int = 1) -> None:
         self._calls[call] += times
 
+    def counted(self, records: Sequence[Record], call: str) -> list[Record]:
+        """Count the call, and keep its event. Return the tasks."""
+        self._calls[call] += len(records)
+        if self.tells:
+            self.tell(records, call)
+        return [*records]
+
     def end(self, records: Iterable[Record], how: str) -> None:
         """Count how the leases of these tasks ended, each for its run. Does nothing without a run."""
         for record in records:
-            self.end_for(run_of(record.token), how)
+            run = run_of(record.token)
+            if run:
+                self.end_for(run, how)
 
     def end_for(self, run: bytes, how: str, times: int = 1) -> None:
         if run:
             self._runs.setdefault(run, Counter())[how] += times
-
-    @property
-    def tells(self) -> bool:
-        """True if there is a callback."""
-        return self._deliver is not None
 
     def tell(self, records: Iterable[Record], event: str) -> None:
         """Keep an event of these tasks for the callback, if there is one. Asks for their payloads, for each
@@ -159,21 +159,17 @@ class Change:
             self._events += [(record, event, self._ask_payload(record)) for record in records]
 
     def _ask_payload(self, record: Record) -> Callable[[], bytes]:
-        """Ask for the payload of a task, which may have joined another partition in this change."""
+        """Ask for the payload of a task."""
         asked = self._payloads.get(record.id)
         if asked is None:
-            keys = self._sent.get(record.id, self.shape.keys)
-            asked = self._payloads[record.id] = ask_payload(self.tr, keys, record)
+            asked = self._payloads[record.id] = ask_payload(self.tr, self._keys_of(record), record)
         return asked
 
     def ask_create(self, keys: Collection[bytes]) -> None:
         """Ask early for the reads that creating tasks of these task keys needs."""
-        if self._partitioning is None:
-            self._file = self.shape.discipline.ask_put(self.tr, keys)
-        else:
-            self._file = self._partitioning.ask_put(keys)
+        self._file = self.shape.discipline.ask_put(self.tr, keys)
 
-    def create(self, records: Sequence[Record], payloads: Sequence[bytes]) -> None:
+    def create(self, records: Sequence[Record], payloads: Iterable[bytes]) -> None:
         """Make tasks of records, and store their payloads."""
         self.require_queue()
         for record, payload in zip(records, payloads, strict=True):
@@ -188,8 +184,6 @@ class Change:
         self._arrive(records)
         if file is not None:
             file(records)
-        if self._partitioning is not None:
-            self._partitioning.note((), records)
 
     def move(self, olds: Sequence[Record], news: Sequence[Record], is_done: bool = False) -> Sequence[Record]:
         """Turn each of `olds` into its counterpart in `news`; without counterparts, they are gone: acked if
@@ -202,13 +196,10 @@ class Change:
                 news = self._followed(olds, news, is_done)
                 break
         if self.shape.limits is not None:
-            limited.ended(self.tr, self.shape.limits, olds, news)
+            late.limited.ended(self.tr, self.shape.limits, olds, news)
         self._depart(olds)
         self._arrive(news)
-        if self._partitioning is None:
-            self.shape.discipline.shift(self.tr, olds, news)
-        else:
-            self._partitioning.shift(olds, news)
+        self._shift(self.tr, olds, news)
         self._file = None  # an answer from before the change is stale
         return news
 
@@ -216,102 +207,47 @@ class Change:
         self, olds: Sequence[Record], news: Sequence[Record], is_done: bool = False
     ) -> Sequence[Record]:
         """Let unique keys and groups follow tasks. Return `news` as they are to be stored."""
-        news = unique.follow(self.tr, self.shape.shared, olds, news, self.now_us)
-        return members.follow(self.roll, olds, news, is_done)
+        news = late.unique.follow(self.tr, self.shape.shared, olds, news, self.now_us)
+        return late.members.follow(self.roll, olds, news, is_done)
 
     @property
-    def roll(self) -> Roll:
+    def roll(self) -> "Roll":
         """The keys of the groups of the queue."""
         shape = self.shape
-        return Roll(self.tr, shape.root, shape.shared, shape.definition.id, shape.name)
-
-    def join(self, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
-        """`move` for tasks that were delayed or buried, and become ready: each joins the partition that its
-        task key has now, and keeps its id.
-        """
-        if self._partitioning is None:
-            return self.move(olds, news)
-        ways = [
-            (old, new, self._partitioning.place_of(new, self.now_us))
-            for old, new in zip(olds, news, strict=True)
-        ]
-        here = self.shape.keys.partition
-        # First: a task that stays only to expire would hold its task key in the other partition.
-        gone = [self._send(old, new, place) for old, new, place in ways if place != here]
-        stay = [(old, new) for old, new, place in ways if place == here]
-        stored = [*gone, *self.move([old for old, _ in stay], [new for _, new in stay])]
-        by_id = {record.id: record for record in stored}
-        return [by_id[new.id] for new in news]
-
-    def joinable(self, records: Sequence[Record], besides: int = 0) -> Sequence[Record]:
-        """The first of these tasks that may `join` in one transaction. A join of another partition writes
-        payload and failures again: limits.MOVED_BYTES_MAX bytes of them, or one task that has more.
-
-        `besides`: the bytes that other partitions have moved in this transaction.
-        """
-        if self._partitioning is None:
-            return records
-        size_bytes = besides
-        for at, record in enumerate(records):
-            if self._partitioning.place_of(record, self.now_us) != self.shape.keys.partition:
-                size_bytes += moved_bytes(record)
-                if size_bytes > limits.MOVED_BYTES_MAX:
-                    return records[: at if besides else max(at, 1)]
-        return records
-
-    def _send(self, old: Record, new: Record, place: int) -> Record:
-        """Move a task, with its payload, steps and failures, to another partition. Return it as stored."""
-        self.moved_bytes += moved_bytes(old)
-        payload, steps, entries = (
-            ask_stored(self.tr, self.shape.keys, old),
-            ask_steps(self.tr, self.shape.keys, old),
-            ask_entries(self.tr, self.shape.keys, old.id),
-        )
-        there, failed = self._elsewhere(place), entries()
-        payload(there.shape.keys)
-        steps(there.shape.keys)
-        [new] = self._followed([old], [new])
-        self.discard([members.without_groups(unique.without_unique(old))])  # the task keeps its entries
-        keep(self.tr, there.shape.keys, new.id, failed)
-        there.restore([new])
-        self._sent[new.id] = there.shape.keys
-        moved = self.shape.shared.moved(new.id)
-        if place == partition_of(new.id):
-            self.tr.clear(moved)
-        else:
-            self.tr.set(moved, bytes((place,)))
-        return new
-
-    def ring(self) -> None:
-        """Wake the takes that wait for all partitions."""
-        if self._partitioning is not None:
-            self._partitioning.ring()
-
-    def expect_ready(self) -> None:
-        """A task may be ready, by a change that this object has not made."""
-        if self._partitioning is not None:
-            self._partitioning.expect_ready()
+        return late.members.Roll(self.tr, shape.root, shape.shared, shape.definition.id, shape.name)
 
     def let_go(self, key: bytes) -> bool:
         """Let the first task of a held key be taken: the key has left its old partition. False if it was not
         held.
         """
         discipline = self.shape.discipline
-        if not (isinstance(discipline, Keyed) and discipline.let_go(self.tr, key)):
+        if not (isinstance(discipline, late.disciplines.keyed.Keyed) and discipline.let_go(self.tr, key)):
             return False
         self.expect_ready()
         return True
 
-    def _let_go_in(self, partition: int, key: bytes) -> None:
-        self._elsewhere(partition).let_go(key)
+    def join(self, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
+        """`move` for tasks that were delayed or buried, and become ready: each joins the partition that its
+        task key has now, and keeps its id.
+        """
+        return self.move(olds, news)
 
-    def _elsewhere(self, partition: int) -> "Change":
-        """The change of another partition in this transaction; `finish` finishes it, too."""
-        found = self._others.get(partition)
-        if found is None:
-            shape = self.shape.partition(partition)
-            found = self._others[partition] = Change(self.tr, shape, self.now_us, self._deliver)
-        return found
+    def joinable(self, records: Sequence[Record], besides: int = 0) -> Sequence[Record]:  # noqa: ARG002  # Parted's
+        """The first of these tasks that may `join` in one transaction.
+
+        `besides`: the bytes that other partitions have moved in this transaction.
+        """
+        return records
+
+    def ring(self) -> None:
+        """Wake the takes that wait for all partitions."""
+
+    def expect_ready(self) -> None:
+        """A task may be ready, by a change that this object has not made."""
+
+    def _keys_of(self, record: Record) -> TaskKeys:  # noqa: ARG002  # Parted's
+        """The keys of the partition of a task, which may have joined it in this change."""
+        return self.shape.keys
 
     def consume(self, records: Sequence[Record]) -> None:
         """Remove ready tasks, but not their payloads: for the discipline they are taken, and then gone."""
@@ -334,7 +270,7 @@ class Change:
             self.tr.clear(keys.task(record.id))
             clear_payload(self.tr, keys, record)
             if record.extra is not None and record.extra.steps:
-                clear_steps(self.tr, keys, record)
+                late.steps.clear_steps(self.tr, keys, record)
             if record.id[1] != keys.partition:
                 self.tr.clear(self.shape.shared.moved(record.id))
         clear_failures(self.tr, keys, records)
@@ -352,11 +288,9 @@ class Change:
         clear_payload(self.tr, self.shape.keys, old)
         set_payload(self.tr, self._keys_joined(new) if joins else self.shape.keys, new, payload)
 
-    def _keys_joined(self, record: Record) -> TaskKeys:
+    def _keys_joined(self, record: Record) -> TaskKeys:  # noqa: ARG002  # Parted's
         """The keys of the partition that a task joins now."""
-        if self._partitioning is None:
-            return self.shape.keys
-        return self.shape.partition(self._partitioning.place_of(record, self.now_us)).keys
+        return self.shape.keys
 
     def note(self, records: Sequence[Record], failure: Failure, outcome: str) -> list[Record]:
         """Store the failures of these attempts. Return the records that count them."""
@@ -371,18 +305,12 @@ class Change:
             self._mend()
         if any(self._live.values()):
             self.tr.add(keys.live, statistics.packed(statistics.LIVE, self._live))
-            if self._partitioning is not None and sum(self._live.values()) < 0:
-                self.shape.tell_of_room(self.tr)
         if any(self._calls.values()):
             self.tr.add(keys.calls, statistics.packed(statistics.CALLS, self._calls))
         for run, ends in self._runs.items():
             self.tr.add(self.shape.root.run(run), statistics.packed(runs.ENDS, ends))
         for counts in (self._live, self._calls, self._runs):
             counts.clear()
-        if self._partitioning is not None:
-            self._partitioning.finish()
-            for change in self._others.values():
-                change.finish()
         if self._deliver is not None and self._events:
             self._deliver(
                 self.tr, [(record, event, _known(payload)) for record, event, payload in self._events]
@@ -402,9 +330,10 @@ class Change:
             if record.state != TaskState.READY:
                 tr.clear(self._index_key(record))
             if record.state == TaskState.BURIED:
-                classes.leave(tr, keys, record, self.shape.discipline.place(record))
-            if record.timer_us != NEVER_US:
-                tr.clear(keys.timer(record.timer_us, record.id))
+                late.classes.leave(tr, keys, record, self.shape.discipline.place(record))
+            timer_us = record.until_us if record.state in TIMED else record.expires_us
+            if timer_us != NEVER_US:
+                tr.clear(keys.timer(timer_us, record.id))
             self._live[statistics.LIVE_OF[record.state]] -= 1
 
     def _arrive(self, records: Sequence[Record]) -> None:
@@ -414,9 +343,10 @@ class Change:
             if record.state != TaskState.READY:
                 tr.set(self._index_key(record), record.key)
             if record.state == TaskState.BURIED:
-                classes.enter(tr, keys, record, self.shape.discipline.place(record))
-            if record.timer_us != NEVER_US:
-                tr.set(keys.timer(record.timer_us, record.id), b"")
+                late.classes.enter(tr, keys, record, self.shape.discipline.place(record))
+            timer_us = record.until_us if record.state in TIMED else record.expires_us
+            if timer_us != NEVER_US:
+                tr.set(keys.timer(timer_us, record.id), b"")
             self._live[statistics.LIVE_OF[record.state]] += 1
 
     def _index_key(self, record: Record) -> bytes:

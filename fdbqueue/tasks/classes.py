@@ -6,24 +6,27 @@ of one, writes or reads these keys.
 
 from collections.abc import Iterable
 
-from fdbqueue.records.keys import Record, TaskKeys
-from fdbqueue.seam import KeyValue, Range, ReadTransaction, Transaction
+from fdbqueue.core.seam import KeyValue, Range, ReadTransaction, Transaction
+from fdbqueue.tasks.records.keys import Record, TaskKeys
 
 _BYTES = 8
 _ONE, _LESS, _NONE = ((n & (2**64 - 1)).to_bytes(_BYTES, "little") for n in (1, -1, 0))
 
 
+def class_in(record: Record) -> str:
+    """The class of a buried task; empty without a failure."""
+    return record.error or ""
+
+
 def enter(tr: Transaction, keys: TaskKeys, record: Record, place: bytes) -> None:
     """File a task that is buried now."""
-    if record.error is not None:
-        tr.set(keys.classed_at(record.error, place), b"")
-        tr.add(keys.class_count(record.error), _ONE)
+    tr.set(keys.classed_at(class_in(record), place), b"")
+    tr.add(keys.class_count(class_in(record)), _ONE)
 
 
 def leave(tr: Transaction, keys: TaskKeys, record: Record, place: bytes) -> None:
-    """Take out a task that is no longer buried. Does nothing if an earlier release has buried it."""
-    if record.error is not None:
-        _clear(tr, keys, keys.classed_at(record.error, place), record.error)
+    """Take out a task that is no longer buried."""
+    _clear(tr, keys, keys.classed_at(class_in(record), place), class_in(record))
 
 
 def lost(tr: Transaction, keys: TaskKeys, key: bytes) -> None:

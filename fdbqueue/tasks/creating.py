@@ -1,4 +1,4 @@
-"""Creating a task queue where there may be one: a temporary queue lives again when its session has gone.
+"""Creating a task queue where there may be one: it has to have the kind and the options that are asked for.
 
 A temporary queue belongs to a session. Its contents end with that session, but its definition stays, and
 refuses puts. The next opening that may create a queue replaces it: the new queue has an id, contents and
@@ -6,39 +6,152 @@ statistics of its own, and handles of the old one raise QueueDropped.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fdbqueue.database import Database, as_database, is_transaction, run
-from fdbqueue.errors import QueueExists, UnknownSession
-from fdbqueue.parking.under import limits_of
-from fdbqueue.registry.definition import Definition
-from fdbqueue.registry.registry import Registry, exists_already
-from fdbqueue.seam import DatabaseOrTransaction, Transaction
-from fdbqueue.sessions.ending import end_session, is_overdue
-from fdbqueue.sessions.own import own_session_of
-from fdbqueue.tasks.kinds import Settings, as_given, owner_of, stored_settings
+from fdbqueue import tasks as late
+from fdbqueue.core.database import Database, as_database, is_transaction, run
+from fdbqueue.core.errors import InvalidArgument, QueueExists, UnknownSession
+from fdbqueue.core.limits import SPAN_MAX_S
+from fdbqueue.core.partitions.plan import checked_partitions, first_plan
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Registry, checked_name, exists_already
+from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
+from fdbqueue.core.sessions.ending import end_session, is_overdue
+from fdbqueue.core.sessions.session import own_session_of
+from fdbqueue.tasks.kinds import (
+    Settings,
+    as_given,
+    kind_named,
+    kind_with,
+    owner_of,
+    packed_weights,
+    settings_for,
+    stored_settings,
+)
+from fdbqueue.tasks.shape import limits_of
+
+ANY = "any"
+_CURE = ' Open it with the options that it has, or as it is: if_not_exists="any".'
+_UNSTORED: Mapping[str, Any] = {"retain_s": None, "partitions": 1, "limits": [], "task_limits": []}
+"""Defaults that no definition stores."""
 
 
-def created(
-    target: DatabaseOrTransaction, registry: Registry, name: str, kind: str, settings: Settings
-) -> Definition:
+@dataclass(frozen=True)
+class Asked:
+    """The definition that a caller asks for. `given`: names of the options, and perhaps "kind", that the
+    caller gave. All others are defaults, and ask for nothing of a queue that is there.
+    """
+
+    name: str
+    kind: str
+    settings: Settings
+    given: frozenset[str] = frozenset()
+    temporary: bool = False
+
+    def of(self, found: Definition) -> Definition:
+        """`found`. Raises: QueueExists if it has another kind or other options than those that were given."""
+        error = self.exists(found.kind, found.options, _CURE)
+        if error.differing:
+            raise error
+        return found
+
+    def exists(self, kind: str, options: Mapping[str, Any], cure: str = "") -> QueueExists:
+        """The error for a queue that is there, of that kind and with these options."""
+        wanted = _comparable(self.kind, self.settings.to_options())
+        wanted["temporary"] = self.temporary
+        asked = {name: value for name, value in wanted.items() if name in self.given}
+        return exists_already(self.name, kind, _comparable(kind, options), asked, cure)
+
+
+def asked_for(
+    name: str, kind: str | None, options: Mapping[str, Any], temporary: bool, if_not_exists: bool | str
+) -> Asked:
+    """The definition with these options, None for those that were not given.
+
+    Raises: UnknownKind, UnsupportedOption, UnknownCodec, InvalidArgument.
+    """
+    if not isinstance(if_not_exists, bool) and if_not_exists != ANY:
+        raise InvalidArgument(name="if_not_exists", wanted='True, False or "any"', got=if_not_exists)
+    given = {option: value for option, value in options.items() if value is not None}
+    parts = {"kind": kind, **given, "temporary": temporary or None}
+    names = frozenset(part for part, value in parts.items() if value is not None)
+    given["weights"] = packed_weights(given.get("weights"))
+    given["partitions"] = first_plan(checked_partitions(given.get("partitions", 1)))
+    if "limits" in given or "task_limits" in given:
+        named = late.limiting.names.checked_limits(given.get("limits"), given.get("task_limits"))
+        given["limits"], given["task_limits"] = named
+    chosen = Settings(**given)
+    known = kind_with(chosen) if kind is None else kind_named(kind)
+    settings = settings_for(known, chosen)
+    wanted = frozenset[str]() if if_not_exists == ANY else names
+    return Asked(checked_name(name), known.name, settings, wanted, bool(temporary))
+
+
+def _comparable(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Kind and options in the caller's form: a lease without a ttr of its own lasts for the ttl."""
+    found = {"kind": kind, **_UNSTORED, **as_given(options)}
+    ttr = found.get("ttl") if found.get("ttr") is None else found["ttr"]
+    return {**found, "ttr": None if ttr == SPAN_MAX_S else ttr, "temporary": bool(found.get("temporary"))}
+
+
+def created(target: DatabaseOrTransaction, registry: Registry, asked: Asked) -> Definition:
     """Register a queue.
 
-    Reads: as Registry.create.
+    Reads: its limits, the session of a temporary queue; as Registry.create.
     Writes: as Registry.create.
-    Raises: QueueExists, SubspaceInUse.
+    Raises: QueueExists, SubspaceInUse, LimitNotFound, LimitUnreadable; UnknownSession in a transaction.
     """
+    asked = _ready(target, registry, asked)
     try:
-        return registry.create(target, name, kind, settings.to_options())
+        return registry.create(target, asked.name, asked.kind, asked.settings.to_options())
     except QueueExists as there:
-        raise _exists(name, there.kind, there.options, kind, there.asked) from None
+        raise asked.exists(there.kind, there.options) from None
 
 
-def owned(target: DatabaseOrTransaction, registry: Registry, settings: Settings) -> Settings:
-    """The settings of a temporary queue of this process's session. Raises UnknownSession in a transaction.
+def opened_or_created(target: DatabaseOrTransaction, registry: Registry, asked: Asked) -> Definition:
+    """The queue of that name. It is registered now if there is none, or a temporary one of an ended session.
 
-    Reads the session: after a standstill of the process it may be gone.
+    Given a database, an overdue session is ended first. Given a transaction, the stored state decides.
+    Reads: the definition, the session of a temporary queue; for a new queue, as `created`.
+    Raises: QueueExists for another kind or other options than those that are asked for, and for a temporary
+    queue of another session that lives; as `created`.
+    """
+    own = _own_id(target, registry)
+    there = run(target, lambda tr: _usable(tr, registry, registry.look(tr, asked.name), own))
+    if there is not None:
+        return asked.of(there)
+    ready = _ready(target, registry, asked)
+    if not is_transaction(target):
+        _end_if_overdue(as_database(target), registry, asked.name, own)
+
+    def body(tr: Transaction) -> Definition:
+        found = registry.look(tr, asked.name)
+        there = _usable(tr, registry, found, own)
+        if there is not None:
+            return asked.of(there)
+        if found is not None:
+            if _is_alive(tr, registry, found):
+                raise asked.exists(found.kind, found.options)
+            _give_back_slots(tr, registry, found)
+            registry.drop(tr, asked.name)
+        return registry.create(tr, ready.name, ready.kind, ready.settings.to_options())
+
+    return registry.write(target, body)
+
+
+def _ready(target: DatabaseOrTransaction, registry: Registry, asked: Asked) -> Asked:
+    """The definition as it will be stored: its limits exist, and a temporary queue has its session."""
+    settings = asked.settings
+    names = [*settings.limits, *settings.task_limits]
+    if names:
+        late.limiting.names.require_limits(target, registry.keys.prefix, names)
+    return replace(asked, settings=_owned(target, registry, settings)) if asked.temporary else asked
+
+
+def _owned(target: DatabaseOrTransaction, registry: Registry, settings: Settings) -> Settings:
+    """The settings of a temporary queue of this process's session. After a standstill of the process that
+    session may be gone: then a transaction is refused, and a database gets a new session.
     """
     own = own_session_of(as_database(target.db if is_transaction(target) else target), registry.keys)
     try:
@@ -49,47 +162,9 @@ def owned(target: DatabaseOrTransaction, registry: Registry, settings: Settings)
     return replace(settings, temporary=own.get().id.hex())
 
 
-def usable(target: DatabaseOrTransaction, registry: Registry, name: str) -> Definition | None:
-    """The queue of that name, but no temporary one of another session, or of one that has gone.
-
-    Reads the definition, and the session of a temporary queue.
-    """
-    own = _own_id(target, registry)
-    return run(target, lambda tr: _usable(tr, registry, registry.look(tr, name), own))
-
-
-def opened_or_created(
-    target: DatabaseOrTransaction, registry: Registry, name: str, kind: str, settings: Settings
-) -> Definition:
-    """The queue of that name. It is registered now if there is none, or a temporary one of an ended session.
-
-    Given a database, an overdue session is ended first. Given a transaction, the stored state decides.
-    Reads: the definition, the session of a temporary queue, and the reads of Registry.create.
-    Raises: QueueExists for a temporary queue of another session that lives; SubspaceInUse.
-    """
-    own, options = _own_id(target, registry), settings.to_options()
-    if not is_transaction(target):
-        _end_if_overdue(as_database(target), registry, name, own)
-
-    def body(tr: Transaction) -> Definition:
-        found = registry.look(tr, name)
-        there = _usable(tr, registry, found, own)
-        if there is not None:
-            return there
-        if found is not None:
-            if _is_alive(tr, registry, found):
-                raise _exists(name, found.kind, found.options, kind, options)
-            _give_back_slots(tr, registry, found)
-            registry.drop(tr, name)
-        return registry.create(tr, name, kind, options)
-
-    return registry.write(target, body)
-
-
 def _give_back_slots(tr: Transaction, registry: Registry, found: Definition) -> None:
     """The end of its session may have left tasks that hold slots of limits."""
-    settings = stored_settings(found)
-    limits = limits_of(registry.keys.prefix, found.id, settings.limits, settings.task_limits)
+    limits = limits_of(registry.keys.prefix, found.id, stored_settings(found))
     if limits is not None:
         limits.give_back_all(tr)
 
@@ -117,10 +192,3 @@ def _end_if_overdue(database: Database, registry: Registry, name: str, own: byte
 def _own_id(target: DatabaseOrTransaction, registry: Registry) -> bytes:
     database = as_database(target.db if is_transaction(target) else target)
     return own_session_of(database, registry.keys).id()
-
-
-def _exists(
-    name: str, kind: str, options: Mapping[str, Any], asked_kind: str, asked: Mapping[str, Any]
-) -> QueueExists:
-    there, wanted = ({"retain_s": None, **as_given(given)} for given in (options, asked))
-    return exists_already(name, kind, there, asked_kind, wanted)

@@ -9,12 +9,12 @@ ranges to their ends, serialisably. So a request or a lease that comes meanwhile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fdbqueue import limits
-from fdbqueue.line.keys import Ticket
-from fdbqueue.line.staging import Line
-from fdbqueue.records.keys import Record, id_in
-from fdbqueue.seam import KeyValue
+from fdbqueue.core import limits
+from fdbqueue.core.line.keys import Ticket
+from fdbqueue.core.line.staging import Line
+from fdbqueue.core.seam import KeyValue
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.records.keys import Record, id_in
 from fdbqueue.tasks.sweep import apply, plan
 
 

@@ -25,24 +25,30 @@ Writes: as Change.move.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from fdbqueue.limiting.gate import Gate
-from fdbqueue.records.keys import NEVER_US, Extra, Record, new_id
-from fdbqueue.runs import ask_counted, run_of
-from fdbqueue.task import Failure, TaskState
-from fdbqueue.tasks import failures, limited, results, retaining
+from fdbqueue import tasks as late
+from fdbqueue.core import limits
+from fdbqueue.core.runs import ask_counted, run_of
+from fdbqueue.core.task import Failure, TaskState
+from fdbqueue.tasks import failures, results
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
-from fdbqueue.tasks.members import enter
 from fdbqueue.tasks.payloads import for_record
-from fdbqueue.tasks.steps import clear_steps
+from fdbqueue.tasks.records.extra import without_slots
+from fdbqueue.tasks.records.keys import NEVER_US, Extra, Record, new_id
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.limiting.gate import Gate
+
+_payload = attrgetter("payload")
 
 
-@dataclass(frozen=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """The session that takes a task, and a token that no other lease has."""
 
     session: bytes
@@ -50,26 +56,27 @@ class Lease:
 
 
 def put(change: Change, drafts: Sequence[Draft], index: int, random: bytes) -> list[Record]:
-    return _counted(change, arrive(change, drafts, index, random), "put")
+    return change.counted(arrive(change, drafts, index, random), "put")
 
 
 def arrive(change: Change, drafts: Sequence[Draft], index: int, random: bytes) -> list[Record]:
     """`put` in a queue that counts no calls."""
     records = [_new(change, draft, new_id(n, random)) for n, draft in enumerate(drafts, index)]
-    change.create(records, [draft.payload for draft in drafts])
+    change.create(records, map(_payload, drafts))
     for draft in drafts:
         if draft.extra is not None and draft.extra.groups:
-            enter(change.roll, records, draft.arrives)  # all of a call come from another queue, or none
+            # All of a call come from another queue, or none.
+            late.members.enter(change.roll, records, draft.arrives)
             break
     return records
 
 
-def take(change: Change, records: Sequence[Record], lease: Lease, gate: Gate | None = None) -> list[Record]:
+def take(change: Change, records: Sequence[Record], lease: Lease, gate: "Gate | None" = None) -> list[Record]:
     """`gate`: the one that has let these tasks through, in this transaction."""
     taken = [_taken(change, record, lease) for record in records]
     if change.shape.limits is not None:
-        taken = limited.started(change.tr, change.shape, change.shape.limits, taken, change.now_us, gate)
-    return _counted(change, change.move(records, taken), "take")
+        taken = late.limited.started(change.tr, change.shape, change.shape.limits, taken, change.now_us, gate)
+    return change.counted(change.move(records, taken), "take")
 
 
 def ack(change: Change, records: Sequence[Record], result: results.Encode | None = None) -> list[Record]:
@@ -130,14 +137,14 @@ def release(
         free = [replace(freed(record), orphaned=0) for record in noted]
     if delay_us:
         free = _delayed(change, free, delay_us)
-    return gone + _counted(change, change.move(records, free), "release")
+    return gone + change.counted(change.move(records, free), "release")
 
 
 def forsake(change: Change, records: Sequence[Record]) -> list[Record]:
     """Release tasks of a session that has died."""
     gone, records = _without_cancelled(change, records)
     free = _orphaned(change, records, failures.HOLDER_DIED)
-    return gone + _counted(change, change.move(records, free), "release")
+    return gone + change.counted(change.move(records, free), "release")
 
 
 def _delayed(change: Change, records: Sequence[Record], delay_us: int) -> list[Record]:
@@ -156,7 +163,7 @@ def lease_over(change: Change, records: Sequence[Record]) -> list[Record]:
     """Return the tasks that are ready again."""
     _, records = _without_cancelled(change, records)
     free = _orphaned(change, records, failures.LEASE_OVER)
-    return _counted(change, change.move(records, free), "ttr")
+    return change.counted(change.move(records, free), "ttr")
 
 
 def _orphaned(change: Change, records: Sequence[Record], failure: Failure) -> list[Record]:
@@ -180,7 +187,7 @@ def due(change: Change, records: Sequence[Record], stays: bool = False) -> list[
     """`stays`: another edge follows in this transaction, so the tasks stay in their partition."""
     ready = [freed(record) for record in records]
     stored = (change.move if stays else change.join)(records, ready)
-    return _counted(change, stored, "delay")
+    return change.counted(stored, "delay")
 
 
 def kick(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -189,7 +196,7 @@ def kick(change: Change, records: Sequence[Record]) -> list[Record]:
         replace(waiting(freed(record)), forgiven=record.failures, orphaned=0, excused=0, error=None)
         for record in records
     ]
-    return _counted(change, change.join(records, kicked), "kick")
+    return change.counted(change.join(records, kicked), "kick")
 
 
 def start(change: Change, record: Record) -> None:
@@ -203,7 +210,7 @@ def start(change: Change, record: Record) -> None:
     started = replace(record, expires_us=later(change.now_us, lives_us), extra=extra)
     ready = freed(started)
     change.join([record], [ready])
-    _counted(change, [ready], "delay")
+    change.counted([ready], "delay")
 
 
 def edit(change: Change, record: Record, payload: bytes, kicks: bool = False) -> Record:
@@ -233,7 +240,7 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
         extra=_overwritten(record.extra or Extra(), draft.extra or Extra()),
     )
     change.replace_payload(record, later_one, draft.payload)
-    clear_steps(change.tr, change.shape.keys, record)  # they were steps of other work
+    late.steps.clear_steps(change.tr, change.shape.keys, record)  # they were steps of other work
     change.move([record], [later_one])
     change.count("other")  # it may be due earlier
     return later_one if waits or state == TaskState.READY else due(change, [later_one])[0]
@@ -271,7 +278,7 @@ def excuse(change: Change, record: Record, excused: Record) -> None:
         change.move([record], [excused])
     else:
         change.join([record], [excused])
-        _counted(change, [excused], "kick")
+        change.counted([excused], "kick")
         if excused.expires_us <= change.now_us:  # it has stayed here, where a ready task would hold its key
             expire(change, [excused])
 
@@ -286,7 +293,7 @@ def put_aside(change: Change, records: Sequence[Record], failure: Failure | None
     """`bury`, counted for no run: the caller counts it for a run of its own choice."""
     noted = records if failure is None else change.note(records, failure, failures.BURIED)
     buried = [replace(freed(record), state=TaskState.BURIED, error=record.error or "") for record in noted]
-    return _counted(change, change.move(records, buried), "bury")
+    return change.counted(change.move(records, buried), "bury")
 
 
 def touch(change: Change, records: Sequence[Record], span_us: int) -> list[Record]:
@@ -300,7 +307,7 @@ def touch(change: Change, records: Sequence[Record], span_us: int) -> list[Recor
         for record in records
     ]
     change.move(records, touched)
-    return _counted(change, touched, "touch")
+    return change.counted(touched, "touch")
 
 
 def renew(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -325,16 +332,17 @@ def step(change: Change, record: Record, extra: Extra) -> None:
 
 
 def _new(change: Change, draft: Draft, id_: bytes) -> Record:
-    now_us = change.now_us
+    now_us, size_bytes = change.now_us, len(draft.payload)
+    waits = draft.delay_us > 0 or (draft.extra is not None and draft.extra.waits)
     return Record(
         id=id_,
-        state=TaskState.DELAYED if _is_delayed(draft) else TaskState.READY,
+        state=TaskState.DELAYED if waits else TaskState.READY,
         pri=draft.pri,
         created_us=now_us,
-        expires_us=later(later(now_us, draft.ttl_us), draft.delay_us),
+        expires_us=min(now_us + draft.ttl_us + draft.delay_us, NEVER_US),
         ttr_us=draft.ttr_us,
-        size_bytes=len(draft.payload),
-        payload=for_record(draft.payload),
+        size_bytes=size_bytes,
+        payload=draft.payload if size_bytes <= limits.RECORD_PAYLOAD_BYTES_MAX else b"",
         key=draft.key,
         cost=draft.cost,
         until_us=later(now_us, draft.delay_us) if draft.delay_us else NEVER_US,
@@ -343,10 +351,6 @@ def _new(change: Change, draft: Draft, id_: bytes) -> Record:
         failures=draft.failures,
         forgiven=draft.failures,
     )
-
-
-def _is_delayed(draft: Draft) -> bool:
-    return draft.delay_us > 0 or (draft.extra is not None and bool(draft.extra.waits))
 
 
 def _taken(change: Change, record: Record, lease: Lease) -> Record:
@@ -362,7 +366,7 @@ def _taken(change: Change, record: Record, lease: Lease) -> Record:
 
 
 def _lease_end(change: Change, record: Record) -> int:
-    until_us = later(change.now_us, record.ttr_us)
+    until_us = min(change.now_us + record.ttr_us, NEVER_US)
     return min(until_us, record.expires_us) if change.shape.kind.ttl_ends_lease else until_us
 
 
@@ -384,7 +388,7 @@ def freed(record: Record) -> Record:
         cancelled_us=0,
         fraction=None,
         told_us=0,
-        extra=None if record.extra is None else limited.without_slots(record.extra),
+        extra=None if record.extra is None else without_slots(record.extra),
     )
 
 
@@ -399,17 +403,12 @@ def _gone(
     """End tasks with this `outcome`, for a queue that keeps ended tasks, and for tasks with a result."""
     results.keep(change, records, outcome, result)
     gone = [replace(freed(record), state=TaskState.DONE) for record in records]
-    for record in gone:
-        for event in told:
-            change.tell([record], event)  # while the payload is still there
+    if change.tells:
+        for record in gone:
+            for event in told:
+                change.tell([record], event)  # while the payload is still there
     change.remove(records, outcome == results.ACKED)
     if change.shape.retain_us is not None:
-        retaining.keep(change, records, outcome)
+        late.retaining.keep(change, records, outcome)
     change.count(call, len(gone))
     return gone
-
-
-def _counted(change: Change, records: Sequence[Record], call: str) -> list[Record]:
-    change.count(call, len(records))
-    change.tell(records, call)
-    return [*records]

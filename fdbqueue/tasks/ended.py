@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import itemgetter
 
-from fdbqueue.aside import DAMAGED
-from fdbqueue.errors import TaskNotFound, UnsupportedOption
-from fdbqueue.page import Page, no_place, place_bytes, place_text
-from fdbqueue.partitions.keys import TIME_BYTES
-from fdbqueue.records.keys import ID_BYTES, id_in, id_text
-from fdbqueue.seam import Value
-from fdbqueue.task import EndedTask
+from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.errors import TaskNotFound, UnsupportedOption
+from fdbqueue.core.page import Page, no_place, place_bytes, place_text
+from fdbqueue.core.partitions.keys import TIME_BYTES
+from fdbqueue.core.seam import Value
+from fdbqueue.core.task import EndedTask
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.records.keys import ID_BYTES, id_in, id_text
 from fdbqueue.tasks.retaining import Entry, entry_of
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.tasks_of import key_in

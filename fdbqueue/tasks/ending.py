@@ -4,27 +4,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fdbqueue import limits
-from fdbqueue.database import Database, is_away, run
-from fdbqueue.errors import DefinitionUnreadable, QueueNotFound
-from fdbqueue.logger import logger
-from fdbqueue.partitions.current import plan_of
-from fdbqueue.records.keys import TaskKeys
-from fdbqueue.registry.definition import Definition
-from fdbqueue.registry.registry import IMPORTING, Registry
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.seam import KeyValue, Transaction
-from fdbqueue.sessions.ending import is_sessionless, register_ender, register_sessionless
-from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database, is_away, run
+from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound
+from fdbqueue.core.logger import logger
+from fdbqueue.core.partitions.current import plan_of
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import KeyValue, Transaction
+from fdbqueue.core.sessions.ending import SESSIONLESS
+from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks import in_all, verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.fitting import in_batches
 from fdbqueue.tasks.kinds import is_kind
+from fdbqueue.tasks.records.keys import TaskKeys
 from fdbqueue.tasks.shape import Shape, shape_of
 
 _log = logger("fdbqueue")
-register_sessionless(IMPORTING)  # its tasks come without leases
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,6 @@ class _Queue:
         return None if self.shape is None or self.keys.partition else self.shape.owner
 
 
-@register_ender
 def end_in_all_queues(
     database: Database, keys: RootKeys, sessions: Sequence[bytes], died: bool
 ) -> set[bytes]:
@@ -56,7 +53,7 @@ def end_in_all_queues(
     while found := registry.names(database, after, limits.QUEUES_PER_TRANSACTION):
         after = found[-1].name
         known = [queue for queue in found if is_kind(queue.kind)]
-        if any(not is_kind(queue.kind) and not is_sessionless(queue.kind) for queue in found):
+        if any(not is_kind(queue.kind) and queue.kind not in SESSIONLESS for queue in found):
             left.update(sessions)
         queues = [queue for definition in known for queue in _opened(database, registry, definition)]
         for some in _portions(queues, len(sessions)):
@@ -157,6 +154,8 @@ def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None
     calls = calls_of(database, shape.partition(0))  # the services of the queue, made by its first use
     if shape.owner == session:
         run(database, lambda tr: calls.all_within(tr, in_all.truncate))
+        for _ in shape.limits.walk_out(database) if shape.limits is not None else ():
+            keeper_of(database, shape.root).beat()
     parts, number = calls.parts, shape.keys.partition
 
     def release(count: int) -> int:
@@ -165,5 +164,5 @@ def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None
 
         return run(database, lambda tr: parts.source(number).within(tr, verb, parts.plan))
 
-    for _ in in_batches(release):
+    for _ in in_all.in_batches(release):
         keeper_of(database, shape.root).beat()  # hundreds of dead sessions may hold thousands of tasks each

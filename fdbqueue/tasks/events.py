@@ -8,17 +8,18 @@ not hear of a change with an unknown commit result.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fdbqueue.codec import PayloadCodec
-from fdbqueue.database import Database, engine_errors
-from fdbqueue.deferred import checked_function, require_finished
-from fdbqueue.logger import logger
-from fdbqueue.records.keys import Record
-from fdbqueue.seam import Transaction
-from fdbqueue.task import Task
+from fdbqueue.core.codec import PayloadCodec
+from fdbqueue.core.database import Database
+from fdbqueue.core.deferred import checked_function, require_finished
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.logger import logger
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import Task
+from fdbqueue.core.unreadable import shown
+from fdbqueue.core.visible import SURVIVED
 from fdbqueue.tasks.change import Told
+from fdbqueue.tasks.records.keys import Record
 from fdbqueue.tasks.tasks_of import task_of
-from fdbqueue.trouble import SURVIVED
-from fdbqueue.unreadable import shown
 
 Callback = Callable[[Task, str], None]
 Events = Sequence[Told]

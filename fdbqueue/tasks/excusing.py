@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from fdbqueue.records.keys import Record
-from fdbqueue.runs import is_alive
-from fdbqueue.task import TaskState
+from fdbqueue.core.runs import is_alive
+from fdbqueue.core.task import TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXCUSED, EXHAUSTED, LEASE_LOST, RETRIED, Entry, ask_entries, rewrite
+from fdbqueue.tasks.records.keys import Record
 
 DATABASE_AWAY = "the database was away when its lease ended: this does not count"
 NOT_RECEIVED = "its lease ended before a call had received it: this does not count"

@@ -12,34 +12,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from fdbqueue import limits
-from fdbqueue.disciplines.bag import Bag
-from fdbqueue.disciplines.fifo import Fifo
-from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.disciplines.lanes import Lanes, keyed_limit, limits_named
-from fdbqueue.disciplines.places import ask_place
-from fdbqueue.errors import RecordUnreadable, TaskNotFound
-from fdbqueue.explanation import Explanation, KeyHolder, TaskPlace, WaitedFor
-from fdbqueue.holder import Holder
-from fdbqueue.line.keys import LineKeys
-from fdbqueue.line.live import ask_waiting
-from fdbqueue.reached import ReachedLimit
-from fdbqueue.records.groups import counts_of, readable_row
-from fdbqueue.records.keys import Record, id_in, id_text, sound_record
-from fdbqueue.records.statistics import count_of
-from fdbqueue.seam import EXACT
-from fdbqueue.sessions.holder import ask_holder
-from fdbqueue.sessions.workers import ask_workers
-from fdbqueue.task import TaskState
+from fdbqueue.core import limits
+from fdbqueue.core.errors import RecordUnreadable, TaskNotFound
+from fdbqueue.core.explanation import Explanation, KeyHolder, TaskPlace, WaitedFor
+from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.life import ask_waiting
+from fdbqueue.core.reached import ReachedLimit
+from fdbqueue.core.seam import EXACT
+from fdbqueue.core.sessions.holder import ask_holder
+from fdbqueue.core.sessions.workers import ask_workers
+from fdbqueue.core.task import Holder, TaskState
+from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.disciplines.bag import Bag
+from fdbqueue.tasks.disciplines.fifo import Fifo
+from fdbqueue.tasks.disciplines.keyed import Keyed
+from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
+from fdbqueue.tasks.disciplines.places import ask_place
 from fdbqueue.tasks.failures import ask_failures
 from fdbqueue.tasks.held import ask_held
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.reasons import reasons_of
+from fdbqueue.tasks.records.groups import counts_of, readable_row
+from fdbqueue.tasks.records.keys import Record, id_in, id_text, sound_record
+from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.sweep import as_of
 from fdbqueue.tasks.tasks_of import task_of
-from fdbqueue.unreadable import shown
 
 T = TypeVar("T")
 Later = Callable[[], Callable[[], T]]

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from fdbqueue import limits
-from fdbqueue.aside import DAMAGED
-from fdbqueue.records.keys import Record, TaskKeys, record_to_bytes
-from fdbqueue.runs import run_of
-from fdbqueue.seam import KeyValue, Transaction, Value
-from fdbqueue.task import Failure
-from fdbqueue.trouble import text_of
+from fdbqueue.core import limits
+from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.runs import run_of
+from fdbqueue.core.seam import KeyValue, Transaction, Value
+from fdbqueue.core.task import Failure
+from fdbqueue.core.visible import text_of
+from fdbqueue.tasks.records.keys import Record, TaskKeys, record_to_bytes
 
 RETRIED, BURIED, LEASE_LOST = "retried", "buried", "lease_lost"
 EXHAUSTED, EXCUSED = "exhausted", "excused"

@@ -1,40 +1,42 @@
 """The handle of a task queue: its names, and how its verbs reach a transaction."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import observing
-from fdbqueue.arguments import (
+from fdbqueue import tasks as late
+from fdbqueue.core import observing
+from fdbqueue.core.arguments import (
     checked_instance,
     writable,
 )
-from fdbqueue.database import Database, as_database, is_transaction, run
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.registry.definition import Definition
-from fdbqueue.registry.registry import Registry
-from fdbqueue.seam import AnySession, DatabaseOrTransaction
-from fdbqueue.sessions.keeper import keeper_of
-from fdbqueue.sessions.own import own_session_of
-from fdbqueue.sessions.session import Session
-from fdbqueue.task import Task
-from fdbqueue.tasks import looking
+from fdbqueue.core.database import Database, as_database, is_transaction, run
+from fdbqueue.core.handle import Handle
+from fdbqueue.core.observing import Call
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.seam import AnySession, DatabaseOrTransaction
+from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.core.sessions.session import Session, own_session_of
+from fdbqueue.core.task import Task
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import (
     as_given,
 )
-from fdbqueue.tasks.observed import ObservedCalls
+from fdbqueue.tasks.records.keys import id_bytes
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.verbs import UNKNOWN, Target
 
 T = TypeVar("T")
 
 
-class TaskHandle:
+class TaskHandle(Handle):
     """Names and options of a task queue, and the ways of its verbs into a transaction."""
+
+    __slots__ = ("_aside", "_ask_exists", "_database", "_receipts", "_shape")
 
     def __init__(
         self, target: DatabaseOrTransaction, registry: Registry, definition: Definition, type: Any = None
@@ -61,6 +63,9 @@ class TaskHandle:
     def kind(self) -> str:
         return self._shape.kind.name
 
+    def _shown(self) -> dict[str, Any]:
+        return {"name": self.name, "kind": self.kind, **self._database._shown()}
+
     @property
     def contents(self) -> Subspace:
         """The subspace that holds everything of the queue."""
@@ -79,7 +84,7 @@ class TaskHandle:
 
     def _on(self, db: Database) -> Self:
         """The same handle for calls within transactions of another database object."""
-        twin = copy.copy(self)
+        twin = self._twin()
         twin._database = db
         return twin
 
@@ -94,18 +99,24 @@ class TaskHandle:
         """Run the verb `name`. `task`: the task of a verb about one task. `may_be_lost(answer)`: true if a
         power cut may undo a verb given a database.
         """
-        calls = self._watched(target, name, task) if observing.observers else self._calls(target)
+        calls = self._calls(target)
         id_ = (id_bytes(task.id if isinstance(task, Task) else task)) if task else None
         if is_transaction(target):
-            return calls.within(writable(target), body, id_)
-        return calls.once(body, id_, may_be_lost)
+            call = partial(calls.within, writable(target), body, id_)
+        else:
+            call = partial(calls.once, body, id_, may_be_lost)
+        return self._told(target, name, call, task) if observing.observers else call()
 
     def _once_in_all(
         self, target: DatabaseOrTransaction, name: str, body: Callable[[Sequence[Change]], T]
     ) -> T:
         """Run the verb `name` about all partitions."""
-        calls = self._watched(target, name) if observing.observers else self._calls(target)
-        return calls.all_within(writable(target), body) if is_transaction(target) else calls.all_once(body)
+        calls = self._calls(target)
+        if is_transaction(target):
+            call = partial(calls.all_within, writable(target), body)
+        else:
+            call = partial(calls.all_once, body)
+        return self._told(target, name, call) if observing.observers else call()
 
     def _end(
         self, target: DatabaseOrTransaction, task: Task | str, verb: str, body: Callable[[Change], Task]
@@ -122,7 +133,7 @@ class TaskHandle:
         """
         found = self._see_all(target, body)
         if not is_transaction(target):
-            looking.sweep_a_batch(as_database(target), self._calls(target).parts)
+            late.looking.sweep_a_batch(as_database(target), self._calls(target).parts)
         return found
 
     def _see(self, target: DatabaseOrTransaction, body: Callable[[Change], T], id_: bytes | None = None) -> T:
@@ -137,11 +148,23 @@ class TaskHandle:
         return run(target, lambda tr: parts.look_at_all(writable(tr), body))
 
     def _calls(self, target: DatabaseOrTransaction) -> TaskCalls:
-        return calls_of(self._of(target), self._shape)
+        return calls_of(self._database if target is self._database else self._of(target), self._shape)
 
-    def _watched(self, target: DatabaseOrTransaction, name: str, task: Task | str = "") -> ObservedCalls:
-        database = self._of(target)
-        return ObservedCalls(calls_of(database, self._shape), database.runtime, name, task)
+    def _told(
+        self, target: DatabaseOrTransaction, name: str, call: Callable[[], T], task: Task | str = ""
+    ) -> T:
+        """Make a call, and tell the observers of it."""
+        with self._observed(target, name, task=task) as observed:
+            answer = call()
+            if isinstance(answer, Task):
+                observed.tasks = [answer]
+            return answer
+
+    def _observed(
+        self, target: DatabaseOrTransaction, name: str, *, task: Task | str = "", **facts: Any
+    ) -> Call:
+        runtime, id_ = self._of(target).runtime, task.id if isinstance(task, Task) else task
+        return Call(runtime, name, self.name, id_, within=is_transaction(target), **facts)
 
     def _of(self, target: DatabaseOrTransaction) -> Database:
         if not is_transaction(target):

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from fdbqueue import limits
-from fdbqueue.errors import InvalidArgument
+from fdbqueue.core import limits
+from fdbqueue.core.errors import InvalidArgument
 
 _to_bytes = msgspec.msgpack.Encoder().encode
 

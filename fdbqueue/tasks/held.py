@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from fdbqueue.disciplines.key_counts import slug_of
-from fdbqueue.disciplines.key_state import readable_state
-from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.explanation import HeldKey
-from fdbqueue.partitions.plan import home_of
-from fdbqueue.records.keys import Record
-from fdbqueue.records.statistics import LIVE, unpacked
-from fdbqueue.task import TaskState
+from fdbqueue.core.explanation import HeldKey
+from fdbqueue.core.partitions.plan import home_of
+from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.disciplines.key_counts import slug_of
+from fdbqueue.tasks.disciplines.key_state import readable_state
+from fdbqueue.tasks.disciplines.keyed import Keyed
+from fdbqueue.tasks.records.keys import Record
+from fdbqueue.tasks.records.statistics import LIVE, unpacked
 
 
 def ask_held(change: Change, record: Record) -> Callable[[], HeldKey | None]:

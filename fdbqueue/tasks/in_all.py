@@ -4,14 +4,17 @@ All partitions change in one transaction. Reads and conflicts are those of the v
 first change checks the queue before any of them writes: a transaction may go on behind a refusal, and commit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from fdbqueue import limits
-from fdbqueue.errors import TooMuchForOneTransaction
-from fdbqueue.records.keys import TaskKeys
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import too_many
+from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.members import truncated
+from fdbqueue.tasks.records.keys import TaskKeys
+
+TRANSACTION_TOO_LARGE = 2101
 
 Under = Callable[[TaskKeys], slice]
 """A range of keys of a partition."""
@@ -25,16 +28,11 @@ def require_few(changes: Sequence[Change], under: Under) -> None:
 
 
 def _counted(change: Change, under: slice, besides: int) -> int:
-    """The number of keys in the range `under`, and `besides`.
-
-    Raises: TooMuchForOneTransaction if that is more than one transaction may change.
-    """
+    """Return the number of keys in the range `under` and `besides`, if one transaction may change them."""
     more = limits.VERB_BATCH + 1 - besides
     found = besides + len(change.tr.snapshot.get_range(under.start, under.stop, limit=more).to_list())
     if found > limits.VERB_BATCH:
-        raise TooMuchForOneTransaction(
-            count=found, size_bytes=0, count_max=limits.VERB_BATCH, size_bytes_max=limits.BATCH_BYTES_MAX
-        )
+        raise too_many(found, limits.VERB_BATCH)
     return found
 
 
@@ -104,3 +102,24 @@ def occupied(changes: Sequence[Change], under: Callable[[Change], slice]) -> lis
     ]
     changes[0].require_queue()  # asked with the first keys: no round trip of its own
     return [change for change, first in zip(changes, asked, strict=True) if first.to_list()]
+
+
+def in_batches(step: Callable[[int], int]) -> Iterator[int]:
+    """Repeat `step` with a number of tasks until it has found none, and yield the number that it found.
+
+    Tasks with long keys, many groups and limits may have too many bytes for one transaction: then the number
+    is halved.
+    Raises: an error of `step`; also that one for a single task.
+    """
+    count = limits.VERB_BATCH
+    while True:
+        try:
+            found = step(count)
+        except engine_errors() as error:
+            if error.code != TRANSACTION_TOO_LARGE or count == 1:
+                raise
+            count //= 2
+            continue
+        if not found:
+            return
+        yield found

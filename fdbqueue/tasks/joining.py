@@ -4,23 +4,22 @@ A task that is put `after` another waits for a closed group of one member, which
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace as with_changes
 from functools import partial
 
 from msgspec.structs import replace
 
-from fdbqueue import limits
-from fdbqueue.database import conflict_in
-from fdbqueue.errors import GroupClosed, GroupNotFound, InvalidArgument
-from fdbqueue.records.groups import GroupRow, Then, readable_row, row_to_bytes
-from fdbqueue.records.keys import Extra, Member, id_bytes, id_text
-from fdbqueue.seam import Transaction
-from fdbqueue.task import Task
+from fdbqueue.core import limits
+from fdbqueue.core.database import conflict_in
+from fdbqueue.core.errors import GroupClosed, GroupNotFound, InvalidArgument
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import Task
 from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.members import epoch_of, groups_of, with_groups
 from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.records.groups import GroupRow, Then, readable_row, row_to_bytes
+from fdbqueue.tasks.records.keys import Extra, Member, id_bytes, id_text
 from fdbqueue.tasks.sweep import as_of
 
 Put = Callable[[Sequence[Draft]], list[Task] | NoRoom]
@@ -54,7 +53,7 @@ def joined(parts: Parts, tr: Transaction, drafts: Sequence[Draft], put: Put) -> 
     )
     tasks = parts.within(tr, verb, first.after)
     if tasks is None:  # it has ended
-        return put([with_changes(first, extra=replace(first.extra, waits=b""))])
+        return put([replace(first, extra=replace(first.extra, waits=b""))])
     if not isinstance(tasks, NoRoom):
         _store(parts, tr, group, tasks[0], first.after)
     return tasks
@@ -94,7 +93,7 @@ def _enrolled(draft: Draft, rows: dict[bytes, GroupRow], epoch: int) -> Draft:
         else Member(member.group, epoch, rows[member.group].holds)
         for member in _members(draft)
     )
-    return with_changes(draft, extra=replace(draft.extra or Extra(), groups=members))
+    return replace(draft, extra=replace(draft.extra or Extra(), groups=members))
 
 
 def _members(draft: Draft) -> tuple[Member, ...]:
@@ -113,7 +112,6 @@ def _join(
 
     The put comes first: without room for it, nothing is written. To make room, it may sweep the stored task,
     which then joins the present partition of its task key.
-    Raises: InvalidArgument; a conflict if the task has expired meanwhile.
     """
     [record] = change.read([id_])
     change.require_sound(id_)

@@ -7,15 +7,15 @@ from typing import Any
 
 from fdb import tuple as layer
 
-from fdbqueue import limits
-from fdbqueue.arguments import checked_count
-from fdbqueue.disciplines.discipline import no_mending, read_index
-from fdbqueue.disciplines.key_counts import slug_of
-from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.records.keys import id_text
-from fdbqueue.records.statistics import LIVE, unpacked
-from fdbqueue.seam import Transaction
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_count
+from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.disciplines.discipline import no_mending, read_index
+from fdbqueue.tasks.disciplines.key_counts import slug_of
+from fdbqueue.tasks.disciplines.keyed import Keyed
+from fdbqueue.tasks.records.keys import id_text
+from fdbqueue.tasks.records.statistics import LIVE, unpacked
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 from fdb import tuple as layer
 
-from fdbqueue import limits
-from fdbqueue.arguments import (
+from fdbqueue import tasks as late
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import (
     WHOLE_MAX,
     checked_count,
     checked_delay,
@@ -22,23 +23,22 @@ from fdbqueue.arguments import (
     checked_text,
     checked_whole,
 )
-from fdbqueue.codec import checked_codec
-from fdbqueue.deferred import checked_function
-from fdbqueue.disciplines.bag import Bag
-from fdbqueue.disciplines.discipline import Discipline
-from fdbqueue.disciplines.fair import Fair
-from fdbqueue.disciplines.fifo import Fifo
-from fdbqueue.disciplines.micro import Micro
-from fdbqueue.disciplines.priority import Priority
-from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, KindExists, UnknownKind, UnsupportedOption
-from fdbqueue.limiting.names import checked_named
-from fdbqueue.packed_key import key_bytes as key_bytes
-from fdbqueue.partitions.plan import Plan
-from fdbqueue.records.groups import checked_group
-from fdbqueue.records.keys import NEVER_US, Extra, Member, TaskKeys
-from fdbqueue.registry.definition import Definition
-from fdbqueue.registry.registry import require_options
-from fdbqueue.tasks.headers import checked_headers
+from fdbqueue.core.arguments import key_bytes as key_bytes
+from fdbqueue.core.codec import checked_codec
+from fdbqueue.core.deferred import checked_function
+from fdbqueue.core.errors import (
+    DefinitionUnreadable,
+    InvalidArgument,
+    KindExists,
+    UnknownKind,
+    UnsupportedOption,
+)
+from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import require_options
+from fdbqueue.tasks.disciplines.discipline import Discipline
+from fdbqueue.tasks.disciplines.fifo import Fifo, Priority
+from fdbqueue.tasks.records.keys import NEVER_US, Extra, Member, TaskKeys
 from fdbqueue.tasks.unique import OnConflict, Wish, wish_of
 
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
@@ -51,6 +51,10 @@ FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
 OPTIONS = TIMED | KEYED | FAIR | NAMING
 OF_EVERY_KIND = frozenset({"headers", "result_ttl", "unique", "group", "after", "waits", "limits"})
 """Options that tasks of every kind of queue may have."""
+NOT_GIVEN = {"delay": 0} | dict.fromkeys(
+    ("ttl", "ttr", "pri", "limits", "key", "cost", "headers", "result_ttl", "group")
+)
+"""The options of a put that gives none."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,12 @@ class Kind:
         return discipline
 
     def require(self, option: str) -> None:
-        """Raises: UnsupportedOption."""
+        """Raises: UnsupportedOption, which names the kinds that have the option."""
         if option not in self.options:
-            raise UnsupportedOption(kind=self.name, option=f"the option {option!r}")
+            *first, last = [kind.name for kind in _kinds.values() if kind.supports(option)]
+            told = f"A queue of kind {self.name!r} does not support the option {option!r}"
+            able = f"{', '.join(first)} and {last} do" if first else f"{last} does"
+            raise UnsupportedOption(f"{told}: {able}.", kind=self.name, option=f"the option {option!r}")
 
 
 @dataclass(frozen=True)
@@ -100,9 +107,7 @@ class Settings:
     """The names of the limits that its tasks may name."""
 
     def to_options(self) -> dict[str, Any]:
-        """The stored form. Without `retain_s`, partitions and limits, an earlier release can open the
-        queue.
-        """
+        """The stored form, without a `retain_s`, partitions and limits that are not given."""
         options = asdict(self)
         for name in ("limits", "task_limits"):
             if options[name]:
@@ -127,9 +132,9 @@ def register_kind(
     """Make `name` a kind for TaskQueue.create and open in this process.
 
     `discipline(keys, options)` makes the object that decides which task is next
-    (fdbqueue/disciplines/discipline.py). `options` names the options of its queues and tasks: "ttl", "ttr",
-    "pri", "delay", "capacity", "key", "key_concurrency", "weights", "cost", "task_limits" (for a discipline
-    that is a `Fifo`). With `ttl_ends_lease`, a lease ends with its task's ttl at the latest.
+    (disciplines/discipline.py). `options` names the options of its queues and tasks: "ttl", "ttr", "pri",
+    "delay", "capacity", "key", "key_concurrency", "weights", "cost", "task_limits" (for a discipline that is
+    a `Fifo`). With `ttl_ends_lease`, a lease ends with its task's ttl at the latest.
     Raises: KindExists; InvalidArgument for an unknown option, for a name that is not a text of 1 to
     limits.QUEUE_NAME_BYTES_MAX bytes, or for a discipline that cannot be called.
     """
@@ -159,23 +164,47 @@ def kind_names() -> list[str]:
     return list(_kinds)
 
 
+# A process imports the disciplines of the queues that it uses.
+def _micro(keys: TaskKeys, options: Mapping[str, Any]) -> Discipline:
+    return late.disciplines.micro.Micro(keys, options)
+
+
+def _fair(keys: TaskKeys, options: Mapping[str, Any]) -> Discipline:
+    return late.disciplines.fair.Fair(keys, options)
+
+
+def _bag(keys: TaskKeys, options: Mapping[str, Any]) -> Discipline:
+    return late.disciplines.bag.Bag(keys, options)
+
+
 IN_ORDER_OF_ARRIVAL = "fifo"
 """The one kind whose next task is its oldest ready task."""
 register_kind(IN_ORDER_OF_ARRIVAL, Fifo, NAMING)
 register_kind("fifottl", Priority, TIMED | NAMING)
 register_kind("limfifottl", Priority, {*TIMED, *NAMING, "capacity"})
-register_kind("utube", Micro, KEYED)
-register_kind("utubettl", Micro, TIMED | KEYED, ttl_ends_lease=False)
-register_kind("fair", Fair, FAIR)
-register_kind("bag", Bag, BAG)
+register_kind("utube", _micro, KEYED)
+register_kind("utubettl", _micro, TIMED | KEYED, ttl_ends_lease=False)
+register_kind("fair", _fair, FAIR)
+register_kind("bag", _bag, BAG)
+_OWN = tuple(_kinds.values())
+
+
+def kind_with(given: Settings) -> Kind:
+    """The first kind of this package that has the options given, in the order above; fifo if none has."""
+    options = _options_given(given)
+    return next((kind for kind in _OWN if options <= kind.options), kind_named(IN_ORDER_OF_ARRIVAL))
+
+
+def _options_given(given: Settings) -> set[str]:
+    """The options that some kinds do not have."""
+    default, some = Settings(), OPTIONS - {"delay", "key", "cost"}
+    return {option for option in some if getattr(given, option) != getattr(default, option)}
 
 
 def settings_for(kind: Kind, given: Settings) -> Settings:
     """`given`, checked, in stored form. Raises: UnsupportedOption, InvalidArgument, UnknownCodec."""
-    default = Settings()
-    for option in ("ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "task_limits"):
-        if getattr(given, option) != getattr(default, option):
-            kind.require(option)
+    for option in sorted(_options_given(given)):
+        kind.require(option)
     ttl, ttr = _stored_span("ttl", given.ttl), _stored_span("ttr", given.ttr)
     if ttr is None and given.ttr is not None and ttl is not None:
         ttr = limits.SPAN_MAX_S  # for ever: a ttr that is not given is the queue's ttl
@@ -225,8 +254,7 @@ def _stored_span(name: str, seconds: float | None) -> float | None:
     return None if checked >= limits.SPAN_MAX_S else checked
 
 
-@dataclass(frozen=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """A task before its put: its options resolved, its payload encoded."""
 
     data: Any
@@ -297,11 +325,11 @@ def _extra(options: Mapping[str, Any], task_limits: Sequence[str]) -> Extra | No
         return None
     names, keys = ((), {}) if named is None else _checked_limits(named, task_limits)
     return Extra(
-        headers={} if headers is None else checked_headers(headers),
+        headers={} if headers is None else late.headers.checked_headers(headers),
         result_ttl_us=0
         if result_ttl is None
         else _microseconds(checked_positive("result_ttl", result_ttl, "seconds")),
-        groups=() if group is None else (Member(checked_group(group)),),
+        groups=() if group is None else (Member(late.records.groups.checked_group(group)),),
         waits=waits,
         limits=names,
         limit_keys=keys,
@@ -312,7 +340,7 @@ def _checked_limits(named: Any, task_limits: Sequence[str]) -> tuple[tuple[str, 
     """The names, and the keys that some have. Raises InvalidArgument for a limit that tasks of the queue may
     not name.
     """
-    names, keys = checked_named("limits", named)
+    names, keys = late.limiting.names.checked_named("limits", named)
     if not set(names) <= set(task_limits):
         may = ", ".join(map(repr, task_limits))
         wanted = f"some of the names in the `task_limits` of the queue: {may}"

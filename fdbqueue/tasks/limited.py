@@ -1,21 +1,36 @@
 """Limited: tasks of a queue with limits. A take lets its tasks start; each end of a lease gives slots back.
 
+A queue without limits never comes here.
+
 The record of a taken task has the cells of its slots. So the change that ends the lease gives them back in
 its own transaction (Change.move calls `ended` for each edge). It reads nothing for that; for a slot of a key,
 the lanes that wait for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from fdbqueue.disciplines.lanes import keyed_limit, limits_named
-from fdbqueue.limiting.gate import Gate
-from fdbqueue.parking.under import Limits
-from fdbqueue.records.keys import Extra, Record
-from fdbqueue.seam import Transaction
-from fdbqueue.task import TaskState
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.disciplines.discipline import Discipline
+from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
+from fdbqueue.tasks.limiting.gate import Gate
+from fdbqueue.tasks.parking.under import Limits
+from fdbqueue.tasks.records.keys import Extra, Record
 from fdbqueue.tasks.shape import Shape
+
+
+def first(discipline: Discipline, tr: Transaction, limit: int, gate: Gate) -> Iterable[Record]:
+    """Ask, by snapshot, for the next tasks; `gate` need not let them through."""
+    if isinstance(discipline, Lanes):
+        return discipline.startable(tr, limit, gate)
+    return discipline.first(tr, limit)
+
+
+def passes(gate: Gate, record: Record) -> bool:
+    """Let a task through, and count it. False if a limit is reached."""
+    return gate.passes(limits_named(record), keyed_limit(record))
 
 
 def started(
@@ -49,11 +64,3 @@ def ended(tr: Transaction, limits: Limits, olds: Sequence[Record], news: Sequenc
     ]
     if held:
         limits.give_back(tr, held)
-
-
-def without_slots(extra: Extra) -> Extra | None:
-    """The extra parts of a task that is taken no more; None for a task that has no other part."""
-    if not extra.slots:
-        return extra
-    rest = replace(extra, slots={})
-    return None if rest == Extra() else rest

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from fdbqueue import limits
-from fdbqueue.errors import InvalidArgument
-from fdbqueue.page import Page, no_place, place_bytes, place_text, within_bytes
-from fdbqueue.records.keys import Record, id_in, sound_record
-from fdbqueue.seam import KeyValue, Range
-from fdbqueue.task import Task, TaskState
+from fdbqueue.core import limits
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.page import Page, no_place, place_bytes, place_text, within_bytes
+from fdbqueue.core.seam import KeyValue, Range
+from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.records.keys import Record, id_in, sound_record
 from fdbqueue.tasks.sweep import as_of
 from fdbqueue.tasks.tasks_of import shown_tasks
 

@@ -6,17 +6,18 @@ Where no worker runs, nothing else would sweep: a task that is due would be told
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from fdbqueue import limits
-from fdbqueue.database import Database, engine_errors, run
-from fdbqueue.errors import FdbQueueError
-from fdbqueue.records.groups import members_of
-from fdbqueue.records.keys import id_in
-from fdbqueue.records.statistics import Statistics, statistics_of, summed
-from fdbqueue.seam import Range
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import FdbQueueError
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import Range
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.members import epoch_of
 from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.records.groups import members_of
+from fdbqueue.tasks.records.keys import id_in
+from fdbqueue.tasks.records.statistics import Statistics, statistics_of, summed
 from fdbqueue.tasks.shape import Shape
 
 

@@ -1,36 +1,37 @@
 """Verbs that look at a task queue, and the callback that is told of its changes."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fdbqueue.arguments import checked_event, checked_fraction, checked_stop, checked_take_timeout
-from fdbqueue.database import as_database, is_transaction
-from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.errors import (
+from fdbqueue import tasks as late
+from fdbqueue.core.arguments import checked_event, checked_fraction, checked_stop, checked_take_timeout
+from fdbqueue.core.database import as_database, is_transaction
+from fdbqueue.core.errors import (
     UnsupportedOption,
 )
-from fdbqueue.explanation import Explanation
-from fdbqueue.holder import Holder
-from fdbqueue.page import Page, checked_limit
-from fdbqueue.partitions.looks import Partition
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.records.statistics import Statistics
-from fdbqueue.runtime import Stop
-from fdbqueue.seam import AnyDatabase, DatabaseOrTransaction
-from fdbqueue.task import EndedTask, Failure, Task, TaskState
-from fdbqueue.tasks import ended, listing, looking, progress, result_looks, stepping, verbs
+from fdbqueue.core.page import Page, checked_limit
+from fdbqueue.core.runtime import Stop
+from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction
+from fdbqueue.core.task import EndedTask, Failure, Holder, Task, TaskState
+from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
-from fdbqueue.tasks.explaining import explain, holder_of
 from fdbqueue.tasks.handle import TaskHandle
-from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_of_all, checked_keys
 from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.partition_looks import partitions_in
+from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.records.statistics import Statistics
 from fdbqueue.tasks.verbs import Target
+
+if TYPE_CHECKING:
+    from fdbqueue.core.explanation import Explanation
+    from fdbqueue.core.partitions.looks import Partition
+    from fdbqueue.tasks.key_statistics import KeyStatistics
 
 
 class Looks(TaskHandle):
     """Verbs that change no task; some sweep a batch when they have answered."""
+
+    __slots__ = ()
 
     def peek(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
         """The task as it is now.
@@ -67,7 +68,7 @@ class Looks(TaskHandle):
         database = as_database(db)
         until = database.runtime.monotonic() + timeout_s
         with database.waiter(stop) as waiter:
-            return progress.wait(database, self._calls(database).parts, id_, wanted, until, waiter)
+            return late.progress.wait(database, self._calls(database).parts, id_, wanted, until, waiter)
 
     def result(
         self,
@@ -92,15 +93,15 @@ class Looks(TaskHandle):
         checked_stop(stop, tr)
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
         if is_transaction(tr):
-            found = self._see(tr, partial(result_looks.at_once, id_=id_), id_)
-            return result_looks.decoded(self._shape.result_codec, found)
+            found = self._see(tr, partial(late.result_looks.at_once, id_=id_), id_)
+            return late.result_looks.decoded(self._shape.result_codec, found)
         database = as_database(tr)
         until = database.runtime.monotonic() + timeout_s
         with database.waiter(stop) as waiter:
-            found = result_looks.wait(database, self._calls(database).parts, id_, until, waiter)
-        return result_looks.decoded(self._shape.result_codec, found)
+            found = late.result_looks.wait(database, self._calls(database).parts, id_, until, waiter)
+        return late.result_looks.decoded(self._shape.result_codec, found)
 
-    def explain(self, tr: DatabaseOrTransaction, task: Task | str) -> Explanation:
+    def explain(self, tr: DatabaseOrTransaction, task: Task | str) -> "Explanation":
         """Why the task is not running: every reason in order of weight, each with its cure.
 
         Reads: the definition serialisably; by snapshot the task, its failures, its holder, its place, the
@@ -110,7 +111,7 @@ class Looks(TaskHandle):
         Round trips: 3.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return self._see(tr, lambda change: explain(change, id_), id_)
+        return self._see(tr, lambda change: late.explaining.explain(change, id_), id_)
 
     def holder(self, tr: DatabaseOrTransaction, task: Task | str) -> Holder | None:
         """The session that holds the task, and its processes; None if the task is not taken.
@@ -121,7 +122,7 @@ class Looks(TaskHandle):
         Round trips: 2.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return self._see(tr, lambda change: holder_of(change, id_), id_)
+        return self._see(tr, lambda change: late.explaining.holder_of(change, id_), id_)
 
     def ended_task(self, tr: DatabaseOrTransaction, task: Task | str) -> EndedTask:
         """A task that has ended, in a queue with `retain_s`.
@@ -133,8 +134,8 @@ class Looks(TaskHandle):
         Round trips: 1.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        ended.require_retaining(self._shape)
-        return self._see_all(tr, lambda changes: ended.ended_task(changes, id_))
+        late.ended.require_retaining(self._shape)
+        return self._see_all(tr, lambda changes: late.ended.ended_task(changes, id_))
 
     def ended_tasks(
         self, tr: DatabaseOrTransaction, limit: int, *, after: str | None = None
@@ -165,9 +166,9 @@ class Looks(TaskHandle):
         return self._ended(tr, key_bytes(key), limit, after)
 
     def _ended(self, tr: DatabaseOrTransaction, key: bytes, limit: int, after: str | None) -> Page[EndedTask]:
-        most, place = checked_limit(limit), ended.place_after(after)
-        ended.require_retaining(self._shape)
-        return self._see_all(tr, lambda changes: ended.page(changes, key, most, place))
+        most, place = checked_limit(limit), late.ended.place_after(after)
+        late.ended.require_retaining(self._shape)
+        return self._see_all(tr, lambda changes: late.ended.page(changes, key, most, place))
 
     def paused(self, tr: DatabaseOrTransaction) -> bool:
         """True if the queue is paused.
@@ -186,7 +187,7 @@ class Looks(TaskHandle):
         Round trips: 1, and 1 more for a task with steps.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return self._see(tr, partial(stepping.names, id_=id_), id_)
+        return self._see(tr, partial(late.stepping.names, id_=id_), id_)
 
     def failures(self, tr: DatabaseOrTransaction, task: Task | str) -> list[Failure]:
         """The stored failures of the task's attempts: the last limits.FAILURES_KEPT, the oldest first.
@@ -209,9 +210,9 @@ class Looks(TaskHandle):
         Reads: by snapshot.
         Conflicts: none.
         """
-        return self._look(tr, looking.statistics_in)
+        return self._look(tr, late.looking.statistics_in)
 
-    def key_statistics(self, tr: DatabaseOrTransaction, limit: int) -> list[KeyStatistics]:
+    def key_statistics(self, tr: DatabaseOrTransaction, limit: int) -> "list[KeyStatistics]":
         """The task keys with the most ready tasks, busiest first: at most `limit` and
         limits.KEYS_LOOKED_AT_MAX keys.
 
@@ -225,19 +226,19 @@ class Looks(TaskHandle):
         Conflicts: none.
         Raises: UnsupportedOption for a kind without task keys; InvalidArgument.
         """
-        checked_keys(limit)
-        if not isinstance(self._shape.discipline, Keyed):
+        late.key_statistics.checked_keys(limit)
+        if not isinstance(self._shape.discipline, late.disciplines.keyed.Keyed):
             raise UnsupportedOption(kind=self.kind, option="statistics by key")
-        return self._look(tr, lambda changes: busiest_of_all(changes, limit))
+        return self._look(tr, lambda changes: late.key_statistics.busiest_of_all(changes, limit))
 
-    def partitions(self, tr: DatabaseOrTransaction) -> list[Partition]:
+    def partitions(self, tr: DatabaseOrTransaction) -> "list[Partition]":
         """The partitions that may hold a task, by number. A queue without partitions is its own only one.
 
         Reads: the counters and the flag of each, by snapshot.
         Conflicts: none.
         Round trips: 1.
         """
-        return self._see_all(tr, partitions_in)
+        return self._see_all(tr, late.partition_looks.partitions_in)
 
     def tasks(
         self, tr: DatabaseOrTransaction, state: TaskState | str, limit: int, *, after: str | None = None
@@ -254,11 +255,11 @@ class Looks(TaskHandle):
         Conflicts: none.
         Raises: InvalidArgument.
         """
-        most, wanted = checked_limit(limit), listing.checked_state(state)
-        place = listing.place_after(wanted, after)
+        most, wanted = checked_limit(limit), late.listing.checked_state(state)
+        place = late.listing.place_after(wanted, after)
         # A sweep between two pages would move tasks to places that have been passed.
         look = self._look if after is None else self._see_all
-        return look(tr, lambda changes: listing.page_of_all(changes, wanted, most, place))
+        return look(tr, lambda changes: late.listing.page_of_all(changes, wanted, most, place))
 
     def on_task_change(self, callback: Callback | None = None) -> Callback | None:
         """Have `callback(task, event)` called for every change that this process makes. Return the callback

@@ -3,34 +3,38 @@
 from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from fdbqueue import limits
-from fdbqueue.arguments import (
+from fdbqueue import tasks as late
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import (
     checked_count,
+    checked_whole,
+    too_many,
     writable,
 )
-from fdbqueue.database import is_transaction, run
-from fdbqueue.errors import (
+from fdbqueue.core.database import is_transaction, run
+from fdbqueue.core.errors import (
     QueueBusy,
-    TooMuchForOneTransaction,
 )
-from fdbqueue.partitions.looks import Repartition
-from fdbqueue.partitions.plan import checked_partitions
-from fdbqueue.seam import DatabaseOrTransaction
-from fdbqueue.sessions.keeper import keeper_of
-from fdbqueue.tasks import in_all
+from fdbqueue.core.partitions.plan import checked_partitions
+from fdbqueue.core.seam import DatabaseOrTransaction
+from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.dropping import Occupants, cleared, occupants_of_all
-from fdbqueue.tasks.fitting import in_batches
 from fdbqueue.tasks.handle import TaskHandle
-from fdbqueue.tasks.repartition import Settling, begin
+
+if TYPE_CHECKING:
+    from fdbqueue.core.partitions.looks import Repartition
+    from fdbqueue.tasks.dropping import Occupants
 
 
 class Managing(TaskHandle):
     """Verbs about many tasks at once, and about the queue itself."""
 
+    __slots__ = ()
+
     def kick(self, tr: DatabaseOrTransaction, count: int = 1) -> int:
-        """Make the first `count` buried tasks ready again. Return their number.
+        """Make the first `count` buried tasks ready again. Return their number. 0 changes nothing.
 
         Given a database, the call uses transactions of at most limits.VERB_BATCH tasks, and may stop between
         two.
@@ -39,13 +43,13 @@ class Managing(TaskHandle):
         Conflicts: a change of the tasks.
         Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH tasks.
         """
-        checked_count("count", count)
+        checked_whole("count", count, 0)
         kicked = 0
         if is_transaction(tr) and count > limits.VERB_BATCH:
-            self._see_all(tr, partial(in_all.require_few, under=attrgetter("buried")))
+            self._see_all(tr, partial(late.in_all.require_few, under=attrgetter("buried")))
         while kicked < count:
             batch = min(count - kicked, limits.VERB_BATCH)
-            more, looked = self._once_in_all(tr, "kick", partial(in_all.kick, count=batch))
+            more, looked = self._once_in_all(tr, "kick", partial(late.in_all.kick, count=batch))
             kicked += more
             if looked < batch:
                 break
@@ -61,8 +65,8 @@ class Managing(TaskHandle):
         Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH tasks.
         """
         if is_transaction(tr):
-            self._see_all(tr, partial(in_all.require_few, under=attrgetter("taken")))
-        for _ in in_batches(partial(self.release_some, tr)):
+            self._see_all(tr, partial(late.in_all.require_few, under=attrgetter("taken")))
+        for _ in late.in_all.in_batches(partial(self.release_some, tr)):
             pass
 
     def release_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
@@ -73,15 +77,17 @@ class Managing(TaskHandle):
         Conflicts: a change of the tasks.
         """
         few = min(checked_count("count", count), limits.VERB_BATCH)
-        return self._once_in_all(tr, "release_all", partial(in_all.release_taken, count=few))
+        return self._once_in_all(tr, "release_all", partial(late.in_all.release_taken, count=few))
 
     def truncate(self, tr: DatabaseOrTransaction) -> None:
         """Remove every task.
 
-        Writes: one range clear.
+        Writes: one range clear. Given a database, gives back the slots of keys of limits; otherwise sweeps
+        do.
         Conflicts: every call on a task of the queue.
         """
-        self._once_in_all(tr, "truncate", in_all.truncate)
+        self._once_in_all(tr, "truncate", late.in_all.truncate)
+        self._free_keys(tr)
 
     def truncate_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
         """Remove the oldest `count` tasks, at most limits.VERB_BATCH. Return their number.
@@ -93,7 +99,7 @@ class Managing(TaskHandle):
         Conflicts: a change of the tasks.
         """
         few = min(checked_count("count", count), limits.VERB_BATCH)
-        return self._once_in_all(tr, "truncate", partial(in_all.remove_first, count=few))
+        return self._once_in_all(tr, "truncate", partial(late.in_all.remove_first, count=few))
 
     def pause(self, tr: DatabaseOrTransaction) -> None:
         """Let no task be taken until `resume`: takes find nothing, or wait. Other verbs work as before.
@@ -101,7 +107,7 @@ class Managing(TaskHandle):
         Writes: a flag that every take reads.
         Conflicts: takes.
         """
-        self._once_in_all(tr, "pause", in_all.pause)
+        self._once_in_all(tr, "pause", late.in_all.pause)
 
     def resume(self, tr: DatabaseOrTransaction) -> None:
         """Let tasks be taken again, and wake waiting takes.
@@ -109,9 +115,9 @@ class Managing(TaskHandle):
         Writes: clears the flag.
         Conflicts: takes.
         """
-        self._once_in_all(tr, "resume", in_all.resume)
+        self._once_in_all(tr, "resume", late.in_all.resume)
 
-    def repartition(self, tr: DatabaseOrTransaction, partitions: int) -> Repartition:
+    def repartition(self, tr: DatabaseOrTransaction, partitions: int) -> "Repartition":
         """Change the number of partitions, while the queue is used. Each task key stays in order.
 
         New tasks go to the new partitions at once. Those of a task key wait there until its ready and taken
@@ -128,15 +134,14 @@ class Managing(TaskHandle):
         count = checked_partitions(partitions)
         parts = self._calls(tr).parts
         was = 1 if parts.plan is None else parts.plan.count
-        plan = self._shape.registry.write(tr, lambda tr: begin(tr, parts.shape, count))
+        plan = self._shape.registry.write(tr, lambda tr: late.repartition.begin(tr, parts.shape, count))
         before = was if plan is None else plan.before or was
         if not is_transaction(tr):
-            settling = Settling(parts, self._of(tr).runtime.monotonic)
+            settling = late.repartition.Settling(parts, self._of(tr).runtime.monotonic)
             while run(tr, settling.step):
                 pass
             plan = parts.plan  # as the last step has found it
-        is_finished = plan is None or not plan.before
-        return Repartition(before, count, is_finished)
+        return late.repartition.told(before, count, plan)
 
     def busy(self, tr: DatabaseOrTransaction) -> str:
         """The reason why the queue cannot be dropped: a call waits for tasks, or a session holds one. Empty
@@ -164,7 +169,7 @@ class Managing(TaskHandle):
         Given a database, the call ends overdue sessions before it refuses. Given a transaction, the stored
         state decides: a dead session that no process has ended yet still holds its tasks.
         Reads: the line and the taken tasks, serialisably.
-        Writes: clears the definition and the contents.
+        Writes: clears the definition and the contents; slots of keys as `truncate`.
         Conflicts: every call on the queue.
         Raises: QueueBusy if a call waits for tasks or a session holds one; in a transaction,
         TooMuchForOneTransaction if more than limits.VERB_BATCH requests are dead, or leases over and not
@@ -172,9 +177,16 @@ class Managing(TaskHandle):
         """
         while not self._dropped(tr):
             require_more_transactions(tr)
+        self._free_keys(tr)
 
-    def _occupants(self, changes: Sequence[Change]) -> Occupants:
-        return cleared(changes, self._calls(changes[0].tr).parts.lines())
+    def _free_keys(self, target: DatabaseOrTransaction) -> None:
+        """Give back the slots of keys that removed tasks have held: no sweep may come to do it."""
+        if self._shape.limits is not None and not is_transaction(target):
+            for _ in self._shape.limits.walk_out(target):
+                pass
+
+    def _occupants(self, changes: Sequence[Change]) -> "Occupants":
+        return late.dropping.cleared(changes, self._calls(changes[0].tr).parts.lines())
 
     def _drop(self, changes: Sequence[Change]) -> bool:
         """False if there may be more requests or leases: look again in another transaction."""
@@ -203,7 +215,7 @@ class Managing(TaskHandle):
         if is_transaction(target):
             return False
         parts = self._calls(target).parts
-        judge = partial(occupants_of_all, lines=parts.lines())
+        judge = partial(late.dropping.occupants_of_all, lines=parts.lines())
         keeper = keeper_of(self._of(target), self._shape.root)
         return keeper.ended_overdue(lambda tr: lambda: not parts.look_at_all(tr, judge).reason)
 
@@ -217,6 +229,4 @@ def require_more_transactions(target: DatabaseOrTransaction) -> None:
 def checked_verb_batch(count: int) -> None:
     """Raises TooMuchForOneTransaction."""
     if count > limits.VERB_BATCH:
-        raise TooMuchForOneTransaction(
-            count=count, size_bytes=0, count_max=limits.VERB_BATCH, size_bytes_max=limits.BATCH_BYTES_MAX
-        )
+        raise too_many(count, limits.VERB_BATCH)

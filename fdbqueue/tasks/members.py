@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fdbqueue.partitions.keys import EPOCH_BYTES, SharedKeys
-from fdbqueue.records.groups import NO_MEMBERS, counts_added, members_added
-from fdbqueue.records.keys import Extra, Member, Record
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.seam import Transaction
-from fdbqueue.task import TaskState
+from fdbqueue.core.partitions.keys import EPOCH_BYTES, SharedKeys
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.records.groups import NO_MEMBERS, counts_added, members_added
+from fdbqueue.tasks.records.keys import Extra, Member, Record
 
 
 @dataclass(frozen=True)

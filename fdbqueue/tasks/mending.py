@@ -7,14 +7,16 @@ From these the counters and the discipline learn that the task has gone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from fdbqueue import limits
-from fdbqueue.aside import Aside
-from fdbqueue.disciplines.discipline import Discipline
-from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.parking.under import Limits
-from fdbqueue.partitions.keys import SharedKeys
-from fdbqueue.records.keys import (
+from fdbqueue import tasks as late
+from fdbqueue.core import limits
+from fdbqueue.core.aside import Aside
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.seam import KeyValue, Transaction
+from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.disciplines.discipline import Discipline
+from fdbqueue.tasks.records.keys import (
     ID_BYTES,
     NEVER_US,
     SESSION_BYTES,
@@ -26,10 +28,10 @@ from fdbqueue.records.keys import (
     record_to_bytes,
     sound_record,
 )
-from fdbqueue.records.statistics import LIVE, LIVE_OF, packed
-from fdbqueue.seam import KeyValue, Transaction
-from fdbqueue.task import TaskState
-from fdbqueue.tasks import classes
+from fdbqueue.tasks.records.statistics import LIVE, LIVE_OF, packed
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.parking.under import Limits
 
 NO_RECORD = "the record of a task cannot be read"
 NO_INDEX = "the entry of a ready task cannot be read"
@@ -44,7 +46,7 @@ class Mender:
         shared: SharedKeys,
         discipline: Discipline,
         aside: Aside,
-        limits_: Limits | None,
+        limits_: "Limits | None",
         has_gone: Callable[[Transaction], None],
     ) -> None:
         """`has_gone` is called after a task counts no longer."""
@@ -102,13 +104,13 @@ class Mender:
         if gone.state == TaskState.BURIED:
             self._leave_class(tr, gone.id)
         # Without its task key, the line that has lost a task is unknown.
-        if gone.key or not isinstance(self._discipline, Keyed):
+        if gone.key or not isinstance(self._discipline, late.disciplines.keyed.Keyed):
             self._discipline.shift(tr, [gone], ())
 
     def _leave_class(self, tr: Transaction, id_: bytes) -> None:
         """Remove a task from its class of failure, if it is among the first of all classes."""
         for row in self._entries_of(tr, self._keys.classed, id_):
-            classes.lost(tr, self._keys, row.key)
+            late.classes.lost(tr, self._keys, row.key)
 
     def forget(self, tr: Transaction, id_: bytes) -> None:
         """Remove a task, readable or not. Reads: as `record`."""
@@ -138,7 +140,9 @@ class Mender:
         """True if `key` is the key of the ready task in an index that takers read."""
         if self._discipline.filed(record) == key:
             return True
-        return isinstance(self._discipline, Keyed) and self._discipline.points_at(tr, key, record)
+        return isinstance(self._discipline, late.disciplines.keyed.Keyed) and self._discipline.points_at(
+            tr, key, record
+        )
 
     def _copy_of(self, tr: Transaction, id_: bytes) -> Record | None:
         """The record of a ready task, from the index."""
@@ -173,7 +177,7 @@ class Mender:
         key = value
         if state == TaskState.READY:
             key = b""
-            if isinstance(self._discipline, Keyed):
+            if isinstance(self._discipline, late.disciplines.keyed.Keyed):
                 key, place = self._discipline.parted(place)
         session = place if state == TaskState.TAKEN else b""
         if state == TaskState.TAKEN and len(session) != SESSION_BYTES:

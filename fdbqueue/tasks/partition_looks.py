@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from fdbqueue.partitions.looks import Partition, PartitionState
-from fdbqueue.partitions.plan import Plan
-from fdbqueue.records.statistics import CALLS, LIVE, unpacked
+from fdbqueue.core.partitions.looks import Partition, PartitionState
+from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.records.statistics import CALLS, LIVE, unpacked
 
 
 def partitions_in(changes: Sequence[Change]) -> list[Partition]:

@@ -5,16 +5,16 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from fdbqueue.binding import may_be_lost
-from fdbqueue.database import Database, conflict_in
-from fdbqueue.line.source import Swept
-from fdbqueue.line.staging import Line
-from fdbqueue.partitions.plan import Plan
-from fdbqueue.partitions.wide import Wide
-from fdbqueue.records.keys import id_in, partition_of
-from fdbqueue.seam import Range, ReadTransaction, Transaction
+from fdbqueue.core.binding import may_be_lost
+from fdbqueue.core.database import Database, conflict_in
+from fdbqueue.core.line.source import Swept
+from fdbqueue.core.line.staging import Line
+from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.partitions.wide import Wide
+from fdbqueue.core.seam import Range, ReadTransaction, Transaction
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.records.keys import id_in, partition_of
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource
 from fdbqueue.tasks.sweep import Budget, ask_due
@@ -30,13 +30,13 @@ class WideTasks(Wide[TaskSource]):
         """As Wide.ask_tidy. A batch from each partition in turn would take 256 rounds."""
         asked = [(source, ask_due(tr, source.shape.keys, now_us)) for source in self._holding()]
         settle = self._zero.ask_settle(tr, now_us)
-        return lambda: max(_sweep(tr, asked), settle())
+        return lambda: _sweep(tr, asked) if settle is None else max(_sweep(tr, asked), settle())
 
 
 def _sweep(tr: Transaction, asked: Sequence[tuple[TaskSource, Range]]) -> Swept:
     """Sweep one batch from all partitions."""
     budget = Budget()
-    given = [(source, budget.give(due.to_list())) for source, due in asked]
+    given = [(source, timers) for source, due in asked if (timers := budget.give(due.to_list()))]
     for source, timers in given:
         for timer in timers:  # early: the sweeps follow one after the other
             tr.get(source.shape.keys.task(id_in(timer.key)))
@@ -112,7 +112,7 @@ class Parts:
 
     def within(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes) -> T:
         """Run a verb about one task that changes it. Raises as TaskSource.within."""
-        plan = self.plan
+        plan = self.shape.plan
         if plan is None:
             return self.zero.within(tr, verb)
         return self._upto(plan.high)[self.place_of(tr, plan, id_, tr)].within(tr, verb, plan)

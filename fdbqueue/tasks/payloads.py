@@ -7,11 +7,11 @@ once, and not again with every change of the record.
 from collections.abc import Callable
 from typing import Any
 
-from fdbqueue import limits
-from fdbqueue.errors import PayloadUnreadable
-from fdbqueue.pieces import pieces_of
-from fdbqueue.records.keys import Record, TaskKeys
-from fdbqueue.seam import Transaction
+from fdbqueue.core import limits
+from fdbqueue.core.codec import pieces_of
+from fdbqueue.core.errors import PayloadUnreadable
+from fdbqueue.core.seam import Transaction
+from fdbqueue.tasks.records.keys import Record, TaskKeys
 
 
 def for_record(payload: bytes) -> bytes:
@@ -21,17 +21,17 @@ def for_record(payload: bytes) -> bytes:
 
 def set_payload(tr: Transaction, keys: TaskKeys, record: Record, payload: bytes) -> None:
     """Write the payload beside its record, if the record does not hold it."""
-    if not is_held_by(record):
+    if len(payload) != len(record.payload):
         for number, piece in enumerate(pieces_of(payload)):
             tr.set(keys.payload(record.id, number), piece)
 
 
 def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
     """Ask for the payload, by snapshot: it changes, or is cleared, only together with its record."""
-    if is_held_by(record):
+    if len(record.payload) == record.size_bytes:  # as `is_held_by`
         return lambda: record.payload
     if _is_whole(record):
-        whole = tr.snapshot.get(keys.payload(record.id))
+        whole = tr.snapshot.get(keys.payload(record.id, 0))
         return lambda: _complete(record, whole.value or b"")
     under = keys.payloads_of(record.id)
     pieces = tr.snapshot.get_range(under.start, under.stop)
@@ -51,17 +51,16 @@ def ask_stored(tr: Any, keys: TaskKeys, record: Record) -> Callable[[TaskKeys], 
 
 
 def clear_payload(tr: Any, keys: TaskKeys, record: Record) -> None:
-    if is_held_by(record):
+    if len(record.payload) == record.size_bytes:
         return
     if _is_whole(record):
-        tr.clear(keys.payload(record.id))
+        tr.clear(keys.payload(record.id, 0))
     else:
         under = keys.payloads_of(record.id)
         tr.clear_range(under.start, under.stop)
 
 
 def _complete(record: Record, payload: bytes) -> bytes:
-    """Raises PayloadUnreadable."""
     if len(payload) != record.size_bytes:
         reason = f"{len(payload)} of its {record.size_bytes} bytes are there"
         raise PayloadUnreadable(codec="any", reason=reason)

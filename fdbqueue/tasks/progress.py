@@ -6,20 +6,20 @@ lease. The wait watches the record, so each renewal of the lease wakes it, and i
 
 from functools import partial
 
-from fdbqueue import limits
-from fdbqueue.database import Database, run
-from fdbqueue.records.keys import Record
-from fdbqueue.seam import Future
-from fdbqueue.task import Task
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.seam import Future
+from fdbqueue.core.task import Task
+from fdbqueue.core.unreadable import shown
+from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.explaining import stored_and_current
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.records.keys import Record
 from fdbqueue.tasks.tasks_of import task_of
 from fdbqueue.tasks.verbs import Target, done, held
-from fdbqueue.unreadable import shown
-from fdbqueue.waiters import Waiter
 
 
 def tell(change: Change, target: Target, fraction: float) -> Task:

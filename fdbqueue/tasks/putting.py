@@ -1,10 +1,13 @@
 """Puts into a task queue."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from fdbqueue import limits, observing
-from fdbqueue.arguments import (
+from msgspec.structs import replace
+
+from fdbqueue.core import limits, observing
+from fdbqueue.core.arguments import (
     checked_batch,
     checked_items,
     checked_payload,
@@ -13,19 +16,21 @@ from fdbqueue.arguments import (
     too_much,
     writable,
 )
-from fdbqueue.codec import encoded_each
-from fdbqueue.database import is_transaction
-from fdbqueue.errors import InvalidArgument, UnsupportedOption
-from fdbqueue.partitions.keys import GROUP_BYTES
-from fdbqueue.records.extra import extra_to_bytes
-from fdbqueue.records.groups import AnyGroup
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.runtime import Stop
-from fdbqueue.seam import DatabaseOrTransaction
-from fdbqueue.task import Task
+from fdbqueue.core.codec import encoded_each
+from fdbqueue.core.database import is_transaction
+from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
+from fdbqueue.core.partitions.keys import GROUP_BYTES
+from fdbqueue.core.runtime import Stop
+from fdbqueue.core.seam import DatabaseOrTransaction
+from fdbqueue.core.task import Task
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.kinds import Draft, wish_for
+from fdbqueue.tasks.records.extra import extra_to_bytes
+from fdbqueue.tasks.records.keys import id_bytes
 from fdbqueue.tasks.unique import UNFINISHED, UNIQUE_OPTIONS, OnConflict, Wish
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.records.groups import AnyGroup
 
 ALONE = UNIQUE_OPTIONS | {"after"}
 """Options of `put` that a put of several tasks refuses."""
@@ -35,6 +40,8 @@ REFUSED = ALONE | {"waits", "timeout", "stop"}
 
 class Putting(TaskHandle):
     """The verbs of a producer."""
+
+    __slots__ = ()
 
     def put(
         self,
@@ -53,7 +60,7 @@ class Putting(TaskHandle):
         scope: str | float = UNFINISHED,
         on_conflict: str = OnConflict.SKIP,
         debounce_max: float | None = None,
-        group: AnyGroup | str | None = None,
+        group: "AnyGroup | str | None" = None,
         limits: Iterable[str] | Mapping[str, Any] | None = None,
         after: Task | str | None = None,
         timeout: float = 0,
@@ -143,7 +150,6 @@ class Putting(TaskHandle):
         return self._put(tr, [self._draft(data, given)], 0, None)[0]
 
     def _wish(self, unique: Any, scope: Any, on_conflict: Any, debounce_max: Any, delay: float) -> Wish:
-        """Raises: InvalidArgument, UnsupportedOption."""
         return wish_for(self._shape.kind, unique, scope, on_conflict, debounce_max, delay)
 
     def _draft(self, data: Any, options: Mapping[str, Any]) -> Draft:
@@ -156,17 +162,22 @@ class Putting(TaskHandle):
         checked_stop(stop, target)
         if timeout_s and not self._shape.kind.supports("capacity"):
             raise UnsupportedOption(kind=self.kind, option="a timeout of a put: it is never full")
-        calls = self._watched(target, "put") if observing.observers else self._calls(target)
+        calls = self._calls(target)
         if is_transaction(target):
-            return calls.put_within(writable(target), drafts)
-        return calls.put(drafts, timeout_s, stop)
+            put = partial(calls.put_within, writable(target))
+        else:
+            put = partial(calls.put, timeout_s=timeout_s, stop=stop)
+        if not observing.observers:
+            return put(drafts)
+        waits = timeout_s > 0
+        with self._observed(target, "put", count=len(drafts), waits=waits, stores_trace=True) as call:
+            tasks = put([replace(draft, trace=call.trace) for draft in drafts] if call.trace else drafts)
+            call.tasks = tasks
+            return tasks
 
 
 def _require_fits(drafts: Sequence[Draft]) -> None:
-    """Refuse tasks with equal options, with all that is written for them, before the database does it.
-
-    Raises: TooMuchForOneTransaction.
-    """
+    """Refuse tasks with equal options, with all that is written for them, before the database does it."""
     first = drafts[0]
     if len(drafts) > 1 and (first.key or first.extra is not None):
         trace_bytes = limits.TRACE_BYTES_MAX if observing.observers else 0
@@ -181,7 +192,7 @@ def _require_fits(drafts: Sequence[Draft]) -> None:
 
 
 def _require_alone(options: Mapping[str, Any]) -> None:
-    """Raises: InvalidArgument for options that exclude each other."""
+    """Refuse options that exclude each other."""
     joins = options.get("group") is not None or "waits" in options
     if joins and options.get("unique") is not None:
         wanted = "None beside `group` and `after`: the task that has the key may have other groups"

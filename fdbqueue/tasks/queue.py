@@ -7,30 +7,22 @@ share transactions (calls/combine.py, acks.py).
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
-from fdbqueue.calls.asides import KeepsAside
-from fdbqueue.limiting.names import checked_limits, require_limits
-from fdbqueue.partitions.plan import checked_partitions, first_plan
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.registry.definition import Definition
-from fdbqueue.registry.registry import Registry, checked_name
-from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.seam import DatabaseOrTransaction
-from fdbqueue.task import Task
+from fdbqueue import tasks as late
+from fdbqueue.core.calls.asides import KeepsAside
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.seam import DatabaseOrTransaction
+from fdbqueue.core.task import Task
 from fdbqueue.tasks import verbs
-from fdbqueue.tasks.cancelling import cancel
-from fdbqueue.tasks.creating import created, opened_or_created, owned, usable
+from fdbqueue.tasks.creating import asked_for, created, opened_or_created
 from fdbqueue.tasks.grants import TaskConsumer, TaskProducer
-from fdbqueue.tasks.kinds import (
-    Settings,
-    kind_named,
-    packed_weights,
-    settings_for,
-)
 from fdbqueue.tasks.looks import Looks
 from fdbqueue.tasks.managing import Managing
 from fdbqueue.tasks.putting import Putting
+from fdbqueue.tasks.records.keys import id_bytes
 from fdbqueue.tasks.results import forget_one
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.taking import Taking
@@ -45,67 +37,63 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
     Raises: NotADatabase for any other first argument; QueueDropped after the queue was dropped.
     """
 
+    __slots__ = ()
+
     @classmethod
     def create(
         cls,
         db: DatabaseOrTransaction,
         name: str,
-        kind: str = "fifo",
+        kind: str | None = None,
         *,
         ttl: float | None = None,
         ttr: float | None = None,
-        pri: int = 0,
+        pri: int | None = None,
         capacity: int | None = None,
-        key_concurrency: int = 1,
+        key_concurrency: int | None = None,
         weights: Mapping[Any, int] | None = None,
-        codec: str = "json",
+        codec: str | None = None,
         type: Any = None,
-        if_not_exists: bool = False,
+        if_not_exists: bool | Literal["any"] = False,
         temporary: bool = False,
         retain_s: float | None = None,
-        partitions: int = 1,
+        partitions: int | None = None,
         limits: Iterable[str] | None = None,
         task_limits: Iterable[str] | None = None,
         root: Any = DEFAULT_ROOT,
     ) -> "TaskQueue":
-        """Register a queue.
+        """Register a queue; without a `kind`, of the first one with the options given: fifottl for a `ttr`.
 
-        `ttl`, `ttr` (seconds, None for ever) and `pri` are the defaults of its tasks. `key_concurrency`:
-        number of tasks of a task key that may be taken at a time. `weights`: quotas of task keys in each
-        round, 1 for all others. `codec`: "json", "bytes", "msgpack", or a name given to `register_codec`.
-        `type`: type of the data of this handle, None for the codec's own types; it is not stored.
+        `ttl`, `ttr` (seconds, by default for ever) and `pri` (0) are the defaults of its tasks.
+        `key_concurrency`: number of tasks of a task key that may be taken at a time, 1 by default. `weights`:
+        quotas of task keys in each round, 1 for all others. `codec`: "json" (the default), "bytes",
+        "msgpack", or a name given to `register_codec`. `type`: type of the data of this handle, None for the
+        codec's own types; it is not stored. `retain_s`: time for which ended tasks are kept (`ended_tasks`),
+        without their data; None keeps none. `partitions`: number of parts, 1 by default, that share the load
+        of the queue (docs/partitions.md). `limits`: names of limits under which all tasks are taken;
+        `task_limits`: of others, which tasks may name (docs/limits.md).
 
-        `retain_s`: time for which ended tasks are kept, without their data, for `ended_task` and
-        `ended_tasks`; of each partition at most limits.RETAINED_MAX, the latest. None keeps none.
-        `partitions`: number of partitions, at most limits.PARTITIONS_MAX, that share the load of the queue
-        (docs/partitions.md). Tasks of one task key are in one of them; the order of others holds within one.
-        `limits`: names of limits under which all tasks are taken; `task_limits`: of others, which tasks may
-        name (docs/limits.md).
+        With `if_not_exists`, a queue of this name is opened. Its kind and options must be those that are
+        given here; all that is None may differ. With "any", kind and options may be any.
 
-        `temporary`: the tasks belong to this process's session and go with it. With `if_not_exists`, a queue
-        of this name is opened, whatever its kind and options. But a temporary queue of a session that has
-        ended is replaced. Given a transaction, a session counts as alive until a process has ended it.
+        `temporary`: the tasks belong to this process's session and go with it. With `if_not_exists`, a
+        temporary queue of a session that has ended is replaced. Given a transaction, a session counts as
+        alive until a process has ended it.
         Reads: as Registry.create.
         Writes: as Registry.create.
-        Raises: QueueExists, also with `if_not_exists` for a temporary queue of another live session;
-        UnknownKind, UnsupportedOption, UnknownCodec, InvalidArgument, SubspaceInUse, LimitNotFound,
-        LimitUnreadable.
+        Raises: QueueExists, also with `if_not_exists` for other options, and for a temporary queue of another
+        live session; UnknownKind, UnsupportedOption, UnknownCodec, InvalidArgument, SubspaceInUse,
+        LimitNotFound, LimitUnreadable.
         """
         registry = Registry(root)
-        packed, plan = packed_weights(weights), first_plan(checked_partitions(partitions))
-        named, spans = checked_limits(limits, task_limits), (ttl, ttr, pri, capacity, key_concurrency)
-        given = Settings(*spans, packed, codec, None, retain_s, plan, *named)
-        known = kind_named(kind)
-        settings = settings_for(known, given)
+        of_tasks = {"ttl": ttl, "ttr": ttr, "pri": pri, "codec": codec, "retain_s": retain_s}
+        of_keys = {"key_concurrency": key_concurrency, "weights": weights, "partitions": partitions}
+        bounds = {"capacity": capacity, "limits": limits, "task_limits": task_limits}
+        asked = asked_for(name, kind, {**of_tasks, **of_keys, **bounds}, temporary, if_not_exists)
         # All that a handle refuses: afterwards the queue would be there.
-        shape_of(registry, Definition(checked_name(name), 0, known.name, settings.to_options()), type)
-        if if_not_exists and (there := usable(db, registry, name)) is not None:
-            return cls(db, registry, there, type)
-        require_limits(db, root, [*named[0], *named[1]])
-        if temporary:
-            settings = owned(db, registry, settings)
+        shape_of(registry, Definition(asked.name, 0, asked.kind, asked.settings.to_options()), type)
         create = opened_or_created if if_not_exists else created
-        return cls(db, registry, create(db, registry, name, known.name, settings), type)
+        return cls(db, registry, create(db, registry, asked), type)
 
     @classmethod
     def open(
@@ -136,7 +124,7 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         Raises: TaskNotFound.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return self._once(tr, "cancel", lambda change: cancel(change, id_), task)
+        return self._once(tr, "cancel", lambda change: late.cancelling.cancel(change, id_), task)
 
     def delete(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
         """Remove the task.

@@ -2,14 +2,17 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from fdbqueue.disciplines.lanes import Lanes, keyed_limit, limits_named
-from fdbqueue.limiting.gate import Gate
-from fdbqueue.line.shares import Offer
-from fdbqueue.passing import Passed
-from fdbqueue.records.keys import Record, record_of, record_to_bytes
-from fdbqueue.seam import Transaction, Value
+from fdbqueue import tasks as late
+from fdbqueue.core.line.decision import Offer
+from fdbqueue.core.seam import Transaction, Value
+from fdbqueue.core.unreadable import Passed
+from fdbqueue.tasks.records.keys import Record, record_of, record_to_bytes
 from fdbqueue.tasks.shape import Shape
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.limiting.gate import Gate
 
 
 class Ready:
@@ -27,7 +30,7 @@ class Ready:
         limit: int,
         now_us: int,
         paused: Value | None = None,
-        gate: Gate | None = None,
+        gate: "Gate | None" = None,
     ) -> Iterator[Offer]:
         """Ask, by snapshot, for the first ready tasks; at most `limit`, and none if `paused` is present.
 
@@ -40,11 +43,10 @@ class Ready:
         found = self._first(tr, limit_read, gate)
         return islice(self._offers(tr, found, passed, limit_read, now_us, paused, gate), limit)
 
-    def _first(self, tr: Transaction, limit: int, gate: Gate | None = None) -> Iterable[Record]:
-        discipline = self._discipline
-        if gate is not None and isinstance(discipline, Lanes):
-            return discipline.startable(tr, limit, gate)
-        return discipline.first(tr, limit)
+    def _first(self, tr: Transaction, limit: int, gate: "Gate | None" = None) -> Iterable[Record]:
+        if gate is None:
+            return self._discipline.first(tr, limit)
+        return late.limited.first(self._discipline, tr, limit, gate)
 
     def _offers(
         self,
@@ -54,7 +56,7 @@ class Ready:
         limit: int,
         now_us: int,
         paused: Value | None,
-        gate: Gate | None,
+        gate: "Gate | None",
     ) -> Iterator[Offer]:
         if (paused is not None and paused.present()) or (gate is not None and gate.is_shut):
             return
@@ -64,7 +66,7 @@ class Ready:
             for record in found:
                 if record.expires_us <= now_us or record.id in passed or record.id in seen:
                     continue
-                if gate is None or gate.passes(limits_named(record), keyed_limit(record)):
+                if gate is None or late.limited.passes(gate, record):
                     seen.add(record.id)
                     yield Offer(record.id, record_to_bytes(record), record.size_bytes, record.key, gate)
             if self._mender.removed == removed:
@@ -95,6 +97,6 @@ def records_of(offers: Iterable[Offer]) -> list[Record]:
     return [record_of(offer.value) for offer in offers]
 
 
-def gate_of(offers: Sequence[Offer]) -> Gate | None:
+def gate_of(offers: Sequence[Offer]) -> "Gate | None":
     """The gate of the look that has found the offers."""
     return offers[0].gate if offers else None

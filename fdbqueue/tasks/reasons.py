@@ -3,13 +3,11 @@
 import shlex
 from collections.abc import Callable, Iterator
 
-from fdbqueue import limits
-from fdbqueue.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, Why
-from fdbqueue.holder import Holder
-from fdbqueue.plurals import counted
-from fdbqueue.reached import ReachedLimit
-from fdbqueue.task import TaskState
-from fdbqueue.visible import shortened, visible
+from fdbqueue.core import limits
+from fdbqueue.core.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, Why
+from fdbqueue.core.reached import ReachedLimit
+from fdbqueue.core.task import Holder, TaskState
+from fdbqueue.core.visible import counted, shortened, visible
 
 _SWEEP = "Any take, any worker, or a look at the statistics sweeps it."
 _GIVEN_BACK = "The next sweep or take gives it back."

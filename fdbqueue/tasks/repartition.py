@@ -2,7 +2,7 @@
 
 Its begin stores the next plan; each call of the old plan then conflicts. From there on, puts go by the new
 number, and nothing new comes into a partition that closes. Task keys that have moved wait in their new
-partition until the old one has no ready and no taken task of theirs (partitioning.py). So their number there
+partition until the old one has no ready and no taken task of theirs (parted.py). So their number there
 only falls, and a key once seen without any has none for good. The end stores the plan again, after two passes
 over the task keys and a serialisable look at the partitions that close. The first pass sees that no key is
 leaving a partition. The second lets go of keys that are still held: a task that was set aside as damaged
@@ -13,19 +13,20 @@ Any process that uses the queue takes the steps in its keeper. Each step can be 
 
 from collections.abc import Callable, Mapping
 
-from fdbqueue import limits
-from fdbqueue.database import conflict_in, runtime_of
-from fdbqueue.disciplines.beside import is_slug
-from fdbqueue.disciplines.key_counts import key_of
-from fdbqueue.disciplines.key_state import readable_state
-from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.errors import RepartitionUnderWay, UnsupportedOption
-from fdbqueue.partitions.current import plan_of, store
-from fdbqueue.partitions.plan import Plan, begun, ended, home_of, lowered
-from fdbqueue.records.statistics import CALLS, packed
-from fdbqueue.seam import Range, Transaction
-from fdbqueue.tasks.partitioning import any_ordered
+from fdbqueue.core import limits
+from fdbqueue.core.database import conflict_in, runtime_of
+from fdbqueue.core.errors import RepartitionUnderWay, UnsupportedOption
+from fdbqueue.core.partitions.current import plan_of, store
+from fdbqueue.core.partitions.looks import Repartition
+from fdbqueue.core.partitions.plan import Plan, begun, ended, home_of, lowered
+from fdbqueue.core.seam import Range, Transaction
+from fdbqueue.tasks.disciplines.beside import is_slug
+from fdbqueue.tasks.disciplines.key_counts import key_of
+from fdbqueue.tasks.disciplines.key_state import readable_state
+from fdbqueue.tasks.disciplines.keyed import Keyed
+from fdbqueue.tasks.parted import any_ordered
 from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.records.statistics import CALLS, packed
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource
 
@@ -62,6 +63,11 @@ def _store(tr: Transaction, shape: Shape, plan: Plan) -> None:
     """Store the plan, and wake the takes that wait."""
     store(tr, shape.registry, shape.name, shape.shared, plan)
     tr.add(shape.keys.calls, packed(CALLS, {"other": 1}))
+
+
+def told(before: int, count: int, plan: Plan | None) -> Repartition:
+    """A change from `before` partitions to `count`, as far as `plan` shows it."""
+    return Repartition(before, count, is_finished=plan is None or not plan.before)
 
 
 class Settling:

@@ -7,20 +7,20 @@ the wait, too.
 from functools import partial
 from typing import Any, NamedTuple
 
-from fdbqueue import limits
-from fdbqueue.aside import DAMAGED
-from fdbqueue.codec import PayloadCodec
-from fdbqueue.database import Database, run
-from fdbqueue.errors import NoResult, PayloadUnreadable, ResultTimeout, TaskFailed
-from fdbqueue.records.keys import Record, id_text
-from fdbqueue.seam import Future
-from fdbqueue.task import TaskState
+from fdbqueue.core import limits
+from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.codec import PayloadCodec
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import NoResult, PayloadUnreadable, ResultTimeout, TaskFailed
+from fdbqueue.core.seam import Future
+from fdbqueue.core.task import TaskState
+from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import ask_last
 from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.records.keys import Record, id_text
 from fdbqueue.tasks.results import ACKED, Stored, is_asked, is_whole, stored_of
 from fdbqueue.tasks.sweep import as_of
-from fdbqueue.waiters import Waiter
 
 _ENDED = {"deleted": "it was deleted", "cancelled": "it was cancelled", "expired": "its ttl was over"}
 _OVER = "its result_ttl is over"
@@ -95,7 +95,7 @@ def decoded(codec: PayloadCodec, found: Found) -> Any:
 
 
 def _state(change: Change, record: Record) -> TaskState:
-    """Raises: TaskFailed for a buried task, NoResult for one that has ended and is not swept."""
+    """Return the state of a task, unless it is buried, or has ended and is not swept."""
     current = as_of(record, change.now_us)
     if current is None:
         raise _no_result(change, record.id, _ENDED["cancelled" if record.cancelled_us else "expired"])

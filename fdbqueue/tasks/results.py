@@ -10,17 +10,16 @@ from typing import Any
 
 import msgspec
 
-from fdbqueue import limits
-from fdbqueue.arguments import checked_payload
-from fdbqueue.aside import DAMAGED
-from fdbqueue.codec import TYPED_HINT, PayloadCodec
-from fdbqueue.errors import PayloadUnsupported
-from fdbqueue.partitions.keys import SharedKeys
-from fdbqueue.pieces import pieces_of
-from fdbqueue.records.keys import NEVER_US, Record, id_in
-from fdbqueue.seam import Transaction
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_payload
+from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.codec import TYPED_HINT, PayloadCodec, pieces_of
+from fdbqueue.core.errors import PayloadUnsupported
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import later
+from fdbqueue.tasks.records.keys import NEVER_US, Record, id_in
 
 ACKED = "acked"
 

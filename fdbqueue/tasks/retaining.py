@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from fdbqueue import limits
-from fdbqueue.aside import COUNTER, count_in
-from fdbqueue.records.keys import Record, TaskKeys, id_in
-from fdbqueue.seam import Transaction
+from fdbqueue.core import limits
+from fdbqueue.core.aside import COUNTER, count_in
+from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.records.keys import Record, TaskKeys, id_in
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fdbqueue import limits
-from fdbqueue.database import Database, run
-from fdbqueue.seam import Future, Transaction
-from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.seam import Future, Transaction
+from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.source import TaskSource
-from fdbqueue.waiters import Waiter
 
 T = TypeVar("T")
 

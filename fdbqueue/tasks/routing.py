@@ -7,20 +7,20 @@ partition, the next in the turn of the process; so tasks that are put together s
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fdbqueue import limits
-from fdbqueue.database import conflict_in
-from fdbqueue.partitions.plan import Plan, home_of
-from fdbqueue.records.keys import Record
-from fdbqueue.records.statistics import count_of
-from fdbqueue.seam import Transaction
-from fdbqueue.task import Task
+from fdbqueue.core import limits
+from fdbqueue.core.database import conflict_in
+from fdbqueue.core.partitions.plan import Plan, home_of
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import Task
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit_to
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.records.keys import Record
+from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.tasks_of import task_of
-from fdbqueue.tasks.verbs import AskOwner, ask_place
+from fdbqueue.tasks.verbs import ask_place
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,23 @@ def ask_put(
     drafts: Sequence[Draft],
     random: bytes,
     turn: int,
-    ask_owner: AskOwner,
+    is_owner_asked: bool = False,
 ) -> Callable[[], list[Task] | NoRoom]:
     """Ask for the reads of a put. The reply puts tasks into their partitions, and returns them in order, or
     NoRoom with the size of a full queue.
 
-    `turn` chooses the partition of drafts without a task key.
+    `turn` chooses the partition of drafts without a task key. `is_owner_asked`: as in `ask_place`.
     Reads: as verbs.put, for each partition; with a capacity, the counters of all of them by snapshot.
     Conflicts: as verbs.put; a change of the plan.
     """
     check = parts.zero.guard(tr)
     sizes = _ask_sizes(parts, tr)
-    owned: AskOwner | None = ask_owner
     batches = []
     for number, places in _routed(parts, plan, drafts, turn).items():
         change = parts.source(number).change(tr)
         few = [drafts[at] for at in places]
-        batches.append(_Batch(change, places, ask_place(change, few, random, owned or _no_owner, _admit_any)))
-        owned = None  # one batch asks for the owner
+        batches.append(_Batch(change, places, ask_place(change, few, random, None, is_owner_asked)))
+        is_owner_asked = True  # one batch asks for it
 
     def put() -> list[Task] | NoRoom:
         check()
@@ -91,14 +90,6 @@ def _routed(parts: Parts, plan: Plan, drafts: Sequence[Draft], turn: int) -> dic
         number = home_of(draft.key, plan.count) if by_key else turn % plan.count
         found.setdefault(number, []).append(at)
     return found
-
-
-def _no_owner(_: Transaction) -> None:
-    return None
-
-
-def _admit_any(*_: object) -> None:
-    return None
 
 
 def _ask_sizes(parts: Parts, tr: Transaction) -> Callable[[], int]:

@@ -1,29 +1,30 @@
 """Shape: the facts and helpers of one task queue that belong to no single transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from fdbqueue.aside import Aside
-from fdbqueue.codec import PayloadCodec, stored_codec
-from fdbqueue.disciplines.bag import Bag
-from fdbqueue.disciplines.discipline import Discipline
-from fdbqueue.disciplines.fifo import Fifo
-from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.disciplines.lanes import Lanes
-from fdbqueue.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
-from fdbqueue.parking.under import Limits, limits_of
-from fdbqueue.partitions.current import Current
-from fdbqueue.partitions.flags import ring_for_room
-from fdbqueue.partitions.keys import SharedKeys
-from fdbqueue.partitions.plan import Plan
-from fdbqueue.records.keys import TaskKeys
-from fdbqueue.registry.definition import Definition
-from fdbqueue.registry.registry import Guard, Registry
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.seam import Transaction
-from fdbqueue.tasks.kinds import Draft, drafted, kind_named, owner_of, stored_settings
+from msgspec.structs import replace
+
+from fdbqueue import tasks as late
+from fdbqueue.core.aside import Aside
+from fdbqueue.core.codec import PayloadCodec, stored_codec
+from fdbqueue.core.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
+from fdbqueue.core.partitions.current import Current
+from fdbqueue.core.partitions.keys import SharedKeys, ring_for_room
+from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Guard, Registry
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import Transaction
+from fdbqueue.tasks.disciplines.discipline import Discipline, Mended
+from fdbqueue.tasks.disciplines.fifo import Fifo
+from fdbqueue.tasks.kinds import NOT_GIVEN, Draft, Settings, drafted, kind_named, owner_of, stored_settings
 from fdbqueue.tasks.mending import Mender
+from fdbqueue.tasks.records.keys import TaskKeys
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.parking.under import Limits
 
 
 class Shape:
@@ -63,21 +64,24 @@ class Shape:
             self.discipline, "counts_taken", True
         )
         """True if the end of a lease may make another task ready to be taken."""
+        self.takes_anywhere: bool = getattr(self.discipline, "takes_anywhere", False)
+        """True if each take may begin at a place of its own: the queue is a bag."""
         self.guard = guard
         self.exists: Guard = guard if current is None else current.exists
         """As `guard`, for calls that do not go by the plan."""
         # All partitions set values aside in one place, which outlives each of them.
         self.aside: Aside = Aside(keys.prefix, keys.line) if family is None else family[0].aside
-        self.limits: Limits | None = limits_of(
-            self.root.prefix, definition.id, self.settings.limits, self.settings.task_limits
-        )
+        self.limits = limits_of(self.root.prefix, definition.id, self.settings)
         """None for a queue without limits."""
         self.mender = Mender(
             self.keys, self.shared, self.discipline, self.aside, self.limits, self.tell_of_room
         )
-        if isinstance(self.discipline, Fifo | Keyed):
+        if isinstance(self.discipline, Mended):
             self.discipline.mend = self.mender.entry
         self.owner = owner_of(definition)
+        self._plain: Draft | None = None
+        self.service = ("tasks", self.root.prefix, definition.id, codec.key)
+        """The key of the services of a process for handles of this type; without its end, for all types."""
 
     def _made_discipline(self) -> Discipline:
         named = self.settings.task_limits
@@ -85,19 +89,26 @@ class Shape:
             made = self.kind.made(self.keys, self.settings.to_options())
             if not named:
                 return made
-            return in_lanes(self.kind.name, self.keys, made, named, self.root.prefix, self.definition.id)
+            return late.disciplines.lanes.in_lanes(
+                self.kind.name, self.keys, made, named, self.root.prefix, self.definition.id
+            )
         except InvalidArgument:
             raise
         except (ValueError, TypeError, LookupError) as reason:
             raise DefinitionUnreadable(name=self.name, reason=str(reason)) from reason
 
     def starting_at(self, random: bytes) -> Self:
-        """The same shape, whose takes begin at a place of their own: the queue is a bag."""
-        shape, bag = copy(self), Bag(self.keys, {})
+        """The same shape of a bag, with takes that begin at a place of their own."""
+        shape, bag = copy(self), late.disciplines.bag.Bag(self.keys, {})
         bag.mend = self.mender.entry
         bag.start_at(random)
         shape.discipline = bag
         return shape
+
+    def start_at(self, random: bytes) -> None:
+        """Let the next take from a bag begin at another place."""
+        assert isinstance(self.discipline, late.disciplines.bag.Bag)
+        self.discipline.start_at(random)
 
     def following(self, current: Current | None) -> "Shape":
         """The shape of partition 0, by the plan of another database."""
@@ -127,7 +138,12 @@ class Shape:
         return found
 
     def draft(self, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
-        return drafted(self.kind, self.settings, data, payload, options)
+        """As `drafted`. Drafts without options are alike."""
+        if options != NOT_GIVEN or options["delay"] is False:
+            return drafted(self.kind, self.settings, data, payload, options)
+        if self._plain is None:
+            self._plain = drafted(self.kind, self.settings, None, b"", {})
+        return replace(self._plain, data=data, payload=payload)
 
     def require_touch(self) -> None:
         """Raises: UnsupportedOption for a kind that has no ttr, so that its leases do not end by time."""
@@ -135,14 +151,10 @@ class Shape:
             raise UnsupportedOption(kind=self.kind.name, option="touch")
 
 
-def in_lanes(
-    kind: str, keys: TaskKeys, made: Discipline, names: Sequence[str], root: bytes = b"", queue: int = 0
-) -> Lanes:
-    """Raises: InvalidArgument for a discipline that is not one ordered index."""
-    if not isinstance(made, Fifo) or isinstance(made, Bag):
-        wanted = f"none: the kind {kind!r} has no order in which its tasks can wait apart"
-        raise InvalidArgument(name="task_limits", wanted=wanted, got=names)
-    return Lanes(keys, made, names, root, queue)
+def limits_of(root: bytes, queue: int, settings: Settings) -> "Limits | None":
+    if not settings.limits and not settings.task_limits:
+        return None
+    return late.parking.under.Limits(root, queue, settings.limits, settings.task_limits)
 
 
 def shape_of(registry: Registry, definition: Definition, type: Any = None) -> Shape:

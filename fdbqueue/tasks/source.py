@@ -6,35 +6,33 @@ it, the take can be undone.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from fdbqueue.database import conflict_in
-from fdbqueue.disciplines.lanes import Lanes
-from fdbqueue.limiting.gate import Gate
-from fdbqueue.line.keys import LineKeys
-from fdbqueue.line.shares import Offer
-from fdbqueue.line.source import Ask, Delivery, Swept
-from fdbqueue.line.staging import Line
-from fdbqueue.line.take import Taker
-from fdbqueue.misfit import type_name
-from fdbqueue.partitions.plan import Plan
-from fdbqueue.passing import Passed
-from fdbqueue.records.keys import NUMBER, SESSION_BYTES, Record, TaskKeys, id_text
-from fdbqueue.runtime import Runtime
-from fdbqueue.seam import KeyValue, Range, Transaction
-from fdbqueue.task import Failure, Task, TaskState
+from fdbqueue import tasks as late
+from fdbqueue.core.database import conflict_in
+from fdbqueue.core.line.decision import Offer
+from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.source import Ask, Delivery, Swept
+from fdbqueue.core.line.staging import Line
+from fdbqueue.core.line.take import Taker
+from fdbqueue.core.misfit import type_name
+from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.runtime import Runtime
+from fdbqueue.core.seam import KeyValue, Range, Transaction
+from fdbqueue.core.task import Failure, Task, TaskState
+from fdbqueue.core.unreadable import NOT_READ, Passed
 from fdbqueue.tasks import edges
-from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.change import Change, Deliver
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
-from fdbqueue.tasks.excusing import forgive_missed
-from fdbqueue.tasks.members import groups_in
 from fdbqueue.tasks.ready import Ready, gate_of, records_of
+from fdbqueue.tasks.records.keys import NUMBER, SESSION_BYTES, Record, TaskKeys, id_text
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.sweep import Budget, ask_due, sweep_timers
-from fdbqueue.tasks.tasks_of import ask_payloads, task_of
-from fdbqueue.tasks.uncollected import value_of
-from fdbqueue.unreadable import NOT_READ
+from fdbqueue.tasks.tasks_of import ask_payloads, delivered_value, task_of
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.limiting.gate import Gate
 
 T = TypeVar("T")
 
@@ -45,6 +43,20 @@ def params_of(lease: Lease) -> bytes:
 
 def lease_of(params: bytes) -> Lease:
     return Lease(params[:SESSION_BYTES], params[SESSION_BYTES:])
+
+
+def change_of(
+    tr: Transaction,
+    shape: Shape,
+    now_us: int,
+    deliver: Deliver | None = None,
+    check: Callable[[], None] | None = None,
+) -> Change:
+    """The change of a queue, or of one of its partitions. `check`: as in `Change`; no plan is older."""
+    current = shape.current
+    if current is None or current.plan is None:
+        return Change(tr, shape, now_us, deliver, check)
+    return late.parted.Parted(current.plan, tr, shape, now_us, deliver, check)
 
 
 class TaskSource:
@@ -85,7 +97,7 @@ class TaskSource:
         # The time comes before the first read, which may be slow. A later time would end leases that another
         # transaction has renewed since that read.
         now_us = self._runtime.now_us()
-        return Change(tr, self.shape, now_us, told, self.shape.guard(tr) if guarded else None)
+        return change_of(tr, self.shape, now_us, told, self.shape.guard(tr) if guarded else None)
 
     def look(self, tr: Transaction, verb: Callable[[Change], T], plan: Plan | None = None) -> T:
         """Run a verb that changes nothing. Asks the guard before the verb's first read.
@@ -93,20 +105,19 @@ class TaskSource:
         `plan`: the plan by which this partition was chosen.
         Raises: QueueDropped, and the errors of the verb; a conflict if another plan is known by now.
         """
-        return self._begun(tr, plan).run(verb)
-
-    def within(self, tr: Transaction, verb: Callable[[Change], T], plan: Plan | None = None) -> T:
-        """Run a verb that changes tasks. Reads and raises like `look`; writes the counters last."""
-        change = self._begun(tr, plan)
-        answer = change.run(verb)
-        change.finish()
-        return answer
-
-    def _begun(self, tr: Transaction, plan: Plan | None) -> Change:
         change = self.change(tr, guarded=True)
         if change.plan is not plan:
             raise conflict_in(tr)
-        return change
+        return change.run(verb)
+
+    def within(self, tr: Transaction, verb: Callable[[Change], T], plan: Plan | None = None) -> T:
+        """Run a verb that changes tasks. Reads and raises like `look`; writes the counters last."""
+        change = self.change(tr, guarded=True)
+        if change.plan is not plan:
+            raise conflict_in(tr)
+        answer = change.run(verb)
+        change.finish()
+        return answer
 
     def taker(self, ask_session: Ask) -> Taker:
         """Takes for one session."""
@@ -114,7 +125,8 @@ class TaskSource:
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
         """Take the leases of `offers`. Return the tasks with readable payloads."""
-        change, records, gate = self.change(tr), records_of(offers), gate_of(offers)
+        change, records = self.change(tr), records_of(offers)
+        gate = offers[0].gate if offers else None
         self._ready.rely_on(tr, records)
         records = self._wanted(change, records)
         asked = ask_payloads(tr, self.shape.keys, records)  # with the reads of the discipline
@@ -123,19 +135,19 @@ class TaskSource:
         return tasks
 
     def _wanted(self, change: Change, records: list[Record]) -> list[Record]:
-        """The tasks without those of cancelled groups, which end here.
-
-        Reads: the cancels of their groups, serialisably. Round trips: 1 for tasks with groups.
-        """
+        """The tasks without those of cancelled groups, which end here."""
         for record in records:
             if record.extra is not None and record.extra.groups:
                 return self._without_cancelled(change, records)
         return records
 
     def _without_cancelled(self, change: Change, records: Sequence[Record]) -> list[Record]:
-        asked = {group: change.tr.get(self.shape.root.group_cancelled(group)) for group in groups_in(records)}
+        asked = {
+            group: change.tr.get(self.shape.root.group_cancelled(group))
+            for group in late.members.groups_in(records)
+        }
         over = {group for group, cancelled in asked.items() if cancelled.present()}
-        gone = [record for record in records if not over.isdisjoint(groups_in([record]))]
+        gone = [record for record in records if not over.isdisjoint(late.members.groups_in([record]))]
         edges.cancel(change, gone)
         return [record for record in records if record not in gone]
 
@@ -180,19 +192,23 @@ class TaskSource:
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
         due, settle = ask_due(tr, self.shape.keys, now_us), self.ask_settle(tr, now_us)
-        return lambda: max(self.sweep(tr, due.to_list(), Budget()), settle())
 
-    def ask_settle(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        """Ask for keys of limits that have to be looked at again. The reply settles some."""
+        def tidy() -> Swept:
+            timers = due.to_list()
+            swept = self.sweep(tr, timers, Budget()) if timers else Swept.NOTHING
+            return swept if settle is None else max(swept, settle())
+
+        return tidy
+
+    def ask_settle(self, tr: Transaction, now_us: int) -> Callable[[], Swept] | None:
+        """Ask for keys of limits that have to be looked at again. The reply settles some. None: no limits."""
         if self.shape.limits is None:
-            return _nothing_settled
+            return None
         settle = self.shape.limits.ask_settle(tr, now_us)
         return lambda: Swept.MORE if settle() else Swept.NOTHING
 
     def sweep(self, tr: Transaction, timers: Sequence[KeyValue], budget: Budget) -> Swept:
         """Sweep the tasks of these timers."""
-        if not timers:
-            return Swept.NOTHING
         change = self.change(tr)
         swept = sweep_timers(change, timers, budget)
         change.finish()
@@ -207,7 +223,7 @@ class TaskSource:
         return lambda: _first_time(keys, first)
 
     def available(
-        self, tr: Transaction, limit: int, now_us: int, gate: Gate | None = None
+        self, tr: Transaction, limit: int, now_us: int, gate: "Gate | None" = None
     ) -> Iterable[Offer]:
         # Serialisably: a take that does not see a pause must not commit after it.
         paused = tr.get(self.shape.keys.paused)
@@ -217,7 +233,7 @@ class TaskSource:
             gate = self.shape.limits.ask_gate(tr, now_us)
         return self._ready.ask(tr, limit, now_us, paused, gate)
 
-    def ask_gate(self, tr: Transaction, now_us: int) -> Gate | None:
+    def ask_gate(self, tr: Transaction, now_us: int) -> "Gate | None":
         """Ask for the tasks that may start; None for a queue without limits."""
         return None if self.shape.limits is None else self.shape.limits.ask_gate(tr, now_us)
 
@@ -225,7 +241,7 @@ class TaskSource:
         """As Part.rely_on_limits: a task may lie there that is over a limit."""
         if self.shape.limits is not None:
             self.shape.limits.rely_on(tr)
-            if isinstance(self.shape.discipline, Lanes):
+            if isinstance(self.shape.discipline, late.disciplines.lanes.Lanes):
                 pointers = self.shape.discipline.lane_keys.pointers
                 tr.add_read_conflict_range(pointers.start, pointers.stop)
 
@@ -250,7 +266,7 @@ class TaskSource:
         lease, change = lease_of(params), self.change(tr)
         taken = edges.take(change, records_of(offers), lease, gate_of(offers))
         change.finish()
-        return [Delivery(record.id, value_of(record)) for record in taken]
+        return [Delivery(record.id, delivered_value(record)) for record in taken]
 
     def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
         """The delivered tasks under the lease that was taken for the request; none if its session has ended.
@@ -297,12 +313,8 @@ class TaskSource:
                 continue
             change.count("take", -1)
             if record is not None:
-                forgive_missed(change, delivery.id, _attempt_of(delivery))
+                late.excusing.forgive_missed(change, delivery.id, _attempt_of(delivery))
         return held
-
-
-def _nothing_settled() -> Swept:
-    return Swept.NOTHING
 
 
 def _first_time(keys: TaskKeys, timers: Range) -> int | None:

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from fdbqueue import limits
-from fdbqueue.aside import DAMAGED
-from fdbqueue.errors import PayloadTooLarge, PayloadUnreadable, StepUnderWay, TaskNotFound, TooManySteps
-from fdbqueue.records.keys import Extra, Record, id_text
-from fdbqueue.runtime import Runtime
+from fdbqueue.core import limits
+from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.errors import PayloadTooLarge, PayloadUnreadable, StepUnderWay, TaskNotFound, TooManySteps
 from fdbqueue.tasks import edges
+from fdbqueue.tasks.calls import TaskCalls
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.records.keys import Extra, Record, id_text
 from fdbqueue.tasks.results import Encode
 from fdbqueue.tasks.steps import Step, has_steps, step_of, to_bytes
 from fdbqueue.tasks.verbs import Target, held
@@ -27,27 +27,26 @@ class StepKey(NamedTuple):
     name: str
 
 
-class UnderWay:
-    """The steps of one queue that this process runs now: no step may be run twice under one lease."""
+Running = tuple[bytes, bytes | None, bytes, str]
+"""A step that runs now: its task, token and session, and its name."""
 
-    def __init__(self, runtime: Runtime, queue: str) -> None:
-        self._lock = runtime.lock()
-        self._keys: set[tuple[bytes, bytes | None, bytes, str]] = set()
-        self._queue = queue
 
-    @contextmanager
-    def only(self, target: Target, name: str) -> Iterator[None]:
-        """Raises StepUnderWay if that step runs already, in another thread or around this call."""
-        key = (target.id, target.token, target.session, name)
-        with self._lock:
-            if key in self._keys:
-                raise _under_way(self._queue, target, name)
-            self._keys.add(key)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._keys.discard(key)
+@contextmanager
+def only(calls: TaskCalls, target: Target, name: str) -> Iterator[None]:
+    """Run no step twice under one lease.
+
+    Raises StepUnderWay if that step runs already, in another thread or around this call.
+    """
+    key = (target.id, target.token, target.session, name)
+    with calls.steps_lock:
+        if key in calls.steps:
+            raise _under_way(calls.shape.name, target, name)
+        calls.steps.add(key)
+    try:
+        yield
+    finally:
+        with calls.steps_lock:
+            calls.steps.discard(key)
 
 
 def find(change: Change, target: Target, name: str) -> Step | None:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fdbqueue.records.keys import Record, TaskKeys
-from fdbqueue.seam import Transaction
+from fdbqueue.core.seam import Transaction
+from fdbqueue.tasks.records.keys import Record, TaskKeys
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):

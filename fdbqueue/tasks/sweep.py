@@ -8,13 +8,13 @@ finds it changed and has nothing to do.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fdbqueue import limits
-from fdbqueue.line.source import Swept
-from fdbqueue.records.keys import Record, TaskKeys, id_in
-from fdbqueue.seam import KeyValue, Range, Transaction
-from fdbqueue.task import TaskState
+from fdbqueue.core import limits
+from fdbqueue.core.line.source import Swept
+from fdbqueue.core.seam import KeyValue, Range, Transaction
+from fdbqueue.core.task import TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.records.keys import Record, TaskKeys, id_in
 
 
 @dataclass(frozen=True)

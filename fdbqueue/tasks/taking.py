@@ -4,21 +4,20 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from fdbqueue import observing
-from fdbqueue.arguments import (
+from fdbqueue.core import observing
+from fdbqueue.core.arguments import (
     checked_batch_count,
     checked_instance,
     checked_stop,
     checked_take_timeout,
     writable,
 )
-from fdbqueue.database import Database, as_database, is_transaction
-from fdbqueue.errors import UnknownSession
-from fdbqueue.runtime import Stop
-from fdbqueue.seam import AnyDatabase, AnySession, DatabaseOrTransaction
-from fdbqueue.sessions.own import own_session_of
-from fdbqueue.sessions.session import Session
-from fdbqueue.task import Failure, Task
+from fdbqueue.core.database import Database, is_transaction
+from fdbqueue.core.errors import UnknownSession
+from fdbqueue.core.runtime import Stop
+from fdbqueue.core.seam import AnyDatabase, AnySession, DatabaseOrTransaction
+from fdbqueue.core.sessions.session import Session, own_session_of
+from fdbqueue.core.task import Failure, Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.attempts import Attempts
 from fdbqueue.tasks.calls import calls_of
@@ -29,6 +28,8 @@ from fdbqueue.tasks.results import encoder
 
 class Taking(Attempts):
     """The verbs of a consumer."""
+
+    __slots__ = ()
 
     def take(
         self,
@@ -51,7 +52,7 @@ class Taking(Attempts):
         Raises: UnknownSession, PayloadUnreadable, WaitStopped; TooMuchToSweep given a transaction that cannot
         tell whether a task is ready.
         """
-        found = self.take_many(tr, 1, timeout, session=session, stop=stop)
+        found = self._taken(tr, 1, timeout, session, stop)
         return found[0] if found else None
 
     def take_many(
@@ -68,16 +69,7 @@ class Taking(Attempts):
         It takes fewer if they exceed limits.BATCH_BYTES_MAX bytes, or if the line gives only
         limits.SERVE_MAX.
         """
-        checked_batch_count("n", n)
-        timeout_s = checked_take_timeout(timeout)
-        given = _checked(session)
-        checked_stop(stop, tr)
-        self.require_codec()
-        if is_transaction(tr):
-            holder = given or self._own_session(tr)
-            calls = self._watched(tr, "take") if observing.observers else self._calls(tr)
-            return list(calls.take_within(writable(tr), n, holder))
-        return list(self._take(as_database(tr), n, timeout_s, given, stop))
+        return list(self._taken(tr, checked_batch_count("n", n), timeout, session, stop))
 
     def end_waits(self, db: AnyDatabase, *, session: AnySession | None = None) -> None:
         """End the waits of this session's takes in other threads of this process: they return their tasks so
@@ -105,14 +97,14 @@ class Taking(Attempts):
         a result that the codec cannot carry; then nothing changes.
         """
         target = self._target(tr, task, session)
-        calls = self._watched(tr, "ack", task) if observing.observers else self._calls(tr)
         note_end(task, None)
         within = is_transaction(tr)
         if not within and isinstance(task, Task) and task.result_ttl is None:
-            acked = calls.acks.ack(target)
+            ack = partial(self._calls(tr).acks.ack, target)
+            acked = self._told(tr, "ack", ack, task) if observing.observers else ack()
         else:  # acks that combine are bounded in their number, and not in the bytes of results
             body = partial(verbs.ack, target=target, result=encoder(self._shape.result_codec, result))
-            acked = calls.within(writable(tr), body, target.id) if within else calls.once(body, target.id)
+            acked = self._once(tr, "ack", body, task)
         note_end(task, "ack", within)
         return acked
 
@@ -190,6 +182,31 @@ class Taking(Attempts):
         target = self._target(tr, task, None)
         return self._end(tr, task, "bury", lambda change: verbs.bury(change, target, failure))
 
+    def _taken(
+        self,
+        tr: DatabaseOrTransaction,
+        count: int,
+        timeout: float | None,
+        session: AnySession | None,
+        stop: Stop | None,
+    ) -> Sequence[Task]:
+        timeout_s = checked_take_timeout(timeout)
+        given = None if session is None else _checked(session)
+        checked_stop(stop, tr)
+        self._shape.codec.require()
+        if is_transaction(tr):
+            holder = given or self._own_session(tr)
+            take = partial(self._calls(tr).take_within, writable(tr), count, holder)
+        else:
+            database = self._database if tr is self._database else self._of(tr)
+            take = partial(self._take, database, count, timeout_s, given, stop)
+        if not observing.observers:
+            return take()
+        with self._observed(tr, "take", count=0, waits=timeout_s > 0) as call:
+            call.tasks = take()
+            call.count = len(call.tasks)
+            return call.tasks
+
     def _take(
         self,
         database: Database,
@@ -197,15 +214,8 @@ class Taking(Attempts):
         timeout_s: float,
         session: Session | None,
         stop: Stop | None,
-        told: bool = False,
     ) -> Sequence[Task]:
-        """Take for `session`, or for the own session; again if that one has died meanwhile.
-
-        `told`: the observers have been told of this call.
-        """
-        if observing.observers and not told:
-            take = partial(self._take, database, count, timeout_s, session, stop, told=True)
-            return self._watched(database, "take").take(take, waits=timeout_s > 0)
+        """Take for `session`, or for the own session; again if that one has died meanwhile."""
         monotonic, own = database.runtime.monotonic, own_session_of(database, self._shape.root)
         until = monotonic() + timeout_s
         while True:
@@ -219,5 +229,4 @@ class Taking(Attempts):
 
 
 def _checked(session: AnySession | None) -> Session | None:
-    """Raises WrongType."""
     return None if session is None else checked_instance("session", session, Session)

@@ -5,13 +5,13 @@ from typing import Any
 
 from fdb import tuple as layer
 
-from fdbqueue.codec import PayloadCodec
-from fdbqueue.records.keys import NEVER_US, Extra, Record, TaskKeys, id_text
-from fdbqueue.registry.definition import UNPACKING
-from fdbqueue.task import Task, TaskState
+from fdbqueue.core.codec import PayloadCodec
+from fdbqueue.core.registry.definition import UNPACKING
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.core.trace_context import unpacked
+from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks.payloads import ask_payload
-from fdbqueue.trace_context import unpacked
-from fdbqueue.unreadable import shown
+from fdbqueue.tasks.records.keys import NEVER_US, NUMBER, Extra, Record, TaskKeys, id_text
 
 
 def shown_tasks(tr: Any, keys: TaskKeys, codec: PayloadCodec, records: Sequence[Record]) -> list[Task]:
@@ -32,13 +32,13 @@ def task_of(record: Record, data: Any) -> Task:
         state=TaskState(record.state),
         data=data,
         pri=record.pri,
-        key=key_in(record.key),
+        key=key_in(record.key) if record.key else None,
         attempts=record.attempts,
-        failures=record.failures_counted,
+        failures=record.failures - record.forgiven - record.excused,
         orphaned=record.orphaned,
         created=record.created_us / 1_000_000,
-        expires=seconds_or_never(record.expires_us),
-        until=seconds_or_never(record.until_us),
+        expires=None if record.expires_us == NEVER_US else record.expires_us / 1_000_000,
+        until=None if record.until_us == NEVER_US else record.until_us / 1_000_000,
         token=record.token or None,
         taken=record.taken_us / 1_000_000 if record.taken_us else None,
         session=record.session.hex() or None,
@@ -80,3 +80,8 @@ def _result_ttl(span_us: int) -> float | None:
 
 def seconds_or_never(time_us: int) -> float | None:
     return None if time_us == NEVER_US else time_us / 1_000_000
+
+
+def delivered_value(record: Record) -> bytes:
+    """The value of the delivery of a taken task: its lease, and the number of the attempt."""
+    return record.session + record.token + NUMBER.pack(record.attempts)

@@ -5,16 +5,12 @@ No caller has received such a task. So the death of the session that holds it is
 
 from collections.abc import Callable
 
-from fdbqueue import limits
-from fdbqueue.line.keys import LineKeys, notice_of
-from fdbqueue.records.keys import NUMBER, Record
-from fdbqueue.seam import Transaction
+from fdbqueue.core import limits
+from fdbqueue.core.line.keys import LineKeys, notice_of
+from fdbqueue.core.seam import Transaction
+from fdbqueue.tasks.records.keys import Record
 from fdbqueue.tasks.shape import Shape
-
-
-def value_of(record: Record) -> bytes:
-    """The value of the delivery of a taken task: its lease, and the number of the attempt."""
-    return record.session + record.token + NUMBER.pack(record.attempts)
+from fdbqueue.tasks.tasks_of import delivered_value
 
 
 def ask_uncollected(tr: Transaction, shape: Shape) -> Callable[[Record], bool]:
@@ -25,10 +21,11 @@ def ask_uncollected(tr: Transaction, shape: Shape) -> Callable[[Record], bool]:
     """
     own = _ask_delivered(tr, LineKeys(shape.keys.line))
     if shape.plan is None:
-        return lambda record: (record.id, value_of(record)) in own()
+        return lambda record: (record.id, delivered_value(record)) in own()
     shared, place = _ask_delivered(tr, LineKeys(shape.shared.line)), bytes((shape.keys.partition,))
     return lambda record: (
-        (record.id, value_of(record)) in own() or (record.id, value_of(record) + place) in shared()
+        (record.id, delivered_value(record)) in own()
+        or (record.id, delivered_value(record) + place) in shared()
     )
 
 

@@ -5,8 +5,8 @@ of two puts at once, one sees the other. The change with which a task leaves its
 blindly, if it still names that task. That costs no read, and conflicts only with puts of that key. A task
 that comes back takes its key again, unless another task has it.
 
-An entry counts only if its task exists, has the key in its record, and is in scope. So a put replaces an
-entry that a process of an earlier release has left behind.
+An entry counts only if its task exists, has the key in its record, and is in scope. A put replaces any other
+entry.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue import limits
-from fdbqueue.arguments import checked_positive
-from fdbqueue.errors import InvalidArgument
-from fdbqueue.partitions.keys import TIME_BYTES, SharedKeys, time_bytes
-from fdbqueue.records.keys import ID_BYTES, Extra, Record, Unique
-from fdbqueue.seam import Transaction, Value
-from fdbqueue.task import TaskState
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_positive
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.partitions.keys import TIME_BYTES, SharedKeys, time_bytes
+from fdbqueue.core.seam import Transaction, Value
+from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.records.keys import ID_BYTES, Extra, Record, Unique
 
 UNIQUE_OPTIONS = frozenset({"unique", "scope", "on_conflict", "debounce_max"})
 """The options of a put about its unique key."""

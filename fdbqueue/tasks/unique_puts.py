@@ -6,29 +6,33 @@ for the answers, and are bounded in bytes: other puts are postponed to a later t
 """
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as with_changes
 from functools import partial
 from typing import NamedTuple
 
-from fdbqueue import limits
-from fdbqueue.database import conflict_in
-from fdbqueue.errors import UniqueTaskBusy
-from fdbqueue.partitions.plan import Plan
-from fdbqueue.records.keys import Record, Unique, id_bytes, id_text, sound_record
-from fdbqueue.runtime import Runtime
-from fdbqueue.seam import Transaction, Value
-from fdbqueue.task import Task, TaskState
+from msgspec.structs import replace
+
+from fdbqueue.core import limits
+from fdbqueue.core.database import conflict_in
+from fdbqueue.core.errors import UniqueTaskBusy
+from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.runtime import Runtime
+from fdbqueue.core.seam import Transaction, Value
+from fdbqueue.core.sessions.session import ask_alive
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks import edges, routing
 from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.payloads import ask_payload, is_held_by
+from fdbqueue.tasks.records.keys import Record, Unique, id_bytes, id_text, sound_record
 from fdbqueue.tasks.sweep import as_of, catch_up
 from fdbqueue.tasks.tasks_of import key_in, task_of
 from fdbqueue.tasks.unique import WAITING, Entry, OnConflict, Wish, enter, entry_of, has_key
-from fdbqueue.tasks.verbs import AskOwner, ask_place
-from fdbqueue.unreadable import shown
+from fdbqueue.tasks.verbs import ask_place
 
 
 class Postponed(NamedTuple):
@@ -81,10 +85,9 @@ class _ToRead:
 
 
 class UniquePuts:
-    def __init__(self, parts: Parts, runtime: Runtime, ask_owner: AskOwner) -> None:
+    def __init__(self, parts: Parts, runtime: Runtime) -> None:
         self._parts = parts
         self._now_us = runtime.now_us
-        self._ask_owner = ask_owner
 
     def put(
         self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
@@ -114,8 +117,9 @@ class UniquePuts:
         self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int, to_read: _ToRead
     ) -> list[Answer] | NoRoom:
         """`put` of drafts with different keys."""
-        shared = self._parts.shape.shared
-        check, check_owner, plan = self._parts.zero.guard(tr), self._ask_owner(tr), self._parts.plan
+        shape, shared = self._parts.shape, self._parts.shape.shared
+        check, plan = self._parts.zero.guard(tr), self._parts.plan
+        check_owner = None if shape.owner is None else ask_alive(tr, shape.root, shape.owner)
         asked = [tr.get(shared.unique(_key(draft))) for draft in drafts]
         put = self._ask_new(tr, plan, drafts, random, turn)  # the reads of the usual case, in one round trip
         check()
@@ -147,17 +151,17 @@ class UniquePuts:
     ) -> Callable[[], list[Task] | NoRoom]:
         """Ask for the reads of a put of new tasks. The reply puts them."""
         if plan is not None:
-            return routing.ask_put(self._parts, tr, plan, drafts, random, turn, _ask_nothing)
+            return routing.ask_put(self._parts, tr, plan, drafts, random, turn, is_owner_asked=True)
         change = self._change(tr, None, 0)
-        return partial(_put, change, drafts, random, ask_place(change, drafts, random, _ask_nothing, admit))
+        admits = admit if change.shape.settings.capacity else None
+        place = ask_place(change, drafts, random, admits, is_owner_asked=True)
+        return partial(_put, change, drafts, random, place)
 
     def _holders(
         self, tr: Transaction, plan: Plan | None, drafts: Sequence[Draft], entries: Sequence[Entry | None]
     ) -> list[_Holder | None]:
         """The tasks that have the keys of the drafts; None for a key that no task has. Expired tasks end, and
         damaged ones are mended.
-
-        Reads: the tasks, by snapshot; serialisably if they do not have their keys.
         """
         changes: dict[int, Change] = {}
         asked: list[_Asked | None] = []
@@ -176,7 +180,7 @@ class UniquePuts:
         ]
 
     def _change(self, tr: Transaction, plan: Plan | None, number: int) -> Change:
-        """Raises: a conflict if another plan is known by now."""
+        """Return the change of a partition, unless another plan is known by now."""
         change = self._parts.source(number).change(tr)
         if change.plan is not plan:
             raise conflict_in(tr)
@@ -240,7 +244,7 @@ def _overwritten(holder: _Holder, draft: Draft) -> Answer:
         record = catch_up(change, record)
         assert record is not None
     written = edges.overwrite(change, record, draft, _due_us(change.now_us, record, draft))
-    return replace(task_of(written, draft.data), existed=True)
+    return with_changes(task_of(written, draft.data), existed=True)
 
 
 def _due_us(now_us: int, record: Record, draft: Draft) -> int:
@@ -258,7 +262,7 @@ def _ask_existing(holder: _Holder, draft: Draft) -> Callable[[], Task]:
         key = key_in(_key(draft))
         return lambda: Task(id_text(holder.entry.id), TaskState.DONE, None, unique=key, existed=True)
     payload = ask_payload(change.tr, change.shape.keys, current)
-    return lambda: replace(task_of(current, shown(change.shape.codec, payload)), existed=True)
+    return lambda: with_changes(task_of(current, shown(change.shape.codec, payload)), existed=True)
 
 
 def _first_of_each_key(drafts: Sequence[Draft], answered: Container[int]) -> list[int]:
@@ -268,10 +272,6 @@ def _first_of_each_key(drafts: Sequence[Draft], answered: Container[int]) -> lis
         if at not in answered:
             places.setdefault(_key(draft), at)
     return list(places.values())
-
-
-def _ask_nothing(_: Transaction) -> None:
-    return None
 
 
 def _wish(draft: Draft) -> Wish:

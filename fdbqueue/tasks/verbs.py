@@ -1,15 +1,18 @@
 """The verbs of task queues, each in one transaction: check the right to an edge, and take it (edges.py)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from fdbqueue.errors import NotTaken, RecordUnreadable, TaskNotFound
-from fdbqueue.records.keys import NEVER_US, Record, id_in, id_text, sound_record
-from fdbqueue.runs import is_alive, run_of
-from fdbqueue.seam import Transaction, Value
-from fdbqueue.task import Failure, Renewed, Task, TaskState
+from msgspec import Struct
+
+from fdbqueue import tasks as late
+from fdbqueue.core.errors import NotTaken, RecordUnreadable, TaskNotFound
+from fdbqueue.core.runs import is_alive, run_of
+from fdbqueue.core.seam import Value
+from fdbqueue.core.sessions.session import ask_alive
+from fdbqueue.core.task import Failure, Renewed, Task, TaskState
+from fdbqueue.core.unreadable import Unreadable, shown
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
@@ -17,25 +20,20 @@ from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_fail
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.records.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.tasks.results import Encode
 from fdbqueue.tasks.sweep import apply, as_of, catch_up, plan
 from fdbqueue.tasks.tasks_of import seconds_or_never, task_of
-from fdbqueue.tasks.uncollected import ask_uncollected
-from fdbqueue.unreadable import Unreadable, shown
 
 Admit = Callable[[Change, Value, int, bytes], NoRoom | None]
 """Given the counters of the queue, a number of new tasks and random bytes: None if there is room for them."""
 
-AskOwner = Callable[[Transaction], Callable[[], None] | None]
-"""Asks whether the session of a temporary queue is alive; None for a queue without one."""
-
 UNKNOWN = object()
 
-_key = attrgetter("key")
+_key, _data = attrgetter("key"), attrgetter("data")
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True):
     """The task of a verb: held under this token or, without a token, by this session."""
 
     id: bytes
@@ -55,49 +53,47 @@ class Held(NamedTuple):
     cancelled: bool
 
 
-def put(
-    change: Change,
-    drafts: Sequence[Draft],
-    random: bytes,
-    ask_owner: AskOwner,
-) -> list[Task] | NoRoom:
+def put(change: Change, drafts: Sequence[Draft], random: bytes) -> list[Task] | NoRoom:
     """Put new tasks. Return them, or NoRoom with the size of a full queue.
 
     Reads: as `ask_place`.
     Writes: the tasks, their payloads and index keys, the counters.
     Conflicts: none; in a bounded queue, see capacity.py; in a keyed queue, see disciplines/keyed.py.
     """
-    index = ask_place(change, drafts, random, ask_owner, admit)()
+    admits = admit if change.shape.settings.capacity else None
+    index = ask_place(change, drafts, random, admits)()
     if isinstance(index, NoRoom):
         return index
-    records = edges.put(change, drafts, index, random)
-    return [task_of(record, draft.data) for record, draft in zip(records, drafts, strict=True)]
+    return list(map(task_of, edges.put(change, drafts, index, random), map(_data, drafts)))
 
 
 def ask_place(
     change: Change,
     drafts: Sequence[Draft],
     random: bytes,
-    ask_owner: AskOwner,
-    admit: Admit,
+    admit: Admit | None,
+    is_owner_asked: bool = False,
 ) -> Callable[[], int | NoRoom]:
     """Ask for the reads of a put, in one round trip. The reply is the index of the first new task, or NoRoom.
 
-    Reads: the last task and the counters by snapshot; the owner of a temporary queue; the discipline's reads
-    for a put.
+    `admit`: None if there is room. `is_owner_asked`: another call of this transaction asks for the owner.
+    Reads: the last task by snapshot; to `admit`, the counters by snapshot; the owner of a temporary queue;
+    the discipline's reads for a put.
     """
-    tr, keys = change.tr, change.shape.keys
-    check_owner = ask_owner(tr)
+    tr, shape, keys = change.tr, change.shape, change.shape.keys
+    owner = None if is_owner_asked else shape.owner
+    check_owner = None if owner is None else ask_alive(tr, shape.root, owner)
     last = tr.snapshot.get_range(keys.own_tasks.start, keys.own_tasks.stop, limit=1, reverse=True)
-    live = tr.snapshot.get(keys.live)
+    live = None if admit is None else tr.snapshot.get(keys.live)
     change.ask_create(set(map(_key, drafts)))
 
     def place() -> int | NoRoom:
         if check_owner is not None:
             check_owner()
-        full = admit(change, live, len(drafts), random)
-        if full is not None:
-            return full
+        if admit is not None and live is not None:
+            full = admit(change, live, len(drafts), random)
+            if full is not None:
+                return full
         found = last.to_list()
         return keys.index_of(found[0].key) + 1 if found else keys.first_index
 
@@ -301,7 +297,7 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
     Reads: the keys and the deliveries of the line by snapshot, the tasks serialisably.
     Conflicts: a change of the tasks.
     """
-    is_uncollected = ask_uncollected(change.tr, change.shape)
+    is_uncollected = late.uncollected.ask_uncollected(change.tr, change.shape)
     looked_at, found = _swept(change, under, count)
     forsaken, kept = list[Record](), list[Record]()
     for task in in_state(found, TaskState.TAKEN):

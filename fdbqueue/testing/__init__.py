@@ -3,9 +3,12 @@
 Needs the extra `testing`: `pip install fdbqueue[testing]`.
 """
 
-from fdbqueue import extras
+from typing import TYPE_CHECKING
 
-with extras.needs("testing", "greenlet"):
+from fdbqueue.core import extras
+from fdbqueue.core.lazy import lazily
+
+if TYPE_CHECKING:
     from fdbqueue.testing.cases import Case as Case
     from fdbqueue.testing.cases import check as check
     from fdbqueue.testing.checkers import bounded_transactions as bounded_transactions
@@ -29,3 +32,21 @@ with extras.needs("testing", "greenlet"):
     from fdbqueue.testing.workloads import Workload as Workload
     from fdbqueue.testing.workloads import all_workloads as all_workloads
     from fdbqueue.testing.workloads import workload as workload
+
+_HOMES = {
+    "cases": "Case check",
+    "checkers": "bounded_transactions exact_statistics never_nothing no_key_left_behind "
+    "no_watch_left_behind order prompt total_queue",
+    "coroutines": "LoopClient",
+    "faults": "Faults",
+    "runtime": "SimulatedRuntime",
+    "simulation": "Checker Client Result Simulation",
+    "trace": "Operation Trace",
+    "workloads": "Size Workload all_workloads workload",
+}
+if not TYPE_CHECKING:
+    _import, __dir__ = lazily(__name__, _HOMES)
+
+    def __getattr__(name):
+        with extras.needs("testing", "greenlet"):
+            return _import(name)

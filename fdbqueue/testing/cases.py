@@ -48,7 +48,9 @@ class Case:
 
     def command(self) -> str:
         """Return the command line that repeats this case."""
-        words = [f"--workload {self.workload.name} --seed {self.seed}"]
+        words = [
+            f"--load {self.workload.build.__module__} --workload {self.workload.name} --seed {self.seed}"
+        ]
         words += [f"--clients {self.size.clients} --steps {self.size.steps}"]
         words += [f"--without {name}" for name in self.without]
         words += ["--small-bounds"] if self.small_bounds else []

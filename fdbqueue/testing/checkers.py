@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from fdbqueue.database import Database
+from fdbqueue.core.database import Database
 from fdbqueue.testing.simulation import Checker
 from fdbqueue.testing.trace import Operation, Trace
 

@@ -15,7 +15,7 @@ from fdbqueue.aio.database import Database
 from fdbqueue.aio.fiber import current_fiber
 from fdbqueue.aio.hub import Hub
 from fdbqueue.aio.runtime import LoopRuntime
-from fdbqueue.database import Database as BlockingDatabase
+from fdbqueue.core.database import Database as BlockingDatabase
 from fdbqueue.embedded.store import Store
 from fdbqueue.testing.engine import FaultyDatabase, FaultyTransaction, Machine
 from fdbqueue.testing.faults import NONE

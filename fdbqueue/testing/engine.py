@@ -8,25 +8,21 @@ test catches it, retries, or gives up.
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
+from fdbqueue.core.fdberror import CLUSTER_VERSION_CHANGED, FDBError
+from fdbqueue.core.runtime import Runtime
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.database import Database
-from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.futures import Future, PendingFuture
-from fdbqueue.embedded.rangeread import Batch, RangeQuery
-from fdbqueue.embedded.request import CommitRequest
-from fdbqueue.embedded.selectors import Anchor
+from fdbqueue.embedded.request import CommitRequest, Flush
 from fdbqueue.embedded.store import Store
-from fdbqueue.embedded.transaction import Transaction
+from fdbqueue.embedded.view import Anchor, Batch, RangeQuery
 from fdbqueue.embedded.writes import Pending, WriteBuffer
-from fdbqueue.fdberror import FDBError
-from fdbqueue.runtime import Runtime
-from fdbqueue.testing.audit.commit import Commit
-from fdbqueue.testing.audit.handed import HandedLocks
-from fdbqueue.testing.faults import Dice, Faults, scattered
+from fdbqueue.testing.faults import Dice, Faults, PatientTransaction, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime
 from fdbqueue.testing.trace import Footprint, Operation, Trace
+from fdbqueue.testing.watch import Commit, Hearer
 
 _CODES = {
     "not_committed": 1020,
@@ -34,24 +30,15 @@ _CODES = {
     "unknown_not_done": 1021,
     "too_old": 1007,
     "future_version": 1009,
-    "version_changed": 1039,
+    "version_changed": CLUSTER_VERSION_CHANGED,
 }
 _WATCH_LATE_S = (0.001, 2.0)
 _WATCH_VERY_LATE_S = (5.0, 60.0)
 _COMMIT_LATE_S = (0.0002, 2.0)
 _ARRIVES_P = 0.75
-_SLOW_MIN_S = 0.001
-_STALL_MIN_S = 1.0
+_SLOW_MIN_S, _STALL_MIN_S = 0.001, 1.0
 _NO_ANSWER_S = 1.0
 _REFUSED_MAX = 100
-
-
-class Hearer(Protocol):
-    """Hears of each commit, in their order."""
-
-    @property
-    def handed(self) -> HandedLocks: ...
-    def committed(self, store: Store, request: CommitRequest, commit: Commit) -> None: ...
 
 
 class Machine:
@@ -64,21 +51,22 @@ class Machine:
         faults: Faults,
         trace: Trace,
         outages: Sequence[Sequence[tuple[float, float]]] = (),
-        auditor: Hearer | None = None,
+        hearers: Sequence[Hearer] = (),
     ) -> None:
         """`outages`: lists of pairs (start, stop) of virtual seconds between which the database does not
-        answer. The `auditor` judges each commit.
+        answer. The `hearers` hear of each commit.
         """
         self.thread = runtime
         self.runtime: Runtime = runtime  # that of the code under test
         self._outages = outages
-        self.auditor = auditor
+        self.hearers = hearers
         self.scheduler = runtime.scheduler
         self.host = runtime.host
         self.name = runtime.host.name
         self.random = random
         self.trace = trace
         self.finished = False
+        self.gives_signs = False  # of life, by its requests in waiting lines
         self.transactions = 0
         self.operations: dict[int, Operation] = {}  # the one under way, by thread
         self.watches: list[SimulatedWatch] = []  # held, so that no garbage collection cancels one
@@ -246,8 +234,11 @@ class FaultyDatabase(Database):
     def create_transaction(self) -> "FaultyTransaction":
         return FaultyTransaction(self)
 
+    def knows_processes(self) -> bool:
+        return not self.machine.gives_signs
 
-class FaultyTransaction(Transaction):
+
+class FaultyTransaction(PatientTransaction):
     """A transaction of the engine; each step may meet a fault of its machine."""
 
     def __init__(self, database: FaultyDatabase) -> None:
@@ -315,7 +306,7 @@ class FaultyTransaction(Transaction):
         if self._machine.trace.detailed:
             self._read_log.append(("saw" if is_snapshot else "read", key, found))
 
-    # -- watches and the commit ---------------------------------------------------------------------------
+    # -- watches, and the commit --------------------------------------------------------------------------
 
     def step_new_watch(self, key: bytes) -> SimulatedWatch:
         return SimulatedWatch(self._simulated, key)
@@ -366,13 +357,13 @@ class FaultyTransaction(Transaction):
             self._met_conflict = error.code == _CODES["not_committed"]
             self._footprint(request, f"refused: {error.code}")
             raise
-        self._audit(request)
+        self._tell(request)
         self._footprint(request, outcome)
 
-    def _audit(self, request: CommitRequest) -> None:
-        """Have the commit judged before any other one: no task has run since."""
+    def _tell(self, request: CommitRequest) -> None:
+        """Tell the hearers before any other commit: no task has run since."""
         machine = self._machine
-        if machine.auditor is None or request.version is None:
+        if not machine.hearers or request.version is None:
             return
         operation = machine.operation()
         commit = Commit(
@@ -386,7 +377,8 @@ class FaultyTransaction(Transaction):
             request.flush is not Flush.NOW,
             len(machine.trace.events),
         )
-        machine.auditor.committed(self._simulated.store, request, commit)
+        for hearer in machine.hearers:
+            hearer.committed(self._simulated.store, request, commit)
 
     def _set_off(self, request: CommitRequest) -> None:
         """Let `request` arrive later, or never."""
@@ -404,7 +396,7 @@ class FaultyTransaction(Transaction):
             return
         self._late = None
         self._simulated.commit(request)
-        self._audit(request)
+        self._tell(request)
         outcome = "refused" if request.error is not None else "committed"
         machine = self._machine
         machine.trace.note(machine.scheduler.now, machine.name, f"late transaction {outcome}", self._number)

@@ -3,8 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
-from fdbqueue.limits import CLOCK_SKEW_S
+from fdbqueue.core.fdberror import CLUSTER_VERSION_CHANGED
+from fdbqueue.core.limits import CLOCK_SKEW_S
+from fdbqueue.embedded.futures import Future
+from fdbqueue.embedded.transaction import Transaction
 
 # A process that meets one of these may be late with a heartbeat.
 DELAYING = frozenset(
@@ -155,3 +159,11 @@ class Dice:
 def scattered(random: Random, low: float, high: float) -> float:
     """Return a duration between two bounds, short ones as likely as long ones."""
     return float(low * (high / low) ** random.random())
+
+
+class PatientTransaction(Transaction):
+    """A transaction of a client with the libraries of two releases: it tries again after 1039, too."""
+
+    def on_error(self, error: Any) -> Future:
+        is_changed = getattr(error, "code", error) == CLUSTER_VERSION_CHANGED
+        return super().on_error(1021 if is_changed else error)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any, TypeVarTuple
 
-from fdbqueue.error_root import FdbQueueError
-from fdbqueue.fdberror import FDBError
+from fdbqueue.core.error_root import FdbQueueError
+from fdbqueue.core.fdberror import FDBError
 from fdbqueue.testing.scheduler import Scheduler, Task
 
 Ts = TypeVarTuple("Ts")

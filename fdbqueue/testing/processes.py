@@ -28,13 +28,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
 
-from fdbqueue.embedded import environment, journal, pool
-from fdbqueue.embedded.bytelocks import LockFile
+from fdbqueue.core.runtime import Runtime
+from fdbqueue.embedded import journal, pool, system
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.store import Store
-from fdbqueue.embedded.system import System
-from fdbqueue.runtime import Runtime
+from fdbqueue.embedded.system import UNKNOWN, LockFile, System
 from fdbqueue.testing.engine import Machine
 from fdbqueue.testing.power import BaseEnvironment, Disk
 from fdbqueue.testing.process_memory import Cells, Pages
@@ -188,6 +187,7 @@ class Process:
             open_environment=lambda *_, **__: Environment(self),
             open_base=self._open_base,
             lock_file=self._lock_file,
+            holder_of=lambda *_: UNKNOWN,  # the locks of all simulated processes are those of this one
             numbers=self._numbers,
             pread=self._pread,
             pwrite=self._pwrite,
@@ -220,7 +220,7 @@ class Process:
 
     def _open_base(self, path: str, mode: int) -> Any:
         disk = self.directory.disk
-        real = environment.open_base(path, mode)
+        real = system.open_base(path, mode)
         made = BaseEnvironment(real, self.point, lambda: disk.note(os.path.basename(path)))
         self._open.append(made)
         return made
@@ -310,9 +310,9 @@ class ProcessLockFile(LockFile):
         self._held.discard(at)
         self._process.directory.changed()
 
-    def is_locked(self, at: int) -> bool:
+    def is_locked(self, at: int, count: int = 1) -> bool:
         self._process.point()
-        return super().is_locked(at)
+        return super().is_locked(at, count)
 
     def close(self) -> None:
         super().close()

@@ -1,4 +1,4 @@
-"""SimulatedRuntime: the `fdbqueue.runtime.Runtime` of one simulated machine.
+"""SimulatedRuntime: the `fdbqueue.core.runtime.Runtime` of one simulated machine.
 
 Waiting parks the running task. The clock is the scheduler's, and randomness is the machine's own.
 """
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from types import TracebackType
 
-from fdbqueue import runtime as runtimes
-from fdbqueue.runtime import Listeners, Waitable
+from fdbqueue.core import runtime as runtimes
+from fdbqueue.core.runtime import Listeners, Waitable
 from fdbqueue.testing.scheduler import Host, Scheduler, Task
 
 EPOCH_S = 1_700_000_000.0

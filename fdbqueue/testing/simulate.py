@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from importlib import import_module
@@ -20,9 +20,7 @@ from typing import TextIO
 
 from fdbqueue.testing.cases import Case, shrunk
 from fdbqueue.testing.faults import KINDS
-from fdbqueue.testing.nearness import ROOMS, near
 from fdbqueue.testing.report import described
-from fdbqueue.testing.shares import shares_of
 from fdbqueue.testing.simulation import Result
 from fdbqueue.testing.workloads import Size, Workload, all_workloads
 
@@ -31,6 +29,12 @@ _COLLECT_EVERY_RUNS = 50
 _SEED_MAX = 2**31
 _SPARED_P = 0.75
 _UNHEARD = logging.NullHandler()
+
+Shares = Callable[[Sequence[str]], Sequence[float]]
+
+
+def even(names: Sequence[str]) -> Sequence[float]:
+    return [1.0] * len(names)
 
 
 class Totals:
@@ -78,7 +82,8 @@ class Totals:
         return "\n".join(f"  {name:<20} {number:>10}" for name, number in rows)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, shares: Shares = even) -> int:
+    """Run the program. `shares`: the shares of workloads in the seeds, by their names."""
     parser = _parser()
     options = parser.parse_args(arguments)
     # Python prints warnings of loggers without a handler: thousands in a minute of faults.
@@ -89,11 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = set(options.workload) - set(workloads)
     if unknown:
         parser.error(f"no workload {unknown.pop()!r}: choose from {', '.join(workloads)}")
-    far = [path for path in options.near if not near([path])]
-    if far:
-        parser.error(f"no workload is near to {far[0]!r}: name a file below one of {', '.join(ROOMS)}")
     chosen = [workloads[name] for name in options.workload or workloads]
-    cases = _cases(chosen, options)
+    cases = _cases(chosen, options, shares)
     if options.trace:
         return _show_one(next(cases))
     return _run(cases, None if options.minutes is None else options.minutes * 60)
@@ -107,13 +109,6 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seed", type=int, help="run one seed")
     parser.add_argument("--from", type=int, dest="first", metavar="N", help="with --minutes: the first seed")
     parser.add_argument("--workload", action="append", default=[], help="only this one; may be repeated")
-    parser.add_argument(
-        "--near",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="a changed file: its workloads have most seeds",
-    )
     parser.add_argument("--load", action="append", default=[], help="a module with workloads of your own")
     parser.add_argument("--clients", type=int, help="clients of each role, instead of the workload's own")
     parser.add_argument("--steps", type=int, help="steps of each client")
@@ -130,13 +125,13 @@ def _seed_range(text: str) -> range:
     return range(int(first), int(last))
 
 
-def _cases(workloads: Sequence[Workload], options: argparse.Namespace) -> Iterator[Case]:
+def _cases(workloads: Sequence[Workload], options: argparse.Namespace, shares: Shares) -> Iterator[Case]:
     if options.seed is not None:
         cases: Iterable[Case] = starmap(_case, product((options.seed,), workloads))
     elif options.seeds is not None:
         cases = starmap(_case, product(options.seeds, workloads))
     else:
-        cases = new_cases(workloads, _first_seed(options), near=near(options.near))
+        cases = new_cases(workloads, _first_seed(options), shares=shares)
     for case in cases:
         size = Size(options.clients or case.size.clients, options.steps or case.size.steps)
         small = options.small_bounds or case.small_bounds
@@ -151,10 +146,10 @@ def new_cases(
     workloads: Sequence[Workload],
     first: int,
     clock: Callable[[], float] = time.process_time,
-    near: Collection[str] = (),
+    shares: Shares = even,
 ) -> Iterator[Case]:
-    """Yield the runs of new seeds, from `first` on and without end. Those of `near` have more seeds."""
-    for seed, workload in in_turn(workloads, first, clock, near):
+    """Yield the runs of new seeds, from `first` on and without end."""
+    for seed, workload in in_turn(workloads, first, clock, shares):
         yield replace(Case.of(workload, seed), without=spared_by(seed), small_bounds=True)
 
 
@@ -180,23 +175,23 @@ def in_turn(
     workloads: Sequence[Workload],
     first: int,
     clock: Callable[[], float] = time.process_time,
-    near: Collection[str] = (),
+    shares: Shares = even,
 ) -> Iterator[tuple[int, Workload]]:
     """Yield seeds from `first` on with their workloads, without end. A workload has the more seeds the
-    cheaper it is, and the more bugs it has met; and more still if it is near to a change (nearness.py).
+    cheaper it is, and the larger its share.
 
     The costs of workloads differ by a factor of thirty. With equally many seeds, four of them would have a
     third of the time; with equal times, those four would have a seed or two a minute. So each workload has a
-    number of seeds that is its share (shares.py) divided by the root of its cost. Each has its first seed
+    number of seeds that is its share divided by the root of its cost. Each has its first seed
     before any has its second one.
     """
     heap = [(0.0, number, first) for number in range(len(workloads))]
-    shares = shares_of([one.name for one in workloads], near)
+    share_of = shares([one.name for one in workloads])
     while True:
         spent, number, seed = heappop(heap)
         began = clock()
         yield seed, workloads[number]
-        spent += sqrt(clock() - began) / shares[number]
+        spent += sqrt(clock() - began) / share_of[number]
         heappush(heap, (spent, number, seed + 1))
 
 

@@ -20,19 +20,14 @@ from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
-from fdbqueue import limits
-from fdbqueue.counters import MAYBE_COMMITTED
-from fdbqueue.database import Database
-from fdbqueue.deferred import checked_function, require_finished
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database
+from fdbqueue.core.deferred import checked_function, require_finished
+from fdbqueue.core.observing import MAYBE_COMMITTED
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.store import Store
-from fdbqueue.embedded.stores import private_store
+from fdbqueue.embedded.store import Store, private_store
 from fdbqueue.fleet.asynchronous import is_asynchronous
-from fdbqueue.testing.aftermath.aftermath import Aftermath
-from fdbqueue.testing.aftermath.moment import Moments
-from fdbqueue.testing.audit.auditor import Auditor
-from fdbqueue.testing.audit.liveness import Liveness
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered
@@ -42,6 +37,7 @@ from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread
 from fdbqueue.testing.scheduler import Host, Scheduler, Stuck
 from fdbqueue.testing.soundness import unsound
 from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.watch import Watch
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Machine)
@@ -58,13 +54,16 @@ Checker = Callable[[Trace, Database], Iterable[str]]
 class Client:
     """A simulated process, as its function sees it."""
 
-    def __init__(self, machine: Machine, db: Database, trace: Trace, pace: float) -> None:
+    def __init__(
+        self, machine: Machine, db: Database, trace: Trace, pace: float, watches: Sequence[Watch] = ()
+    ) -> None:
         self.db = db
         self.runtime = machine.thread
         self.random = Random(machine.random.random())
         self._machine = machine
         self._trace = trace
         self._pace = pace
+        self._watches = watches
 
     @property
     def name(self) -> str:
@@ -127,12 +126,12 @@ class Client:
             is_over, task.interrupt = True, None
 
     def hand_over(self, token: str, name: str) -> None:
-        """Tell the auditor that the client `name` gets the lock of an element with this token.
+        """Tell the watches that the client `name` gets the lock of an element with this token.
 
-        The workload passes it on, as a message does. Otherwise the auditor blames that client for each use.
+        The workload passes it on, as a message does. A watch may blame that client for each use otherwise.
         """
-        if self._machine.auditor is not None:
-            self._machine.auditor.handed.add(bytes.fromhex(token), name)
+        for watch in self._watches:
+            watch.handed(bytes.fromhex(token), name)
 
     def calm(self) -> None:
         """Switch the faults of this machine off."""
@@ -164,6 +163,11 @@ class Result:
         return "\n".join((f"seed {self.seed}", *self.violations))
 
 
+MakeWatch = Callable[["Simulation"], Watch]
+watches: list[MakeWatch] = []
+"""Makers of watches: each run of this process has one of each."""
+
+
 class Simulation:
     """One run. Faults are drawn from the seed unless given; a `detailed` trace records each key."""
 
@@ -182,6 +186,10 @@ class Simulation:
         self.faults = Faults.drawn(Random(f"{seed} faults")) if faults is None else faults
         self.trace = Trace(detailed)
         self.scheduler = Scheduler(schedule or Random(f"{seed} schedule"), points_max)
+        self.gives_signs = False
+        """If set before the clients are added, their requests in waiting lines give signs of life, as on a
+        cluster. Each of these is a look, which hides a wake-up that was missed.
+        """
         # The factor of all pauses: busy and idle clients find different bugs.
         self._pace = scattered(self.random, 0.003, 1.0)
         self._machines: list[Machine] = []
@@ -189,10 +197,8 @@ class Simulation:
         self._partitions: dict[str, list[tuple[float, float]]] = {}
         self._afterwards: list[tuple[Callable[[Client], object], str]] = []
         self._limits: dict[str, float] = {}  # the values before this run
-        self._store = self._open_store()
-        self._moments = Moments(Random(f"{seed} moment"), self.scheduler)
-        self._auditor = Auditor(Liveness(self._is_calm, self._goes_on), self._moments.committed)
-        self._aftermath: Aftermath | None = None
+        self.store = self._open_store()
+        self._watches = [make(self) for make in watches]
         self._directory: SharedDirectory | None = None
 
     def _open_store(self) -> Store:
@@ -205,7 +211,7 @@ class Simulation:
         return SimulatedRuntime(self.scheduler, host, random, 1000 + len(self._machines), skew_s)
 
     def limit(self, **values: float) -> None:
-        """Set names of `fdbqueue.limits` for this run, so that small scenarios reach small bounds."""
+        """Set names of `fdbqueue.core.limits` for this run, so that small scenarios reach small bounds."""
         for name, value in values.items():
             self._limits.setdefault(name, getattr(limits, name))
             setattr(limits, name, value)
@@ -233,7 +239,7 @@ class Simulation:
         meets slow replies only.
         """
         if self._directory is None:
-            self._directory = SharedDirectory(self.scheduler, self._store.env, MEMORY)
+            self._directory = SharedDirectory(self.scheduler, self.store.env, MEMORY)
             self.limit(GENERATION_BYTES_MAX=Random(f"{self.seed} journal").choice(_GENERATION_BYTES))
         machine = self._machine(Machine, name, self.faults)
         self._start_machine(machine, partial(self._run_process, function, machine, self._directory))
@@ -309,12 +315,14 @@ class Simulation:
         random = Random(f"{self.seed} machine {name}")
         runtime = self._runtime(Host(name), random.random() * faults.clock_skew_s)
         outages = (self._outages, self._partitions.setdefault(name, []))
-        return kind(runtime, random, faults, self.trace, outages, self._auditor)
+        machine = kind(runtime, random, faults, self.trace, outages, self._watches)
+        machine.gives_signs = self.gives_signs
+        return machine
 
     def _start(self, function: Callable[[Any], object], name: str, faults: Faults) -> None:
         if is_asynchronous(function):
             looping = self._machine(LoopMachine, name, faults)
-            run_to_end = partial(run_client, function, looping, self._store, self.trace, self._pace)
+            run_to_end = partial(run_client, function, looping, self.store, self.trace, self._pace)
             self._start_machine(looping, run_to_end)
         else:
             checked_function(f"client {name}", function)
@@ -333,7 +341,7 @@ class Simulation:
         self.scheduler.spawn(machine.host, main, machine.name)
 
     def _run_client(self, function: Callable[[Client], object], machine: Machine) -> None:
-        database = Database(FaultyDatabase(self._store, machine), machine.runtime)
+        database = Database(FaultyDatabase(self.store, machine), machine.runtime)
         self._run_with(database, function, machine)
 
     def _run_process(
@@ -343,7 +351,7 @@ class Simulation:
         self._run_with(Database(engine, machine.runtime, engine.close), function, machine)
 
     def _run_with(self, database: Database, function: Callable[[Client], object], machine: Machine) -> None:
-        client = Client(machine, database, self.trace, self._pace)
+        client = Client(machine, database, self.trace, self._pace, self._watches)
         require_finished(f"client {machine.name}", function(client))
         database.close()
 
@@ -357,11 +365,11 @@ class Simulation:
             # Only a process that has opened a schedule passes: each other run would have a read more.
             self.limit(SCHEDULES_SOUGHT_EVERY_S=float("inf"))
         try:
-            self._auditor.watch([queue for checker in checkers for queue in getattr(checker, "queues", ())])
+            for watch in self._watches:
+                watch.begin([queue for checker in checkers for queue in getattr(checker, "queues", ())])
             stuck = self._run_clients()
-            untrue = self._auditor.untrue_in(self.trace)
-            violations = [*self._failures(), *stuck, *self._auditor.violations, *untrue]
-            violations = violations or self._judge(checkers) or self._outlived()
+            told = [text for watch in self._watches for text in watch.violations(self.trace)]
+            violations = [*self._failures(), *stuck, *told] or self._judge(checkers) or self._outlived()
             self.trace.virtual_s = self.scheduler.now
             points, bounds = self.scheduler.points, {name: getattr(limits, name) for name in self._limits}
             return Result(self.seed, tuple(violations), self.trace, points, self.faults, bounds)
@@ -370,19 +378,20 @@ class Simulation:
             if collecting:
                 gc.enable()
 
-    def _is_calm(self) -> bool:
+    def is_calm(self) -> bool:
         """True if nothing delays a process."""
         has_outages = bool(self._outages) or any(self._partitions.values())
         return self.faults.are_calm and not has_outages and not self.scheduler.has_struck
 
-    def _goes_on(self, name: str) -> bool:
+    def goes_on(self, name: str) -> bool:
         """True if the machine `name` has neither finished nor died."""
         return any(machine.name == name and not machine.ended for machine in self._machines)
 
     def _run_clients(self) -> list[str]:
         try:
             self.scheduler.run(self._all_ended)
-            self._moments.over(self._auditor.mirror)
+            for watch in self._watches:
+                watch.clients_ended()
             for function, name in self._afterwards:
                 self._start(function, name, NONE)
                 self.scheduler.run(self._all_ended)
@@ -399,28 +408,25 @@ class Simulation:
 
     def _judge(self, checkers: Sequence[Checker]) -> list[str]:
         # Closed, because a checker that opens a queue with leases starts the thread that renews them.
-        with Database(EmbeddedDatabase(self._store, self._runtime(Host("judge")))) as database:
+        with Database(EmbeddedDatabase(self.store, self._runtime(Host("judge")))) as database:
             found = [sentence for checker in checkers for sentence in checker(self.trace, database)]
             return found or unsound(database)
 
     def _outlived(self) -> list[str]:
-        """Let fresh processes take what the run has left at one moment, and tell what is stuck."""
-        moment = self._moments.chosen
-        if moment is None:
-            return []
-        # Some workloads have no sweep or pass of their own accord.
+        return [text for watch in self._watches for text in watch.outlived()]
+
+    def usual_pace(self) -> None:
+        """Let sweeps and passes come as often as they usually do: some workloads have none by themselves."""
         self.limit(**{name: usual for name, usual in self._limits.items() if name.endswith("_EVERY_S")})
-        self._aftermath = Aftermath(self.seed, moment, self._store, self._auditor.spaces, self.trace)
-        return self._aftermath.run()
 
     def _close(self) -> None:
         self.limit(**self._limits)
         self.scheduler.unwind()
-        if self._aftermath is not None:
-            self._aftermath.scheduler.unwind()
+        for watch in self._watches:
+            watch.close()
         for machine in self._machines:
-            for watch in machine.watches:
-                watch.cancel()
+            for one in machine.watches:
+                one.cancel()
         if self._directory is not None:
             self._directory.close()
-        EmbeddedDatabase(self._store, self._runtime(Host("engine"))).close()
+        EmbeddedDatabase(self.store, self._runtime(Host("engine"))).close()

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.database import Database
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.database import Database
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.operate.verify.values import Verification
+from fdbqueue.operate.verify.verify import AnyQueue, verify
 from fdbqueue.testing.trace import Trace
-from fdbqueue.verification import Verification
-from fdbqueue.verifying.verify import AnyQueue, verify
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Sound:
 def sound(*queues: AnyQueue) -> Callable[[Trace, Database], Iterator[str]]:
     """Check that a verification of queues over subspaces finds nothing. The root is always verified.
 
-    The auditor knows such queues by this checker (audit/auditor.py).
+    A watch knows such queues by this checker (watch.py).
     """
     return Sound(queues)
 

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from fdbqueue.limits import RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH, RETRY_DELAY_MAX_S
+from fdbqueue.core.limits import RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH, RETRY_DELAY_MAX_S
 
 TraceEvent = tuple[float, str, str, tuple[Any, ...]]  # virtual seconds, client, event, details
 
@@ -27,7 +27,7 @@ class Operation:
     ended: int | None = None
     ended_s: float | None = None
     result: Any = None
-    error: BaseException | None = None
+    error: BaseException | None = field(default=None, compare=False)
     timeout_s: float | None = None
     """The time for which the call waits at most; None if it is not known."""
 
@@ -62,16 +62,16 @@ class Footprint:
     operation: Operation | None = None
 
 
+@dataclass(slots=True)
 class Trace:
     """Events, operations, transactions and counts of one run; with `detailed`, also all keys."""
 
-    def __init__(self, detailed: bool = False) -> None:
-        self.detailed = detailed
-        self.events: list[TraceEvent] = []
-        self.operations: list[Operation] = []
-        self.transactions: list[Footprint] = []
-        self.faults: Counter[str] = Counter()
-        self.virtual_s = 0.0
+    detailed: bool = False
+    events: list[TraceEvent] = field(default_factory=list, init=False)
+    operations: list[Operation] = field(default_factory=list, init=False)
+    transactions: list[Footprint] = field(default_factory=list, init=False)
+    faults: Counter[str] = field(default_factory=Counter, init=False)
+    virtual_s: float = field(default=0.0, init=False)
 
     def note(self, at_s: float, who: str, what: str, *particulars: Any) -> None:
         self.events.append((at_s, who, what, particulars))

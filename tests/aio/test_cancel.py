@@ -11,14 +11,15 @@ import anyio
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import aio, limits
+from fdbqueue import aio
 from fdbqueue.aio.committing import LoopTransaction
-from fdbqueue.embedded import stores
+from fdbqueue.core import limits
+from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.embedded import store
 from fdbqueue.embedded.futures import PendingFuture
 from fdbqueue.embedded.request import CommitRequest
-from fdbqueue.errors import DatabaseClosed
-from fdbqueue.fdberror import FDBError
-from fdbqueue.root_keys import RootKeys
 from tests.aio.support import cancel_soon, code_of, on_loop, until
 
 
@@ -380,7 +381,7 @@ async def test_a_cancelled_opening_leaves_no_directory_open(tmp_path: Path) -> N
             await db.close()
         await until(lambda before=before: threading.active_count() <= before)  # type: ignore[misc]
 
-        assert str(path) not in stores._stores
+        assert str(path) not in store._stores
 
 
 @on_loop

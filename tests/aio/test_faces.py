@@ -45,7 +45,9 @@ OWN = {"blocking", "over", "consume", "hub"}
 
 
 def public(owner: type) -> set[str]:
-    return {name for name in dir(owner) if not name.startswith("_")}
+    """The public names of a class, without the slots that `__init__` fills."""
+    names = (name for name in dir(owner) if not name.startswith("_"))
+    return {name for name in names if not inspect.ismemberdescriptor(inspect.getattr_static(owner, name))}
 
 
 @pytest.mark.parametrize("name", FACES)

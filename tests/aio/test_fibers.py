@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from greenlet import getcurrent
 
-from fdbqueue import limits
 from fdbqueue.aio.futures import Future
 from fdbqueue.aio.hub import Hub, _hubs, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
-from fdbqueue.errors import BlockingCall
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.core import limits
+from fdbqueue.core.errors import BlockingCall
+from fdbqueue.core.runtime import RealRuntime
 from tests.aio.support import hub, on_loop, runtime, until
 
 

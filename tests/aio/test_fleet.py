@@ -8,7 +8,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import DatabaseNotFound, InvalidArgument, QueueNotFound
+from fdbqueue.core.errors import DatabaseNotFound, InvalidArgument, QueueNotFound
 from tests.aio.handlers import SENT
 from tests.aio.support import on_loop, until
 

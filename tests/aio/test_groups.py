@@ -6,7 +6,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import aio
-from fdbqueue.errors import GroupClosed, InvalidArgument
+from fdbqueue.core.errors import GroupClosed, InvalidArgument
 from tests.aio.support import on_loop
 
 

@@ -9,8 +9,9 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import aio, limits
-from fdbqueue.errors import (
+from fdbqueue import aio
+from fdbqueue.core import limits
+from fdbqueue.core.errors import (
     BlockingCall,
     DatabaseClosed,
     DeferredResult,
@@ -19,7 +20,7 @@ from fdbqueue.errors import (
     WrongFace,
     WrongLoop,
 )
-from fdbqueue.root_keys import RootKeys
+from fdbqueue.core.root_keys import RootKeys
 from tests.aio.support import on_loop
 
 
@@ -130,6 +131,17 @@ async def used_in_child(db: aio.Database) -> int:
     except WrongLoop as error:
         return 17 if "forked" in str(error) else 18
     return 19
+
+
+@on_loop
+async def test_an_awaited_batch_is_no_text_bytes_or_mapping(root: Subspace) -> None:
+    async with aio.open("memory:") as db:
+        queue = await aio.TaskQueue.create(db, "q", root=root)
+        for one in ("abc", b"abc", {"a": 1}):
+            with pytest.raises(InvalidArgument, match="must be several values"):
+                await queue.put_many(db, one)
+            with pytest.raises(InvalidArgument, match="must be several values"):
+                await aio.Queue(root["items"]).enqueue_many(db, one)
 
 
 @on_loop

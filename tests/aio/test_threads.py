@@ -13,8 +13,10 @@ import fdbqueue
 from fdbqueue import aio
 from fdbqueue.aio.committing import CommitThread
 from fdbqueue.aio.threads import in_thread
+from fdbqueue.core.errors import QueueNotFound
 from fdbqueue.embedded.database import Database as Engine
-from fdbqueue.errors import QueueNotFound
+from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.writes import KeySet, WriteBuffer
 from tests.aio.support import hub, on_loop, until
 
 
@@ -62,7 +64,8 @@ def commit_threads() -> int:
 async def test_a_commit_thread_ends_after_the_commits_that_wait() -> None:
     before, store, here = commit_threads(), SlowStore(), hub()
     commits: Any = CommitThread(here, store)  # type: ignore[arg-type]
-    first, second = (asyncio.create_task(here.call(lambda: commits.commit(None))) for _ in range(2))
+    request = CommitRequest(WriteBuffer(), KeySet(), None, 0)
+    first, second = (asyncio.create_task(here.call(lambda: commits.commit(request))) for _ in range(2))
     await asyncio.sleep(0)
     commits.end()
     store.committer.goes_on.set()

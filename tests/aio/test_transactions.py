@@ -9,7 +9,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import NotADatabase, WrongType
+from fdbqueue.core.errors import NotADatabase, WrongType
 from tests.aio.support import code_of, on_loop, until
 from tests.support import TIMED_OUT
 
@@ -294,8 +294,8 @@ async def test_an_observer_hears_of_a_commit_of_a_coroutine_function(
     told: list[str] = []
     async with aio.open(url) as db:
         with monkeypatch.context() as during:
-            during.setattr("fdbqueue.observing.observers", [object()])
-            during.setattr("fdbqueue.observing.tell_committed", lambda: told.append("committed"))
+            during.setattr("fdbqueue.core.observing.observers", [object()])
+            during.setattr("fdbqueue.core.observing.tell_committed", lambda: told.append("committed"))
             await count_up(db, root["n"].key())
 
     assert told == ["committed"]

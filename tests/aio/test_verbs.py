@@ -10,8 +10,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import NotGranted, QueueNotFound
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.errors import NotGranted, QueueNotFound
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from tests.aio.support import on_loop
 
 

@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import (
+from fdbqueue.core.errors import (
     DatabaseClosed,
     DeferredBody,
     InvalidArgument,

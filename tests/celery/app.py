@@ -7,7 +7,7 @@ from typing import Any
 
 from celery import Celery
 
-import fdbqueue.celery
+import fdbqueue.integrations.celery
 
 BROKER, SEEN, QUEUE = os.environ["BROKER"], Path(os.environ["SEEN"]), os.environ["NAME"]
 app: Any = Celery("tests.celery.app", broker=BROKER, backend=BROKER)
@@ -83,8 +83,9 @@ def third_time_lucky(self: Any) -> int:
 @app.task
 def note_in_a_transaction(word: str, commits: bool) -> None:
     """Put a task within a transaction of the database of the broker, which may be given up."""
-    tr = fdbqueue.celery.database(BROKER).create_transaction()
-    with fdbqueue.celery.transaction(tr):
-        note.delay(word)
-    if commits:
-        tr.commit().wait()
+    with fdbqueue.integrations.celery.database(BROKER) as database:  # which does not close it
+        tr = database.create_transaction()
+        with fdbqueue.integrations.celery.transaction(tr):
+            note.delay(word)
+        if commits:
+            tr.commit().wait()

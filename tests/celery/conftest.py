@@ -3,24 +3,20 @@
 import importlib.util
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-import fdbqueue.celery
-from fdbqueue.celery import databases
+import fdbqueue.integrations.celery
+from fdbqueue.integrations.celery import databases
+from tests.frameworks.upstream import source_of
 
-KOMBU = Path(__file__).parents[2] / ".upstream" / "kombu-5.7.0"
+RELEASE = "kombu-5.7.0"
 
 
 def kombu_tests() -> ModuleType:
     """The module of kombu with the tests that each of its transports runs."""
-    path = KOMBU / "t" / "integration" / "common.py"
-    if not path.exists():
-        pytest.skip(
-            "the tests of kombu are not here: `make upstream` downloads them", allow_module_level=True
-        )
+    path = source_of(RELEASE) / "t" / "integration" / "common.py"
     spec = importlib.util.spec_from_file_location("kombu_common_tests", path)
     assert spec is not None
     assert spec.loader is not None
@@ -33,5 +29,5 @@ def kombu_tests() -> ModuleType:
 @pytest.fixture(autouse=True)
 def _databases_are_closed() -> Iterator[None]:
     yield
-    fdbqueue.celery.close()
+    fdbqueue.integrations.celery.close()
     assert all(opening._opened is None for opening in databases._openings.values())

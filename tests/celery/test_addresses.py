@@ -2,8 +2,8 @@
 
 import pytest
 
-from fdbqueue.celery.addresses import url_of
-from fdbqueue.errors import UnknownBrokerUrl
+from fdbqueue.core.errors import UnknownBrokerUrl
+from fdbqueue.integrations.celery.databases import url_of
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery, states
+from celery import Celery, chord, states
+from celery.exceptions import ChordError
 from celery.exceptions import TimeoutError as CeleryTimeout
+from celery.signals import after_task_publish
 
 import fdbqueue
-import fdbqueue.celery
-from fdbqueue.celery import chords, keys
-from fdbqueue.fdberror import FDBError
-from fdbqueue.root_keys import DEFAULT_ROOT
+import fdbqueue.integrations.celery
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.integrations.celery import chords, keys
 from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S, ManualClock
 
@@ -74,10 +76,11 @@ def test_unfinished_chords_go_after_their_end(db: fdbqueue.Database, clock: Manu
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[Any]:
-    app = Celery("results", backend=f"fdbqueue+embedded://{tmp_path}/data", set_as_current=False)
+    address = f"fdbqueue+embedded://{tmp_path}/data"
+    app = Celery("results", broker=address, backend=address, set_as_current=False)
     yield app
     app.close()
-    fdbqueue.celery.close()
+    fdbqueue.integrations.celery.close()
 
 
 def test_a_wait_ends_with_its_result_and_polls_nothing(app: Any) -> None:
@@ -91,6 +94,45 @@ def test_a_wait_ends_with_its_result_and_polls_nothing(app: Any) -> None:
     backend.store_result("a", 42, states.SUCCESS)
     waits.join(PATIENCE_S)
     assert got == [42]
+
+
+def test_a_wait_that_ends_in_a_failure_tells_its_caller_first(app: Any) -> None:
+    """Celery raises the error of a failed part of a chord then, in place of the ChordError of its body."""
+    app.backend.store_result("body", ChordError("a part failed"), states.FAILURE)
+
+    def raise_that_of_a_part() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        app.backend.wait_for("body", timeout=PATIENCE_S, on_interval=raise_that_of_a_part)
+    with pytest.raises(ZeroDivisionError):
+        app.ResultSet([app.AsyncResult("body")]).get(timeout=PATIENCE_S, on_interval=raise_that_of_a_part)
+
+
+def test_a_failure_is_returned_to_a_wait_that_wants_no_errors(app: Any) -> None:
+    app.backend.store_result("part", ZeroDivisionError(), states.FAILURE)
+    app.backend.store_result("body", ChordError("a part failed"), states.FAILURE)
+    body = app.AsyncResult("body", parent=app.GroupResult("header", [app.AsyncResult("part")]))
+    assert isinstance(body.get(timeout=PATIENCE_S, propagate=False), ChordError)
+    with pytest.raises(ZeroDivisionError):
+        body.get(timeout=PATIENCE_S)
+
+
+def test_the_parts_of_a_generator_are_sent_as_they_come(app: Any) -> None:
+    def header() -> Iterator[Any]:
+        for _ in range(10):
+            sent_before.append(len(sent))
+            yield app.signature("part")
+
+    def note(**_: Any) -> None:
+        sent.append(1)
+
+    sent: list[int] = []
+    sent_before: list[int] = []
+    after_task_publish.connect(note)
+    chord(header(), app.signature("body"), app=app).apply_async()
+    assert len(sent) == 10
+    assert sent_before[-1] > 0
 
 
 def test_a_wait_ends_after_its_time(app: Any) -> None:

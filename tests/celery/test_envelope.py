@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.celery.envelope import delivered, is_message, put_options
-from fdbqueue.task import Task, TaskState
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.integrations.celery.queues import delivered, is_message, put_options
 
 NOW_S = 1_000_000.0
 

@@ -1,6 +1,7 @@
 """What our transport adds to kombu's promises: leases, transactions, dead letters, and queues that go."""
 
 import os
+import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 from kombu.exceptions import ChannelError
 
 import fdbqueue
-import fdbqueue.celery
+import fdbqueue.integrations.celery
 from fdbqueue import TaskQueue
-from fdbqueue.celery.trouble import BrokerLost
-from fdbqueue.errors import QueueKindMismatch, UnknownBrokerUrl
-from fdbqueue.registry.registry import Registry
+from fdbqueue.core.errors import ClusterMismatch, QueueKindMismatch, StorageReplaced, UnknownBrokerUrl
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.integrations.celery.databases import BrokerLost, told_to_kombu
+from fdbqueue.integrations.celery.intake import Tap, Want
 from tests.conftest import CLUSTER_FILE
 from tests.support import PATIENCE_S, wait_until
 
@@ -32,7 +34,7 @@ def broker(address: str) -> Iterator[kombu.Connection]:
 
 @pytest.fixture
 def db(address: str) -> fdbqueue.Database:
-    return fdbqueue.celery.database(address)
+    return fdbqueue.integrations.celery.database(address)
 
 
 def counts(db: fdbqueue.Database, name: str) -> dict[str, int]:
@@ -61,7 +63,7 @@ def test_a_message_of_a_transaction_is_there_after_its_commit(
     """So is its queue, if it is new, and not if the transaction is given up."""
     for commits in (False, True):
         tr = db.create_transaction()
-        with fdbqueue.celery.transaction(tr):
+        with fdbqueue.integrations.celery.transaction(tr):
             send(broker, "letters", 1)
         tr[b"order"] = b"1"
         assert received(broker, "letters") is None
@@ -75,8 +77,8 @@ def test_a_message_of_a_transaction_is_there_after_its_commit(
 def test_a_new_queue_of_a_transaction_leaves_no_thread() -> None:
     """The fixture of all tests fails a test that leaves the keeper of a database behind."""
     address = f"fdbqueue+fdb://{CLUSTER_FILE}"
-    tr = fdbqueue.celery.database(address).create_transaction()
-    with kombu.Connection(address) as broker, fdbqueue.celery.transaction(tr):
+    tr = fdbqueue.integrations.celery.database(address).create_transaction()
+    with kombu.Connection(address) as broker, fdbqueue.integrations.celery.transaction(tr):
         send(broker, f"letters-{os.urandom(4).hex()}", 1)
 
 
@@ -88,7 +90,7 @@ def test_a_fanout_in_a_transaction_is_there_after_its_commit(
     for queue in bound:
         queue.declare()
     tr = db.create_transaction()
-    with fdbqueue.celery.transaction(tr):
+    with fdbqueue.integrations.celery.transaction(tr):
         kombu.Producer(broker.default_channel).publish("hi", exchange=exchange)
     assert [queue.get() for queue in bound] == [None, None]
     tr.commit().wait()
@@ -200,6 +202,12 @@ def test_a_queue_of_another_kind_is_refused(broker: kombu.Connection, db: fdbque
         send(broker, "letters", 1)
 
 
+def test_a_queue_with_other_options_is_used_as_it_is(broker: kombu.Connection, db: fdbqueue.Database) -> None:
+    TaskQueue.create(db, "letters", "limfifottl", capacity=5, ttr=9)
+    send(broker, "letters", 1)
+    assert received(broker, "letters").payload == 1
+
+
 def test_a_passive_declaration_makes_no_queue(broker: kombu.Connection) -> None:
     with pytest.raises(ChannelError, match="NOT_FOUND"):
         kombu.Queue("letters")(broker.default_channel).queue_declare(passive=True)
@@ -256,3 +264,22 @@ def test_a_message_wakes_an_event_loop(broker: kombu.Connection) -> None:
         wait_until(have_come)
     broker.close()
     loop.close()
+
+
+def test_an_error_that_does_not_heal_is_no_lost_connection(
+    broker: kombu.Connection, db: fdbqueue.Database, tmp_path: Path
+) -> None:
+    """Celery would connect again, for ever."""
+    send(broker, "letters", 1)
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+
+    def take(*_: object) -> Any:
+        return received(broker, "letters")
+
+    tap = Tap(db.runtime, take, lambda: [Want(None, "letters", TaskQueue.open(db, "letters"), 1)], bool)
+    wait_until(lambda: bool(select.select([tap.bell], [], [], 0)[0]))
+    with pytest.raises(StorageReplaced):
+        tap.drawn()
+    tap.end()
+    with pytest.raises(ClusterMismatch), told_to_kombu():
+        raise ClusterMismatch(url="fdb:", cluster="7.3", library="7.1", cure="")

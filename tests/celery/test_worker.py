@@ -12,7 +12,7 @@ import pytest
 from celery import chord, group
 from celery.exceptions import ChordError, TaskRevokedError
 
-import fdbqueue.celery
+import fdbqueue.integrations.celery
 from tests.celery.workers import PATIENCE_S, Place
 from tests.conftest import CLUSTER_FILE, SLOW
 from tests.support import wait_until
@@ -33,7 +33,7 @@ def tasks(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]
     module: Any = place.app(monkeypatch)
     yield module
     module.app.close()
-    fdbqueue.celery.close()
+    fdbqueue.integrations.celery.close()
 
 
 def result_of(sent: Any) -> Any:
@@ -63,16 +63,20 @@ def runs_tasks_groups_chains_and_chords(tasks: Any) -> None:
     assert result_of(chord([add.s(i, i) for i in range(10)], total.s())()) == 90
     nested = chord([group(add.s(1, 1), add.s(2, 2)), add.s(3, 3)], tasks.shape.s())()
     assert sorted(result_of(nested)) == [2, 4, 6]  # Celery makes one header of nested groups
-    broken = chord([add.s(1, 1), tasks.fail.s()], total.s())()
-    with pytest.raises((ChordError, ValueError), match="no such luck"):
-        result_of(broken)
+    parts = [add.s(1, 1) | group(add.s(1), add.s(2)), add.s(3, 3)]
+    assert result_of(chord(parts, tasks.shape.s())()) == [[3, 4], 6]
+    assert sorted(result_of(chord((part.clone() for part in parts), tasks.shape.s())())) == [3, 4, 6]
+    broken = chord([add.s(1, 1), tasks.fail.s()], total.s())
+    with pytest.raises(ValueError, match="no such luck"):
+        result_of(broken())
+    assert isinstance(broken().get(timeout=PATIENCE_S, propagate=False), ChordError)
 
 
 def delays_tasks_until_their_eta(tasks: Any) -> None:
     due = time.time() + 1.5
     sent = tasks.run_at.apply_async(countdown=1.5)
-    queue = fdbqueue.TaskQueue.open(fdbqueue.celery.database(tasks.BROKER), tasks.QUEUE)
-    assert queue.statistics(fdbqueue.celery.database(tasks.BROKER))["tasks"]["delayed"] == 1
+    queue = fdbqueue.TaskQueue.open(fdbqueue.integrations.celery.database(tasks.BROKER), tasks.QUEUE)
+    assert queue.statistics(fdbqueue.integrations.celery.database(tasks.BROKER))["tasks"]["delayed"] == 1
     assert due - 0.01 <= result_of(sent)
 
 
@@ -156,8 +160,8 @@ def test_acks_early_never_run_a_task_twice(place: Place, tasks: Any) -> None:
     with place.worker("--concurrency", "1", ACKS="early") as killed:
         sent = tasks.sleep.delay(600)
         wait_until(lambda: sent.id in place.log(), PATIENCE_S)
-        queue = fdbqueue.TaskQueue.open(fdbqueue.celery.database(tasks.BROKER), tasks.QUEUE)
-        db = fdbqueue.celery.database(tasks.BROKER)
+        queue = fdbqueue.TaskQueue.open(fdbqueue.integrations.celery.database(tasks.BROKER), tasks.QUEUE)
+        db = fdbqueue.integrations.celery.database(tasks.BROKER)
         wait_until(lambda: queue.statistics(db)["calls"]["ack"] == 1, PATIENCE_S)
         os.killpg(killed.pid, signal.SIGKILL)
         killed.wait()

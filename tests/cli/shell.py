@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.cli.commands import cli
-from fdbqueue.cli.exits import run
+from fdbqueue.operate.cli.commands import cli
+from fdbqueue.operate.cli.exits import run
 from tests.support import PATIENCE_S
 
-PROGRAM = [sys.executable, "-m", "fdbqueue.cli"]
+PROGRAM = [sys.executable, "-m", "fdbqueue.operate.cli"]
 CLOSED_PIPE, INTERRUPTED, TERMINATED = 141, 130, 143
 HELD_S = 10.0
 

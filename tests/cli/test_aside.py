@@ -8,7 +8,8 @@ from fdb import tuple as layer
 
 import fdbqueue
 from fdbqueue import Queue, TaskQueue
-from fdbqueue.key_layout import LAYOUT
+from fdbqueue.core.root_keys import LAYOUT
+from fdbqueue.tasks.records.keys import PAYLOAD
 from tests.cli.shell import Shell
 from tests.cli.test_queues import root_of
 
@@ -57,7 +58,7 @@ def test_a_task_that_cannot_be_read_stops_no_command(shell: Shell) -> None:
         queue = TaskQueue.create(db, "jobs", root=root_of(shell))
         task = queue.put(db, "x" * 500)
         keys = queue._shape.keys
-        [payload] = db.get_range(keys._payload, keys.ready.start)
+        [payload] = db.get_range(PAYLOAD.start(keys.prefix), keys.ready.start)
         db[payload.key] = b"{" * len(payload.value)
         queue.put(db, "good")
         assert queue.take(db, 0).data == "good"

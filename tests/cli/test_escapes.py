@@ -9,9 +9,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Failure, TaskQueue
-from fdbqueue.cli.values import line_of
-from fdbqueue.logger import logger
-from fdbqueue.visible import visible
+from fdbqueue.core.logger import logger
+from fdbqueue.core.visible import visible
+from fdbqueue.operate.cli.values import line_of
 from tests.cli.shell import Shell, Within
 from tests.cli.test_queues import completions
 
@@ -62,7 +62,7 @@ def test_no_control_character_of_data_is_printed(
 ) -> None:
     if terminal:
         for module in ("show", "top"):
-            monkeypatch.setattr(f"fdbqueue.cli.{module}.on_a_terminal", lambda: True)
+            monkeypatch.setattr(f"fdbqueue.operate.cli.{module}.on_a_terminal", lambda: True)
     _, out, err = program.run(*command)
     assert out + err
     printed = (out + err).replace("\t", "")  # the separator of columns

@@ -15,8 +15,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import TaskQueue, workers
-from fdbqueue.cli.execute import of_this_machine
 from fdbqueue.fleet.outcomes import Away, Unavailable, judge
+from fdbqueue.operate.cli.execute import of_this_machine
 from tests.cli import shell as shells
 from tests.cli.shell import CLOSED_PIPE, Shell, rest_of
 from tests.cli.test_queues import root_of
@@ -68,6 +68,36 @@ def test_a_module_in_the_working_directory_is_not_imported(
     status, out, err = run(shell, "--", "echo", "{}")
     assert (status, out) == (0, "x\n"), err
     assert not (shell.folder / "planted").exists()
+
+
+def test_a_file_named_as_a_standard_module_stops_no_process(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler is looked for in the working directory first; the modules of the fleet itself are not."""
+    python, *module = shells.PROGRAM
+    monkeypatch.setattr(shells, "PROGRAM", [python, "-P", *module])
+    for name in ("logging", "queue", "selectors"):
+        (shell.folder / f"{name}.py").write_text("raise SystemExit(77)\n")
+    (shell.folder / "mine.py").write_text("def handler(task):\n    print('mine', task.data)\n")
+    filled(shell, "q", "x")
+    status, out, err = shell.run("work", "q", "mine:handler", "--until-empty", "--processes", "1")
+    assert (status, out) == (0, "mine x\n"), err
+
+
+IGNORING = (
+    "import os, signal, sys; "
+    "signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+def test_a_parent_that_ignores_its_children_hides_no_failure(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ignores SIGCHLD gets no exit statuses, and Python takes each of them for 0."""
+    monkeypatch.setattr(shells, "PROGRAM", [shells.PROGRAM[0], "-c", IGNORING, *shells.PROGRAM])
+    filled(shell, "q", "x")
+    assert run(shell, "--max-attempts", "1", "--", "false")[0] == 1
+    assert len(buried(shell)) == 1
 
 
 @pytest.mark.commits_by_hand  # a sweep that ends by its timeout is told on standard error

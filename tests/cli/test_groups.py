@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.cli.groups import COLUMNS, groups
+from fdbqueue.operate.cli.groups import COLUMNS, groups
 from tests.cli.shell import Shell
 
 

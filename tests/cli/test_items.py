@@ -17,9 +17,9 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.cli import values as cli_values
-from fdbqueue.cli.items import remove_items
-from fdbqueue.cli.session import Place
+from fdbqueue.operate.cli import values as cli_values
+from fdbqueue.operate.cli.items import remove_items
+from fdbqueue.operate.cli.session import Place
 from tests.cli.shell import (
     CLOSED_PIPE,
     HELD_S,
@@ -154,6 +154,13 @@ def test_empty_lines_are_skipped_and_the_last_needs_no_newline(shell: Shell) -> 
     assert shell.get("q") == ["a", "b", "c"]
 
 
+def test_the_mark_of_utf_8_is_no_part_of_the_first_line(shell: Shell) -> None:
+    """Programs of Windows write it. Elsewhere the character is data."""
+    given = '\ufeff{"n": 1}\r\n\ufefftwo\r\n'
+    assert shell.run("put", "q", "--create", "--lines", "-", given=given)[2] == "fdbqueue: 2 put\n"
+    assert shell.get("q") == [{"n": 1}, "\ufefftwo"]
+
+
 def test_an_invalid_line_stops_the_put_and_is_named(shell: Shell) -> None:
     status, _, err = shell.run("put", "q", "--create", "--lines", "-", given='1\n2\n{"a"\n4\n')
     assert status == 2
@@ -199,7 +206,7 @@ def test_progress_is_lines_in_a_pipe_and_a_bar_on_a_terminal(shell: Shell, tmp_p
 
 
 def test_batches_fit_into_transactions() -> None:
-    from fdbqueue.cli.put import batches_of
+    from fdbqueue.operate.cli.put import batches_of
 
     large, small = "x" * 600_000, [1] * 2_500
     assert [len(batch) for batch in batches_of(small)] == [1_000, 1_000, 500]
@@ -246,7 +253,7 @@ def test_an_interrupted_wait_ends_at_once_and_takes_nothing(shell: Shell) -> Non
 
 def test_a_closed_pipe_takes_nothing(shell: Shell) -> None:
     shell.run("put", "q", "--create", "1", "2")
-    for command in (["get", "q", "-n", "2"], ["peek", "q"], ["size", "q"]):
+    for command in (["get", "q", "-n", "2"], ["peek", "q"], ["size", "q"], ["completion", "zsh"], ["--help"]):
         ours, theirs = os.pipe()
         os.close(ours)
         process = shell.start(*command, stdout=theirs)
@@ -261,7 +268,7 @@ def test_a_full_disk_takes_nothing(shell: Shell) -> None:
     with open("/dev/full", "w") as full:
         status, _, err = shell.run("get", "q", "-n", "2", stdout=full)
     assert status == 2
-    assert "No space left" in err
+    assert err == "fdbqueue: standard output: there is no room left on its disk\n"
     assert shell.get("q") == [1, 2]
 
 

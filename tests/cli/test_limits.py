@@ -10,13 +10,13 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Limit, Task, TaskQueue
-from fdbqueue.cli.progress import Progress
-from fdbqueue.cli.session import Place
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.signals import Signals
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.fleet.supervisor import FleetStatus, ProcessStatus
-from fdbqueue.limiting.keys import LimitKeys
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.signals import Signals
+from fdbqueue.operate.cli.progress import Progress
+from fdbqueue.operate.cli.session import Place
+from fdbqueue.tasks.limiting.keys import LimitKeys
 from tests.cli.shell import Shell, Within
 
 IDLE = FleetStatus((), Tally(), 0, 0)

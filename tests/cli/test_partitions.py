@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.cli import partitions, spread
-from fdbqueue.placement.boundaries import lines_to_remove
+from fdbqueue.operate.cli import partitions, spread
+from fdbqueue.operate.placement.boundaries import lines_to_remove
 from tests.cli.shell import Within
 
 

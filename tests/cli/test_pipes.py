@@ -14,9 +14,9 @@ from tempfile import TemporaryFile
 import pytest
 
 import fdbqueue
-from fdbqueue.cli.get import get
-from fdbqueue.cli.output import LineWriter, ReaderGone
-from fdbqueue.signals import Signals
+from fdbqueue.core.signals import Signals
+from fdbqueue.operate.cli.get import get
+from fdbqueue.operate.cli.output import LineWriter, ReaderGone
 from tests.cli.shell import CLOSED_PIPE, Shell, Within
 from tests.cli.test_queues import root_of
 

@@ -12,10 +12,10 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import TaskQueue, Worker
-from fdbqueue.cli.group import cli
-from fdbqueue.cli.show import span
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.operate.cli.commands import COMMANDS, cli
+from fdbqueue.operate.cli.show import span
 from tests.cli.shell import INTERRUPTED, Shell, Within, read_all, rest_of
 from tests.support import wait_until
 
@@ -25,8 +25,8 @@ def root_of(shell: Shell) -> Any:
 
 
 def test_a_queue_is_created_listed_and_dropped(program: Within) -> None:
-    created = "fdbqueue: 'mail' is there, of kind fifottl\n"
-    assert program.run("create", "mail", "--kind", "fifottl", "--ttr", "60") == (0, "", created)
+    created = "fdbqueue: 'mail' is created, of kind fifottl, with --ttr 60\n"
+    assert program.run("create", "mail", "--ttr", "60") == (0, "", created)
     program.run("put", "plain", "--create", "1", "2")
     assert program.run("put", "mail", "a", "b") == (0, "", "")
     assert program.run("queues") == (0, "mail\tfifottl\t2\t0\t0\t0\t0\t\nplain\tqueue\t2\t\t\t\t\t\n", "")
@@ -67,16 +67,30 @@ def test_a_queue_in_use_is_not_dropped_and_keeps_its_tasks(program: Within) -> N
 
 def test_a_second_create_needs_if_not_exists(program: Within) -> None:
     assert program.run("create", "q", "--kind", "fair", "--weight", "gold=3", "--weight", "7=2")[0] == 0
-    compared = "with --kind fair, --weight gold:3 7:2; asked for was --kind fifo, --weight none"
-    said = f"fdbqueue: A queue named 'q' exists already, {compared}; --if-not-exists lets that succeed\n"
+    said = "fdbqueue: A queue named 'q' exists already, of kind fair; --if-not-exists lets that succeed\n"
     assert program.run("create", "q") == (1, "", said)
     status, out, _ = program.run("create", "q", "--if-not-exists", "--json")
     assert (status, json.loads(out)["kind"]) == (0, "fair")
     assert json.loads(out)["options"]["weights"] == {"gold": 3, "7": 2}
     assert program.run("create", "plain", "--kind", "queue")[0] == 0
-    status, _, err = program.run("create", "plain", "--kind", "queue")
-    assert (status, "just as it was asked for; --if-not-exists lets" in err) == (1, True)
+    assert program.run("create", "plain", "--kind", "queue")[0] == 1
+    assert program.run("create", "plain", "--kind", "queue", "--if-not-exists")[0] == 0
     assert program.run("put", "plain", "1")[0] == 0
+
+
+def test_a_create_tells_the_options_in_force(program: Within) -> None:
+    """A queue with other options than those that are given is a refusal, unless any will do."""
+    program.run("create", "q", "--kind", "fair", "--weight", "gold=3", "--ttr", "9")
+    ask = ("create", "q", "--kind", "fifo", "--if-not-exists")
+    refusal = "A queue named 'q' exists already, with --kind fair; asked for was --kind fifo"
+    cure = "--if-not-exists --any-options takes it as it is"
+    assert program.run(*ask) == (1, "", f"fdbqueue: {refusal}; {cure}\n")
+    told = "fdbqueue: 'q' exists already, of kind fair, with --ttr 9, --weight gold:3\n"
+    assert program.run(*ask, "--any-options") == (0, "", told)
+    assert program.run("create", "q", "--ttr", "9", "--kind", "fair", "--if-not-exists") == (0, "", told)
+    plain = ("create", "plain", "--kind", "queue", "--if-not-exists")
+    assert program.run(*plain, "--partitions", "2")[0] == program.run(*plain)[0] == 0
+    assert program.run(*plain, "--partitions", "1")[0] == program.run("create", "q", *plain[2:])[0] == 1
 
 
 def test_weights_are_for_any_task_key(program: Within) -> None:
@@ -340,9 +354,11 @@ def test_the_completion_script_is_for_the_shell(name: str, capfd: pytest.Capture
     assert "_FDBQUEUE_COMPLETE" in out
 
 
-def test_every_command_has_a_help_text() -> None:
+def test_the_table_of_commands_has_their_help_and_module() -> None:
+    cli.load()
     for name, command in cli.commands.items():
-        assert command.help, name
+        assert COMMANDS[name].help == command.get_short_help_str(200), name
+    assert {*cli.commands} == {*COMMANDS}
 
 
 @pytest.mark.parametrize("group", ["elements", "import"])

@@ -49,6 +49,18 @@ def test_a_worker_may_die_before_it_reports_its_command(name: str) -> None:
     wait_until(lambda: not commands(name))
 
 
+def test_a_command_ends_with_its_worker_though_a_child_lives(name: str) -> None:
+    with started(killed.killed_before_its_child, name) as worker:
+        assert worker.stdout is not None
+        child = int(worker.stdout.readline())
+        try:
+            assert worker.wait(30) == -signal.SIGKILL
+            wait_until(lambda: not commands(name))
+            assert alive(child)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
 def test_a_worker_may_die_at_any_moment(name: str, rounds: Callable[[int, int], int]) -> None:
     """Also while commands are started one after another."""
     for _ in range(rounds(6, 60)):

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.cli.schedules import WITHOUT, change
-from fdbqueue.schedules.records import PutOptions
+from fdbqueue.operate.cli.schedules import WITHOUT, change
+from fdbqueue.tasks.schedules.records import PutOptions
 from tests.cli.shell import Within
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import TaskQueue
-from fdbqueue.cli.held import HELD_COLUMNS, shown_held
-from fdbqueue.task import Failure
+from fdbqueue.core.task import Failure
+from fdbqueue.operate.cli.held import HELD_COLUMNS, shown_held
 from tests.cli.shell import Shell, Within, rest_of
 from tests.cli.test_queues import root_of
 
@@ -169,6 +169,7 @@ def test_bury_kick_and_delete_by_hand(program: Within) -> None:
     said = f"fdbqueue: {ids[0]} buried\nfdbqueue: {ids[1]} buried\n"
     assert program.run("bury", "q", ids[0], ids[1]) == (0, "", said)
     assert json.loads(program.run("bury", "q", ids[2], "--json")[1])["state"] == "buried"
+    assert program.run("kick", "q", "-n", "0") == (0, "", "fdbqueue: 0 kicked\n")
     assert program.run("kick", "q") == (0, "", "fdbqueue: 1 kicked\n")
     assert [task["data"] for task in listed(program, "buried")] == ["b", "c"]
     assert program.run("kick", "q", "--all", "--json")[1] == '{"queue":"q","kicked":2}\n'
@@ -176,6 +177,21 @@ def test_bury_kick_and_delete_by_hand(program: Within) -> None:
     status, _, err = program.run("delete", "q", ids[3], ids[3])
     assert (status, err) == (1, f"fdbqueue: {ids[3]} deleted\nfdbqueue: no such task in 'q': {ids[3]}\n")
     assert [task["data"] for task in listed(program, "ready")] == ["a", "b", "c"]
+
+
+def test_explain_without_an_id_tells_of_the_first_that_waits(program: Within) -> None:
+    """A ready one comes before a delayed one, whatever their ages."""
+    program.run("create", "q", "--ttr", "60")
+    delayed, ready = put(program, "q", "a", "--delay", "60")[0], put(program, "q", "b")[0]
+    program.run("pause", "q")
+    status, out, err = program.run("explain", "q")
+    assert (status, err) == (0, f"fdbqueue: the first task that waits is {ready}\n")
+    assert "the queue is paused" in out.lower()
+    assert json.loads(program.run("explain", "q", "--json")[1])["task"]["id"] == ready
+    program.run("delete", "q", ready)
+    assert json.loads(program.run("explain", "q", "--json")[1])["task"]["id"] == delayed
+    program.run("bury", "q", delayed)
+    assert program.run("explain", "q") == (1, "", "fdbqueue: no task of 'q' waits: 0 taken, 1 buried\n")
 
 
 def test_cancel_ends_waiting_tasks_and_marks_taken_ones(program: Within) -> None:

@@ -9,7 +9,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Group, TaskQueue
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.root_keys import DEFAULT_ROOT
 from tests.cli.shell import Shell, Within, read_all
 
 

@@ -24,6 +24,15 @@ def test_a_second_put_prints_the_first_task(shell: Shell) -> None:
     assert json.loads(shell.run("explain", "q", first["id"], "--json")[1])["task"]["unique"] == 7
 
 
+def test_a_list_names_a_key_that_is_a_tuple(shell: Shell) -> None:
+    """JSON has no tuples, and a list is no key."""
+    shell.run("create", "q", "--kind", "fifottl")
+    assert put(shell, "a", "--unique", '["acme", [7]]')[1]["unique"] == ["acme", [7]]
+    assert put(shell, "b", "--unique", '["acme",[7]]')[1]["existed"]
+    status, _, err = put(shell, "c", "--unique", "[" * 900 + "]" * 900)
+    assert (status, err.count("\n")) == (2, 1)
+
+
 def test_a_later_put_replaces_and_debounces(shell: Shell) -> None:
     shell.run("create", "q", "--kind", "fifottl")
     put(shell, "a", "--unique", "k")

@@ -9,13 +9,13 @@ import pytest
 
 import fdbqueue
 from fdbqueue import TaskQueue, Verification
-from fdbqueue.cli.exits import CommandError
-from fdbqueue.cli.session import Place
-from fdbqueue.database import run
-from fdbqueue.fdberror import FDBError
-from fdbqueue.records.keys import TaskKeys
-from fdbqueue.records.statistics import LIVE, packed
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.database import run
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.operate.cli.exits import CommandError
+from fdbqueue.operate.cli.session import Place
+from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.records.statistics import LIVE, packed
 from tests.cli.shell import Within
 from tests.cli.test_queues import root_of
 
@@ -75,7 +75,7 @@ def test_a_cluster_that_falls_silent_is_told(program: Within, monkeypatch: pytes
         raise FDBError(1031)
 
     program.run("create", "q", "--kind", "fifo")
-    monkeypatch.setattr("fdbqueue.cli.verify.verify_keys", silent)
+    monkeypatch.setattr("fdbqueue.operate.cli.verify.verify_keys", silent)
     status, out, err = program.run("verify")
     assert (status, out) == (2, "")
     assert f"no answer from {program.url} in 60 s" in err

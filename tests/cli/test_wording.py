@@ -6,9 +6,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Limit, Schedule, SimpleElementQueue, TaskQueue
-from fdbqueue.elements.simple import KIND as ELEMENTS
-from fdbqueue.recipe.handle import KIND as PLAIN
-from fdbqueue.registry.registry import Registry
+from fdbqueue.core.registry.definition import PLAIN
+from fdbqueue.core.registry.definition import SIMPLE as ELEMENTS
+from fdbqueue.core.registry.registry import Registry
 from tests.cli.shell import Shell, Within
 
 GROUP = "0" * 32
@@ -38,7 +38,8 @@ SAID = {
     "put ttl 1 --unique a --debounce-max 3": "--debounce-max must be left out without --on-conflict debounce",
     "ended jobs": "does not support ended tasks: it was created without --retain",
     "create new --kind fair --weight a=0": "--weight must be a whole number from 1",
-    "create new --ttr 5": "does not support --ttr",
+    "create new --kind fifo --ttr 5": "--ttr: fifottl, limfifottl, utubettl, fair and bag do",
+    "put jobs 1 --key a": "does not support --key: utube, utubettl and fair do",
     "group create --then jobs {": "'{' is not JSON",
     "elements add jobs x": "'jobs' is a task queue, of kind fifo: put, work, tasks, stats",
     "elements list plain": "'plain' is a plain queue",
@@ -52,7 +53,7 @@ SAID = {
     "--shared-directory --url fdb: queues": "--shared-directory must be left out for fdb:",
 }
 REFUSED = {
-    "create jobs": "exists already, just as it was asked for; --if-not-exists lets that succeed",
+    "create jobs": "exists already, of kind fifo; --if-not-exists lets that succeed",
     "create jobs --kind fair --weight a=3": "with --kind fifo, --weight none; asked for was --kind fair,",
     "create jobs --partitions 2": "with --partitions 1; asked for was --partitions 2",
     "create plain --kind queue --partitions 2": "with --partitions 1; asked for was --partitions 2",

@@ -17,16 +17,16 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import TaskQueue
-from fdbqueue.cli.output import LineWriter, ReaderGone
-from fdbqueue.cli.progress import Pace, Progress
-from fdbqueue.cli.session import Place
-from fdbqueue.elements.simple import KIND as ELEMENTS
-from fdbqueue.fdberror import FDBError
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.registry.definition import SIMPLE as ELEMENTS
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.signals import Signals
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.fleet.supervisor import FleetStatus, ProcessStatus
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.signals import Signals
+from fdbqueue.operate.cli.output import LineWriter, ReaderGone
+from fdbqueue.operate.cli.progress import Pace, Progress
+from fdbqueue.operate.cli.session import Place
 from tests.cli.jobs import GO
 from tests.cli.shell import Shell, Within, read_all, rest_of
 from tests.cli.test_queues import root_of
@@ -171,7 +171,7 @@ def shown(written: str) -> list[str]:
 def test_an_idle_fleet_does_not_repeat_itself(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fdbqueue.cli.progress.PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("fdbqueue.operate.cli.progress.PLAIN_EVERY_S", 0.0)
     place = Place("memory:", DEFAULT_ROOT)
     with (
         fdbqueue.open("memory:") as db,
@@ -185,7 +185,7 @@ def test_an_idle_fleet_does_not_repeat_itself(
 
 def test_the_progress_does_not_wait_for_a_locked_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client tries again for as long as the lock lasts, and the supervisor has to obey its signals."""
-    monkeypatch.setattr("fdbqueue.cli.progress.LEFT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("fdbqueue.operate.cli.progress.LEFT_TIMEOUT_S", 0.1)
     with fdbqueue.open("memory:") as db:
         TaskQueue.create(db, "q")
         locked, engine = faulty(db, FDBError)
@@ -260,8 +260,10 @@ def test_a_stalled_reader_does_not_block_the_fleet(monkeypatch: pytest.MonkeyPat
         while True:
             os.write(writing, b"x" * select.PIPE_BUF)
     os.set_blocking(writing, True)
-    monkeypatch.setattr("fdbqueue.cli.progress.PLAIN_EVERY_S", 0.0)
-    monkeypatch.setattr("fdbqueue.cli.progress.stdout_of", lambda _: LineWriter(writing, lambda: None))
+    monkeypatch.setattr("fdbqueue.operate.cli.progress.PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr(
+        "fdbqueue.operate.cli.progress.stdout_of", lambda _: LineWriter(writing, lambda: None)
+    )
     status = FleetStatus((), Tally(), 0, 0)
     with (
         fdbqueue.open("memory:") as db,
@@ -394,3 +396,22 @@ def test_a_fleet_that_runs_a_task_names_no_paused_queue(capfd: pytest.CaptureFix
         running = (Running("0" * 32, "r", 1.0, False, None),)
         progress.tick(FleetStatus((ProcessStatus(1, "working", Tally(), running, 0, 0.0),), Tally(), 0, 0))
     assert "paused" not in capfd.readouterr().err
+
+
+def test_work_ends_with_status_2_when_its_directory_is_replaced(shell: Shell, tmp_path: Path) -> None:
+    """No process of the fleet can heal, and a supervisor of the system starts it again. Each says so once."""
+    if shell.root:
+        pytest.skip("a cluster has no directory")
+    filled(shell, "q", 1)
+    env = os.environ | {"JOBS_FOLDER": str(tmp_path)}
+    process = shell.start("work", "q", f"{JOBS}:held", "--processes", "1", "--grace", "0", cwd=HERE, env=env)
+    wait_until(lambda: len(list(tmp_path.iterdir())) > 1, 120)
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    _, err = rest_of(process, 120)
+    assert process.returncode == 2
+    assert err.splitlines()[-1].startswith("fdbqueue: The worker processes cannot work: ")
+    assert "was removed or replaced" in err
+    assert not {"Traceback", "taking nothing"} & set(err.split())
+    said = [line for line in err.splitlines() if "] StorageReplaced: " in line]
+    assert len(said) == len({line.split("] ")[0].split("[")[-1] for line in said}), err
+    assert len(err.splitlines()) <= len(said) + 2, err  # the task that was given back, and the last line

@@ -11,7 +11,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Queue, Session, TaskQueue, transactional, verify
-from fdbqueue.errors import NotTaken, UnknownSession
+from fdbqueue.core.errors import NotTaken, UnknownSession
 
 CLIENTS = 4
 

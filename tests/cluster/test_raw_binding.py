@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fdbqueue import binding
+from fdbqueue.core import binding
 from tests.conftest import CLUSTER_FILE, TEST_ROOT
 from tests.support import run_program
 

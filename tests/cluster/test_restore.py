@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue.database import run
+from fdbqueue.core.database import run
 from tests.cluster.servers import FDBCLI, FDBSERVER, Servers
 from tests.conftest import CLUSTER_FILE, TEST_ROOT
 from tests.restoring.support import LongAgo, make_a_root, require_working, restore, waiting_for

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from fdbqueue import Database
-from fdbqueue.dashboard import create_app
-from fdbqueue.dashboard.serving import Server, listener, url_of
+from fdbqueue.operate.dashboard import create_app
+from fdbqueue.operate.dashboard.serving import Server, listener, url_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if CHROMIUM is None:

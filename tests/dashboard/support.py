@@ -9,9 +9,9 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from fdbqueue import Database
-from fdbqueue.dashboard import create_app
-from fdbqueue.dashboard.access import COOKIE, Access
-from fdbqueue.dashboard.texts import segment
+from fdbqueue.operate.dashboard import create_app
+from fdbqueue.operate.dashboard.access import COOKIE, Access
+from fdbqueue.operate.dashboard.texts import segment
 
 TOKEN = "a token of enough letters"
 

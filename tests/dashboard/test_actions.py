@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, DeadLetters, Failure, TaskQueue, limits
-from fdbqueue.dashboard.actions import QUEUE_ACTIONS, TASK_ACTIONS
+from fdbqueue import Database, DeadLetters, Failure, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.operate.dashboard.actions import QUEUE_ACTIONS, TASK_ACTIONS
 from tests.dashboard.conftest import NAME, Served
 from tests.dashboard.support import browsing, path_of
 from tests.support import wait_until

@@ -6,8 +6,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, Group, Limit, Schedule, TaskQueue
-from fdbqueue.limiting.keys import LimitKeys
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.tasks.limiting.keys import LimitKeys
 from tests.dashboard.conftest import HOSTILE
 from tests.dashboard.support import browsing
 from tests.tasks.support import StillClock
@@ -90,7 +90,7 @@ def test_a_group_that_burials_hold_is_a_finding(still: tuple[Database, StillCloc
     said = page(db)
     assert "Groups 2 have not ended No buried member holds one of them." in said
     for one in (group, other):
-        one.put_many(db, queue, "ab")
+        one.put_many(db, queue, list("ab"))
         for task in queue.take_many(db, 2):
             queue.bury(db, task)
     said = page(db)

@@ -8,8 +8,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, Failure, TaskQueue
-from fdbqueue.dashboard.texts import segment
-from fdbqueue.runtime import RealRuntime, Thread
+from fdbqueue.core.runtime import RealRuntime, Thread
+from fdbqueue.operate.dashboard.texts import segment
 from tests.dashboard.chromium import Browser, Page, Tab, chromium, served, tab
 from tests.support import IdleThread
 

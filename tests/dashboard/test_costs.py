@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Figures, Overview, TaskQueue, limits
-from fdbqueue.dashboard.access import Access
-from fdbqueue.dashboard.rendering import Renderer
-from fdbqueue.dashboard.room import Room
-from fdbqueue.dashboard.sampling import Sampler
-from fdbqueue.dashboard.streams import Streams
+from fdbqueue import Database, Figures, Overview, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.operate.dashboard.access import Access
+from fdbqueue.operate.dashboard.rendering import Renderer
+from fdbqueue.operate.dashboard.room import Room
+from fdbqueue.operate.dashboard.sampling import Sampler
+from fdbqueue.operate.dashboard.streams import Streams
 from tests.dashboard.conftest import NAME, Served
 from tests.dashboard.support import browsing
 from tests.tasks.support import StillClock
@@ -31,7 +32,7 @@ def many(clock: StillClock) -> Iterator[tuple[Database, Trips]]:
         for number in range(QUEUES):
             kind = ("fifo", "utube", "fair")[number % 3]
             TaskQueue.create(db, f"q{number}", kind).put_many(
-                db, "abc", **({} if kind == "fifo" else {"key": 1})
+                db, list("abc"), **({} if kind == "fifo" else {"key": 1})
             )
         trips = Trips(db.engine)
         with Database(trips, clock) as counted:  # type: ignore[arg-type]  # options are never asked for

@@ -4,7 +4,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Queue, TaskQueue
-from fdbqueue.registry.registry import Registry
+from fdbqueue.core.registry.registry import Registry
 from tests.dashboard.conftest import HOSTILE, NAME, Served
 from tests.dashboard.support import path_of
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import TaskQueue, limits
-from fdbqueue.fdberror import FDBError
+from fdbqueue import TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.fdberror import FDBError
 from tests.dashboard.conftest import NAME, Served
 from tests.dashboard.support import browsing, path_of
 from tests.tasks.support import StillClock
@@ -35,7 +36,7 @@ def test_a_silent_database_gets_a_page_in_time(served: Served, monkeypatch: pyte
         asked.append(timeout_s)
         raise FDBError(1031)
 
-    monkeypatch.setattr("fdbqueue.dashboard.room.run", silent)
+    monkeypatch.setattr("fdbqueue.operate.dashboard.room.run", silent)
     served.clock.advance(60)
     for path in ("/", path_of(NAME)):
         assert "timed out" in served.reader.said(path, 503)
@@ -48,7 +49,7 @@ def test_transactions_of_actions_end_in_time(monkeypatch: pytest.MonkeyPatch) ->
     with fdbqueue.open("memory:") as db:
         TaskQueue.create(db, "q")
         with browsing(db, write=True) as browser:
-            monkeypatch.setattr("fdbqueue.dashboard.actions.TaskQueue.pause", _never)
+            monkeypatch.setattr("fdbqueue.operate.dashboard.actions.TaskQueue.pause", _never)
             assert "timed out" in browser.post("/queues/q/pause", 503, sure="yes").text
 
 
@@ -65,7 +66,7 @@ def test_a_page_that_fails_tells_it_in_the_log(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("unforeseen")
 
-    monkeypatch.setattr("fdbqueue.dashboard.pages.task_view", broken)
+    monkeypatch.setattr("fdbqueue.operate.dashboard.pages.task_view", broken)
     page = served.reader.said(path_of(NAME, "tasks", served.ids["ready"]), 500)
     assert "the log of the dashboard has the reason" in page
     assert "unforeseen" not in page

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import Figures, QueueFigures, TaskFigures
-from fdbqueue.dashboard.history import CHART_HEIGHT, CHART_WIDTH, History, line_of
-from fdbqueue.dashboard.texts import cell, moment, name_in, number, payload_text, segment, span
-from fdbqueue.visible import visible
+from fdbqueue.core.visible import visible
+from fdbqueue.operate.dashboard.history import CHART_HEIGHT, CHART_WIDTH, History, line_of
+from fdbqueue.operate.dashboard.texts import cell, moment, name_in, number, payload_text, segment, span
 
 FEW = settings(max_examples=30)
 
@@ -78,7 +78,7 @@ def test_the_past_is_bounded() -> None:
     history = History()
     for number_ in range(500):
         history.add(figures(number_, 0), float(number_))
-    assert len(history.trend("q").ready) == fdbqueue.limits.POINTS_KEPT
+    assert len(history.trend("q").ready) == fdbqueue.core.limits.POINTS_KEPT
 
 
 @FEW

@@ -1,13 +1,13 @@
 """Buried tasks are counted and listed by the class of their last failure."""
 
 import pytest
-from msgspec.structs import replace
 
-from fdbqueue import DeadLetters, Failure, limits, transactional
-from fdbqueue.dead import listing
-from fdbqueue.errors import InvalidArgument, QueueNotFound, TooMuchForOneTransaction
-from fdbqueue.records.keys import TaskKeys, record_of, record_to_bytes
-from fdbqueue.task import TaskState
+from fdbqueue import DeadLetters, Failure, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.errors import InvalidArgument, QueueNotFound, TooMuchForOneTransaction
+from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.dead import listing
+from fdbqueue.tasks.records.keys import TaskKeys
 from tests.dead.conftest import Grave
 
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
@@ -207,23 +207,6 @@ def test_a_transaction_kicks_a_class_that_fits(grave: Grave, monkeypatch) -> Non
     with pytest.raises(TooMuchForOneTransaction):
         kick(grave.db, "B")
     assert grave.counted() == {"B": 3}
-
-
-def test_a_task_of_an_earlier_release_is_counted_apart(grave: Grave) -> None:
-    """Its record has no class: it is listed among all, and can be kicked."""
-    id_ = grave.bury("A")
-    keys = TaskKeys(grave.queue.contents)
-    [row] = grave.db.get_range(keys.tasks.start, keys.tasks.stop)
-    record = replace(record_of(bytes(row.value)), error=None)
-    grave.db[row.key] = record_to_bytes(record)
-    for range_ in (keys.classed, keys.class_counts):
-        grave.db.clear_range(range_.start, range_.stop)
-    [found] = grave.letters.classes(grave.db)
-    assert (found.error, found.tasks) == (None, 1)
-    [letter] = grave.letters.tasks(grave.db, 9)
-    assert (letter.task.id, letter.error) == (id_, "A")
-    assert grave.letters.kick_matching(grave.db) == 1
-    assert grave.counted() == {}
 
 
 @pytest.mark.parametrize("error", [None, "A"])

@@ -2,10 +2,11 @@
 
 import pytest
 
-from fdbqueue import DeadLetters, Unreadable, limits, transactional, verify
-from fdbqueue.errors import NotBuried, PayloadTooLarge, RecordUnreadable, TaskNotFound
-from fdbqueue.records.keys import TaskKeys, id_bytes
-from fdbqueue.seam import Transaction
+from fdbqueue import DeadLetters, Unreadable, transactional, verify
+from fdbqueue.core import limits
+from fdbqueue.core.errors import NotBuried, PayloadTooLarge, RecordUnreadable, TaskNotFound
+from fdbqueue.core.seam import Transaction
+from fdbqueue.tasks.records.keys import TaskKeys, id_bytes
 from tests.dead.conftest import Grave
 from tests.tasks.support import StillClock
 

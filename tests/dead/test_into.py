@@ -2,8 +2,9 @@
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, Failure, Limit, TaskQueue, limits
-from fdbqueue.records.keys import id_bytes
+from fdbqueue import Database, Failure, Limit, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.tasks.records.keys import id_bytes
 from tests.dead.conftest import Grave
 
 

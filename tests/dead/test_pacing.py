@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue import Redrive, RedriveState, limits
-from fdbqueue.dead.pacing import step_size, stepped, turn_of
-from fdbqueue.dead.places import Place
+from fdbqueue import Redrive, RedriveState
+from fdbqueue.core import limits
+from fdbqueue.tasks.dead.pacing import step_size, stepped, turn_of
+from fdbqueue.tasks.dead.places import Place
 
 RUNNING = Redrive(RedriveState.RUNNING, 10.0, left=1_000_000)
 NOW = 1_000.0

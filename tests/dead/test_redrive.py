@@ -4,19 +4,9 @@ import pytest
 from msgspec import structs
 
 import fdbqueue
-from fdbqueue import (
-    Database,
-    DeadLetters,
-    Failure,
-    Group,
-    Queue,
-    RedriveState,
-    TaskQueue,
-    limits,
-    transactional,
-)
-from fdbqueue.database import engine_errors
-from fdbqueue.errors import (
+from fdbqueue import Database, DeadLetters, Failure, Group, Queue, RedriveState, TaskQueue, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.errors import (
     InvalidArgument,
     NoRedrive,
     QueueKindMismatch,
@@ -24,10 +14,11 @@ from fdbqueue.errors import (
     RedriveUnderWay,
     WaitStopped,
 )
-from fdbqueue.records.keys import id_bytes, record_of, record_to_bytes
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.trace_context import packed
+from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.failures import bytes_max
-from fdbqueue.trace_context import packed
-from fdbqueue.waiters import Waiter
+from fdbqueue.tasks.records.keys import id_bytes, record_of, record_to_bytes
 from tests.dead.conftest import Grave
 
 FAST = 1e6

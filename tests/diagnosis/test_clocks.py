@@ -3,10 +3,11 @@
 import pytest
 
 import fdbqueue
-from fdbqueue import Session, Severity, limits
-from fdbqueue.diagnosis.clocks import Beat, Look, check_clocks, check_sessions, look_at_beats
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import RealRuntime
+from fdbqueue import Session, Severity
+from fdbqueue.core import limits
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.operate.diagnosis.clocks import Beat, Look, check_clocks, check_sessions, look_at_beats
 
 KEYS = RootKeys(DEFAULT_ROOT)
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Severity, binding
-from fdbqueue.diagnosis.cluster import check_clock, check_cluster, check_knobs, check_versions
+from fdbqueue import Severity
+from fdbqueue.core import binding
+from fdbqueue.operate.diagnosis.cluster import check_clock, check_cluster, check_knobs, check_versions
 
 HEALTHY: dict[str, Any] = {
     "client": {

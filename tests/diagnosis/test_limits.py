@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 import fdbqueue
-from fdbqueue import Check, Database, Group, Limit, Session, Severity, TaskQueue, diagnose, limits
+from fdbqueue import Check, Database, Group, Limit, Session, Severity, TaskQueue, diagnose
+from fdbqueue.core import limits
 from tests.tasks.support import StillClock
 
 
@@ -28,7 +29,7 @@ def test_sound_limits_are_counted(still: Database) -> None:
     assert told(still, "limits") == []
     Limit.set(still, "api", slots=1)
     queue = TaskQueue.create(still, "q", ttr=600, kind="fifottl", limits=["api"])
-    queue.put_many(still, "ab")
+    queue.put_many(still, list("ab"))
     queue.take(still, 0)  # full, with a holder that lives
     assert [(one.severity, one.text) for one in told(still, "limits")] == [(Severity.FINE, "1 limit")]
 
@@ -47,7 +48,7 @@ def test_a_missing_limit_that_queues_name_is_told(still: Database) -> None:
 def test_slots_of_dead_sessions_are_told(still: Database, clock: StillClock) -> None:
     Limit.set(still, "api", slots=1)
     queue = TaskQueue.create(still, "orders", "fifottl", ttr=600, limits=["api"])
-    queue.put_many(still, "abc")
+    queue.put_many(still, list("abc"))
     assert queue.take(still, 0, session=Session(still, ttr=5)) is not None
     clock.advance(60)
     [found] = told(still, "limits")
@@ -113,7 +114,7 @@ def test_a_session_has_time_to_be_ended_before_it_is_told(still: Database, clock
 def test_a_group_that_burials_hold_is_told(still: Database) -> None:
     assert told(still, "groups") == []
     queue, group = TaskQueue.create(still, "q"), Group.create(still)
-    group.put_many(still, queue, "ab")
+    group.put_many(still, queue, list("ab"))
     assert [(one.severity, one.text) for one in told(still, "groups")] == [
         (Severity.FINE, "1 unfinished group")
     ]

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from fdbqueue import Figures, QueueFigures, Severity, TaskFigures, limits
-from fdbqueue.diagnosis.queues import check_queues
-from fdbqueue.records.statistics import CALLS
+from fdbqueue import Figures, QueueFigures, Severity, TaskFigures
+from fdbqueue.core import limits
+from fdbqueue.operate.diagnosis.queues import check_queues
+from fdbqueue.tasks.records.statistics import CALLS
 
 IDLE = TaskFigures(
     ready=0,

@@ -14,7 +14,7 @@ from django.test.utils import override_settings
 import fdbqueue
 
 SETTINGS = {
-    "INSTALLED_APPS": ["fdbqueue.django"],
+    "INSTALLED_APPS": ["fdbqueue.integrations.django"],
     "DATABASES": {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
     "LOGGING_CONFIG": None,  # pytest has the log
     "USE_TZ": True,
@@ -37,11 +37,11 @@ def options(db: fdbqueue.Database) -> dict[str, Any]:
 def backend(options: dict[str, Any]) -> Iterator[Any]:
     """The backend that tasks have by default, in a database of each engine."""
     with override_settings(TASKS=tasks_setting(options)):
-        yield importlib.import_module("fdbqueue.django").backend.backend_of("default")
+        yield importlib.import_module("fdbqueue.integrations.django").backend.backend_of("default")
 
 
 def tasks_setting(options: dict[str, Any], **more: Any) -> dict[str, Any]:
-    default = {"BACKEND": "fdbqueue.django.FdbQueueBackend", "QUEUES": ["default", "mails"]}
+    default = {"BACKEND": "fdbqueue.integrations.django.FdbQueueBackend", "QUEUES": ["default", "mails"]}
     return {"default": default | {"OPTIONS": options} | more}
 
 
@@ -55,7 +55,7 @@ def work(backend: Any) -> Callable[..., fdbqueue.Worker]:
     """Run all tasks that are there, and return the worker."""
 
     def work(*names: str, threads: int = 2, **options: Any) -> fdbqueue.Worker:
-        working = importlib.import_module("fdbqueue.django.working")
+        working = importlib.import_module("fdbqueue.integrations.django.management.commands.fdbqueue_worker")
         worker: fdbqueue.Worker = working.worker_of(backend, names or ["default"], threads, 30, **options)
         worker.run(until_empty=True)
         return worker
@@ -66,7 +66,7 @@ def work(backend: Any) -> Callable[..., fdbqueue.Worker]:
 @pytest.fixture
 def heard() -> Iterator[list[tuple[str, Any]]]:
     """The signals of tasks: the status and the result in each."""
-    api = importlib.import_module("fdbqueue.django.api")
+    api = importlib.import_module("fdbqueue.integrations.django.api")
     said: list[tuple[str, Any]] = []
 
     def hear(task_result: Any, **_: Any) -> None:

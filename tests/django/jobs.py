@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 import fdbqueue
-import fdbqueue.django
-from fdbqueue.django import api
+import fdbqueue.integrations.django
+from fdbqueue.integrations.django import api
+from tests.fleet import forking
 
 if api.LOGGER == "django.tasks":
     from django.tasks import task
@@ -79,7 +80,7 @@ def try_again(context: Any) -> int:
 @task
 def charge(key: str) -> int:
     """A step, and then a failure at the first attempt."""
-    held = fdbqueue.django.held_task()
+    held = fdbqueue.integrations.django.held_task()
     assert held is not None
     done: int = held.step("charge", lambda: _counted(held.database, bytes.fromhex(key)))
     if held.attempts == 1:
@@ -89,7 +90,7 @@ def charge(key: str) -> int:
 
 @task
 async def tell_held_task() -> str | None:
-    held = fdbqueue.django.held_task()
+    held = fdbqueue.integrations.django.held_task()
     return None if held is None else held.id
 
 
@@ -112,9 +113,16 @@ def die() -> None:
 
 
 @task
+def fork() -> None:
+    """A child that a signal ends, and a child that returns into the worker."""
+    forking.terminated()
+    forking.returning()
+
+
+@task
 def wait_for_key(begun: str, key: str) -> None:
     """Set a key, and run until another one is set."""
-    database = fdbqueue.django.database()
+    database = fdbqueue.integrations.django.database()
     database[bytes.fromhex(begun)] = b""
     while database[bytes.fromhex(key)] is None:
         time.sleep(0.01)
@@ -123,7 +131,7 @@ def wait_for_key(begun: str, key: str) -> None:
 @task
 def count_run(key: str) -> None:
     """Count the runs of this task, which is more than one if its worker dies."""
-    fdbqueue.django.database().add(bytes.fromhex(key), b"\1\0\0\0")
+    fdbqueue.integrations.django.database().add(bytes.fromhex(key), b"\1\0\0\0")
 
 
 def _counted(database: Any, key: bytes) -> int:

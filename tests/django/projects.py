@@ -20,7 +20,7 @@ execute_from_command_line(sys.argv)
 SETTINGS = """
 SECRET_KEY = "of a test"
 USE_TZ = True
-INSTALLED_APPS = ["fdbqueue.django"]
+INSTALLED_APPS = ["fdbqueue.integrations.django"]
 DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}}}}
 TASKS = {tasks!r}
 """

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import fdbqueue
-import fdbqueue.django
+import fdbqueue.integrations.django
 from fdbqueue import Failure
-from fdbqueue.django import api, attempts
-from fdbqueue.errors import ResultTimeout
+from fdbqueue.core.errors import ResultTimeout
+from fdbqueue.integrations.django import api, attempts
 from tests.django.test_backend import status
 from tests.support import Keys
 
@@ -56,7 +56,7 @@ def test_a_task_is_told_its_context(jobs: ModuleType, work: Work) -> None:
         ("fail", ["no"], "tests.django.jobs.OddError", "OddError: no\n"),
         ("leave", [], "builtins.SystemExit", "SystemExit: 3\n"),
         ("give_a_set", [], "builtins.TypeError", "\n"),
-        ("give_too_much", [], "fdbqueue.errors.PayloadTooLarge", "\n"),
+        ("give_too_much", [], "fdbqueue.core.errors.PayloadTooLarge", "\n"),
         ("add", ["one"], "builtins.TypeError", "argument: 'y'\n"),
     ],
 )
@@ -160,7 +160,7 @@ def test_a_coroutine_function_is_told_its_held_task(jobs: ModuleType, work: Work
     result.refresh()
 
     assert result.id.endswith(f":{result.return_value}")
-    assert fdbqueue.django.held_task() is None
+    assert fdbqueue.integrations.django.held_task() is None
 
 
 def test_an_effect_is_in_the_transaction_of_the_ack(
@@ -210,12 +210,12 @@ def test_a_result_has_a_time_to_live(
 def test_a_program_waits_for_a_result(jobs: ModuleType, work: Work) -> None:
     result, failed = jobs.add.enqueue(1, 2), jobs.fail.enqueue("no")
     with pytest.raises(ResultTimeout):
-        fdbqueue.django.wait(result, timeout=0)
-    waiting = threading.Thread(target=fdbqueue.django.wait, args=(result, 60))
+        fdbqueue.integrations.django.wait(result, timeout=0)
+    waiting = threading.Thread(target=fdbqueue.integrations.django.wait, args=(result, 60))
     waiting.start()
     work()
     waiting.join()
-    fdbqueue.django.wait(failed, timeout=60)
+    fdbqueue.integrations.django.wait(failed, timeout=60)
 
     assert result.return_value == 3
     assert str(failed.status) == "FAILED"

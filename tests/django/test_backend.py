@@ -9,8 +9,8 @@ from asgiref.sync import async_to_sync
 from django.test.utils import override_settings
 
 import fdbqueue
-import fdbqueue.django
-from fdbqueue.django import api
+import fdbqueue.integrations.django
+from fdbqueue.integrations.django import api
 from tests.django.conftest import tasks_setting
 from tests.support import Keys
 
@@ -125,7 +125,7 @@ def test_a_task_goes_with_the_transaction(jobs: ModuleType, db: fdbqueue.Databas
     """Also the first one of its queue. Without a commit there is neither queue nor task."""
 
     def enqueue(tr: fdbqueue.Transaction) -> list[Any]:
-        with fdbqueue.django.transaction(tr):
+        with fdbqueue.integrations.django.transaction(tr):
             return [jobs.mail.enqueue("ada"), jobs.mail.enqueue("bob")]
 
     lost = db.create_transaction()
@@ -142,7 +142,7 @@ def test_a_task_goes_with_the_transaction(jobs: ModuleType, db: fdbqueue.Databas
 
 def test_a_task_outside_of_the_block_is_put_at_once(jobs: ModuleType, db: fdbqueue.Database) -> None:
     lost = db.create_transaction()
-    with fdbqueue.django.transaction(lost):
+    with fdbqueue.integrations.django.transaction(lost):
         jobs.note.enqueue("lost")
     result = jobs.note.enqueue("stays")
     lost.cancel()
@@ -218,13 +218,15 @@ def test_backends_of_one_namespace_share_their_tasks(options: dict[str, Any], jo
 
 
 def test_the_database_of_a_backend_is_the_program_s(jobs: ModuleType, db: fdbqueue.Database, k: Keys) -> None:
-    assert fdbqueue.django.database() is db
+    with fdbqueue.integrations.django.database() as database:
+        assert database.engine is db.engine
+    assert not db.closed
 
     @fdbqueue.transactional
     def order(tr: fdbqueue.Transaction) -> Any:
         tr[k("order")] = b"an order"
-        with fdbqueue.django.transaction(tr):
+        with fdbqueue.integrations.django.transaction(tr):
             return jobs.note.enqueue("order")
 
-    assert status(order(fdbqueue.django.database())) == "READY"
+    assert status(order(fdbqueue.integrations.django.database())) == "READY"
     assert bytes(db[k("order")]) == b"an order"

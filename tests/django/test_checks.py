@@ -9,7 +9,7 @@ from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 from django.test.utils import override_settings
 
-from fdbqueue.django import api
+from fdbqueue.integrations.django import api
 from tests.django.conftest import tasks_setting
 from tests.test_extras import last_line_without
 
@@ -62,11 +62,11 @@ def test_a_worker_says_at_its_start_what_is_wrong() -> None:
 def test_an_import_without_django_names_the_extra() -> None:
     sentence = "ModuleNotFoundError: django is not installed: pip install 'fdbqueue[django]'"
 
-    assert last_line_without("django", "django") == sentence
+    assert last_line_without("django", "integrations.django") == sentence
 
 
 @pytest.mark.skipif(django.VERSION >= (6, 0), reason="Django has tasks of its own")
 def test_an_import_without_django_s_tasks_names_the_package() -> None:
     sentence = "ModuleNotFoundError: this Django has no tasks: pip install django-tasks, or use Django 6.0"
 
-    assert last_line_without("django_tasks", "django") == sentence
+    assert last_line_without("django_tasks", "integrations.django") == sentence

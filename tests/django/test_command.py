@@ -11,9 +11,9 @@ from django.core.management import CommandError, call_command
 from django.test.utils import override_settings
 
 import fdbqueue
-from fdbqueue import client_knobs
-from fdbqueue.django.management.commands import fdbqueue_worker
+from fdbqueue.core import client_knobs
 from fdbqueue.fleet.worker import Worker
+from fdbqueue.integrations.django.management.commands import fdbqueue_worker
 from tests.conftest import DURABLE, SLOW
 from tests.django.conftest import tasks_setting
 from tests.django.projects import Project, killed
@@ -68,6 +68,14 @@ def test_a_second_signal_gives_the_task_back(
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: status(result) == "READY", 60)
+
+
+def test_a_forked_child_of_a_task_leaves_its_worker_alone(jobs: ModuleType, project: Project) -> None:
+    """A signal ends the child, and the child ends no lease."""
+    results = [jobs.fork.enqueue(), jobs.add.enqueue(1, 2)]
+    ran = project.manage("fdbqueue_worker", "--until-empty", "--threads", "1")
+    assert ran.returncode == 0, ran.stderr
+    assert ([status(result) for result in results], "lease lost" in ran.stderr) == (["SUCCESSFUL"] * 2, False)
 
 
 class Stopped:
@@ -145,6 +153,22 @@ def test_no_task_is_lost_by_kills(
     runs = [int.from_bytes(db[k(f"ran {number}")], "little") for number in range(TASKS)]
     assert min(runs) == 1
     assert sum(runs) - TASKS <= KILLS * THREADS
+
+
+def test_a_worker_ends_when_its_directory_is_replaced(
+    jobs: ModuleType, project: Project, tmp_path: Path, engine: str
+) -> None:
+    if engine == "fdb":
+        pytest.skip("a cluster has no directory")
+    result = jobs.mail.enqueue("ada")
+    with project.worker() as process:
+        wait_until(lambda: status(result) == "SUCCESSFUL", 60)
+        (tmp_path / "data").rename(tmp_path / "elsewhere")
+        said, _ = process.communicate(timeout=60)
+    (tmp_path / "elsewhere").rename(tmp_path / "data")
+    assert process.returncode == 2
+    assert "CommandError: " in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(

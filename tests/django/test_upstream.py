@@ -8,9 +8,9 @@ from pathlib import Path
 import django
 import pytest
 
+from tests.frameworks.upstream import ROOT, source_of
+
 RELEASE = "django-6.0.10"
-ROOT = Path(__file__).parents[2]
-TESTS = ROOT / ".upstream" / RELEASE / "tests"
 OURS = Path(__file__).parent / "upstream" / "ours.py"
 RUN = 14
 """The number of tests that run; upstream/ours.py names the others, each with its reason."""
@@ -18,9 +18,7 @@ RUN = 14
 
 @pytest.mark.skipif(django.VERSION < (6, 0), reason="Django 5.2 has no tasks; see `make django`")
 def test_django_s_tests_of_a_backend_pass() -> None:
-    if not TESTS.exists():
-        pytest.skip("the tests of Django are not here: `make upstream` downloads them")
-    paths = os.pathsep.join([str(TESTS), str(ROOT)])
+    paths = os.pathsep.join([str(source_of(RELEASE) / "tests"), str(ROOT)])
 
     ran = subprocess.run(
         [sys.executable, str(OURS)], env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""The images and compose.yaml, in real containers. By hand, where the images are built (docs/testing.md)."""
+"""The images and compose.yaml, in real containers. By hand, where the images are built (docs/tests.md)."""
 
 from collections import Counter
 from threading import Thread

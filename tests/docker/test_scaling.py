@@ -5,7 +5,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 import fdbqueue
-from fdbqueue.metrics import QueueCollector
+from fdbqueue.integrations.prometheus import QueueCollector
 from tests.docker.files import DOCKER, compose, kubernetes, objects
 
 (HPA,) = objects("hpa.yaml")

@@ -9,9 +9,9 @@ from dramatiq.rate_limits import Barrier
 from dramatiq.results import ResultMissing, ResultTimeout
 
 import fdbqueue
-from fdbqueue.dramatiq import FdbQueueBroker, FdbQueueRateLimits, FdbQueueResults
-from fdbqueue.pytest_plugin import ShiftedRuntime
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.integrations.dramatiq import FdbQueueBroker, FdbQueueRateLimits, FdbQueueResults
+from fdbqueue.testing.pytest_plugin import ShiftedRuntime
 
 MESSAGE = dramatiq.Message("default", "any", (), {}, {})
 HOUR_MS = 3_600_000

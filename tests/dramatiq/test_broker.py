@@ -11,7 +11,7 @@ import pytest
 from dramatiq.errors import ConnectionClosed, QueueJoinTimeout, QueueNotFound
 
 import fdbqueue
-from fdbqueue.dramatiq import FdbQueueBroker
+from fdbqueue.integrations.dramatiq import FdbQueueBroker
 from tests.support import wait_until
 
 JOIN_MS = 60_000
@@ -61,7 +61,8 @@ def test_a_message_goes_with_its_transaction(broker: FdbQueueBroker) -> None:
     seen = []
 
     def note(name: str) -> None:
-        seen.append((name, bytes(broker.database[b"user"])))
+        with broker.database as database:  # which does not close it
+            seen.append((name, bytes(database[b"user"])))
 
     told = actor(note)
 
@@ -230,6 +231,15 @@ def test_an_undeclared_queue_is_refused(broker: FdbQueueBroker) -> None:
         broker.enqueue(dramatiq.Message("other", "any", (), {}, {}))
     with pytest.raises(QueueNotFound):
         broker.consume("other")
+
+
+@pytest.mark.usefixtures("broker")
+@pytest.mark.parametrize(("kind", "codec"), [("fifo", "bytes"), ("fifottl", "json")])
+def test_a_queue_of_another_kind_or_codec_is_refused(db: fdbqueue.Database, kind: str, codec: str) -> None:
+    """An operator may have made it, with the wrong options."""
+    fdbqueue.TaskQueue.create(db, "dramatiq.default", kind, codec=codec)
+    with pytest.raises(fdbqueue.QueueExists, match="asked for was"):
+        actor(lambda: None).send()
 
 
 def test_nothing_is_opened_before_the_first_message() -> None:

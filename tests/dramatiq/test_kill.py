@@ -6,15 +6,15 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dramatiq
 import pytest
 
 import fdbqueue
-from fdbqueue.dramatiq import FdbQueueBroker
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.integrations.dramatiq import FdbQueueBroker
 from tests.conftest import CLUSTER_FILE, SLOW
 from tests.support import wait_until
 
@@ -24,8 +24,8 @@ import os
 
 import dramatiq
 
-from fdbqueue.dramatiq import FdbQueueBroker
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.integrations.dramatiq import FdbQueueBroker
+from fdbqueue.core.root_keys import DEFAULT_ROOT
 
 broker = FdbQueueBroker(os.environ["PLACE"], session_ttr_s=1)
 dramatiq.set_broker(broker)
@@ -58,7 +58,8 @@ def workers(place: Path, url: str, queue: str) -> Iterator[subprocess.Popen[byte
     try:
         yield process
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -87,3 +88,17 @@ def ran(db: fdbqueue.Database, queue: str) -> Counter[int]:
     """The number of processes in which each message ran."""
     under = DEFAULT_ROOT.range(("ran", queue))
     return Counter(int(DEFAULT_ROOT.unpack(row.key)[2]) for row in db.get_range(under.start, under.stop))
+
+
+def test_a_worker_ends_when_its_directory_is_replaced(tmp_path: Path) -> None:
+    """With status 2: its consumers would try again for ever, also when a good database is there."""
+    (tmp_path / "actors.py").write_text(ACTORS)
+    url = f"embedded:{tmp_path}/data"
+    with fdbqueue.open(url) as db:
+        broker = FdbQueueBroker(db)
+        broker.declare_queue("mails")
+        broker.enqueue(dramatiq.Message("mails", "note", (1,), {}, {}))
+        with workers(tmp_path, url, "mails") as process:
+            wait_until(lambda: bool(ran(db, "mails")), 120)
+            (tmp_path / "data").rename(tmp_path / "elsewhere")
+            assert process.wait(120) == 2

@@ -1,15 +1,13 @@
 """Dramatiq's own tests, as they are, on our broker and backends (`make upstream` downloads them)."""
 
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.frameworks.upstream import passed, place_of, source_of
+
 RELEASE = "dramatiq-2.2.1"
-ROOT = Path(__file__).parents[2]
-TESTS = ROOT / ".upstream" / RELEASE / "tests"
+OURS = Path(__file__).parent / "upstream"
 
 RUN = {
     "test_actors": 30,
@@ -51,35 +49,8 @@ LEFT_OUT = {
 """Tests of these files that do not run, with the reason."""
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A package with Dramatiq's tests, and our fixtures beside them."""
-    if not TESTS.exists():
-        pytest.skip("the tests of Dramatiq are not here: `make upstream` downloads them")
-    package = tmp_path / "tests"
-    shutil.copytree(TESTS, package)
-    for ours in (Path(__file__).parent / "upstream").glob("*.py"):
-        shutil.copy(ours, package)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    return tmp_path
-
-
 @pytest.mark.parametrize("name", RUN)
-def test_a_file_of_dramatiq_passes(name: str, place: Path) -> None:
-    chosen = " and ".join(f"not {left_out}" for left_out in LEFT_OUT)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        f"tests/{name}.py",
-        "-k",
-        chosen,
-    ]
+def test_a_file_of_dramatiq_passes(name: str, tmp_path: Path) -> None:
+    place = place_of(source_of(RELEASE) / "tests", OURS, tmp_path)
 
-    ran = subprocess.run(command, cwd=place, capture_output=True, text=True)
-
-    assert ran.returncode == 0, ran.stdout[-5_000:]
-    assert f"{RUN[name]} passed" in ran.stdout.splitlines()[-1]
+    assert passed(place, f"tests/{name}.py", LEFT_OUT) == RUN[name]

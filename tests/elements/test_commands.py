@@ -10,10 +10,10 @@ from dirq.queue import Queue as DirectoryQueue
 from dirq.QueueSimple import QueueSimple
 
 import fdbqueue
-from fdbqueue.cli.commands import cli
-from fdbqueue.cli.exits import run
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.operate.cli.commands import cli
+from fdbqueue.operate.cli.exits import run
 
 SCHEMA = "body=string,header=table?,blob=binary?"
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, limits
-from fdbqueue.elements.folder import Folder, folder_at
-from fdbqueue.elements.moving import export_to, import_from
+from fdbqueue import Database
+from fdbqueue.core import limits
+from fdbqueue.queues.elements.folder import Folder, folder_at
+from fdbqueue.queues.elements.moving import export_to, import_from
 from tests.elements.test_dirq import LAYOUTS, Pieces, contents, left, sides
 
 

@@ -13,13 +13,14 @@ from dirq.QueueSimple import QueueSimple
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, limits
-from fdbqueue.elements import descriptors, moving
-from fdbqueue.elements import folder as folders
-from fdbqueue.elements.base import ElementBase
-from fdbqueue.elements.folder import Folder, PiecesFolder, SimpleFolder, folder_at
-from fdbqueue.elements.moving import Moved, export_to, import_from
-from fdbqueue.errors import DirectoryQueueInUse, NotADirectoryQueue
+from fdbqueue import Database
+from fdbqueue.core import limits
+from fdbqueue.core.errors import DirectoryQueueInUse, NotADirectoryQueue
+from fdbqueue.queues.elements import descriptors, moving
+from fdbqueue.queues.elements import folder as folders
+from fdbqueue.queues.elements.base import ElementBase
+from fdbqueue.queues.elements.folder import Folder, PiecesFolder, SimpleFolder, folder_at
+from fdbqueue.queues.elements.moving import Moved, export_to, import_from
 from tests.elements.support import SCHEMA, element_queue, simple_queue
 
 ELEMENTS = [

@@ -8,15 +8,16 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, limits
-from fdbqueue.database import run
-from fdbqueue.elements.folder import Folder, folder_at
-from fdbqueue.elements.keys import FOLDER_BYTES
-from fdbqueue.elements.moving import export_to, import_from
-from fdbqueue.elements.queue import ElementQueue
-from fdbqueue.elements.schema import NAMELESS
-from fdbqueue.elements.store import payload_of
-from fdbqueue.errors import InvalidSchema, NoNameAtThatTime, UnsafePath
+from fdbqueue import Database
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidSchema, NoNameAtThatTime, UnsafePath
+from fdbqueue.queues.elements.folder import Folder, folder_at
+from fdbqueue.queues.elements.keys import FOLDER_BYTES
+from fdbqueue.queues.elements.moving import export_to, import_from
+from fdbqueue.queues.elements.queue import ElementQueue
+from fdbqueue.queues.elements.schema import NAMELESS
+from fdbqueue.queues.elements.store import payload_of
 from tests.elements.support import element_queue
 from tests.elements.test_dirq import LAYOUTS, Pieces, contents, left, sides
 from tests.support import NOBODY, ManualClock, needs_root
@@ -385,7 +386,7 @@ def test_a_piece_that_could_be_no_file_is_refused(space: Subspace, piece: str) -
 def test_a_stored_piece_that_could_be_no_file_stays(
     db: Database, space: Subspace, tmp_path: Path, piece: str
 ) -> None:
-    """An earlier release has accepted it; the elements behind it go out."""
+    """Another program has stored it; the elements behind it go out."""
     both = Pieces(tmp_path / "dirq", space)
     run(db, lambda tr: both.queue.store.add(tr, NAME, payload_of({"body": b"1", piece: b"2"})))
     both.queue.add(db, both.data(2))

@@ -7,9 +7,9 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, ElementQueue, limits, transactional
-from fdbqueue.embedded import FDBError
-from fdbqueue.errors import (
+from fdbqueue import Database, ElementQueue, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.errors import (
     DamagedElement,
     ElementNotFound,
     ElementNotLocked,
@@ -18,6 +18,7 @@ from fdbqueue.errors import (
     QueueError,
     TooMuchForOneTransaction,
 )
+from fdbqueue.embedded import FDBError
 from tests.elements.support import NOBODY, element_queue, elements_found, filled, stored
 from tests.queue_support import FATES, faulty
 from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code

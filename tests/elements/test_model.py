@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import fdbqueue
-from fdbqueue import ElementQueue, limits, transactional
-from fdbqueue.errors import ElementNotFound, ElementNotLocked, LockLost, QueueLockError
+from fdbqueue import ElementQueue, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.errors import ElementNotFound, ElementNotLocked, LockLost, QueueLockError
 from tests.conftest import SLOW
 from tests.elements.support import NOBODY, SCHEMA, elements_found
 from tests.support import ManualClock

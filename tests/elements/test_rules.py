@@ -7,10 +7,10 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, ElementQueue, limits, transactional
-from fdbqueue.database import run
-from fdbqueue.elements.names import following, name_at
-from fdbqueue.errors import (
+from fdbqueue import Database, ElementQueue, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import (
     CannotLock,
     ElementNotFound,
     ElementNotLocked,
@@ -29,7 +29,8 @@ from fdbqueue.errors import (
     UnknownSchema,
     UnreadableElement,
 )
-from fdbqueue.registry.registry import Registry
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.queues.elements.keys import following, name_at
 from tests.elements.support import (
     MALFORMED,
     NOBODY,
@@ -619,7 +620,7 @@ def test_a_pass_goes_over_batches_without_gap_or_double(db: Database, space: Sub
 
 def test_no_transaction_is_open_between_elements(db: Database, q: ElementQueue, monkeypatch: Any) -> None:
     """Names read ahead are of one transaction; the next one reads the later state of the rest."""
-    monkeypatch.setattr("fdbqueue.limits.NAMES_READ_FIRST", 2)
+    monkeypatch.setattr("fdbqueue.core.limits.NAMES_READ_FIRST", 2)
     names = filled(db, q, 6)
     pass_ = q.names(db)
     assert next(pass_) == names[0]

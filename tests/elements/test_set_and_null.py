@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, ElementQueue, NullQueue, QueueSet, limits
-from fdbqueue.errors import QueueError
+from fdbqueue import Database, ElementQueue, NullQueue, QueueSet
+from fdbqueue.core import limits
+from fdbqueue.core.errors import QueueError
 from tests.elements.support import simple_queue
 from tests.support import CANCELLED, ManualClock, error_code
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, SimpleElementQueue, limits
-from fdbqueue.errors import (
+from fdbqueue import Database, SimpleElementQueue
+from fdbqueue.core import limits
+from fdbqueue.core.errors import (
     InvalidArgument,
     LockLost,
     PayloadTooLarge,

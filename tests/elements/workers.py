@@ -8,7 +8,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import ElementQueue, LockToken, transactional
-from fdbqueue.errors import ElementNotLocked
+from fdbqueue.core.errors import ElementNotLocked
 from tests.elements.support import element_queue
 
 MAXLOCK_S = 1.0

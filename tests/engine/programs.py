@@ -11,7 +11,9 @@ import sys
 import threading
 
 import fdbqueue.embedded as fdb
+from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.embedded.pool import Pool
+from fdbqueue.embedded.users import Users
 
 # Keys that one transaction writes together: short ones, one beyond LMDB's key size, and a large value.
 TOGETHER = [b"a", b"b", b"c" * 600, b"d" * 9_000, b"z"]
@@ -75,6 +77,27 @@ def hold_snapshot(path: str) -> None:
     tr = fdb.open(path).create_transaction()
     tr[b"a"].wait()
     say("reading")
+    sys.stdin.readline()
+
+
+def try_to_open(path: str) -> None:
+    """Print the error of opening, or the value of a key."""
+    try:
+        db = fdb.open(path)
+    except FdbQueueError as error:
+        say(type(error).__name__, error)
+    else:
+        say("opened", db[b"a"])
+
+
+def tell_name(path: str) -> None:
+    """Tell the name by which others know this process, and that of a forked child; wait to be killed."""
+    db = fdb.open(path)
+    say(db.name_of_process().hex())
+    if not os.fork():
+        say(db.name_of_process().hex())
+        os._exit(0)
+    os.wait()
     sys.stdin.readline()
 
 
@@ -144,6 +167,35 @@ def lead_until_told(path: str) -> None:
     try_lead, Pool.try_lead = Pool.try_lead, lambda _: True  # it does
     db[b"leader"] = b"was here"
     Pool.try_lead = try_lead
+    say("done")
+    sys.stdin.readline()
+
+
+def stop_in_a_commit(path: str) -> None:
+    """Stop, as by SIGSTOP, in a commit that others wait for; then end it, and say so."""
+    db = fdb.open(path)
+    drop = Pool.drop  # the first step of a leader
+
+    def stop(pool: Pool) -> None:
+        say("stops")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        drop(pool)
+
+    Pool.drop = stop
+    db[b"stopped"] = b"was here"
+    say("done")
+    sys.stdin.readline()
+
+
+def stop_while_opening(path: str) -> None:
+    """Stop before the directory is ready; then go on, and say so."""
+
+    def stop(_: Users) -> None:
+        say("stops")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    Users._share_namespace = stop
+    fdb.open(path)
     say("done")
     sys.stdin.readline()
 

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import contextmanager
 
 from tests.engine import programs
@@ -13,9 +14,9 @@ from tests.support import PATIENCE_S
 class Program:
     """A running program of programs.py; a thread reads its lines."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, within: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, programs.__file__, *map(str, arguments)],
+            [*within, sys.executable, programs.__file__, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -42,8 +43,8 @@ class Program:
 
 
 @contextmanager
-def running(*arguments: object, patience_s: float = 3 * PATIENCE_S):
-    program = Program(*arguments)
+def running(*arguments: object, patience_s: float = 3 * PATIENCE_S, within: Sequence[str] = ()):
+    program = Program(*arguments, within=within)
     watchdog = threading.Timer(patience_s, program.process.kill)  # a program that hangs fails the test
     watchdog.start()
     try:

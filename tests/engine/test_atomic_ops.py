@@ -1,4 +1,4 @@
-"""Every atomic operation, on present and absent keys, against a plain transcription (atomic.py)."""
+"""Every atomic operation, on present and absent keys, against a plain transcription (writes.py)."""
 
 import itertools
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fdbqueue.testing.plain_operations import OPERATIONS
 from tests.support import INVALID_MUTATION_TYPE, commit_code, error_code
+from tests.system.plain_operations import OPERATIONS
 
 OLD_VALUES = [
     None,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import limits
+from fdbqueue.core import limits
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded import base as bases
-from fdbqueue.embedded import environment, journal, users
-from fdbqueue.embedded.base import Base, BrokenChain, Held
-from fdbqueue.embedded.checkpoints import Checkpoints
+from fdbqueue.embedded import journal, system, users
+from fdbqueue.embedded.base import Base, BrokenChain, Checkpoints, Held
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.system import SYSTEM
 from tests.support import PATIENCE_S
@@ -205,7 +205,7 @@ def test_each_kind_of_write_survives_a_power_cut(db: fdbqueue.Database, path: Pa
 
 
 def test_a_base_grows_beyond_its_map(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "MAP_BYTES_FIRST", 1 << 20)
+    monkeypatch.setattr(system, "MAP_BYTES_FIRST", 1 << 20)
     written = {b"key %d" % number: b"v" * 90_000 for number in range(30)}
     with fdbqueue.open(f"embedded:{path}") as db:
         for key, value in written.items():
@@ -236,7 +236,7 @@ def test_the_next_process_makes_the_checkpoint_of_a_dead_one(
 
 def test_one_process_at_a_time_makes_checkpoints(db: fdbqueue.Database, path: Path) -> None:
     directory = Directory.open(str(path))
-    other = users.Users(directory)
+    other = users.Users(directory, RealRuntime())
     other.begin_checkpoint()
     before = held(path)
     commit(db)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 import fdbqueue
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded import commitlog
 from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.commitlog import Written
-from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.pool import Answer
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.embedded.writes import KeySet
 from tests.support import NOT_COMMITTED, TOO_OLD, begin, commit_code
 
 AN_HOUR_S = 3_600.0
@@ -38,6 +38,10 @@ def db(clock: WallClock) -> Iterator[fdbqueue.Database]:
         yield database
 
 
+def another(store):
+    return Committer(store, store.new_durability(), store.watches.notify)
+
+
 def commit_often(db: fdbqueue.Database) -> None:
     for number in range(200):
         db[b"often"] = b"%d" % number
@@ -49,7 +53,10 @@ def test_a_log_trimmed_by_a_clock_jump_hides_no_conflict(db, clock):
     db[b"read"] = b"1"
     tr = begin(db)
     tr.get(b"read").wait()
-    ours, store.committer = store.committer, Committer(store)  # it holds all that a process keeps of the log
+    ours, store.committer = (
+        store.committer,
+        another(store),
+    )  # it holds all that a process keeps of the log
     db[b"read"] = b"2"
     clock.ahead_s = AN_HOUR_S
     commit_often(db)
@@ -63,7 +70,7 @@ def test_commits_read_late_keep_their_order(db):
     store = db.engine._store
     first = begin(db)
     first.get(b"unchanged").wait()
-    ours, store.committer = store.committer, Committer(store)
+    ours, store.committer = store.committer, another(store)
     db[b"a"] = b"of another process"
     second = begin(db)
     second.get(b"b").wait()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue.errors import InvalidArgument, StorageInUse, UnsafePath
+from fdbqueue.core.errors import InvalidArgument, StorageInUse, UnsafePath
 from tests.support import NOBODY, needs_root, run_program
 
 NAMES = ["data.mdb", "lock.mdb", "commits.1", "doorbells/board"]

@@ -4,18 +4,16 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded.flush import Flush
-from fdbqueue.embedded.flusher import Flusher
+from fdbqueue.core.errors import StorageInUse, UnknownUrl
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.embedded.durability import Flusher
 from fdbqueue.embedded.journal import FILES, NOWHERE, Journal, JournalLost
-from fdbqueue.embedded.system import SYSTEM
-from fdbqueue.errors import StorageInUse, UnknownUrl
-from fdbqueue.fdberror import FDBError
+from fdbqueue.embedded.request import Flush
 from tests.support import (
     COMMIT_UNKNOWN,
     NOT_COMMITTED,
@@ -258,7 +256,7 @@ def test_a_process_without_rights_finds_a_new_journal(
 
     with opened(tmp_path, "", flushes) as db:
         db[b"a"] = b"x"
-        monkeypatch.setattr(db.engine._store.in_place, "_system", replace(SYSTEM, stat=refused))
+        monkeypatch.setattr(db.engine._store.in_place, "_stat", refused)
         run_program(tmp_path, RENEWS_AND_DIES)
         db[b"b"] = b"y"
     (tmp_path / "data" / "in-use").write_bytes(b"of another boot")

@@ -6,10 +6,10 @@ import lmdb
 import pytest
 
 import fdbqueue
+from fdbqueue.core.errors import DatabaseClosed
 from fdbqueue.embedded import FDBError
 from fdbqueue.embedded.batch import Batches
 from fdbqueue.embedded.durability import Durable
-from fdbqueue.errors import DatabaseClosed
 from tests.support import PATIENCE_S, becomes_ready, begin, commit_code, error_code, wait_until
 
 IO_ERROR = 1510

@@ -6,8 +6,8 @@ import lmdb
 import pytest
 
 import fdbqueue
+from fdbqueue.core.errors import StorageFormat
 from fdbqueue.embedded import layout
-from fdbqueue.errors import StorageFormat
 
 
 def made(tmp_path: Path, file: str, version: bytes) -> Path:

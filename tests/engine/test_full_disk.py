@@ -18,12 +18,12 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from fdbqueue.core.errors import QueueExists, StorageFull
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded import batch
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.pool import Pool
 from fdbqueue.embedded.reserve import BYTES_MAX, Reserve
-from fdbqueue.errors import QueueExists, StorageFull
-from fdbqueue.runtime import RealRuntime
 from tests.engine import programs
 from tests.support import NOT_COMMITTED, PATIENCE_S, Ageless, run_program, wait_until
 

@@ -5,10 +5,10 @@ from contextlib import closing
 
 import pytest
 
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.journal import Journal, JournalLost, Place, Writes
 from fdbqueue.embedded.system import System
-from fdbqueue.runtime import RealRuntime
 
 BEGIN = Place(1, 0, 0)
 WRITES = [Writes([], {b"key": b"value"})]

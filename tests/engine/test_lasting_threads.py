@@ -9,12 +9,12 @@ import pytest
 from greenlet import GreenletExit
 
 import fdbqueue
-from fdbqueue.embedded import doorbell
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.embedded import watches
 from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.doorbell import Doorbell
+from fdbqueue.embedded.environment import HandedOutVersions
 from fdbqueue.embedded.futures import PendingFuture
-from fdbqueue.embedded.versions import HandedOutVersions
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.embedded.watches import Doorbell
 from tests.support import PATIENCE_S, FailsOnce, wait_until
 
 ERRORS = [KeyError("gone"), OSError(9, "bad descriptor"), MemoryError()]
@@ -28,7 +28,7 @@ def test_a_doorbell_is_heard_after_any_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, step: str
 ) -> None:
     looks, heard = FailsOnce(error), threading.Semaphore(0)
-    monkeypatch.setattr(doorbell, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(watches, "_LOOK_EVERY_S", 0.01)
     if step == "drain":
         monkeypatch.setattr(Doorbell, "_drain", looks)
     bell = Doorbell(Directory.open(str(tmp_path)), RealRuntime(), looks if step == "look" else heard.release)
@@ -43,7 +43,7 @@ def test_a_doorbell_is_heard_after_any_failure(
 
 
 def test_a_doorbell_listens_once_a_thread_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doorbell, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(watches, "_LOOK_EVERY_S", 0.01)
     heard = threading.Semaphore(0)
     runtime = RealRuntime()
     bell = Doorbell(Directory.open(str(tmp_path)), runtime, heard.release)
@@ -63,7 +63,7 @@ def test_versions_are_released_after_their_thread_has_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """Otherwise the file would grow for the life of the process."""
-    monkeypatch.setattr("fdbqueue.embedded.versions._RELEASE_EVERY_S", 0.01)
+    monkeypatch.setattr("fdbqueue.embedded.environment._RELEASE_EVERY_S", 0.01)
     releases = FailsOnce(error)
     monkeypatch.setattr(HandedOutVersions, "release_expired", releases)
     with fdbqueue.open(f"embedded:{tmp_path}") as db:

@@ -7,9 +7,14 @@ import pytest
 from fdbqueue.embedded.database import open_private
 from tests.support import (
     CANCELLED,
+    FUTURE_VERSION,
+    INVALID_OPERATION,
     NOT_COMMITTED,
     OPERATION_CANCELLED,
     TIMED_OUT,
+    TOO_OLD,
+    USED_DURING_COMMIT,
+    VALUE_TOO_LARGE,
     ManualClock,
     becomes_ready,
     begin,
@@ -269,3 +274,50 @@ def run(db, body):
         if code == 0:
             return
         tr.on_error(code).wait()
+
+
+@pytest.mark.parametrize("end", ["cancel", "on_error"])
+def test_a_bad_write_in_an_ended_transaction_is_told(db, k, end):
+    """It comes before the error that ended the transaction."""
+    tr = db.create_transaction()
+    if end == "cancel":
+        tr.cancel()
+    else:
+        assert error_code(lambda: tr.on_error(INVALID_OPERATION).wait()) == INVALID_OPERATION
+    assert commit_code(tr) == CANCELLED
+    tr.append_if_fits(k("a"), b"v" * 100_001)
+    assert commit_code(tr) == VALUE_TOO_LARGE
+    assert error_code(lambda: tr[k("a")].wait()) == VALUE_TOO_LARGE
+
+
+def test_after_a_bad_write_an_option_has_no_effect(db, k):
+    """Each later call without a future is dropped, until the transaction begins again."""
+    tr = begin(db)
+    tr[k("a")] = b"v" * 100_001
+    tr.options.set_retry_limit(0)
+    assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == 0
+
+
+def test_a_transaction_that_is_committed_tells_that_first(db, k):
+    """2017 comes before the error that ended it; its read version can still be asked for."""
+    tr = begin(db)
+    tr[k("a")] = b"1"
+    assert commit_code(tr) == 0
+    assert error_code(lambda: tr.get_read_version().wait()) == 0
+    tr.cancel()
+    assert error_code(lambda: tr[k("a")].wait()) == USED_DURING_COMMIT
+    assert error_code(lambda: tr.get_read_version().wait()) == CANCELLED
+
+
+@pytest.mark.parametrize("version", [1, 1 << 62])
+def test_a_snapshot_read_that_fails_fails_the_commit(db, k, version):
+    """Also if its error is caught, and the commit could do without it."""
+    for _ in range(3):
+        k.write(db, "c")
+    tr = db.create_transaction()
+    tr.set_read_version(version)
+    code = error_code(lambda: tr.snapshot[k("a")].wait())
+    assert code == (TOO_OLD if version == 1 else FUTURE_VERSION)
+    tr[k("b")] = b"1"
+    assert commit_code(tr) == code
+    assert db[k("b")] is None

@@ -26,11 +26,11 @@ from hypothesis.stateful import (
 )
 
 from fdbqueue.embedded import KeySelector as EmbeddedSelector
-from fdbqueue.testing import plain_engine as model
-from fdbqueue.testing.plain_engine import Mutation, Selector, after
-from fdbqueue.testing.plain_operations import OPERATIONS
 from tests.conftest import SLOW, TEST_ROOT
 from tests.support import NOT_COMMITTED, commit_code
+from tests.system import plain_engine as model
+from tests.system.plain_engine import Mutation, Selector, after
+from tests.system.plain_operations import OPERATIONS
 
 
 class Long(bytes):

@@ -7,6 +7,7 @@ import pytest
 from fdbqueue.embedded.database import open_private
 from tests.support import (
     CANCELLED,
+    CLUSTER_VERSION_CHANGED,
     COMMIT_UNKNOWN,
     INVALID_OPERATION,
     INVALID_OPTION_VALUE,
@@ -22,7 +23,7 @@ from tests.support import (
 )
 
 RETRYABLE = [1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1213]
-NOT_RETRYABLE = [1000, 1025, 1031, 1036, 2000, 2004, 2017, 2101, 2102, 2103]
+NOT_RETRYABLE = [1000, 1025, 1031, 1036, CLUSTER_VERSION_CHANGED, 2000, 2004, 2017, 2101, 2102, 2103]
 
 
 @pytest.mark.parametrize("code", RETRYABLE)
@@ -34,18 +35,6 @@ def test_on_error_prepares_another_attempt(db, k, code):
     assert tr.on_error(code).wait() is None
     assert not tr[k("a")].present()
     assert commit_code(tr) == 0
-
-
-@pytest.mark.parametrize("code", [1235, 1242])
-def test_on_error_tries_again_after_errors_that_came_with_7_4(code):
-    """A hot shard and a locked range. A cluster's own library decides by its release."""
-    db = open_private()
-    try:
-        tr = begin(db)
-        tr.options.set_max_retry_delay(1)
-        assert tr.on_error(code).wait() is None
-    finally:
-        db.close()
 
 
 @pytest.mark.parametrize("code", NOT_RETRYABLE)

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import bytelocks, layout
+from fdbqueue.embedded import layout, system
 from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.flush import Flush
 from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Answer, Pool
+from fdbqueue.embedded.request import Flush
 from tests.engine import programs
 from tests.engine.running import Program, running, wait_until
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, Ageless, begin, commit_code
@@ -383,7 +383,7 @@ def test_a_child_forked_in_a_commit_keeps_no_descriptor(path, db, pool):
         parent.process.wait()
         assert Commit(counting(db)).result() == 0
         wait_until(lambda: slots_taken(pool) == ours)
-        board = bytelocks.LockFile(Directory.open(str(path / "doorbells")), "board")
+        board = system.LockFile(Directory.open(str(path / "doorbells")), "board")
         assert not any(board.is_locked(slot) for slot in range(10))
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ringer,
@@ -403,7 +403,7 @@ def test_a_child_forked_in_a_commit_keeps_no_file_of_the_journal(path):
 
 def test_a_byte_lock_ends_while_a_map_of_the_file_lives(tmp_path):
     """A map duplicates the descriptor of its file; the duplicate must not keep the locks."""
-    file, other = (bytelocks.LockFile(Directory.open(str(tmp_path)), "file") for _ in range(2))
+    file, other = (system.LockFile(Directory.open(str(tmp_path)), "file") for _ in range(2))
     mapped = file.map(4096)
     assert file.try_lock(0)
     assert not other.try_lock(0)
@@ -462,7 +462,7 @@ def test_a_wait_lasts_until_its_leader_resigns(path, db, pool):  # noqa: ARG001 
 def test_a_wait_that_fails_is_an_unknown_result(db, pool, monkeypatch):
     """The request is not committed later, when this process leads."""
 
-    def no_locks(_: Pool) -> None:
+    def no_locks(*_: object) -> None:
         raise OSError("no locks available")
 
     programs.lead(pool)

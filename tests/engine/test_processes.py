@@ -12,8 +12,8 @@ import lmdb
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import environment, layout, store
-from fdbqueue.errors import StorageFormat, StorageInUse
+from fdbqueue.core.errors import StorageFormat, StorageInUse
+from fdbqueue.embedded import layout, store, system
 from tests.engine import programs
 from tests.engine.running import running, wait_until
 from tests.support import (
@@ -39,6 +39,18 @@ def shared(path):
     """Open the directory in this process."""
     with fdbqueue.open(f"embedded:{path}", runtime=Ageless()) as database:
         yield database
+
+
+def test_the_kernel_tells_which_processes_are_gone(path, shared):
+    engine = shared.engine
+    with running("tell_name", path) as program:
+        name, child = bytes.fromhex(program.line()), bytes.fromhex(program.line())
+        others = [name, child, engine.name_of_process()]
+        assert len({*others}) == 3
+        wait_until(lambda: [engine.is_gone(other) for other in others] == [False, True, False])
+        program.kill()
+        wait_until(lambda: engine.is_gone(name + b"and more"))
+    assert [engine.is_gone(other) for other in (b"", name[:-1], b"another")] == [None, None, None]
 
 
 def test_concurrent_increments_lose_none(path, shared, rounds):
@@ -380,7 +392,7 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
 
 @pytest.fixture
 def small_map(monkeypatch):
-    monkeypatch.setattr(environment, "MAP_BYTES_FIRST", 1 << 20)
+    monkeypatch.setattr(system, "MAP_BYTES_FIRST", 1 << 20)
 
 
 @pytest.mark.usefixtures("small_map")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fdbqueue import limits
+from fdbqueue.core import limits
+from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded import journal
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.journal import FILES, HEADER_BYTES, NOWHERE, Journal, JournalLost, Place, Writes
-from fdbqueue.errors import DatabaseClosed
-from fdbqueue.runtime import RealRuntime
 
 BEGIN = Place(1, 0, 0)
 

@@ -16,16 +16,17 @@ import lmdb
 import pytest
 
 import fdbqueue
-from fdbqueue import limits
+from fdbqueue.core import limits
+from fdbqueue.core.errors import StorageFormat, StorageInUse
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded import base as bases
-from fdbqueue.embedded import layout, mark, recovery
+from fdbqueue.embedded import layout, recovery, users
 from fdbqueue.embedded.commitlog import Written, append
-from fdbqueue.embedded.conflicts import KeySet
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.durability import Durable
 from fdbqueue.embedded.journal import Journal
 from fdbqueue.embedded.users import Users
-from fdbqueue.errors import StorageFormat, StorageInUse
+from fdbqueue.embedded.writes import KeySet
 from tests.support import PATIENCE_S
 
 ENTRIES = {b"key %d" % number: b"value %d" % number for number in range(5)}
@@ -302,17 +303,17 @@ def test_a_recovery_that_fails_leaves_nothing_behind(path: Path, monkeypatch: An
 
 
 def test_where_the_boot_has_no_id_each_first_user_recovers(path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(mark, "_BOOT_ID", "/proc/none")
+    monkeypatch.setattr(users, "_BOOT_ID", "/proc/none")
     lose_power(path)
     for number in range(3):
         assert entries(path) == ENTRIES
-        assert number or mark.mark_of(0) is None
+        assert number or users.mark_of(0) is None
 
 
 def test_the_process_that_waited_for_a_dead_one_is_the_first(tmp_path: Path) -> None:
     """Otherwise it would take the directory for ready."""
     directory = Directory.open(str(tmp_path))
-    one, other = Users(directory), Users(directory)
+    one, other = (Users(directory, RealRuntime()) for _ in range(2))
     found: list[bool] = []
     assert one.enter()
     waiting = threading.Thread(target=lambda: found.append(other.enter()))

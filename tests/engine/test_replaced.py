@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import in_place
+from fdbqueue.core.errors import StorageReplaced
+from fdbqueue.embedded import directory, durability
 from fdbqueue.embedded.journal import Journal
 from fdbqueue.embedded.pool import BODY_BYTES_MAX
-from fdbqueue.errors import StorageReplaced
 from tests.engine import programs
 from tests.engine.test_pool import pool  # noqa: F401  # a fixture
-from tests.support import Ageless, run_program
+from tests.support import PATIENCE_S, Ageless, run_program
 
 
 @pytest.fixture
@@ -115,10 +115,35 @@ def test_an_unchanged_directory_costs_one_system_call(
     monkeypatch.setattr(db.engine._store.in_place, "_runtime", fdbqueue.RealRuntime())
     os.utime(path, ns=(0, 10**18))
     db[b"a"] = b"1"
-    monkeypatch.setattr(in_place, "_identity", lambda *_: 1 / 0)
+    monkeypatch.setattr(directory, "_identity", lambda *_: 1 / 0)
     monkeypatch.setattr(Journal, "forget_renewed", lambda _: 1 / 0)
     db[b"a"] = b"2"
     assert db[b"a"] == b"2"
+
+
+def test_descriptors_that_the_program_closes_are_not_written_to(tmp_path: Path) -> None:
+    """The start of a daemon closes all; then other files get their numbers."""
+    printed = run_program(
+        tmp_path,
+        """
+        import os, sys, fdbqueue
+        db = fdbqueue.open("embedded:data")
+        db[b"a"] = b"1"
+        os.closerange(3, 200)
+        others = [open(f"other{number}", "w+b") for number in range(100)]
+        for _ in range(2):
+            try:
+                db[b"a"] = b"2"
+            except fdbqueue.DescriptorsClosed as error:
+                print(error.heals)
+        print([os.fstat(other.fileno()).st_size for other in others if os.fstat(other.fileno()).st_size])
+        sys.stdout.flush()
+        os._exit(0)  # an end would close descriptors of the others
+        """,
+    )
+    assert printed.splitlines() == ["False"] * 2 + ["[]"]
+    with fdbqueue.open(f"embedded:{tmp_path}/data") as database:
+        assert database[b"a"] == b"1"
 
 
 def test_two_changes_in_one_tick_of_the_clock_are_noticed(
@@ -195,6 +220,16 @@ def test_a_file_of_commits_of_an_earlier_release_is_used(path: Path) -> None:
         db[b"a"] = b"1"
     with open(path / "commits.1", "rb") as file:
         assert int.from_bytes(file.read(8), "little") > 1_000
+
+
+def test_a_removed_directory_can_be_closed_with_a_flush_due(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal that it would flush is gone."""
+    monkeypatch.setattr(durability, "FLUSH_SOON_S", PATIENCE_S)
+    with fdbqueue.open(f"embedded:{path}?durability=soon") as db:
+        db[b"a"] = b"1"
+        shutil.rmtree(path)
 
 
 # -- opening without room -------------------------------------------------------------------------------

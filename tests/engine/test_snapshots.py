@@ -8,7 +8,7 @@ import lmdb
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import FDBError, futures, predicates, store
+from fdbqueue.embedded import FDBError, environment, futures, predicates
 from tests.support import PATIENCE_S, TOO_OLD, Ageless, ManualClock, begin, error_code
 
 
@@ -65,7 +65,7 @@ def test_an_end_waits_for_the_reads_under_way(db):
 
 def test_an_end_waits_for_a_value_that_is_read():
     txn = SlowTxn()
-    snapshot = store.Snapshot(txn, 0, {}, 1)
+    snapshot = environment.Snapshot(txn, 0, {}, 1)
     found = []
     thread = threading.Thread(target=lambda: found.append(snapshot.get(b"a")))
     thread.start()
@@ -99,23 +99,23 @@ class SlowTxn:
 
 
 def test_two_threads_may_end_the_same_snapshot(db, clock, monkeypatch):
-    forgotten, end = begin(db), store.Snapshot.end
+    forgotten, end = begin(db), environment.Snapshot.end
 
-    def end_slowly(snapshot: store.Snapshot) -> None:
-        monkeypatch.setattr(store.Snapshot, "end", end)
+    def end_slowly(snapshot: environment.Snapshot) -> None:
+        monkeypatch.setattr(environment.Snapshot, "end", end)
         other = threading.Thread(target=begin, args=(db,))
         other.start()
         other.join()
         end(snapshot)
 
-    monkeypatch.setattr(store.Snapshot, "end", end_slowly)
+    monkeypatch.setattr(environment.Snapshot, "end", end_slowly)
     clock.advance(60)
     begin(db)
     assert error_code(forgotten[b"a"].wait) == TOO_OLD
 
 
 def test_too_many_open_transactions_are_a_retryable_error(monkeypatch):
-    monkeypatch.setattr(store, "_READERS_MAX", 10)
+    monkeypatch.setattr(environment, "_READERS_MAX", 10)
     with fdbqueue.open("memory:") as db:
         held = [begin(db) for _ in range(10)]
         with pytest.raises(FDBError) as refused:

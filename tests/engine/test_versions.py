@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import store, versions
-from fdbqueue.embedded.versions import HandedOutVersions
-from fdbqueue.limits import TRANSACTION_AGE_MAX_S
+from fdbqueue.core.limits import TRANSACTION_AGE_MAX_S
+from fdbqueue.embedded import environment
+from fdbqueue.embedded.environment import HandedOutVersions
 from tests.support import (
     FUTURE_VERSION,
     NOT_COMMITTED,
@@ -190,7 +190,7 @@ def test_one_version_handed_out_often_takes_one_reader_slot(shared):
 
 def test_versions_give_way_when_reader_slots_run_out(tmp_path, monkeypatch):
     """Transactions go on; versions become too old earlier."""
-    monkeypatch.setattr(store, "_READERS_MAX", 10)
+    monkeypatch.setattr(environment, "_READERS_MAX", 10)
     with fdbqueue.open(f"embedded:{tmp_path / 'data'}") as db:
         handed = []
         for number in range(30):
@@ -218,7 +218,7 @@ def test_a_version_that_two_threads_get_at_once_can_be_read(shared, monkeypatch)
 
 def test_an_idle_process_releases_its_versions(shared, clock, monkeypatch):
     """Otherwise its versions would keep old pages for the time that it is idle."""
-    monkeypatch.setattr(versions, "_RELEASE_EVERY_S", 0.01)
+    monkeypatch.setattr(environment, "_RELEASE_EVERY_S", 0.01)
     for number in range(3):
         read_version_of(shared)
         shared[b"a"] = b"%d" % number
@@ -229,7 +229,7 @@ def test_an_idle_process_releases_its_versions(shared, clock, monkeypatch):
 
 def test_a_version_is_handed_out_again_after_an_idle_time(shared, clock, monkeypatch):
     """The thread that releases versions starts again with the next one."""
-    monkeypatch.setattr(versions, "_RELEASE_EVERY_S", 0.01)
+    monkeypatch.setattr(environment, "_RELEASE_EVERY_S", 0.01)
     for _ in range(2):
         read_version_of(shared)
         clock.advance(6)
@@ -239,7 +239,7 @@ def test_a_version_is_handed_out_again_after_an_idle_time(shared, clock, monkeyp
 
 def test_without_a_thread_no_version_outlives_the_call(shared, clock, monkeypatch):
     """Nothing would end it in a process that does nothing more; a later call starts the thread again."""
-    monkeypatch.setattr(versions, "_RELEASE_EVERY_S", 0.01)
+    monkeypatch.setattr(environment, "_RELEASE_EVERY_S", 0.01)
 
     def refused(*_: object) -> None:
         raise RuntimeError("can't start new thread")

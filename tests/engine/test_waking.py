@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue import limits
+from fdbqueue.core import limits
 from fdbqueue.embedded import commitlog
-from fdbqueue.embedded import doorbell as doorbell_module
+from fdbqueue.embedded import watches as doorbell_module
 from tests.engine import programs
 from tests.engine.running import running, wait_until
 from tests.support import OPERATION_CANCELLED, PATIENCE_S, becomes_ready, error_code
@@ -235,7 +235,7 @@ def test_without_sockets_the_slow_look_finds_changes(db, path, monkeypatch):
 
 def test_after_a_failed_look_there_is_another(db, path, monkeypatch, caplog):
     watches = db.engine._store.watches
-    begin, failed = watches._store.begin, threading.Event()
+    begin, failed = watches._environment.begin, threading.Event()
 
     def fail_in_the_listener(write: bool = False):
         if threading.current_thread().name == "fdbqueue-doorbell" and not failed.is_set():
@@ -243,7 +243,7 @@ def test_after_a_failed_look_there_is_another(db, path, monkeypatch, caplog):
             raise OSError("no memory")
         return begin(write)
 
-    monkeypatch.setattr(watches._store, "begin", fail_in_the_listener)
+    monkeypatch.setattr(watches._environment, "begin", fail_in_the_listener)
     future = watch(db, b"a")
     assert failed.wait(PATIENCE_S)
     write_elsewhere(path, "a")

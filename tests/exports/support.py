@@ -11,15 +11,15 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Limit, Queue, SimpleElementQueue, TaskQueue
-from fdbqueue.elements.simple import KIND as ELEMENTS
-from fdbqueue.exports.exporting import Export
-from fdbqueue.exports.file import FinishedFile
-from fdbqueue.exports.importing import Import
-from fdbqueue.exports.lines import Counts
-from fdbqueue.partitions.keys import BELL
-from fdbqueue.records.keys import LINE
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.partitions.keys import BELL
+from fdbqueue.core.registry.definition import SIMPLE as ELEMENTS
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.operate.exports.exporting import Export
+from fdbqueue.operate.exports.file import FinishedFile
+from fdbqueue.operate.exports.importing import Import
+from fdbqueue.operate.exports.lines import Counts
+from fdbqueue.tasks.records.keys import LINE
 from tests.restoring.support import rows_below
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -9,15 +9,15 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, Limit, TaskQueue, verify
-from fdbqueue.cli.commands import cli
-from fdbqueue.cli.exits import run
-from fdbqueue.cli.exports import COUNTED
-from fdbqueue.exports.exporting import Export
-from fdbqueue.exports.section import Section
-from fdbqueue.limiting.names import keys_of
-from fdbqueue.parking.settling import Settling
-from fdbqueue.registry.registry import IMPORTING, Registry
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.registry.registry import IMPORTING, Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.operate.cli.commands import cli
+from fdbqueue.operate.cli.exits import run
+from fdbqueue.operate.cli.exports import COUNTED
+from fdbqueue.operate.exports.exporting import Export
+from fdbqueue.operate.exports.section import Section
+from fdbqueue.tasks.limiting.names import keys_of
+from fdbqueue.tasks.parking.settling import Settling
 
 
 class Program:
@@ -132,7 +132,7 @@ def test_a_dropped_import_leaves_no_key_of_a_limit(program: Program) -> None:
     assert program("drop", "half", "--yes")[0] == 0
     with fdbqueue.open(program.url) as db:
         settling = Settling(RootKeys(DEFAULT_ROOT).prefix, keys_of("tenant", DEFAULT_ROOT))
-        while fdbqueue.database.run(db, lambda tr: settling.walk(tr, db.runtime.now_us())):
+        while fdbqueue.core.database.run(db, lambda tr: settling.walk(tr, db.runtime.now_us())):
             pass
         assert verify(db).findings == ()
 
@@ -141,7 +141,7 @@ def test_a_damaged_task_is_left_out_and_told(program: Program, tmp_path: Path) -
     with fdbqueue.open(program.url) as db:
         queue = TaskQueue.open(db, "jobs")
         (task,) = queue.tasks(db, "r", 1)
-        db.set(queue._shape.keys.task(fdbqueue.records.keys.id_bytes(task.id)), b"damaged")
+        db.set(queue._shape.keys.task(fdbqueue.tasks.records.keys.id_bytes(task.id)), b"damaged")
     status, _, err = program("export", tmp_path / "export", "--in-use")
     assert (status, "1 unreadable, and left out" in err, "fdbqueue verify" in err) == (1, True, True)
 

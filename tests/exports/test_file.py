@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import Database, TaskQueue
-from fdbqueue.errors import ExportInUse, ExportRefused, ExportUnusable, ImportUnfinished, UnknownKind
-from fdbqueue.exports.exporting import Export
-from fdbqueue.exports.file import FinishedFile
-from fdbqueue.registry.registry import Registry
+from fdbqueue.core.errors import ExportInUse, ExportRefused, ExportUnusable, ImportUnfinished, UnknownKind
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.operate.exports.exporting import Export
+from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.tasks import kinds
 from tests.exports.support import export, imported, target
 
@@ -94,7 +94,7 @@ def test_a_file_that_changes_leaves_an_unfinished_queue(
     path.write_bytes(whole)
     with FinishedFile(path) as file:
         path.write_bytes(whole[: len(whole) // 2])
-        steps = fdbqueue.exports.importing.Import(target, Registry(), file).run()
+        steps = fdbqueue.operate.exports.importing.Import(target, Registry(), file).run()
         with pytest.raises(ExportUnusable, match="changes"):
             list(steps)
     with pytest.raises(ImportUnfinished):

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, TaskQueue, limits, verify
+from fdbqueue import Database, TaskQueue, verify
+from fdbqueue.core import limits
+from fdbqueue.core.registry.registry import Registry
 from fdbqueue.embedded import FDBError
-from fdbqueue.exports import exporting, importing
-from fdbqueue.exports.exporting import Export
-from fdbqueue.exports.file import ExportFile
-from fdbqueue.registry.registry import Registry
+from fdbqueue.operate.exports import exporting, importing
+from fdbqueue.operate.exports.exporting import Export
+from fdbqueue.operate.exports.file import ExportFile
 from tests.exports.support import export, filled, imported, plain, set_limits, stored, target, told
 from tests.queue_support import FATES, Fate, faulty
 from tests.support import PATIENCE_S, wait_until
@@ -159,7 +160,7 @@ def test_a_killed_import_is_started_again(tmp_path: Path) -> None:
             queue.put_many(db, list(range(start, start + 500)))
         queue.pause(db)
         export(db, path)
-    command = [sys.executable, "-m", "fdbqueue.cli", "--url", url, "import", "file", str(path)]
+    command = [sys.executable, "-m", "fdbqueue.operate.cli", "--url", url, "import", "file", str(path)]
     fdbqueue.open(url).close()
     with fdbqueue.open(url) as db:
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:

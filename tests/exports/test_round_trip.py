@@ -9,14 +9,15 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue, limits, verify
-from fdbqueue.errors import ExportRefused, ImportUnfinished, QueueExists
-from fdbqueue.exports import exporting
-from fdbqueue.exports.exporting import Export
-from fdbqueue.exports.lines import TaskLine
-from fdbqueue.exports.section import Section
-from fdbqueue.registry.registry import IMPORTING, Registry
-from fdbqueue.schedules.schedule import list_schedules
+from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue, verify
+from fdbqueue.core import limits
+from fdbqueue.core.errors import ExportRefused, ImportUnfinished, QueueExists
+from fdbqueue.core.registry.registry import IMPORTING, Registry
+from fdbqueue.operate.exports import exporting
+from fdbqueue.operate.exports.exporting import Export
+from fdbqueue.operate.exports.lines import TaskLine
+from fdbqueue.operate.exports.section import Section
+from fdbqueue.tasks.schedules.schedule import list_schedules
 from tests.exports.support import (
     KINDS,
     LARGE,

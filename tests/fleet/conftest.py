@@ -1,12 +1,19 @@
-"""A queue, and a worker that works until it is empty."""
+"""A queue, a worker that works until it is empty, and fleets in other programs."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fdbqueue import Backoff, Database, Hooks, TaskQueue, Worker
+from tests.fleet.handlers import SPACE
 
+HERE = Path(__file__).parents[2]
+OBEY = "tests.fleet.handlers:obey"
 SOON = Backoff(first_s=0.01, cap_s=0.02)
 
 
@@ -44,3 +51,56 @@ def work(db: Database, space: Any, queue: TaskQueue) -> Callable[..., list[tuple
         return told
 
     return run
+
+
+class Supervisor:
+    """A fleet in another program, which the test can signal and wait for."""
+
+    def __init__(self, url: str, space: Any, **options: Any) -> None:
+        settings = {"queues": "jobs", "handler": OBEY, "session_ttr_s": 1.5, "root": space.key().hex()}
+        command = [sys.executable, "-m", "tests.fleet.supervise", url, json.dumps(settings | options)]
+        self.process = subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.stdout = self.process.stdout
+        self.seen: list[dict[str, Any]] = []
+
+    def read_until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Return the next line that fulfils the condition."""
+        for line in self.stdout:
+            self.seen.append(json.loads(line))
+            if condition(self.seen[-1]):
+                return self.seen[-1]
+        raise AssertionError(self.seen)
+
+    def wait_until_running(self, tasks: int = 1) -> list[int]:
+        """Wait until `count` tasks run; return the ids of the processes."""
+        told = self.read_until(lambda said: sum(n for _, _, n in said.get("processes", ())) >= tasks)
+        return [pid for pid, _, _ in told["processes"]]
+
+    def end(self) -> tuple[int, dict[str, Any]]:
+        said = self.read_until(lambda said: "processes" not in said)
+        return self.process.wait(20), said
+
+
+@pytest.fixture
+def supervise(url: str, space: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Supervisor]]:
+    monkeypatch.setenv(SPACE, space.key().hex())
+    started: list[Supervisor] = []
+
+    def start(**options: Any) -> Supervisor:
+        started.append(Supervisor(url, space, **options))
+        return started[-1]
+
+    yield start
+    for supervisor in started:
+        supervisor.process.kill()
+        supervisor.process.wait()
+        supervisor.stdout.close()
+
+
+def gone(pid: int) -> bool:
+    """True if the process has ended; a zombie counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

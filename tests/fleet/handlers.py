@@ -1,6 +1,8 @@
 """Handlers that worker processes import: each task says how its handler acts."""
 
+import concurrent.futures
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,7 +14,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Bury, Done, Hooks, TaskQueue
-from fdbqueue.embedded import stores
+from fdbqueue.embedded import store
 
 # The test chooses the subspace: processes inherit the environment.
 SPACE = "FDBQUEUE_TEST_SPACE"
@@ -59,6 +61,22 @@ def sub():
     subprocess.run([sys.executable, "-c", "print(1)"], check=True, stdout=subprocess.DEVNULL)
 
 
+def leave_a_thread():
+    """Leave a thread for which the end of Python waits."""
+    _kept.append(concurrent.futures.ThreadPoolExecutor(1))
+    _kept[-1].submit(time.sleep, 3600)
+
+
+def leave_a_child():
+    """Leave a child for which the end of Python waits, and which waits for the end of its parent."""
+    multiprocessing.get_context("fork").Process(target=_outlive, args=(os.getpid(),)).start()
+
+
+def _outlive(parent):
+    while os.getppid() == parent:
+        time.sleep(0.1)
+
+
 def stop_once():
     """Stop this process between commits: within one, it would stop every writer of the directory.
 
@@ -67,7 +85,7 @@ def stop_once():
     """
     if _attempts[-1] == 1:
         with contextlib.ExitStack() as stack:
-            for opened in list(stores._stores.values()):
+            for opened in list(store._stores.values()):
                 stack.enter_context(between_commits(opened.committer))
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
@@ -102,6 +120,8 @@ deeds = {
     "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stop": stop_once,
     "leak": leak,
+    "leave a thread": leave_a_thread,
+    "leave a child": leave_a_child,
     "fork": fork,
     "sub": sub,
     "exit": lambda: os._exit(0),
@@ -111,6 +131,11 @@ deeds = {
     "die first": die_first,
     "nothing": lambda: None,
 }
+
+
+async def stand_still(_):
+    """Keep the loop, and so the heartbeat and the stop of its worker, from running."""
+    time.sleep(3600)
 
 
 def factory(argument):

@@ -5,14 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from fdbqueue import Hooks, Session, Snooze, TaskQueue, Worker, limits
+from fdbqueue import Hooks, Session, Snooze, TaskQueue, Worker
+from fdbqueue.core import limits
+from fdbqueue.core.runtime import RealEvent
+from fdbqueue.core.sessions.silence import Silence
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.settling import Settling
-from fdbqueue.runtime import RealEvent
-from fdbqueue.sessions.silence import Silence
 from tests.fleet.conftest import SOON
 from tests.support import PATIENCE_S, TIMED_OUT, TOO_OLD
 
@@ -24,7 +25,7 @@ class Beaten:
 
     def __init__(self, db, queue, space, count, timeout_s=None):
         self.db, self.queue, self.space = db, queue, space
-        self.heartbeat = Heartbeat(db, Silence(db.runtime), timeout_s, print, self.chores)
+        self.heartbeat = Heartbeat(db, Silence(db.runtime), timeout_s, print, self.chores, print)
         self.holds = self.take(count)
 
     def chores(self):

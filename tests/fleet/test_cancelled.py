@@ -4,17 +4,8 @@ import threading
 
 import pytest
 
-from fdbqueue import (
-    HeldTask,
-    Hooks,
-    InvalidArgument,
-    TaskCancelled,
-    TaskQueue,
-    TaskState,
-    Worker,
-    limits,
-    workers,
-)
+from fdbqueue import HeldTask, Hooks, InvalidArgument, TaskCancelled, TaskQueue, TaskState, Worker, workers
+from fdbqueue.core import limits
 from fdbqueue.fleet.outcomes import Cancelled, Failed, judge
 from fdbqueue.fleet.status import Tally
 from tests.fleet.conftest import SOON

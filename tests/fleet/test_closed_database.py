@@ -1,4 +1,4 @@
-"""A worker whose database is closed ends, and tells why."""
+"""A worker whose database is closed ends, and tells why. A handler cannot close it."""
 
 import threading
 
@@ -6,7 +6,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import TaskQueue, Worker
-from fdbqueue.errors import DatabaseClosed
+from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.sessions.keeper import keeper_of
 from tests.fleet.conftest import SOON
 from tests.support import wait_until
 
@@ -51,6 +53,57 @@ def waiting(worker, monkeypatch):
     run = Run(worker)
     assert waits.wait(IN_TIME_S)
     return run
+
+
+def in_a_block(task):
+    with task.database as database:
+        database.counters.commits += 0
+
+
+async def in_an_awaited_block(task):
+    async with task.database as database:
+        await database.get(b"")
+
+
+async def closing_awaited(task):
+    await task.database.close()
+    task.database.blocking.close()
+
+
+@pytest.mark.parametrize(
+    "handler", [in_a_block, lambda task: task.database.close(), in_an_awaited_block, closing_awaited]
+)
+def test_a_handler_may_close_the_database_that_it_was_given(db, queue, work, handler):
+    """That does nothing: the handler and the worker go on with it."""
+    queue.put_many(db, [1, 2, 3])
+    assert sorted(work(handler, max_attempts=1)) == [("succeeded", number) for number in (1, 2, 3)]
+    assert not db.closed
+
+
+def test_a_task_has_the_database_of_its_worker(own, space):
+    """With its session, and its end."""
+    queue, seen, root = TaskQueue.create(own, "one", root=space), [], RootKeys(space)
+    queue.put(own, 1)
+    Worker(own, queue, lambda task: seen.append(task.database), root=space).run(until_empty=True)
+    (database,) = seen
+    assert isinstance(database, fdbqueue.Database)
+    assert keeper_of(database, root) is keeper_of(own, root)
+    own.close()
+    assert database.closed
+    with pytest.raises(DatabaseClosed):
+        queue.put(database, 1)
+
+
+def test_a_closed_database_of_a_handler_is_a_failure(db, queue, work):
+    """It is no outage: the process itself has closed it, and each attempt would meet it."""
+    own = fdbqueue.open("memory:")
+    own.close()
+    queue.put_many(db, ["poison", "good"])
+    handler = lambda task: own.get(b"") if task.data == "poison" else None  # noqa: E731
+    told = work(handler, threads=1, max_attempts=2)
+    assert sorted(told) == [("buried", "poison"), ("retried", "poison"), ("succeeded", "good")]
+    (buried,) = queue.tasks(db, "!", 2)
+    assert {failure.error for failure in queue.failures(db, buried)} == {"DatabaseClosed"}
 
 
 @pytest.mark.parametrize("names", [["one"], ["one", "another"]])

@@ -6,17 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from fdbqueue import Backoff, Bury, Event, HeldTask, Hooks, Retry, TaskState, limits
+from fdbqueue import Backoff, Bury, Event, HeldTask, Hooks, Retry, TaskState
+from fdbqueue.core import limits
+from fdbqueue.core.errors import DatabaseClosed, InvalidArgument, LeaseLost, NotTaken, StorageFull
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.task import Failure
+from fdbqueue.core.trouble import Troubles
 from fdbqueue.embedded import FDBError
-from fdbqueue.errors import DatabaseClosed, InvalidArgument, LeaseLost, NotTaken
-from fdbqueue.fleet.feed import Feed
+from fdbqueue.fleet.feed import Feed, Start, Starting, StrideScheduler, start_of
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.outcomes import Away, Failed, Lost, Policy, is_away, judge
-from fdbqueue.fleet.starting import Start, Starting, start_of
-from fdbqueue.fleet.stride import StrideScheduler
-from fdbqueue.runtime import RealRuntime
-from fdbqueue.task import Failure
-from fdbqueue.trouble import Troubles
 from tests.support import ManualClock
 
 
@@ -125,12 +124,12 @@ def test_a_lost_lease_is_no_failure_of_the_task(error):
     assert judge(error, "me") == Lost()
 
 
-@pytest.mark.parametrize("error", [FDBError(1031), FDBError(1009), FDBError(1021), DatabaseClosed()])
+@pytest.mark.parametrize("error", [FDBError(1031), FDBError(1009), FDBError(1021), StorageFull("no room")])
 def test_a_database_that_is_away_is_no_failure_of_the_task(error):
     assert judge(error, "me") == Away()
 
 
-@pytest.mark.parametrize("error", [FDBError(1007), FDBError(2101), KeyError("k"), SystemExit(3)])
+@pytest.mark.parametrize("error", [FDBError(1007), KeyError("k"), SystemExit(3), DatabaseClosed()])
 def test_every_other_error_is_a_failure_of_the_task(error):
     judgement = judge(error, "me")
     assert isinstance(judgement, Failed)

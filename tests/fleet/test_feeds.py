@@ -5,9 +5,9 @@ import logging
 import pytest
 
 from fdbqueue import Session, TaskQueue
-from fdbqueue.errors import UnknownCodec
+from fdbqueue.core.errors import UnknownCodec
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.feed import Feed
-from fdbqueue.runtime import RealRuntime
 from tests.support import PATIENCE_S
 
 

@@ -8,14 +8,15 @@ from greenlet import GreenletExit
 
 import fdbqueue
 from fdbqueue import Backoff, Fleet, Hooks, Retry, Session, TaskQueue, Worker
-from fdbqueue.errors import InvalidArgument, StorageFull
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.sessions.silence import Silence
+from fdbqueue.embedded.causes import no_room
 from fdbqueue.fleet import supervisor
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.settling import Settling
 from fdbqueue.fleet.thread_pool import ThreadPool
-from fdbqueue.runtime import RealRuntime
-from fdbqueue.sessions.silence import Silence
 from tests.fleet.conftest import SOON
 from tests.support import PATIENCE_S, wait_until
 
@@ -45,7 +46,7 @@ class Beaten:
     def __init__(self, db, space):
         queues = [TaskQueue.create(db, name, "fifottl", ttr=20, root=space) for name in "ab"]
         self.session = Session(db, root=space)
-        self.heartbeat = Heartbeat(db, Silence(db.runtime), None, self.overran, self.chores)
+        self.heartbeat = Heartbeat(db, Silence(db.runtime), None, self.overran, self.chores, print)
         self.holds = []
         for queue in queues:
             queue.put_many(db, range(3))
@@ -274,7 +275,7 @@ def test_a_failure_that_the_disk_refuses_releases_its_task(db, space, monkeypatc
     queue, fail, full = (
         TaskQueue.create(db, "full", "fifo", root=space),
         Settling.fail,
-        [StorageFull(path="data")] * 2,
+        [no_room("data")] * 2,
     )
 
     def refuse(*arguments):
@@ -331,7 +332,7 @@ def test_a_worker_that_cannot_start_leaves_no_thread(db, queue, space, monkeypat
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_take_that_fails_once_ends_no_worker(db, queue, space, monkeypatch, error):
-    monkeypatch.setattr("fdbqueue.limits.AWAY_FIRST_S", 0.01)
+    monkeypatch.setattr("fdbqueue.core.limits.AWAY_FIRST_S", 0.01)
     queue.put(db, 1)
     takes, take = [error], TaskQueue.take_many
 
@@ -347,7 +348,7 @@ def test_a_take_that_fails_once_ends_no_worker(db, queue, space, monkeypatch, er
 
 def test_a_step_that_fails_at_the_end_skips_no_other(db, queue, space, monkeypatch):
     worker = Worker(db, queue, print, root=space)
-    monkeypatch.setattr(worker, "_finish", failing(SystemExit(1)))
+    monkeypatch.setattr(Worker, "_finish", failing(SystemExit(1)))
     worker.start()
     worker.stop()
     assert worker.join(PATIENCE_S)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fdbqueue import Done, Hooks, Session, TaskQueue, Worker, limits, workers
-from fdbqueue.embedded import FDBError
-from fdbqueue.errors import (
+from fdbqueue import Done, Hooks, Session, TaskQueue, Worker, workers
+from fdbqueue.core import limits
+from fdbqueue.core.errors import (
     EffectTooLarge,
     EffectTooSlow,
     InvalidArgument,
@@ -17,13 +17,13 @@ from fdbqueue.errors import (
     UnknownSession,
     WorkerUsed,
 )
+from fdbqueue.core.sessions.silence import Silence
+from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.settling import Settling
-from fdbqueue.fleet.telling import Telling
+from fdbqueue.fleet.settling import Settling, Telling
 from fdbqueue.fleet.thread_pool import ThreadPool
-from fdbqueue.sessions.silence import Silence
 from tests.fleet.conftest import SOON
 from tests.support import wait_until
 
@@ -342,7 +342,7 @@ class Owing:
         session = Session(db, root=space)
         queue.put_many(db, range(count))
         self.runtime, self.chores = db.runtime, 0
-        self.heartbeat = Heartbeat(db, Silence(db.runtime), None, print, self.chore)
+        self.heartbeat = Heartbeat(db, Silence(db.runtime), None, print, self.chore, print)
         tasks = queue.take_many(db, count, session=session)
         self.holds = [Hold(queue, task, db, session, db.runtime.now()) for task in tasks]
         for hold in self.holds:
@@ -375,7 +375,7 @@ def test_a_lease_wakes_a_heartbeat_that_would_sleep_longer(db, short, space):
     session = Session(db, root=space)
     task = short.take(db, 0, session=session)
     later = lambda: db.runtime.monotonic() + 20  # noqa: E731
-    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, later)
+    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, later, print)
     heartbeat._wakes_at = heartbeat._tick()
     heartbeat.add(Hold(short, task, db, session, db.runtime.now()))
     assert heartbeat._woken.is_set()
@@ -385,7 +385,7 @@ def test_a_lost_lease_wakes_no_heartbeat(db, queue, space):
     """Its handler may go on for an hour, and there is nothing to renew."""
     queue.put(db, 1)
     session = Session(db, root=space)
-    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, lambda: db.runtime.monotonic() + 20)
+    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, lambda: db.runtime.monotonic() + 20, print)
     hold = Hold(queue, queue.take(db, 0, session=session), db, session, db.runtime.now())
     heartbeat.add(hold)
     hold.take_away()
@@ -403,7 +403,7 @@ def test_a_renewal_begins_with_its_question(db, queue, space, monkeypatch):
         return renew(queue, tr, tasks)
 
     monkeypatch.setattr(TaskQueue, "renew", renew_late)
-    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, float)
+    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, float, print)
     hold = Hold(queue, queue.take(db, 0, session=session), db, session, 0.0)
     hold.beat_at = 0.0
     heartbeat.add(hold)
@@ -655,7 +655,7 @@ def test_a_transactional_handler_decides_anew_at_each_try(db, queue, work, space
 
 
 def test_a_transactional_handler_that_is_too_slow_fails(db, queue, work, monkeypatch):
-    monkeypatch.setattr("fdbqueue.limits.EFFECT_MAX_S", 0.05)
+    monkeypatch.setattr("fdbqueue.core.limits.EFFECT_MAX_S", 0.05)
     id_ = queue.put(db, 1).id
     assert work(lambda *_: time.sleep(0.1), transactional=True, max_attempts=1) == [("buried", 1)]
     [failure] = queue.failures(db, id_)
@@ -750,7 +750,7 @@ def test_a_worker_goes_on_without_a_queue_that_is_dropped(db, queue, space, told
         worker.stop()
     assert worker.join(20)
     assert (worker.error, worker.emptied) == (None, until_empty)
-    assert "the queue 'other' was dropped" in caplog.text
+    assert "going on without the queue 'other': The queue 'other' was dropped" in caplog.text
 
 
 def test_a_worker_can_run_only_once(db, queue):

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from fdbqueue import HeldTask, Hooks, TaskQueue, Worker
-from fdbqueue.errors import InvalidArgument
-from fdbqueue.fleet.at_work import AtWork, named
+from fdbqueue import HeldTask, Hooks
+from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.fleet.hooks import Event
+from fdbqueue.fleet.orders import AtWork, named
 
 LOGGING = """
 import logging
@@ -80,13 +80,6 @@ def test_only_the_first_tasks_are_named():
 def test_a_task_without_a_worker_has_no_database():
     with pytest.raises(InvalidArgument, match="passed to a handler"):
         _ = event("started", "A").task.database
-
-
-def test_the_database_of_a_task_is_that_of_its_worker(db, queue: TaskQueue, space):
-    seen = []
-    queue.put(db, "x")
-    Worker(db, queue, lambda task: seen.append(task.database), root=space).run(until_empty=True)
-    assert seen == [db]
 
 
 def test_a_line_on_a_terminal_erases_the_progress_bar():

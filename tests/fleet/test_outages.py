@@ -5,15 +5,14 @@ from functools import partial
 import pytest
 
 from fdbqueue import Backoff, Done, TaskQueue, Worker
-from fdbqueue.errors import PayloadUnreadable
+from fdbqueue.core.errors import PayloadUnreadable
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.sessions import ending
+from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.core.sessions.session import Session
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat
-from fdbqueue.fleet.outage import is_to_blame
-from fdbqueue.fleet.pulse import Pulse
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions import ending
-from fdbqueue.sessions.keeper import keeper_of
-from fdbqueue.sessions.session import Session
+from fdbqueue.fleet.outage import Pulse, is_to_blame
 from fdbqueue.testing import Faults, Simulation
 
 NAME = "jobs"

@@ -1,7 +1,9 @@
 """Outcomes: the meaning of the end of a handler for its task. On every engine, with real threads."""
 
 import asyncio
+import copy
 import logging
+import pickle
 import sys
 import threading
 
@@ -10,12 +12,12 @@ from greenlet import GreenletExit
 
 import fdbqueue
 from fdbqueue import Bury, Done, Hooks, Retry, Session, Snooze, TaskQueue, Unavailable, Worker
+from fdbqueue.core.errors import InvalidArgument, UnknownCodec
+from fdbqueue.core.sessions.ending import end_session
 from fdbqueue.embedded import FDBError
-from fdbqueue.errors import UnknownCodec
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.outage import Outage
 from fdbqueue.fleet.settling import Settling
-from fdbqueue.sessions.ending import end_session
 from tests.fleet.conftest import SOON
 from tests.support import TOO_OLD
 
@@ -176,7 +178,7 @@ def test_an_error_without_a_text_is_a_failed_attempt(db, queue, work):
 
 def test_an_outage_has_longer_and_longer_pauses(db, queue, monkeypatch, space):
     """Although the queue answers all the time; threads that fail together share one pause."""
-    monkeypatch.setattr("fdbqueue.limits.AWAY_FIRST_S", 0.05)
+    monkeypatch.setattr("fdbqueue.core.limits.AWAY_FIRST_S", 0.05)
     together, delays = threading.Barrier(4), []
 
     def handler(task):
@@ -217,7 +219,7 @@ def fail():
 @pytest.mark.parametrize("end", [print, snooze, fail])
 def test_an_attempt_that_meets_nothing_away_ends_an_outage(db, queue, monkeypatch, space, end):
     """The next outage begins with the first pause, else one of last week would make it long."""
-    monkeypatch.setattr("fdbqueue.limits.AWAY_FIRST_S", 0.01)
+    monkeypatch.setattr("fdbqueue.core.limits.AWAY_FIRST_S", 0.01)
     pauses, rest = [], [away, end, away]
 
     def note(event):
@@ -232,7 +234,7 @@ def test_an_attempt_that_meets_nothing_away_ends_an_outage(db, queue, monkeypatc
 
 
 def test_a_take_that_is_answered_ends_an_outage(db, queue, monkeypatch, space):
-    monkeypatch.setattr("fdbqueue.limits.AWAY_FIRST_S", 0.01)
+    monkeypatch.setattr("fdbqueue.core.limits.AWAY_FIRST_S", 0.01)
     pauses, met, take, fails = [], Outage.met, TaskQueue.take_many, [True, False, True]
 
     def take_now_and_then(*arguments, **options):
@@ -252,7 +254,7 @@ def test_a_take_that_is_answered_ends_an_outage(db, queue, monkeypatch, space):
 
 
 def test_a_database_that_is_away_costs_no_attempt(db, queue, work, monkeypatch):
-    monkeypatch.setattr("fdbqueue.limits.AWAY_FIRST_S", 0.01)
+    monkeypatch.setattr("fdbqueue.core.limits.AWAY_FIRST_S", 0.01)
 
     def handler(task):
         if task.attempts <= 3:
@@ -371,3 +373,19 @@ def test_an_unreadable_task_that_is_gone_ends_no_worker(db, queue, monkeypatch, 
     feed.require_readable()
     assert not feed.is_empty()
     session.end()
+
+
+def test_another_process_gets_a_held_task_as_its_lease(db, queue, work):
+    """A handler may pass its task to a process pool: there it has no worker, and its lease all the same."""
+    queue.put(db, "x")
+    seen = []
+
+    def handler(task):
+        there = pickle.loads(pickle.dumps(task))
+        assert (there, copy.deepcopy(task).hold) == (task, task.hold)
+        with pytest.raises(InvalidArgument, match="a task that a worker passed to a handler"):
+            there.check() or there.database
+        seen.append(queue.ack(db, there).data)
+
+    work(handler)
+    assert seen == ["x"]

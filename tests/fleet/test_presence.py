@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Session, limits, transactional, workers
+from fdbqueue import Database, Session, transactional, workers
+from fdbqueue.core import limits
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet import presence
 from fdbqueue.fleet.presence import Appearance, presence_of
 from fdbqueue.fleet.status import Running, Tally, WorkerStatus
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
 from tests.support import TIMED_OUT
 from tests.tasks.support import StillClock
 

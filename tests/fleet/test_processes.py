@@ -1,31 +1,26 @@
 """Fleets of real processes on the durable engines: signals, kills, stalls, hangs, leaks and forks."""
 
 import contextlib
-import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 import fdbqueue
 from fdbqueue import Fleet, TaskQueue
-from fdbqueue.errors import DatabaseNotFound, FleetRefused, InvalidArgument, QueueNotFound
+from fdbqueue.core.errors import DatabaseNotFound, FleetRefused, InvalidArgument, QueueNotFound
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.fleet.status import Tally
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.sessions.keeper import keeper_of
 from tests.conftest import DURABLE
+from tests.fleet.conftest import HERE, OBEY, gone
 from tests.fleet.handlers import SPACE
 from tests.interrupting import At, interrupted
 from tests.support import wait_until
 
-HERE = Path(__file__).parents[2]
-OBEY = "tests.fleet.handlers:obey"
 FAST = {"backoff": fdbqueue.Backoff(0.05, cap_s=0.1), "until_empty": True}
 # The tasks of a process that died are free soon. A stall of that length ends a lease, too.
 DYING = FAST | {"session_ttr_s": 1.5}
@@ -60,56 +55,6 @@ def effects(db, space):
     return lambda: {
         under.unpack(row.key)[0]: int.from_bytes(row.value, "little") for row in db[under.range()]
     }
-
-
-class Supervisor:
-    """A fleet in another program, which the test can signal and wait for."""
-
-    def __init__(self, url, space, **options):
-        settings = {"queues": "jobs", "handler": OBEY, "session_ttr_s": 1.5, "root": space.key().hex()}
-        command = [sys.executable, "-m", "tests.fleet.supervise", url, json.dumps(settings | options)]
-        self.process = subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True)
-        self.seen = []
-
-    def read_until(self, condition):
-        """Return the next line that fulfils the condition."""
-        for line in self.process.stdout:
-            self.seen.append(json.loads(line))
-            if condition(self.seen[-1]):
-                return self.seen[-1]
-        raise AssertionError(self.seen)
-
-    def wait_until_running(self, tasks=1):
-        """Wait until `count` tasks run; return the ids of the processes."""
-        told = self.read_until(lambda said: sum(n for _, _, n in said.get("processes", ())) >= tasks)
-        return [pid for pid, _, _ in told["processes"]]
-
-    def end(self):
-        said = self.read_until(lambda said: "processes" not in said)
-        return self.process.wait(20), said
-
-
-@pytest.fixture
-def supervise(url, space):
-    started = []
-
-    def start(**options):
-        started.append(Supervisor(url, space, **options))
-        return started[-1]
-
-    yield start
-    for supervisor in started:
-        supervisor.process.kill()
-        supervisor.process.wait()
-        supervisor.process.stdout.close()
-
-
-def gone(pid):
-    """True if the process has ended; a zombie counts as ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_each_effect_happens_once_though_workers_are_killed(fleet_of, db, queue, rounds, effects):
@@ -271,6 +216,25 @@ def test_workers_end_when_their_supervisor_is_killed(db, queue, supervise):
     supervisor.process.kill()
     wait_until(lambda: all(gone(pid) for pid in pids))
     assert queue.statistics(db)["tasks"]["taken"] == 0
+
+
+@pytest.mark.commits_by_hand
+@pytest.mark.parametrize(
+    ("handler", "deed"),
+    [(OBEY, "leave a thread"), (OBEY, "leave a child"), ("tests.fleet.handlers:stand_still", "")],
+)
+def test_a_worker_that_cannot_end_does_not_outlive_its_fleet(db, queue, supervise, handler, deed):
+    """The supervisor was killed, and cannot kill it."""
+    queue.put_many(db, [[deed], ["sleep", 1.0]])
+    supervisor = supervise(processes=1, threads=2, grace_s=0.3, handler=handler)
+    (pid,) = supervisor.wait_until_running()
+    try:
+        wait_until(lambda: not queue.statistics(db)["tasks"]["ready"])
+        supervisor.process.kill()
+        wait_until(lambda: gone(pid), 100)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_process_that_dies_is_replaced(fleet_of, db, queue, effects):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Database, Done, TaskQueue, Worker, aio
-from fdbqueue.errors import TaskFailed
+from fdbqueue.core.errors import TaskFailed
 from tests.fleet.conftest import SOON
 from tests.guard import TEST_ROOT
 

@@ -7,10 +7,10 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Bury, Done, Failure, Hooks, Snooze, TaskQueue, Unavailable, Worker
-from fdbqueue.errors import InvalidArgument
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.outcomes import Snoozed, judge
 from fdbqueue.fleet.status import Tally
-from fdbqueue.runtime import RealRuntime
 from tests.fleet.conftest import SOON
 from tests.queue_support import FATES, faulty, in_turn
 

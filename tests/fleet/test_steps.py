@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Database, TaskQueue, Worker, aio, transactional
-from fdbqueue.errors import InvalidArgument
+from fdbqueue.core.errors import InvalidArgument
 from tests.fleet.conftest import SOON
 from tests.guard import TEST_ROOT
 

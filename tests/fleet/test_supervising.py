@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Fleet, Session, TaskQueue, limits
+from fdbqueue import Fleet, Session, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.errors import FleetRefused
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runs import ENDS
 from fdbqueue.embedded import FDBError
-from fdbqueue.errors import FleetRefused
 from fdbqueue.fleet import supervisor
 from fdbqueue.fleet.orders import Report
 from fdbqueue.fleet.process import ProcessStatus
-from fdbqueue.fleet.run import Run
-from fdbqueue.fleet.status import Tally
-from fdbqueue.records.statistics import packed
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runs import ENDS
+from fdbqueue.fleet.status import Run, Tally
+from fdbqueue.tasks.records.statistics import packed
 from tests.support import TIMED_OUT, ManualClock
 
 

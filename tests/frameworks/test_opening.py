@@ -2,28 +2,19 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fdbqueue
-from fdbqueue.errors import ClusterForked
-from fdbqueue.frameworks.opening import Opening
+from fdbqueue.core.errors import ClusterForked
+from fdbqueue.integrations.common.opening import Opening
 from tests.conftest import CLUSTER_FILE
+from tests.support import in_child
 
 needs_cluster = pytest.mark.skipif(CLUSTER_FILE is None, reason="needs a cluster: $FDB_CLUSTER_FILE")
 KEY = b"fdbqueue-test-opening"
-HANGS_S = 60
-
-
-def in_child(body: Callable[[], bool]) -> bool:
-    """The result of `body` in a forked child. A child that hangs is killed by its alarm."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(HANGS_S)
-        os._exit(0 if body() else 1)
-    return os.waitpid(child, 0)[1] == 0
+HANGS_S = 20
 
 
 def test_nothing_is_opened_before_its_use(tmp_path: Path) -> None:
@@ -84,7 +75,7 @@ def test_a_child_refuses_the_cluster_of_its_parent(monkeypatch: pytest.MonkeyPat
         return "the database"
 
     parent = os.getpid()
-    monkeypatch.setattr("fdbqueue.frameworks.opening.open_database", open_once)
+    monkeypatch.setattr("fdbqueue.integrations.common.opening.open_database", open_once)
     opening = Opening("fdb:/nowhere/fdb.cluster")
     assert opening.database() == "the database"
     assert in_child(lambda: is_refused(opening))
@@ -96,7 +87,7 @@ def test_a_forked_child_needs_no_lock_of_its_parent(tmp_path: Path) -> None:
     with opening._lock:
         child = os.fork()
         if child == 0:
-            signal.alarm(HANGS_S // 3)
+            signal.alarm(HANGS_S)
             opening.database()[KEY] = b"child"
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0

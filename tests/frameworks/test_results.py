@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 import fdbqueue
-from fdbqueue.frameworks.results import Results
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.integrations.common.results import Results
+from tests.queue_support import FATES, faulty
 from tests.support import ManualClock
 
 SPACE = "tests"
@@ -56,6 +58,17 @@ def test_a_later_end_of_a_result_counts(db: fdbqueue.Database, clock: ManualCloc
     results.delete(b"a")
     results.delete(b"b")
     assert rows(db) == 0
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_a_value_is_taken_once_after_any_result(fate: str) -> None:
+    with fdbqueue.open("memory:") as db:
+        Results(db, SPACE).store(b"a", bytes(100_000), 10)
+        unsure, engine = faulty(db, FDBError)
+        engine.fate = FATES[fate]
+        assert Results(unsure, SPACE).take(b"a") == bytes(100_000)
+        assert Results(unsure, SPACE).take(b"a") is None
+        assert rows(db) == 0
 
 
 def test_a_value_that_is_kept_is_not_overwritten(db: fdbqueue.Database) -> None:

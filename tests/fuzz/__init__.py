@@ -1,1 +1,1 @@
-"""The fuzz: every public call and every option of the command line meets hostile values (docs/testing.md)."""
+"""The fuzz: every public call and every option of the command line meets hostile values (docs/tests.md)."""

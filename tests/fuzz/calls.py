@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import fdbqueue
-from fdbqueue import Subspace, errors
+from fdbqueue import Subspace
+from fdbqueue.core import errors
+from fdbqueue.core.registry.registry import Registry
 from fdbqueue.fleet.options import WorkerKeywords
-from fdbqueue.recipe.holding import Holder
-from fdbqueue.registry.registry import Registry
-from fdbqueue.schedules.records import PutOptions
+from fdbqueue.queues.recipe.holding import Holder
+from fdbqueue.tasks.schedules.records import PutOptions
 from tests.fuzz.world import KEYED, World
 
 Make = Callable[[World], Any]
@@ -21,6 +22,7 @@ LEFT_OUT = {
     "RealRuntime": "functions of Python's own modules",
     "Subspace": "the binding's",
     "Database": "its constructor is that of `open`, its other methods are the engine's",
+    "Database.known": "for parts of the library",
     "Database.service": "for parts of the library",
     "Database.waiter": "for parts of the library",
     "Proxy.join": "it waits for the acks of others",

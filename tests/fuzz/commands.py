@@ -12,9 +12,10 @@ from typing import Any
 import click
 
 import fdbqueue
-from fdbqueue.cli.commands import cli
-from fdbqueue.cli.exits import run
-from fdbqueue.visible import visible
+from fdbqueue.core.visible import visible
+from fdbqueue.operate.cli.commands import Program as LazyProgram
+from fdbqueue.operate.cli.commands import cli
+from fdbqueue.operate.cli.exits import run
 from tests.fuzz.search import Found
 from tests.fuzz.trial import Verdict
 from tests.fuzz.world import SCHEMA, Image, look, restore
@@ -134,6 +135,8 @@ def lines(chosen: random.Random, labels_each: int | None = None) -> Iterator[Lin
 
 
 def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, LazyProgram):
+        command.load()
     if isinstance(command, click.Group):
         for name, below in sorted(command.commands.items()):
             yield from _commands(below, (*path, name))

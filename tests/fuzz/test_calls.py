@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.commit import first_seed
 from tests.fuzz.calls import LEFT_OUT, calls, public_names
 from tests.fuzz.search import in_turn, search
 from tests.fuzz.trial import Trial, run
 from tests.fuzz.world import World
-from tests.simulation.test_seeds import first_seed
 
 LABELS_EACH = 8
 ALWAYS_REFUSED = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.commit import first_seed
 from tests.fuzz.commands import Program, lines, search
-from tests.simulation.test_seeds import first_seed
 
 LABELS_EACH = 4
 

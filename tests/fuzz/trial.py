@@ -9,8 +9,8 @@ from time import monotonic
 from typing import Any
 
 from fdbqueue import FdbQueueError
-from fdbqueue.database import engine_errors
-from fdbqueue.visible import visible
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.visible import visible
 from tests.fuzz.calls import Call
 from tests.fuzz.values import HOSTILE, CallersError
 from tests.fuzz.world import HOSTILE_HERE, World

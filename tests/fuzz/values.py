@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 import fdbqueue
-from fdbqueue import limits
+from fdbqueue.core import limits
 
 DEPTH = 5_000
 

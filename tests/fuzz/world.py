@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import fdbqueue
-from fdbqueue import FdbQueueError, Subspace, codec
-from fdbqueue.root_keys import BEAT_DUE, DEFAULT_ROOT, HEARTBEAT, RECEIPT
+from fdbqueue import FdbQueueError, Subspace
+from fdbqueue.core import codec
+from fdbqueue.core.root_keys import BEAT_DUE, DEFAULT_ROOT, HEARTBEAT, RECEIPT
 from fdbqueue.tasks import kinds
 
 SCHEMA = {"body": "string", "header": "table?", "blob": "binary?"}

@@ -10,7 +10,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, FairQueue, Queue, TaskQueue
-from fdbqueue.errors import NotTaken
+from fdbqueue.core.errors import NotTaken
 from fdbqueue.testing.history import REFUSED, Recorder
 
 TTR_S = 0.1

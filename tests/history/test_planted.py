@@ -11,10 +11,10 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database
-from fdbqueue.calls import once
-from fdbqueue.fair import items as fair
-from fdbqueue.fdberror import FDBError
-from fdbqueue.recipe import items as recipe
+from fdbqueue.core.calls import once
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.queues.fair import items as fair
+from fdbqueue.queues.recipe import items as recipe
 from fdbqueue.tasks import edges, verbs
 from fdbqueue.testing.history import judge
 from tests.history.checker import PORCUPINE, by_porcupine
@@ -82,8 +82,8 @@ PLANTS = [
     plant(
         "two live leases of one task",
         edges._lease_end,
-        "record.ttr_us)",
-        "record.ttr_us // 4)",
+        "record.ttr_us,",
+        "record.ttr_us // 4,",
         "leases",
     ),
     plant(

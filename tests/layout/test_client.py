@@ -11,7 +11,7 @@ import pytest
 import fdbqueue
 from examples import layout_client, layout_tasks
 from fdbqueue import Database, ElementQueue, Queue, TaskQueue
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.root_keys import DEFAULT_ROOT
 from tests.support import PATIENCE_S
 
 ROOT = DEFAULT_ROOT.key()

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from fdbqueue import limits
-from fdbqueue.cli.commands import cli
-from fdbqueue.cli.exits import run
-from fdbqueue.conformance.checking import Checked, Verdict, checked
-from fdbqueue.conformance.program import Program
-from fdbqueue.conformance.protocol import NoAnswer, answer_to, mutated
-from fdbqueue.conformance.vectors import Vector, stored_vectors, vectors_in
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.core import limits
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.operate.cli.commands import cli
+from fdbqueue.operate.cli.exits import run
+from fdbqueue.operate.conformance.checking import Checked, Verdict, checked
+from fdbqueue.operate.conformance.program import Program
+from fdbqueue.operate.conformance.protocol import NoAnswer, answer_to, mutated
+from fdbqueue.operate.conformance.vectors import Vector, stored_vectors, vectors_in
 
 STORED = stored_vectors()
 VECTORS = [*vectors_in(STORED)]

@@ -7,9 +7,9 @@ from contextlib import closing
 import jsonschema
 import pytest
 
-from fdbqueue.conformance.escapes import escaped, heard, told, unescaped
-from fdbqueue.conformance.protocol import question
-from fdbqueue.conformance.vectors import (
+from fdbqueue.operate.conformance.escapes import escaped, heard, told, unescaped
+from fdbqueue.operate.conformance.protocol import question
+from fdbqueue.operate.conformance.vectors import (
     Vector,
     merged,
     plain,
@@ -19,9 +19,9 @@ from fdbqueue.conformance.vectors import (
     vectors_in,
 )
 from fdbqueue.tasks.kinds import IN_ORDER_OF_ARRIVAL, kind_names
-from fdbqueue.testing.vectors.applying import Applier
-from fdbqueue.testing.vectors.runtime import repeated
-from fdbqueue.testing.vectors.writing import FILE, made, text_of
+from tests.system.vectors.applying import Applier
+from tests.system.vectors.runtime import repeated
+from tests.system.vectors.writing import FILE, made, text_of
 
 STORED = stored_vectors()
 VECTORS = [*vectors_in(STORED)]
@@ -107,7 +107,7 @@ def test_a_put_conflicts_with_the_definition_only():
 
 
 def test_the_examples_of_the_pages_are_vectors():
-    docs = FILE.parents[2] / "docs"
+    docs = FILE.parents[1] / "docs"
     step, asked = (
         json.loads((docs / page).read_text().split("```json\n")[1].split("```")[0])
         for page in ("layout.md", "conformance.md")

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from fdbqueue.counters import Counters
+from fdbqueue.core.observing import Counters
 from loadtest import users
 from loadtest.shapes import SHAPES
 

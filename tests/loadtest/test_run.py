@@ -17,7 +17,7 @@ from typing import ClassVar
 import pytest
 
 import fdbqueue
-from fdbqueue.counters import Counters
+from fdbqueue.core.observing import Counters
 from loadtest.run import SPACE
 from tests.conftest import CLUSTER_FILE, SLOW
 

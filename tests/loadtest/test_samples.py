@@ -1,6 +1,6 @@
 """Samples and counters on their way to a plot."""
 
-from fdbqueue.counters import Counters
+from fdbqueue.core.observing import Counters
 from loadtest.samples import Sample, conflicts_by_consumers, rates_of, together
 
 

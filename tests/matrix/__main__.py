@@ -16,7 +16,7 @@ from tests.matrix.smoke import OK
 STEPS = ("import", "embedded", "cluster")
 _CELL_MAX = 30
 _LIBRARY = """
-from fdbqueue import binding
+from fdbqueue.core import binding
 binding.load()
 print(binding.library_release())
 """

@@ -41,7 +41,7 @@ def work_at(url: str) -> None:
     fdbqueue: Any = importlib.import_module("fdbqueue")
     space = fdbqueue.Subspace(("fdbqueue-test", os.urandom(8)))
     with fdbqueue.open(url) as db:
-        fdbqueue.database.require_answer(db, url, 10)
+        fdbqueue.core.database.require_answer(db, url, 10)
         try:
             put_and_take(fdbqueue, db, space)
         finally:

@@ -9,11 +9,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import fdbqueue
 from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue
-from fdbqueue.limiting.keys import LimitKeys
-from fdbqueue.metrics import QueueCollector, measure
-from fdbqueue.metrics.families import KEY_LABEL_LENGTH_MAX, families
-from fdbqueue.overview.figures import Figures, KeyFigures, QueueFigures
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.integrations.prometheus import QueueCollector, measure
+from fdbqueue.integrations.prometheus.collector import KEY_LABEL_LENGTH_MAX, families
+from fdbqueue.operate.overview.figures import Figures, KeyFigures, QueueFigures
+from fdbqueue.tasks.limiting.keys import LimitKeys
 from tests.metrics.support import checked_by_promtool
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_round_trips import Trips
@@ -141,10 +141,10 @@ def test_a_named_collector_has_its_queues_only(memory: tuple[Database, StillCloc
 def test_a_queue_tells_its_partitions_and_the_fullest(memory: tuple[Database, StillClock], kind: str) -> None:
     db, _ = memory
     if kind == "tasks":
-        TaskQueue.create(db, "q", partitions=2).put_many(db, "abc")
+        TaskQueue.create(db, "q", partitions=2).put_many(db, list("abc"))
         TaskQueue.create(db, "alone").put(db, 1)
     else:
-        Queue.named(db, "q", partitions=2).enqueue_many(db, "abc")
+        Queue.named(db, "q", partitions=2).enqueue_many(db, list("abc"))
         Queue.named(db, "alone").enqueue(db, 1)
     scraped, fullest = Scraped(db), {"tasks": "ready_tasks", "items": "items"}[kind]
     for name, wanted in (("q", (2, 3)), ("alone", (None, None))):

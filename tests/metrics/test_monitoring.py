@@ -11,7 +11,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 import fdbqueue
-from fdbqueue.metrics import QueueCollector, measure
+from fdbqueue.integrations.prometheus import QueueCollector, measure
 from tests.metrics.support import MONITORING, checked_by_promtool
 from tests.page import page
 

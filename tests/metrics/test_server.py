@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, TaskQueue, limits
-from fdbqueue.local_names import is_local_name
-from fdbqueue.metrics.pages import Pages
-from fdbqueue.metrics.server import MetricsServer
-from fdbqueue.metrics.serving import registry_of, server_of
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue import Database, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.local_names import is_local_name
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.integrations.prometheus.serving import MetricsServer, Pages, registry_of, server_of
 from tests.support import PATIENCE_S
 
 Get = Callable[..., tuple[int, str]]
@@ -90,7 +89,7 @@ def test_the_reason_of_the_database_is_one_visible_line(
     def away(*_: Any, **__: Any) -> None:
         raise fdbqueue.FdbQueueError("no\nanswer \x1b[2J")
 
-    monkeypatch.setattr("fdbqueue.metrics.pages.run", away)
+    monkeypatch.setattr("fdbqueue.integrations.prometheus.serving.run", away)
     assert get(server, "/readyz") == (503, "the database does not answer: no\\nanswer \\x1b[2J\n")
 
 
@@ -100,7 +99,7 @@ def test_a_page_that_fails_tells_it_in_the_log(
     def broken(_: Any) -> bytes:
         raise ZeroDivisionError("unforeseen")
 
-    monkeypatch.setattr("fdbqueue.metrics.pages.generate_latest", broken)
+    monkeypatch.setattr("fdbqueue.integrations.prometheus.serving.generate_latest", broken)
     status, page = get(server, "/metrics")
     assert (status, "unforeseen" in page) == (500, False)
     assert "unforeseen" in caplog.text
@@ -115,7 +114,7 @@ def test_a_scrape_that_fails_lets_the_next_one_run(
 
     monkeypatch.setattr(limits, "SCRAPE_WAIT_S", 0.01)
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.metrics.pages.generate_latest", broken)
+        patch.setattr("fdbqueue.integrations.prometheus.serving.generate_latest", broken)
         assert get(server, "/metrics")[0] == 500
     assert get(server, "/metrics")[0] == 200
 
@@ -129,7 +128,7 @@ def test_one_scrape_runs_at_a_time(memory: Database, monkeypatch: pytest.MonkeyP
         assert end.wait(PATIENCE_S)
         return b"first"
 
-    monkeypatch.setattr("fdbqueue.metrics.pages.generate_latest", slow)
+    monkeypatch.setattr("fdbqueue.integrations.prometheus.serving.generate_latest", slow)
     pages = Pages(memory, registry_of(memory, (), 10, DEFAULT_ROOT))
     answers: list[bytes] = []
     first = threading.Thread(target=lambda: answers.append(pages.get("/metrics").body))

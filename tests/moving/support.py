@@ -9,8 +9,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import TaskQueue
-from fdbqueue.cli.commands import cli
-from fdbqueue.cli.exits import run
+from fdbqueue.operate.cli.commands import cli
+from fdbqueue.operate.cli.exits import run
 
 
 class Program:

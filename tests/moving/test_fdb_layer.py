@@ -8,8 +8,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from benchmarks.old_layer import OldQueue
-from fdbqueue import limits
-from fdbqueue.imports.fdb_layer import form_of
+from fdbqueue.core import limits
+from fdbqueue.operate.imports.fdb_layer import form_of
 from tests.moving.support import Program, counts, program
 
 __all__ = ["program"]
@@ -121,5 +121,6 @@ def test_a_key_with_thousands_of_levels_is_of_something_else() -> None:
     ("prefix", "said"), [("0x", "not hexadecimal"), ("", "the whole database"), ("02ff", "no key below")]
 )
 def test_a_prefix_without_such_a_queue_is_refused(program: Program, prefix: str, said: str) -> None:
+    fdbqueue.open(program.url).close()
     status, _, err = program("fdb-layer", prefix, "jobs", "--create")
     assert (status, said in err) == (2, True)

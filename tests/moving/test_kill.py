@@ -35,7 +35,7 @@ def test_a_killed_import_is_started_again(program: Program, tmp_path: Path) -> N
     """Every item is there once, in order."""
     filled(tmp_path / "old")
     arguments = ["persist-queue", str(tmp_path / "old"), "jobs", "--serializer", "json"]
-    command = [sys.executable, "-m", "fdbqueue.cli", "--url", program.url, "import", *arguments]
+    command = [sys.executable, "-m", "fdbqueue.operate.cli", "--url", program.url, "import", *arguments]
     with fdbqueue.open(program.url) as db:
         queue = TaskQueue.create(db, "jobs")
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:

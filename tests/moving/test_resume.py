@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import ImportOvertaken, OriginChanged, QueueFull, TaskQueue, limits
-from fdbqueue.codec import codec_named
+from fdbqueue import ImportOvertaken, OriginChanged, QueueFull, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.codec import codec_named
+from fdbqueue.core.registry.registry import Registry
 from fdbqueue.embedded import FDBError
-from fdbqueue.imports.origin import Origin
-from fdbqueue.imports.progress import Progress, ProgressKeys
-from fdbqueue.imports.serializers import serializer_named
-from fdbqueue.imports.steps import Import, Reading
-from fdbqueue.imports.tables import Table
-from fdbqueue.imports.target import Tasks
-from fdbqueue.registry.registry import Registry
+from fdbqueue.operate.imports.origin import Origin
+from fdbqueue.operate.imports.progress import Progress, ProgressKeys
+from fdbqueue.operate.imports.serializers import serializer_named
+from fdbqueue.operate.imports.steps import Import, Reading
+from fdbqueue.operate.imports.tables import Table
+from fdbqueue.operate.imports.target import Tasks
 from tests.queue_support import faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, begin, error_code
 

@@ -1,1 +1,1 @@
-"""Mutants: small changes of our own source, which tests or the simulation should find (docs/testing.md)."""
+"""Mutants: small changes of our own source, which tests or the simulation should find (docs/tests.md)."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fdbqueue.testing.nearness import near
 from tests.mutants.mutant import Mutant
 from tests.mutants.readers import Reader, Readers
 from tests.mutants.workshop import PYTEST, Workshop
+from tests.system.nearness import near
 
 TESTS_MAX = 400
 START_S = 20.0

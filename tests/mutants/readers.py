@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from fdbqueue.testing import all_workloads
 from tests.mutants.mutant import Mutant
 from tests.mutants.workshop import PYTEST, Workshop
+from tests.system.workloads import all_workloads
 
 FILE_TIMEOUT_S = 900.0
 

@@ -11,21 +11,9 @@ from tests.simulation.planted import PLANTS
 
 REPOSITORY = Path(__file__).parents[2]
 
-_COMMIT = (
-    "batch",
-    "bytelocks",
-    "commit",
-    "commitlog",
-    "conflicts",
-    "doorbell",
-    "pool",
-    "request",
-    "steps",
-    "system",
-    "watches",
-)
+_COMMIT = ("batch", "commit", "commitlog", "pool", "request", "steps", "system", "watches", "writes")
 """Modules of the engine on the path of a commit and of its watches."""
-_JOURNAL = ("base", "checkpoints", "durability", "flush", "flusher", "journal", "mark", "recovery", "users")
+_JOURNAL = ("base", "durability", "journal", "recovery", "users")
 """Modules that keep commits over a power cut."""
 _FOLDERS = (
     "dead",
@@ -41,13 +29,13 @@ _FOLDERS = (
 )
 
 ROOMS: dict[str, tuple[str, ...]] = {
-    "line": ("fdbqueue/line/*.py", "fdbqueue/calls/*.py"),
-    "tasks": ("fdbqueue/tasks/*.py", "fdbqueue/disciplines/*.py"),
-    "recipe": ("fdbqueue/recipe/*.py",),
-    "sessions": ("fdbqueue/sessions/*.py",),
+    "line": ("fdbqueue/core/line/*.py", "fdbqueue/core/calls/*.py"),
+    "tasks": ("fdbqueue/tasks/*.py", "fdbqueue/tasks/disciplines/*.py"),
+    "recipe": ("fdbqueue/queues/recipe/*.py",),
+    "sessions": ("fdbqueue/core/sessions/*.py",),
     "commit": tuple(f"fdbqueue/embedded/{name}.py" for name in _COMMIT),
     "journal": tuple(f"fdbqueue/embedded/{name}.py" for name in _JOURNAL),
-    **{name: (f"fdbqueue/{name}/*.py",) for name in _FOLDERS},
+    **{name: (f"fdbqueue/**/{name}/*.py",) for name in _FOLDERS},
 }
 
 

@@ -9,9 +9,10 @@ import gc
 import sys
 import time
 
-from fdbqueue.testing import all_workloads
-from fdbqueue.testing.nearness import near
 from fdbqueue.testing.simulate import new_cases
+from tests.system.nearness import NEAR_P, near
+from tests.system.shares import shares_of
+from tests.system.workloads import all_workloads
 
 _COLLECT_EVERY_RUNS = 50
 
@@ -28,17 +29,23 @@ def main() -> int:
 
 def searched(path: str, seconds: float, first: int, workloads: list[str]) -> int:
     """The workloads share the time as those of `make simulate` do."""
+    close = [name for name in workloads if name in near([path])]
+    near_s = NEAR_P * seconds if close else 0.0
+    return _searched(near_s, first, close) or _searched(seconds - near_s, first, workloads)
+
+
+def _searched(seconds: float, first: int, workloads: list[str]) -> int:
     until = time.process_time() + seconds
     chosen = [all_workloads()[name] for name in workloads]
-    for number, case in enumerate(new_cases(chosen, first, near=near([path]))):
+    for number, case in enumerate(new_cases(chosen, first, shares=shares_of) if chosen else ()):
         if time.process_time() >= until:
-            return 0
+            break
         if case.run().failed:
             print(f"{case.workload.name}, {case.seed - first + 1} seeds", flush=True)
             return 1
         if number % _COLLECT_EVERY_RUNS == 0:
             gc.collect()
-    raise AssertionError  # `new_cases` has no end
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant, mutants_of
 from tests.mutants.rooms import REPOSITORY, ROOMS, files_of, mutants_in
 from tests.simulation.planted import PLANTS
 
-SAMPLE = "fdbqueue/line/shares.py"
+SAMPLE = "fdbqueue/core/line/decision.py"
 
 
 def of(body: str, head: str = "def f(tr, a, b, c):") -> dict[str, set[str]]:
@@ -120,7 +120,7 @@ def test_the_order_of_a_room_comes_from_its_seed() -> None:
 
 def test_planted_bugs_are_mutants_too() -> None:
     found = [mutant for mutant in mutants_in("recipe", 1) if mutant.operator == "planted"]
-    assert len(found) == sum(plant.where.startswith("recipe.") for plant in PLANTS) > 0
+    assert len(found) == sum(plant.where.startswith("queues.recipe.") for plant in PLANTS) > 0
     for mutant in found:
         ast.parse(mutant.planted_in((REPOSITORY / mutant.file).read_text()))
 

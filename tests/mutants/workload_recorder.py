@@ -4,8 +4,9 @@ import argparse
 import time
 from pathlib import Path
 
-from fdbqueue.testing import Case, all_workloads
+from fdbqueue.testing import Case
 from tests.mutants.recorder import lines_by_context, measuring, write
+from tests.system.workloads import all_workloads
 
 SEEDS_RECORDED = 4
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fdbqueue import TaskQueue
-from fdbqueue.observing import Attempt, Call, Ended, Observer, Watcher, observe
+from fdbqueue.core.observing import Attempt, Call, Ended, Observer, Watcher, observe
 
 
 @dataclass(eq=False)

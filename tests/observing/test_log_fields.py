@@ -5,7 +5,10 @@ import threading
 
 import pytest
 
-from fdbqueue import LogFields, Task, TaskState, Worker, log_fields
+from fdbqueue import LogFields, Task, TaskState, Worker
+from fdbqueue.core import logger as loggers
+from fdbqueue.core.logger import MESSAGE_LENGTH_MAX, TRACEBACK_LENGTH_MAX
+from fdbqueue.core.logger import logger as our_logger
 from fdbqueue.fleet.logs import logging_at
 from tests.fleet.conftest import SOON
 
@@ -104,8 +107,8 @@ def test_a_field_that_a_record_has_stays(records):
 
 def test_the_end_of_a_task_names_the_one_before(records):
     outer, inner = (Task(name, TaskState.TAKEN, None, attempts=1) for name in ("outer", "inner"))
-    with log_fields.about("jobs", outer):
-        with log_fields.about("jobs", inner):
+    with loggers.about("jobs", outer):
+        with loggers.about("jobs", inner):
             mine.info("x")
         mine.info("x")
     mine.info("x")
@@ -126,3 +129,24 @@ def test_a_line_of_a_handler_in_a_fleet_names_its_task(db, space, queue, monkeyp
     assert len(lines) > 1
     assert any(line.endswith(f"sent (task {task.id} of jobs, attempt 1)") for line in lines)
     assert all(line.count(task.id) == 1 for line in lines)
+
+
+def test_a_text_of_megabytes_is_cut(db, space, queue, records):
+    """Each attempt logs the error: a message with a whole document would fill the disk."""
+    queue.put(db, "a")
+
+    def handler(_):
+        raise ValueError("x" * 5_000_000)
+
+    Worker(db, queue, handler, threads=1, backoff=SOON, max_attempts=2, root=space).run(until_empty=True)
+    texts = [one.getMessage() for one in records.seen if "ValueError" in one.getMessage()]
+    assert len(texts) == 2
+    assert max(map(len, texts)) <= MESSAGE_LENGTH_MAX
+
+
+def test_a_traceback_of_megabytes_is_cut(records):
+    try:
+        raise ValueError("x" * 5_000_000)
+    except ValueError:
+        our_logger("fdbqueue.tests").exception("odd")
+    assert len(records.seen[-1].exc_text) <= TRACEBACK_LENGTH_MAX

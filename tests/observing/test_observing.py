@@ -21,19 +21,19 @@ from fdbqueue import (
     TaskQueue,
     UnknownSession,
     Worker,
-    observing,
     transactional,
 )
-from fdbqueue.cli.rows import task_row
+from fdbqueue.core import observing
+from fdbqueue.core.errors import QueueDropped, WaitStopped
+from fdbqueue.core.observing import GIVEN_BACK, Observer, Watcher, observe
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.trace_context import packed
+from fdbqueue.core.trouble import Troubles
 from fdbqueue.embedded import FDBError
-from fdbqueue.errors import QueueDropped, WaitStopped
-from fdbqueue.observing import GIVEN_BACK, Observer, Watcher, observe
-from fdbqueue.records.keys import Record, TaskKeys, id_bytes, record_of, record_to_bytes
-from fdbqueue.registry.registry import Registry
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.operate.cli.rows import task_row
 from fdbqueue.tasks.calls import TaskCalls
-from fdbqueue.trace_context import packed
-from fdbqueue.trouble import Troubles
+from fdbqueue.tasks.records.keys import Record, TaskKeys, id_bytes, record_of, record_to_bytes
 from tests.fleet.conftest import SOON
 from tests.observing.conftest import Notes
 

@@ -6,11 +6,12 @@ pytest.importorskip("prometheus_client", reason="the extra `metrics` is not inst
 
 from prometheus_client import CollectorRegistry, generate_latest, values
 
-from fdbqueue import Queue, Task, TaskQueue, TaskState, Worker, limits, observing, transactional
-from fdbqueue.errors import NotTaken
-from fdbqueue.metrics import measure
-from fdbqueue.metrics.process import NO_NAME, OTHER_QUEUES
-from fdbqueue.metrics.serving import page_of, registry_of
+from fdbqueue import Queue, Task, TaskQueue, TaskState, Worker, transactional
+from fdbqueue.core import limits, observing
+from fdbqueue.core.errors import NotTaken
+from fdbqueue.integrations.prometheus import measure
+from fdbqueue.integrations.prometheus.process import NO_NAME, OTHER_QUEUES
+from fdbqueue.integrations.prometheus.serving import page_of, registry_of
 from tests.conftest import TEST_ROOT
 from tests.fleet.conftest import SOON
 from tests.metrics.support import checked_by_promtool

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdbqueue import limits
-from fdbqueue.trace_context import packed, unpacked
+from fdbqueue.core import limits
+from fdbqueue.core.trace_context import packed, unpacked
 
 TEXTS = st.sampled_from(["", "a", "ä", "1" * 55, "x" * 200, "y" * 900, "z" * 1_500])
 

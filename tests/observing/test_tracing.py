@@ -27,8 +27,8 @@ from fdbqueue import (
     Worker,
     transactional,
 )
-from fdbqueue.runtime import RealRuntime
-from fdbqueue.tracing import trace, tracing
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.integrations.opentelemetry import trace, tracing
 from tests.fleet.conftest import SOON
 
 
@@ -87,7 +87,7 @@ def test_the_spans_of_calls_follow_the_conventions(db, queue, spans):
 
 
 def test_each_verb_that_ends_a_task_settles_it(db, queue, spans):
-    queue.put_many(db, "abcdef")
+    queue.put_many(db, list("abcdef"))
     queue.release(db, queue.take(db, 0))
     queue.release(db, queue.take(db, 0), failure=Failure("odd"))
     for end in (queue.give_back, queue.bury, queue.delete, queue.cancel):

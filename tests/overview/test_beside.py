@@ -7,8 +7,9 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Group, Limit, Overview, Schedule, TaskQueue, limits
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue import Database, Group, Limit, Overview, Schedule, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from tests.tasks.support import StillClock
 from tests.tasks.test_round_trips import Trips, trips_of
 
@@ -111,7 +112,7 @@ def test_groups_tell_those_that_burials_hold(db: Database, space: Subspace) -> N
     queue = TaskQueue.create(db, "q", root=space)
     groups = [Group.create(db, wait_for_buried=holds, root=space) for holds in (True, True, False)]
     for group in groups[1:]:
-        group.put_many(db, queue, "ab")
+        group.put_many(db, queue, list("ab"))
         queue.bury(db, queue.take_many(db, 2)[0])
     found = Overview(root=space).figures(db).groups
     assert (found.unfinished, found.held, found.is_whole) == (3, 1, True)

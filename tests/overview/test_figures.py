@@ -8,9 +8,10 @@ from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, ElementQueue, Figures, Overview, Queue, TaskQueue, limits
-from fdbqueue.database import run
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue import Database, ElementQueue, Figures, Overview, Queue, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_round_trips import Trips, trips_of
 

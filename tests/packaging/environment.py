@@ -13,11 +13,12 @@ from tests.packaging.building import ran
 
 
 class Environment:
-    """Dependencies are links to the installed ones: a test needs no package registry."""
+    """Dependencies are links to the installed ones, so that most tests need no package registry."""
 
     def __init__(self, place: Path, *, with_pip: bool = False) -> None:
         venv.create(place, with_pip=with_pip, symlinks=True)
         self.bin = place / "bin"
+        self._pip = (sys.executable, "-m", "pip", "--python", self.bin / "python", "install")
         (self._packages,) = place.glob("lib/python3*/site-packages")
 
     def install(self, archive: Path) -> None:
@@ -29,8 +30,11 @@ class Environment:
             "--no-build-isolation",
             "--disable-pip-version-check",
         )
-        pip = (sys.executable, "-m", "pip", "--python", self.bin / "python")
-        ran(*pip, "install", *options, archive, cwd=archive.parent)
+        ran(*self._pip, *options, archive, cwd=archive.parent)
+
+    def install_with(self, extras: str, wheel: Path, *others: str) -> None:
+        """Install a wheel, what it needs for `extras`, and other packages, from the package registry."""
+        ran(*self._pip, "--quiet", f"{wheel}[{extras}]", *others, cwd=wheel.parent)
 
     def link(self, requirements: Iterable[str], extra: str = "") -> None:
         """Link the installed distributions that `requirements` name, and those which these need."""

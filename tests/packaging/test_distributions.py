@@ -18,11 +18,28 @@ from tests.packaging.building import ROOT, build, copied, ran
 from tests.packaging.environment import Environment
 from tests.packaging.following import chapters, follow
 from tests.page import page
+from tests.pages.blocks import blocks_of
+from tests.pages.running import Reader
 
 CORE = {"foundationdb", "lmdb", "sortedcontainers", "msgspec"}
 GENERATED = {"PKG-INFO", "setup.cfg"}
 QUICK_START = chapters("docs/quickstart.md")
 SHELL = "The same from a shell"
+FOLLOWED = {
+    "cli": ["README.md", "docs/gallery/batch.md", "docs/gallery/images.md", "docs/gallery/mailer.md"],
+    "aio": ["docs/asyncio.md"],
+    "cli,schedules": ["docs/schedules.md"],
+    "cli,metrics": ["docs/metrics.md"],
+    "cli,metrics,otel opentelemetry-sdk": ["docs/observing.md"],
+    "testing": ["docs/testing.md"],
+    "pytest": ["docs/pytest.md"],
+    "cli,celery": ["docs/celery.md"],
+    "dramatiq": ["docs/dramatiq.md"],
+    "taskiq": ["docs/taskiq.md"],
+    "django": ["docs/django.md"],
+    "cli,dashboard": ["tests/packaging/programs.md"],
+}
+"""Extras, perhaps with another package, and the pages that run in an environment of these alone."""
 
 
 @pytest.fixture(scope="session")
@@ -133,15 +150,34 @@ def test_a_source_distribution_runs_the_quick_start(wheel: Path, sdist: Path, tm
         follow(chapter, environment, tmp_path)
 
 
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Skip a test if pip reaches no package registry."""
+    download = [sys.executable, "-m", "pip", "download", "--retries=0", "--no-deps", "msgspec"]
+    if subprocess.run(download, cwd=tmp_path_factory.mktemp("download"), check=False).returncode:
+        pytest.skip("pip reaches no package registry")
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("needs", FOLLOWED)
+@pytest.mark.timeout(900)
+def test_a_wheel_with_the_extras_of_a_page_runs_it(needs: str, wheel: Path, tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "venv")
+    extras, *others = needs.split()
+    environment.install_with(extras, wheel, *others)
+    for name in FOLLOWED[needs]:
+        place = tmp_path / Path(name).stem
+        place.mkdir()
+        Reader(place, tmp_path / "compiled", environment.variables()).follow(blocks_of(name, page(name)))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("registry")
 def test_a_clone_installs_with_the_newest_dependencies(tmp_path: Path) -> None:
     """As on the page: pip takes them from the package registry."""
     environment = Environment(tmp_path / "venv", with_pip=True)
     pip = environment.bin / "pip"
-    if subprocess.run(
-        [pip, "download", "--retries=0", "--no-deps", "msgspec"], cwd=tmp_path, check=False
-    ).returncode:
-        pytest.skip("pip reaches no package registry")
     ran(pip, "install", f"{copied(tmp_path / 'clone')}[cli]", cwd=tmp_path)
     for chapter in QUICK_START.values():
         follow(chapter, environment, tmp_path)

@@ -15,6 +15,7 @@ from tests.pages.blocks import READ, ROOT, Block
 
 BLOCK_S = 280
 LINKED = ("docs", "examples")
+PROGRAM = ROOT / "tests" / "pages" / "program.py"
 BASH = 'while read -r step; do eval "$step"; echo done >&$1; done'
 
 
@@ -59,13 +60,15 @@ class Session:
 class Reader:
     """Follows one page. Each Python block is a program, unless it continues the one before it."""
 
-    def __init__(self, place: Path, compiled: Path) -> None:
+    def __init__(self, place: Path, compiled: Path, variables: dict[str, str] | None = None) -> None:
+        """`variables`: those of another environment than that of the tests."""
         self._place = place / "page"
         self._place.mkdir()
         for name in LINKED:
             (self._place / name).symlink_to(ROOT / name)
         self._outputs = place
-        self._environment = _environment(place, compiled)
+        # Modules are compiled once for all pages: a command is a third slower otherwise.
+        self._environment = (variables or _of_tests(place)) | {"PYTHONPYCACHEPREFIX": str(compiled)}
         self._stack = ExitStack()
         self._terminal: Session | None = None
         self._program: Session | None = None
@@ -102,7 +105,7 @@ class Reader:
     def _python(self, block: Block) -> str:
         if "continues" not in block.options:
             self._end_program(block)
-            self._program = self._session([sys.executable, "-m", "tests.pages.program"])
+            self._program = self._session(["python", str(PROGRAM)])
         if self._program is None:
             raise block.error("continues nothing")
         output, errors = self._outputs / "output", self._outputs / "errors"
@@ -120,14 +123,11 @@ class Reader:
         return self._stack.enter_context(closing(Session(command, self._place, self._environment)))
 
 
-def _environment(place: Path, compiled: Path) -> dict[str, str]:
-    """The reader's: this Python and its `fdbqueue` on the PATH, and no database but that of the directory.
-
-    Modules are compiled once for all pages: a third of the time of a command is their compilation otherwise.
-    """
+def _of_tests(place: Path) -> dict[str, str]:
+    """The reader's: this Python and its `fdbqueue` on the PATH, and no database but that of the directory."""
     programs = place / "bin"
     programs.mkdir()
-    for name, arguments in (("python", ""), ("fdbqueue", "-m fdbqueue.cli ")):
+    for name, arguments in (("python", ""), ("fdbqueue", "-m fdbqueue.operate.cli ")):
         program = programs / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
         program.chmod(0o755)
@@ -136,7 +136,6 @@ def _environment(place: Path, compiled: Path) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in unset} | {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": tests,
-        "PYTHONPYCACHEPREFIX": str(compiled),
     }
 
 

@@ -4,8 +4,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Overview, Session, TaskQueue, verify
-from fdbqueue.errors import PayloadMismatch
-from fdbqueue.records.keys import id_bytes, sound_record
+from fdbqueue.core.errors import PayloadMismatch
+from fdbqueue.tasks.records.keys import id_bytes, sound_record
 from tests.partitions.support import PARTITIONS, key_in
 
 

@@ -7,15 +7,16 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, TaskQueue, limits, transactional, verify
-from fdbqueue.database import run
-from fdbqueue.errors import QueueDropped, RepartitionNotCommitted
-from fdbqueue.line.decision import Look, Reason
-from fdbqueue.line.taking import Takes
-from fdbqueue.partitions.current import PartitionGone
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue import Database, Queue, TaskQueue, transactional, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import QueueDropped, RepartitionNotCommitted
+from fdbqueue.core.line.decision import Look, Reason
+from fdbqueue.core.line.taking import Takes
+from fdbqueue.core.partitions.current import PartitionGone
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.calls import calls_of
 from tests.queue_support import registered
 from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code

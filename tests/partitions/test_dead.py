@@ -5,10 +5,11 @@ from functools import partial
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, DeadLetters, Failure, RedriveState, TaskQueue, limits, verify
-from fdbqueue.errors import TooMuchForOneTransaction
-from fdbqueue.page import every_row
-from fdbqueue.transactional import transactional
+from fdbqueue import Database, DeadLetters, Failure, RedriveState, TaskQueue, verify
+from fdbqueue.core import limits
+from fdbqueue.core.errors import TooMuchForOneTransaction
+from fdbqueue.core.page import every_row
+from fdbqueue.core.transactional import transactional
 from tests.partitions.support import PARTITIONS, bury_in, key_in, moving_key
 from tests.tasks.test_callbacks import Told
 

@@ -3,9 +3,10 @@
 from collections import Counter
 
 import fdbqueue
-from fdbqueue import Session, limits
-from fdbqueue.partitions.homes import Homes
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue import Session
+from fdbqueue.core import limits
+from fdbqueue.core.partitions.wide import Homes
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from tests.tasks.support import StillClock
 
 ALL = set(range(64))

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, TaskQueue, limits, transactional
+from fdbqueue import Database, TaskQueue, transactional
+from fdbqueue.core import limits
 from tests.partitions.support import PARTITIONS, key_in
 from tests.tasks.support import StillClock
 

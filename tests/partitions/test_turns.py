@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Queue, TaskQueue, limits, transactional
-from fdbqueue.line.take import Taker
-from fdbqueue.partitions.homes import Turns
+from fdbqueue import Database, Queue, TaskQueue, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.line.take import Taker
+from fdbqueue.core.partitions.wide import Turns
 from tests.support import ManualClock
 
 

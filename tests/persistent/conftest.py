@@ -10,9 +10,9 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PersistentQueue
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.sessions.ending import end_the_dead
-from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.sessions.ending import end_the_dead
+from fdbqueue.core.sessions.keeper import keeper_of
 from tests.conftest import TEST_ROOT, open_engine
 from tests.tasks.support import StillClock
 

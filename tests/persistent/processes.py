@@ -6,7 +6,8 @@ import threading
 import time
 
 import fdbqueue
-from fdbqueue import PersistentQueue, Proxy, limits
+from fdbqueue import PersistentQueue, Proxy
+from fdbqueue.core import limits
 
 TTR_S = 1.5
 
@@ -24,6 +25,12 @@ def fetch_ten_ack_six(db: fdbqueue.Database, name: str, owner: str | None) -> No
     for item in items[5:]:
         q.ack(item)
     say("fetched")
+    time.sleep(100)
+
+
+def hold_one(db: fdbqueue.Database, name: str, ttr_s: str | None) -> None:
+    q = PersistentQueue(db, name, ttr=float(ttr_s or TTR_S))
+    say(q.get())
     time.sleep(100)
 
 

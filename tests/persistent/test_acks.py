@@ -3,10 +3,10 @@
 import pytest
 
 from fdbqueue import PersistentQueue
-from fdbqueue.errors import NotUnacked
-from fdbqueue.persistent.unacked import Unacked
-from fdbqueue.runtime import RealRuntime
-from fdbqueue.task import Task, TaskState
+from fdbqueue.core.errors import NotUnacked
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.queues.persistent.unacked import Unacked
 from tests.persistent.conftest import Opened
 from tests.persistent.support import drained, fetched, filled
 

@@ -3,7 +3,8 @@
 import queue
 import re
 
-from fdbqueue import PersistentQueue, limits
+from fdbqueue import PersistentQueue
+from fdbqueue.core import limits
 from tests.page import page
 
 PAGE = page("docs/persistent-queue.md")

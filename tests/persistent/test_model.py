@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import fdbqueue
 from fdbqueue import PersistentQueue, Proxy
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions.ending import end_the_dead
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.sessions.ending import end_the_dead
 from tests.conftest import SLOW
 from tests.tasks.support import StillClock, keeper
 

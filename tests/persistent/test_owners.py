@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Session, limits
-from fdbqueue.errors import NotUnacked, OwnerReplaced
-from fdbqueue.persistent.owners import Owner
+from fdbqueue import Session
+from fdbqueue.core import limits
+from fdbqueue.core.errors import NotUnacked, OwnerReplaced
+from fdbqueue.queues.persistent.owners import Owner
 from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import drained, fetched, filled
 from tests.support import NOT_COMMITTED, FailsOnce, begin, commit_code
@@ -98,7 +99,7 @@ def test_items_of_a_half_ended_proxy_return_to_the_front_first(
     proxy = q.connect()
     assert proxy.get_nowait() == "a"
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.sessions.ending._finish", lambda *_, **__: None)
+        patch.setattr("fdbqueue.core.sessions.ending._finish", lambda *_, **__: None)
         del proxy
         gc.collect()
         still.tick()
@@ -122,7 +123,7 @@ def test_a_half_finished_end_is_finished_at_once(still: Still, monkeypatch: pyte
     fetched(q, 2)
     still.clock.advance(10)
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.sessions.ending._finish", lambda *_: None)
+        patch.setattr("fdbqueue.core.sessions.ending._finish", lambda *_: None)
         still.end_the_dead()
     still.clock.advance(0.001)  # at the same moment, the half-done end would pass for our own attempt
     assert still.opened(owner="me").qsize() == 3

@@ -14,7 +14,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PersistentQueue
-from fdbqueue.root_keys import DEFAULT_ROOT
+from fdbqueue.core.root_keys import DEFAULT_ROOT
 from tests.conftest import CLUSTER_FILE
 from tests.persistent.processes import TTR_S, advanced
 from tests.persistent.support import Running, drained, filled
@@ -112,6 +112,19 @@ def test_a_process_that_only_looks_gets_the_items_of_the_killed(url: str, name: 
     child.kill()
     time.sleep(TTR_S)  # the wall clock of several processes is what counts
     assert start("drain").rest() == ["0", "1", "2", "3"]
+
+
+def test_a_restart_gets_the_items_of_the_killed_at_once(url: str, name: str, start: Start) -> None:
+    """On a directory, without an owner: the kernel tells that the process is gone."""
+    if not url.startswith("embedded"):
+        pytest.skip("a cluster does not know its processes")
+    with fdbqueue.open(url) as db:
+        filled(PersistentQueue(db, name), range(3))
+    dead, alive = start("hold_one", "600"), start("hold_one", "600")
+    held = [child.said() for child in (dead, alive)]
+    dead.kill()
+    with fdbqueue.open(url) as db, PersistentQueue(db, name) as again:
+        assert drained(again) == [int(held[0]), 2]
 
 
 def test_items_without_an_owner_return_after_the_ttr(q: PersistentQueue, start: Start) -> None:

@@ -10,7 +10,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PersistentQueue, Proxy, TaskQueue
-from fdbqueue.errors import (
+from fdbqueue.core.errors import (
     InvalidArgument,
     NotUnacked,
     PayloadTooLarge,
@@ -304,7 +304,7 @@ def test_a_get_in_a_session_that_has_ended_forgets_its_items(
     assert fetched(q, 2) == ["a", "b"]
     still.clock.advance(10)
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.sessions.keeper.Keeper.beat", lambda _: None)
+        patch.setattr("fdbqueue.core.sessions.keeper.Keeper.beat", lambda _: None)
         still.end_the_dead()  # as another process does, which has no heartbeat for this one
     assert q.get_nowait() == "a"
     assert q.unacked == ["a"]

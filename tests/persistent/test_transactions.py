@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import PersistentQueue, TaskQueue, limits
-from fdbqueue.errors import (
+from fdbqueue import PersistentQueue, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.errors import (
     DatabaseClosed,
     InvalidArgument,
     NotUnacked,
@@ -16,7 +17,7 @@ from fdbqueue.errors import (
     TransactionOpen,
     WaitStopped,
 )
-from fdbqueue.waiters import Waiter
+from fdbqueue.core.waiters import Waiter
 from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import Running, drained, fetched, filled
 

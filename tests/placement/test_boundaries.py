@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.placement.boundaries import (
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.operate.placement.boundaries import (
     Piece,
     boundaries_shown,
     crowded,
@@ -19,8 +20,7 @@ from fdbqueue.placement.boundaries import (
     pieces_of,
     sharing,
 )
-from fdbqueue.placement.owners import inside
-from fdbqueue.root_keys import RootKeys
+from fdbqueue.operate.placement.owners import inside
 
 PREFIXES = [b"q\x15\x01", b"q\x15\x01\x15\x1c\x01", b"q\x15\x01\x15\x1c\x02"]
 

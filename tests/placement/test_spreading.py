@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.placement.boundaries import end_of
-from fdbqueue.placement.spreading import (
+from fdbqueue.operate.placement.boundaries import end_of
+from fdbqueue.operate.placement.spreading import (
     LOOK_EVERY_S,
     NUDGES_MAX,
     SHOW,
@@ -37,7 +37,7 @@ class Clock(SimulatedRuntime):
         self.now_s += seconds
 
 
-class Servers:
+class Servers(StorageServers):
     """Three servers, one for each team. A new boundary moves its partition where `choose` says."""
 
     def __init__(self, choose: Chooser, settles: bool = True) -> None:
@@ -189,7 +189,7 @@ def test_a_cluster_with_moves_ahead_is_not_settled(
     monkeypatch: pytest.MonkeyPatch, data: dict[str, Any], is_settled: bool
 ) -> None:
     status = {"cluster": {**STATUS, "data": STATUS["data"] | data}}
-    monkeypatch.setattr("fdbqueue.placement.spreading.see_status", lambda _: status)
+    monkeypatch.setattr("fdbqueue.operate.placement.spreading.see_status", lambda _: status)
     with fdbqueue.open("memory:") as db:
         servers = StorageServers(db)
         assert servers.are_settled() == is_settled

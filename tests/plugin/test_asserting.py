@@ -3,7 +3,7 @@
 import pytest
 
 from fdbqueue import Database, InvalidArgument, Queue, Subspace, TaskQueue
-from fdbqueue.pytest_plugin import assert_buried, assert_put
+from fdbqueue.testing.pytest_plugin import assert_buried, assert_put
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from fdbqueue import Bury, Database, Retry, Snooze, TaskQueue, Unavailable, aio
-from fdbqueue.errors import WrongType
-from fdbqueue.pytest_plugin import Runner, assert_buried, assert_put
+from fdbqueue.core.errors import WrongType
+from fdbqueue.testing.pytest_plugin import Runner, assert_buried, assert_put
 
 DAY_S = 86_400
 

@@ -93,7 +93,7 @@ def test_a_run_without_the_marker_loads_no_simulation(pytester: pytest.Pytester)
 import sys
 
 def test_nothing():
-    assert "fdbqueue.testing" not in sys.modules
+    assert "fdbqueue.testing.simulation" not in sys.modules
     assert "greenlet" not in sys.modules
 """
     )

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import fdbqueue
-from fdbqueue.errors import QueueNotFound
+from fdbqueue.core.errors import QueueNotFound
 from tests.power import promises, runs
 from tests.power.child import told_by_child
 from tests.power.disk import Disk

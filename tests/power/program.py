@@ -4,7 +4,7 @@ import sys
 from threading import Thread
 
 import fdbqueue
-from fdbqueue.errors import QueueExists
+from fdbqueue.core.errors import QueueExists
 from tests.power import promises, records
 from tests.power.shape import SHAPES
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import TaskState
-from fdbqueue.database import run
-from fdbqueue.fdberror import FDBError
-from fdbqueue.verifying.verify import verify
+from fdbqueue.core.database import run
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.operate.verify.verify import verify
 
 QUEUE = "work"
 ENTRY, TWIN, COUNT = b"entry/", b"twin/", b"count"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fdbqueue import limits
+from fdbqueue.core import limits
 from fdbqueue.embedded import journal
 
 

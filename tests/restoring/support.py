@@ -9,9 +9,9 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Limit, Schedule, Session, TaskQueue, WaitStopped
-from fdbqueue.database import run
-from fdbqueue.line.staging import Line
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.core.database import run
+from fdbqueue.core.line.staging import Line
+from fdbqueue.core.runtime import RealRuntime
 from tests.queue_support import registered_by
 from tests.support import PATIENCE_S, wait_until
 

@@ -13,10 +13,12 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, limits, verify
-from fdbqueue.database import run
-from fdbqueue.line.keys import Ticket
-from fdbqueue.line.staging import DEADLINE_US, Line
+from fdbqueue import Database, Queue, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.line.keys import Ticket
+from fdbqueue.core.line.life import DEADLINE_US
+from fdbqueue.core.line.staging import Line
 from tests.conftest import open_engine
 from tests.restoring.support import (
     LongAgo,

@@ -6,8 +6,8 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Schedule, ScheduleStatus, Task, TaskQueue, fire_due, list_schedules, verify
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.runtime import RealRuntime
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.runtime import RealRuntime
 from tests.tasks.support import StillClock as StillClock
 
 AHEAD_S = 10.0

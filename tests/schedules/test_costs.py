@@ -7,13 +7,14 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Schedule, TaskQueue, limits
-from fdbqueue.database import run
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.schedules import firing, passing
-from fdbqueue.schedules.firing import Due, fire
-from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue import Database, Schedule, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.tasks.schedules import passing
+from fdbqueue.tasks.schedules.firing import Due, fire
 from tests.tasks.support import StillClock
 from tests.tasks.test_round_trips import Trips, trips_of
 
@@ -81,10 +82,11 @@ def test_a_firing_waits_for_three_round_trips(traced: Traced) -> None:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """One None for each look for schedules that are due."""
     seen: list[None] = []
+    asked = passing.ask_first
 
     def ask_first(tr: Any, keys: RootKeys) -> Any:
         seen.append(None)
-        return firing.ask_first(tr, keys)
+        return asked(tr, keys)
 
     monkeypatch.setattr(passing, "ask_first", ask_first)
     return seen

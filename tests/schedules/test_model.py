@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import fdbqueue
-from fdbqueue import Schedule, TaskQueue, fire_due, limits, list_schedules, verify
+from fdbqueue import Schedule, TaskQueue, fire_due, list_schedules, verify
+from fdbqueue.core import limits
 from tests.tasks.support import StillClock
 
 EVERY_S = st.sampled_from([1, 7, 60, 400, 3_600])

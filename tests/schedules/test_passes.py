@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Limit, QueueNotFound, Schedule, fire_due, limits, list_schedules
-from fdbqueue.errors import InvalidArgument
-from fdbqueue.registry.registry import Registry
-from fdbqueue.schedules import firing, passing
-from fdbqueue.schedules.firing import NotHere
-from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue import Database, Limit, QueueNotFound, Schedule, fire_due, list_schedules
+from fdbqueue.core import limits
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.tasks.schedules import firing, passing
+from fdbqueue.tasks.schedules.firing import NotHere
 from tests.queue_support import FATES, faulty
 from tests.schedules.support import ScheduleBench, StillClock
 from tests.support import NOT_COMMITTED, TIMED_OUT, begin, commit_code
@@ -59,7 +60,7 @@ def test_a_failure_is_not_noted_beside_a_change(
             CHANGES[change](bench, schedule)
             raise
 
-    monkeypatch.setattr(passing, "fire", fail_and_change)
+    monkeypatch.setattr(firing, "fire", fail_and_change)
     assert bench.pass_after(HOUR_S) == 0
     found = schedule.status(bench.db)
     assert (found.error, found.tries, found.next_try) == (None, 0, found.due)
@@ -105,7 +106,7 @@ def test_a_process_tries_a_schedule_again_that_it_left(
             raise NotHere("no library")
         return fire(*given, **named)
 
-    monkeypatch.setattr(passing, "fire", fail_first)
+    monkeypatch.setattr(firing, "fire", fail_first)
     bench.create()
     bench.clock.advance(HOUR_S)
     for _ in range(round(limits.SCHEDULE_RETRY_MAX_S) + 5):
@@ -141,7 +142,7 @@ def test_an_outage_is_no_failure_of_a_schedule(
     bench.create()
     before = bench.status()
     with monkeypatch.context() as patch:
-        patch.setattr(passing, "fire", time_out)
+        patch.setattr(firing, "fire", time_out)
         with pytest.raises(fdb_module.FDBError):
             bench.pass_after(HOUR_S)
     assert bench.status() == before
@@ -216,7 +217,7 @@ def test_a_process_without_the_library_notes_no_failure(
     """The next process may have it, and fires the schedule at once."""
     schedule = bench.create("0 3 * * *")
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "fdbqueue.schedules.cron", None)
+        patch.setitem(sys.modules, "fdbqueue.tasks.schedules.cron", None)
         assert bench.pass_after(24 * HOUR_S) == 0
     assert (schedule.status(bench.db).error, bench.pass_after(0)) == (None, 1)
 
@@ -301,7 +302,7 @@ def test_a_pass_goes_on_behind_a_schedule_left_to_others(
             raise NotHere("no library")
         return fire(*given, **named)
 
-    monkeypatch.setattr(passing, "fire", fire_but_a)
+    monkeypatch.setattr(firing, "fire", fire_but_a)
     for name in "ab":
         bench.create(name=name)
     assert bench.pass_after(HOUR_S) == 1
@@ -332,7 +333,7 @@ def test_a_process_leaves_several_schedules_to_others(
         tried.append(due.name)
         raise NotHere("no library")
 
-    monkeypatch.setattr(passing, "fire", fail)
+    monkeypatch.setattr(firing, "fire", fail)
     for name in "abc":
         bench.create(name=name)
     bench.clock.advance(HOUR_S)

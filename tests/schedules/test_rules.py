@@ -23,15 +23,15 @@ from fdbqueue import (
     TaskQueue,
     UnsupportedOption,
     fire_due,
-    limits,
     list_schedules,
 )
-from fdbqueue.database import run
-from fdbqueue.registry.registry import Registry
-from fdbqueue.schedules import firing, store
-from fdbqueue.schedules.records import VERSION, state_of
-from fdbqueue.seam import Transaction
-from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.tasks.schedules import firing, store
+from fdbqueue.tasks.schedules.records import VERSION, state_of
 from tests.queue_support import FATES, faulty
 from tests.schedules.support import ScheduleBench
 from tests.support import NOT_COMMITTED, commit_code

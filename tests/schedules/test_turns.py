@@ -3,10 +3,10 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fdbqueue import limits
-from fdbqueue.schedules.records import ALL, MISSED, ONCE, SKIP
-from fdbqueue.schedules.times import SECOND_US, EveryTimes
-from fdbqueue.schedules.turns import Turn, retry_us, turn_of
+from fdbqueue.core import limits
+from fdbqueue.tasks.schedules.records import ALL, MISSED, ONCE, SKIP
+from fdbqueue.tasks.schedules.times import SECOND_US, EveryTimes
+from fdbqueue.tasks.schedules.turns import Turn, retry_us, turn_of
 
 MISSED_AFTER_US = round(limits.SCHEDULE_MISSED_AFTER_S * SECOND_US)
 MINUTE_US, HOUR_US = 60 * SECOND_US, 3_600 * SECOND_US

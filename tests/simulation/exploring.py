@@ -11,9 +11,9 @@ from random import Random
 from fdbqueue.testing import Checker, Client, Result, Simulation
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.scheduler import POINT_S
-from fdbqueue.testing.workloads.power_checks import survives_power_cuts
-from fdbqueue.testing.workloads.process_checks import checks
-from fdbqueue.testing.workloads.processes import POINTS_MAX, interrupted, label, no_result_unknown, tried
+from tests.system.workloads.power_checks import survives_power_cuts
+from tests.system.workloads.process_checks import checks
+from tests.system.workloads.processes import POINTS_MAX, interrupted, label, no_result_unknown, tried
 
 NAMES = ("process-0", "process-1", "process-2")
 GENERATION_BYTES = 300  # a commit or two

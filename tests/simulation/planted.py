@@ -11,36 +11,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fdbqueue import arguments, aside, database, waiters
 from fdbqueue.aio import consuming, hub
 from fdbqueue.aio import runtime as aio_runtime
 from fdbqueue.aio import verbs as aio_verbs
-from fdbqueue.calls import combine, once, writes
-from fdbqueue.dead import elsewhere, pacing, redrive
-from fdbqueue.disciplines import bag, fair, key_counts, key_lanes, keyed, lanes, micro, places, shifts
-from fdbqueue.elements import cursor, store
+from fdbqueue.core import arguments, aside, database, waiters
+from fdbqueue.core.calls import combine, once, writes
+from fdbqueue.core.line import decision, life, results, staging, take, taking, waiting
+from fdbqueue.core.partitions import keys as partition_keys
+from fdbqueue.core.partitions import wide
+from fdbqueue.core.registry import registry
+from fdbqueue.core.sessions import ending, keeper, openers, session
 from fdbqueue.embedded import (
+    base,
     batch,
-    checkpoints,
     commit,
     commitlog,
-    conflicts,
-    doorbell,
     durability,
     journal,
     pool,
-    rangeread,
+    reading,
     recovery,
     request,
-    selectors,
     steps,
     transaction,
+    view,
     watches,
 )
-from fdbqueue.embedded import store as embedded_store
+from fdbqueue.embedded import environment as lmdb_environment
+from fdbqueue.embedded import writes as buffered
 from fdbqueue.embedded.options import for_another_attempt
-from fdbqueue.fair import items as fair_items
-from fdbqueue.fair import putting as fair_putting
 from fdbqueue.fleet import (
     backoff,
     feed,
@@ -48,37 +47,23 @@ from fdbqueue.fleet import (
     hooks,
     outage,
     outcomes,
-    starting,
-    stride,
-    telling,
     thread_pool,
 )
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
-from fdbqueue.groups import settling
-from fdbqueue.groups import waiting as group_waits
-from fdbqueue.limiting import bucket as limit_bucket
-from fdbqueue.limiting import gate as limit_gate
-from fdbqueue.limiting import key_state
-from fdbqueue.limiting import slots as limit_slots
-from fdbqueue.limiting import state as limit_state
-from fdbqueue.line import decision, results, shares, staging, take, taking, waiting
-from fdbqueue.parking import limit as limit_verbs
-from fdbqueue.parking import under
-from fdbqueue.partitions import flags, wide
-from fdbqueue.persistent import owners, proxy, unacked, work
-from fdbqueue.recipe import holding
-from fdbqueue.recipe import items as recipe
-from fdbqueue.recipe import parts as recipe_parts
-from fdbqueue.recipe import repartition as recipe_repartition
-from fdbqueue.registry import registry
-from fdbqueue.schedules import firing, passing, schedule, turns
-from fdbqueue.schedules import store as schedule_store
-from fdbqueue.sessions import ending, keeper, openers, session
+from fdbqueue.operate.verify import counting
+from fdbqueue.queues.elements import base as elements_base
+from fdbqueue.queues.elements import store
+from fdbqueue.queues.fair import items as fair_items
+from fdbqueue.queues.fair import putting as fair_putting
+from fdbqueue.queues.persistent import owners, proxy, stored, unacked
+from fdbqueue.queues.recipe import holding
+from fdbqueue.queues.recipe import items as recipe
+from fdbqueue.queues.recipe import parts as recipe_parts
+from fdbqueue.queues.recipe import repartition as recipe_repartition
 from fdbqueue.tasks import (
     acks,
     attempts,
-    calls,
     capacity,
     change,
     classes,
@@ -96,7 +81,7 @@ from fdbqueue.tasks import (
     listing,
     members,
     mending,
-    partitioning,
+    parted,
     progress,
     ready,
     reasons,
@@ -115,8 +100,21 @@ from fdbqueue.tasks import (
 )
 from fdbqueue.tasks import ending as tasks_ending
 from fdbqueue.tasks import results as task_results
-from fdbqueue.testing import Case, all_workloads
-from fdbqueue.verifying import counting
+from fdbqueue.tasks.dead import elsewhere, pacing, redrive
+from fdbqueue.tasks.disciplines import bag, fair, key_counts, key_lanes, keyed, lanes, micro, places, shifts
+from fdbqueue.tasks.groups import settling
+from fdbqueue.tasks.groups import waiting as group_waits
+from fdbqueue.tasks.limiting import bucket as limit_bucket
+from fdbqueue.tasks.limiting import gate as limit_gate
+from fdbqueue.tasks.limiting import key_state
+from fdbqueue.tasks.limiting import slots as limit_slots
+from fdbqueue.tasks.limiting import state as limit_state
+from fdbqueue.tasks.parking import limit as limit_verbs
+from fdbqueue.tasks.parking import under
+from fdbqueue.tasks.schedules import firing, passing, schedule, turns
+from fdbqueue.tasks.schedules import store as schedule_store
+from fdbqueue.testing import Case
+from tests.system.workloads import all_workloads
 
 
 @dataclass(frozen=True)
@@ -228,7 +226,7 @@ PLANTS = (
         "a receipt's slot chosen inside the retried body",
         once._Call.run,
         "self._tr.set(self._slot, attempt)",
-        "self._tr.set(self._receipts.take_slot(), attempt)",
+        "self._tr.set(self._receipts.new_slot(), attempt)",
         "recipe",
         50,
     ),
@@ -254,10 +252,10 @@ PLANTS = (
         "a sweep that ends a lease while it is renewed",
         sweep.sweep_timers,
         "change.read(",
-        "type(change)(change.tr.snapshot, change.shape, change.now_us).read(",
+        "Change(change.tr.snapshot, change.shape, change.now_us).read(",
         "cancels",
-        50,
-        near=10,
+        200,
+        near=65,
     ),
     Plant(
         "closing clears the receipts of calls in flight",
@@ -409,9 +407,9 @@ PLANTS = (
     ),
     Plant(
         "a deadline compared the wrong way",
-        results.Results.overdue,
-        "entry.deadline_us < now_us",
-        "entry.deadline_us > now_us",
+        life.Life.overdue,
+        "if one.deadline_us < now_us",
+        "if one.deadline_us > now_us",
         "waits",
         300,
         near=0,
@@ -457,12 +455,12 @@ PLANTS = (
         "if mine.leads:\n            self._pass_on(mine) if self._is_over(mine) else self._lead(mine)",
         "crowd",
         600,
-        near=63,
+        near=165,
     ),
     Plant(
         "an answer of nothing because another caller took the last item",
         taking._answer,
-        "if taken.is_open:",
+        "if not taken.values and taken.is_open:",
         "if False:",
         "recipe",
         150,
@@ -626,7 +624,7 @@ PLANTS = (
         "pass",
         "crossed",
         50,
-        near=5,
+        near=2,
     ),
     Plant(
         "a lease that ends on its way, and its take counts",
@@ -644,7 +642,7 @@ PLANTS = (
         "",
         "tasks",
         600,
-        near=87,
+        near=465,
     ),
     Plant(
         "two puts in one seat",
@@ -662,7 +660,7 @@ PLANTS = (
         "pass",
         "bounded",
         50,
-        near=16,
+        near=17,
     ),
     Plant(
         "a put at the edge that does not look at the seats",
@@ -698,6 +696,7 @@ PLANTS = (
         "now + 9",
         "fairness",
         50,
+        near=1,
     ),
     Plant(
         "a take that does not store the current round",
@@ -735,7 +734,7 @@ PLANTS = (
     ),
     Plant(
         "a join that does not wait for un-acked items",
-        work.unfinished_in,
+        stored.unfinished_in,
         """sum(counts.values()) - counts["buried"]""",
         """counts["ready"]""",
         "joined",
@@ -752,7 +751,7 @@ PLANTS = (
     ),
     Plant(
         "an ack after the item went to another proxy",
-        work._holds,
+        stored._holds,
         "Target(record.id, task.token).holds(record, change.now_us)",
         "True",
         "proxies",
@@ -774,7 +773,7 @@ PLANTS = (
         "pass",
         "proxies",
         100,
-        near=3,
+        near=15,
     ),
     Plant(
         "an element's lock read by snapshot",
@@ -839,7 +838,7 @@ PLANTS = (
     ),
     Plant(
         "a pass that ends with its first full batch",
-        cursor.Cursor._read_ahead,
+        elements_base.Cursor._read_ahead,
         "len(found) < self._batch",
         "len(found) <= self._batch",
         "elements",
@@ -889,7 +888,7 @@ PLANTS = (
         "seconds > 2 * limits.EFFECT_MAX_S",
         "hooked",
         50,
-        near=7,
+        near=17,
     ),
     Plant(
         "a verb of the handler that is told as an ack",
@@ -914,7 +913,6 @@ PLANTS = (
         "run(self._database, body)",
         "hooked",
         100,
-        near=10,
     ),
     Plant(
         "a transactional handler that commits after its timeout",
@@ -923,13 +921,13 @@ PLANTS = (
         "pass",
         "hooked",
         100,
-        near=1,
+        near=12,
     ),
     Plant(
         "an event of which the hooks are not told",
-        telling.Telling.ended,
-        "self._hooks.tell(event, self._troubles)",
-        "hold.watch is None or self._hooks.tell(event, self._troubles)",
+        working.Telling.ended,
+        "self._tell(event)",
+        "hold.watch is None or self._tell(event)",
         "hooked",
         50,
     ),
@@ -945,7 +943,7 @@ PLANTS = (
     Plant(
         "a queue that fails, and its worker takes nothing for a while",
         feed.Feed._take,
-        "if is_away(error) or not self._leave_alone(number, error):\n            raise",
+        "if is_away(error) or not heals(error) or not self._leave_alone(number, error):\n            raise",
         "raise",
         "several",
         50,
@@ -962,7 +960,7 @@ PLANTS = (
     ),
     Plant(
         "an empty queue that saves up turns",
-        stride.StrideScheduler.was_empty,
+        feed.StrideScheduler.was_empty,
         "max(self._walked[queue], self._last_turn)",
         "self._walked[queue]",
         "several",
@@ -1033,7 +1031,7 @@ PLANTS = (
     Plant(
         "a touch that is not counted",
         edges.touch,
-        'return _counted(change, touched, "touch")',
+        'return change.counted(touched, "touch")',
         "return touched",
         "told",
         50,
@@ -1064,7 +1062,7 @@ PLANTS = (
         "except ZeroDivisionError as error",
         "fleet",
         100,
-        near=19,
+        near=14,
     ),
     Plant(
         "a burial that the row of the run does not count",
@@ -1082,6 +1080,7 @@ PLANTS = (
         "pass",
         "fleet",
         50,
+        near=1,
     ),
     Plant(
         "a failure written over another one",
@@ -1090,7 +1089,7 @@ PLANTS = (
         "_key_of(keys, record.id, record.attempts + 1)",
         "fleet",
         200,
-        near=15,
+        near=10,
     ),
     Plant(
         "an outage that counts as a failure of the task",
@@ -1107,11 +1106,12 @@ PLANTS = (
         "right",
         "outages",
         200,
+        near=2,
     ),
     Plant(
         "a lease that ended before its worker knew of it, counted",
         source.TaskSource._held,
-        "forgive_missed(change, delivery.id, _attempt_of(delivery))",
+        "late.excusing.forgive_missed(change, delivery.id, _attempt_of(delivery))",
         "pass",
         "outages",
         200,
@@ -1124,6 +1124,7 @@ PLANTS = (
         "",
         "unavailable",
         50,
+        near=1,
     ),
     Plant(
         "a pause that does not grow",
@@ -1159,7 +1160,7 @@ PLANTS = (
         "(lambda question: question())(",
         "outages",
         200,
-        near=15,
+        near=37,
     ),
     Plant(
         "a session that is not wanted, and goes on",
@@ -1268,12 +1269,12 @@ PLANTS = (
         "pass",
         "takeover",
         300,
-        near=94,
+        near=201,
     ),
     Plant(
         "an end of a session that releases only the first batch of tasks",
         tasks_ending.end_in,
-        "for _ in in_batches(release):",
+        "for _ in in_all.in_batches(release):",
         "if release(limits.VERB_BATCH):",
         "takeover",
         50,
@@ -1325,7 +1326,7 @@ PLANTS = (
     ),
     Plant(
         "a put into a temporary queue without a look at its owner",
-        calls.TaskCalls.ask_owner,
+        verbs.ask_place,
         "None if owner is None else",
         "None if owner else",
         "temporary",
@@ -1400,7 +1401,7 @@ PLANTS = (
         "if self._wrote",
         "late",
         4000,
-        near=3040,
+        near=1829,
     ),
     Plant(
         "an interrupted follower that was made leader keeps the lead",
@@ -1521,12 +1522,12 @@ PLANTS = (
         "until_us=_lease_end(change, record), cancelled_us=0)",
         "cancels",
         100,
-        near=9,
+        near=13,
     ),
     Plant(
         "a heartbeat that does not tell of a cancel",
         heartbeat.Heartbeat._renew,
-        "hold.cancelled = hold.task.id in held.cancelled",
+        "hold.note_cancel()",
         "pass",
         "cancels",
         100,
@@ -1574,7 +1575,7 @@ PLANTS = (
         "asked = [tr.snapshot.get(",
         "unique",
         50,
-        near=2,
+        near=5,
     ),
     Plant(
         "a task that takes its key from another one",
@@ -1583,7 +1584,7 @@ PLANTS = (
         "if key in seen",
         "unique",
         50,
-        near=17,
+        near=25,
     ),
     Plant(
         "a scope that ends while its task comes back",
@@ -1601,7 +1602,7 @@ PLANTS = (
         "10**18",
         "unique",
         50,
-        near=2,
+        near=4,
     ),
     Plant(
         "a sweep that clears the entry of a later put",
@@ -1610,11 +1611,11 @@ PLANTS = (
         "tr.clear(keys.unique(key))",
         "unique",
         300,
-        near=14,
+        near=43,
     ),
     Plant(
         "a task that loses its entry on the way to another partition",
-        change.Change._send,
+        parted.Parted._send,
         "unique.without_unique(old)",
         "old",
         "unique",
@@ -1628,7 +1629,7 @@ PLANTS = (
         "places[bytes([at])] = at",
         "unique",
         200,
-        near=53,
+        near=8,
     ),
     Plant(
         "a put that takes over the key of an expired task before its end",
@@ -1646,7 +1647,7 @@ PLANTS = (
         "(shared.all_moved,)",
         "unique",
         50,
-        near=2,
+        near=9,
     ),
     Plant(
         "a replace that reads its task by snapshot",
@@ -1673,7 +1674,7 @@ PLANTS = (
         "if False:",
         "unique",
         50,
-        near=4,
+        near=3,
     ),
     Plant(
         "a doubt of a group that is cleared by a snapshot read",
@@ -1682,7 +1683,7 @@ PLANTS = (
         "pass",
         "groups",
         300,
-        near=19,
+        near=34,
     ),
     Plant(
         "a group that ends while a member is left",
@@ -1716,7 +1717,7 @@ PLANTS = (
         "not member.counted",
         "groups",
         200,
-        near=90,
+        near=17,
     ),
     Plant(
         "a truncate that forgets the members of groups",
@@ -1733,7 +1734,7 @@ PLANTS = (
         "return (contents,)",
         "groups",
         100,
-        near=1,
+        near=5,
     ),
     Plant(
         "a take of a member of a cancelled group",
@@ -1742,7 +1743,7 @@ PLANTS = (
         "pass",
         "groups",
         100,
-        near=13,
+        near=21,
     ),
     Plant(
         "a sweep of ended tasks that does not conflict with another",
@@ -1803,7 +1804,7 @@ PLANTS = (
         "change.read([target.id])[0] or held(change, target)",
         "results",
         200,
-        near=9,
+        near=24,
     ),
     Plant(
         "a sweep of results that are not over yet",
@@ -1842,7 +1843,7 @@ PLANTS = (
     ),
     Plant(
         "a task that moves to another partition without its steps",
-        change.Change._send,
+        parted.Parted._send,
         "steps(there.shape.keys)",
         "pass",
         "steps",
@@ -1852,7 +1853,7 @@ PLANTS = (
     Plant(
         "a task that ends, and its steps stay",
         change.Change.discard,
-        "clear_steps(self.tr, keys, record)",
+        "late.steps.clear_steps(self.tr, keys, record)",
         "pass",
         "steps",
         50,
@@ -1880,7 +1881,7 @@ PLANTS = (
         "pass",
         "limited",
         100,
-        near=1,
+        near=38,
     ),
     Plant(
         "a start that reads its limit by snapshot",
@@ -1889,7 +1890,7 @@ PLANTS = (
         "tr.snapshot.get(keys.row), tr",
         "limited",
         100,
-        near=2,
+        near=3,
     ),
     Plant(
         "the end of a lease that keeps the slot of a task that is ready again",
@@ -1941,7 +1942,7 @@ PLANTS = (
         "pass",
         "laned",
         400,
-        near=87,
+        near=164,
     ),
     Plant(
         "a start that does not use the limits that its task names",
@@ -1987,7 +1988,7 @@ PLANTS = (
     Plant(
         "a truncate that keeps the slots of keys",
         under.Limits.give_back_all,
-        "self._walk_all(tr)",
+        "begin_walks(tr, self._named.values())",
         "pass",
         "limit_keys",
         200,
@@ -1999,12 +2000,12 @@ PLANTS = (
         "if not has_room and state.due_us:",
         "limit_keys",
         200,
-        near=24,
+        near=98,
     ),
     Plant(
         "a task that moves on, and its timer stays",
         change.Change._depart,
-        "tr.clear(keys.timer(record.timer_us, record.id))",
+        "tr.clear(keys.timer(timer_us, record.id))",
         "pass",
         "verified",
         50,
@@ -2016,7 +2017,7 @@ PLANTS = (
         "if False:",
         "verified",
         50,
-        near=5,
+        near=17,
     ),
     Plant(
         "a redrive that does not move its cursor",
@@ -2100,7 +2101,7 @@ PLANTS = (
         "self._waiting.popleft()",
         "awaited_tasks",
         700,
-        near=652,
+        near=206,
     ),
     Plant(
         "a loop over tasks that acks one whose body was left",
@@ -2109,7 +2110,7 @@ PLANTS = (
         "hold.queue.ack(hold.database, hold.lease)",
         "awaited_tasks",
         100,
-        near=1,
+        near=11,
     ),
     Plant(
         "an empty take in a transaction that conflicts with no put",
@@ -2118,7 +2119,7 @@ PLANTS = (
         "pass",
         "composed",
         100,
-        near=15,
+        near=10,
     ),
     Plant(
         "a take that reads the pause by snapshot",
@@ -2127,7 +2128,7 @@ PLANTS = (
         "tr.snapshot.get(self.shape.keys.paused)",
         "composed",
         200,
-        near=15,
+        near=24,
     ),
     Plant(
         "a truncate in steps that conflicts with no change of its tasks",
@@ -2154,6 +2155,7 @@ PLANTS = (
         "",
         "composed",
         100,
+        near=3,
     ),
     Plant(
         "a lease that outlives its task",
@@ -2205,7 +2207,7 @@ PLANTS = (
         "1",
         "composed",
         100,
-        near=55,
+        near=46,
     ),
     Plant(
         "a micro-queue that forgets the priorities",
@@ -2258,6 +2260,7 @@ PLANTS = (
         "turn.may_be_lost",
         "sharing",
         20,
+        near=1,
     ),
     Plant(
         "a heartbeat of a named session that a power cut may undo",
@@ -2274,7 +2277,6 @@ PLANTS = (
         "len(ready) == len(timers)",
         "keyed",
         20,
-        near=1,
     ),
     Plant(
         "a return that ends a cancelled task, and a power cut may undo it",
@@ -2300,8 +2302,8 @@ PLANTS = (
         "flush = min(",
         "flush = max(",
         "unflushed",
-        100,
-        near=21,
+        200,
+        near=153,
     ),
     Plant(
         "a full generation that is not flushed before the next one begins",
@@ -2310,7 +2312,7 @@ PLANTS = (
         "pass",
         "unflushed",
         100,
-        near=21,
+        near=8,
     ),
     Plant(
         "a leader that does not name the version that it commits",
@@ -2319,7 +2321,7 @@ PLANTS = (
         "    if False:",
         "processes",
         300,
-        near=163,
+        near=117,
     ),
     Plant(
         "a successor that does not deliver the answers of a dead leader",
@@ -2328,7 +2330,7 @@ PLANTS = (
         "pass",
         "processes",
         300,
-        near=163,
+        near=117,
     ),
     Plant(
         "a commit whose answers are not in the log",
@@ -2337,7 +2339,7 @@ PLANTS = (
         "now_us, (), asked_in",
         "processes",
         300,
-        near=163,
+        near=117,
     ),
     Plant(
         "answers that are given before the commit",
@@ -2345,8 +2347,8 @@ PLANTS = (
         "pool.note_committing(written.version)",
         "pool.answer(written.version, answers)",
         "processes",
-        2500,
-        near=86,
+        2600,
+        near=2514,
     ),
     Plant(
         "answers in the order of their results",
@@ -2355,7 +2357,7 @@ PLANTS = (
         "sorted(_result(one) for one in of)",
         "processes",
         20,
-        near=1,
+        near=2,
     ),
     Plant(
         "a slot marked as answered before its results are there",
@@ -2364,7 +2366,7 @@ PLANTS = (
         "        self._versions[answer.slot], self._answered[answer.slot] = version, answer.number",
         "processes",
         4000,
-        near=3078,
+        near=1212,
     ),
     Plant(
         "a request that is asked before it is written",
@@ -2373,7 +2375,7 @@ PLANTS = (
         "    self._asked[slot] += 1\n    try:\n        written =",
         "processes",
         20,
-        near=16,
+        near=13,
     ),
     Plant(
         "results read at the place of another slot",
@@ -2399,7 +2401,7 @@ PLANTS = (
         "",
         "processes",
         300,
-        near=106,
+        near=40,
     ),
     Plant(
         "an interrupted call that leaves its request to others",
@@ -2408,7 +2410,7 @@ PLANTS = (
         "while False and slot is not None",
         "processes",
         300,
-        near=90,
+        near=50,
     ),
     Plant(
         "an interrupted follower that keeps the lead it was given",
@@ -2459,11 +2461,11 @@ PLANTS = (
         "pass  #",
         "processes",
         1500,
-        near=885,
+        near=15,
     ),
     Plant(
         "the end of a watch that clears the mark of another key",
-        doorbell.Doorbell.unwatch,
+        watches.Doorbell.unwatch,
         "del self._watched[bucket]\n        self._mark",
         "del self._watched[bucket]\n    self._mark",
         "rings",
@@ -2472,7 +2474,7 @@ PLANTS = (
     ),
     Plant(
         "a doorbell without marks for keys that were watched before it listened",
-        doorbell.Doorbell._take_slot,
+        watches.Doorbell._take_slot,
         "for bucket in (_ANY_KEY, *self._watched):",
         "for bucket in (_ANY_KEY,):",
         "rings",
@@ -2480,11 +2482,12 @@ PLANTS = (
     ),
     Plant(
         "a ring that passes over the neighbour of a rung process",
-        doorbell.Doorbell._slots_of,
+        watches.Doorbell._slots_of,
         "row.find(_MARK, slot + 1)",
         "row.find(_MARK, slot + 2)",
         "rings",
         20,
+        near=2,
     ),
     Plant(
         "a watch that does not look once it is armed",
@@ -2493,7 +2496,7 @@ PLANTS = (
         "    pass",
         "rings",
         150,
-        near=65,
+        near=116,
     ),
     Plant(
         "a look at the log that begins one commit too late",
@@ -2506,7 +2509,7 @@ PLANTS = (
     ),
     Plant(
         "a doorbell that clears its marks when it is rung",
-        doorbell.Doorbell._drain,
+        watches.Doorbell._drain,
         "self._socket.recv(1)",
         "self._socket.recv(1), self._board.__setitem__(slice(self._slot, None, _SLOTS), _EMPTY_COLUMN)",
         "rings",
@@ -2535,7 +2538,7 @@ PLANTS = (
         "self._runtime.sleep(10.0",
         "processes",
         300,
-        near=2,
+        near=5,
     ),
     Plant(
         "a successor that gives unknown results for the commit of a dead leader",
@@ -2544,16 +2547,16 @@ PLANTS = (
         "if True:",
         "processes",
         2500,
-        near=46,
+        near=340,
     ),
     Plant(
         "a range read that does not conflict with a range clear",
-        conflicts.KeySet.meets,
+        buffered.KeySet.meets,
         "b < f and e < d",
         "False and e < d",
         "processes",
         300,
-        near=37,
+        near=8,
     ),
     Plant(
         "a resume that rings no doorbell",
@@ -2567,7 +2570,7 @@ PLANTS = (
     Plant(
         "a release that rings no doorbell",
         edges.release,
-        'return gone + _counted(change, change.move(records, free), "release")',
+        'return gone + change.counted(change.move(records, free), "release")',
         "return gone + [*change.move(records, free)]",
         "emptied",
         400,
@@ -2593,7 +2596,7 @@ PLANTS = (
     ),
     Plant(
         "an answer with more bytes than one transaction may have",
-        shares.portion_of,
+        decision.portion_of,
         "total > limits.BATCH_BYTES_MAX or stored",
         "stored",
         "weighty",
@@ -2602,7 +2605,7 @@ PLANTS = (
     ),
     Plant(
         "an item above the bound of a serve that is never served",
-        shares.within,
+        decision.within,
         "if found and total > bytes_max:",
         "if total > bytes_max:",
         "weighty",
@@ -2616,7 +2619,6 @@ PLANTS = (
         "combiner.claim(count_max, 10**9)",
         "weighty",
         100,
-        near=1,
     ),
     Plant(
         "an expired task ends the batch of the takes behind it",
@@ -2625,7 +2627,7 @@ PLANTS = (
         "is_dense = True",
         "emptied",
         8_300,
-        near=8_264,
+        near=404,
     ),
     Plant(
         "a take that was cut short tells the other callers that there is nothing",
@@ -2651,7 +2653,7 @@ PLANTS = (
         "    self._unlock()\n    self._marks[0] = self._next",
         "processes",
         50,
-        near=1,
+        near=8,
     ),
     Plant(
         "a process that leads in an epoch that is over",
@@ -2660,7 +2662,7 @@ PLANTS = (
         "if True:",
         "processes",
         50,
-        near=8,
+        near=13,
     ),
     Plant(
         "a floor that is that of the first item delivered",
@@ -2686,7 +2688,7 @@ PLANTS = (
         "",
         "cancels",
         300,
-        near=33,
+        near=5,
     ),
     Plant(
         "an undone take of a cancelled task that stays counted",
@@ -2716,7 +2718,7 @@ PLANTS = (
         "if entry.number >= record.forgiven",
         "outages",
         100,
-        near=4,
+        near=6,
     ),
     Plant(
         "a live session that is ended by an old look",
@@ -2738,9 +2740,9 @@ PLANTS = (
     ),
     Plant(
         "results that are returned before their deadline",
-        results.Results.overdue,
-        "entry.deadline_us < now_us",
-        "entry.deadline_us < now_us + 3_000_000",
+        life.Life.overdue,
+        "one.deadline_us < now_us",
+        "one.deadline_us < now_us + 3_000_000",
         "waits",
         500,
         near=111,
@@ -2752,7 +2754,7 @@ PLANTS = (
         "tr.snapshot.get(keys.heartbeat(session))",
         "takeover",
         900,
-        near=7,
+        near=284,
     ),
     Plant(
         "a commit whose record is not flushed",
@@ -2770,10 +2772,11 @@ PLANTS = (
         "    self._journal.flush(entry.end.generation)\n    self._journal.write(entry)\n    return\n",
         "processes",
         20,
+        near=1,
     ),
     Plant(
         "a full generation that is freed before the base has it",
-        checkpoints.Checkpoints._add,
+        base.Checkpoints._add,
         "base.add(journal, generation)",
         "pass",
         "processes",
@@ -2789,7 +2792,7 @@ PLANTS = (
     ),
     Plant(
         "a put that reads the flag of its partition by snapshot",
-        flags.Flag.set,
+        partition_keys.Flag.set,
         "self._tr.add_read_conflict_key(self._key)",
         "pass",
         "partitions",
@@ -2803,7 +2806,7 @@ PLANTS = (
         "pass",
         "partitions",
         150,
-        near=2,
+        near=13,
     ),
     Plant(
         "a put that goes by an old plan",
@@ -2816,7 +2819,7 @@ PLANTS = (
     ),
     Plant(
         "a key that moves before its old partition is empty of it",
-        partitioning.Partitioning._ask_behind,
+        parted.Parted._ask_behind,
         "old != self._here and",
         "False and",
         "partitions",
@@ -2825,7 +2828,7 @@ PLANTS = (
     ),
     Plant(
         "a flag that is set, and no bell rings",
-        flags.Flag.set,
+        partition_keys.Flag.set,
         "ring(self._tr, self._keys)",
         "pass",
         "partitions",
@@ -2839,11 +2842,11 @@ PLANTS = (
         "if True",
         "partitions",
         200,
-        near=6,
+        near=1,
     ),
     Plant(
         "an id that forgets its partition",
-        change.Change._send,
+        parted.Parted._send,
         "self.tr.set(moved, bytes((place,)))",
         "pass",
         "partitions",
@@ -2852,7 +2855,7 @@ PLANTS = (
     ),
     Plant(
         "a key that is held after its last task has left",
-        partitioning.Partitioning.finish,
+        parted.Parted._let_keys_go,
         "self._let_go(key)",
         "pass",
         "partitions",
@@ -2871,7 +2874,7 @@ PLANTS = (
     Plant(
         "a repartition that no other process finishes",
         swept.Swept.tidy,
-        "or (self._settling.is_due() and self._settling.step(tr))",
+        "or self._settle(tr)",
         "",
         "partitions",
         50,
@@ -2884,7 +2887,7 @@ PLANTS = (
         "pass",
         "partitions",
         50,
-        near=7,
+        near=6,
     ),
     Plant(
         "a queue that gets partitions, and no flag for its tasks",
@@ -2893,7 +2896,7 @@ PLANTS = (
         "pass",
         "partitions",
         50,
-        near=4,
+        near=1,
     ),
     Plant(
         "a failure after which the lost leases before still count in a row",
@@ -2907,7 +2910,7 @@ PLANTS = (
     Plant(
         "a take that gives nothing after a sweep of expired tasks",
         taking._answer,
-        "if taken.is_open",
+        "if not taken.values and taken.is_open",
         "if taken.turn is not None and taken.is_open",
         "emptied",
         100,
@@ -2978,7 +2981,7 @@ PLANTS = (
     ),
     Plant(
         "an enqueue that reads the flag of its partition by snapshot",
-        flags.Flag.set,
+        partition_keys.Flag.set,
         "self._tr.add_read_conflict_key(self._key)",
         "pass",
         "item_partitions",
@@ -3022,7 +3025,7 @@ PLANTS = (
     ),
     Plant(
         "an item whose flag rings no bell",
-        flags.Flag.set,
+        partition_keys.Flag.set,
         "ring(self._tr, self._keys)",
         "pass",
         "item_partitions",
@@ -3063,7 +3066,7 @@ PLANTS = (
         "tr.snapshot.get(keys.schedule_state(due.name))",
         "schedules",
         50,
-        near=6,
+        near=18,
     ),
     Plant(
         "a next due time that follows from the clock of the pass",
@@ -3143,7 +3146,6 @@ PLANTS = (
         "run(target,",
         "schedules",
         100,
-        near=5,
     ),
     Plant(
         "a firing that leaves the due time of its schedule",
@@ -3289,7 +3291,7 @@ PLANTS = (
     ),
     Plant(
         "a renewed request that is dead at its deadline",
-        staging._renewed,
+        life._renewed,
         "deadline_of(value) >= now_us",
         "deadline_of(value) > now_us",
         "exact_line",
@@ -3412,7 +3414,7 @@ PLANTS = (
         "for dead in found if dead.begun and False}",
         "tasks",
         100,
-        near=1,
+        near=4,
     ),
     Plant(
         "a slot that comes back, and wakes no take of another queue",
@@ -3457,7 +3459,7 @@ PLANTS = (
         "self._living()[:1]",
         "several",
         200,
-        near=16,
+        near=188,
     ),
     Plant(
         "a touch that forgets the token of its lock",
@@ -3479,7 +3481,7 @@ PLANTS = (
     ),
     Plant(
         "a pass that ends with a full batch of names",
-        cursor.Cursor._read_ahead,
+        elements_base.Cursor._read_ahead,
         "len(found) < self._batch",
         "len(found) <= self._batch",
         "exact_elements",
@@ -3530,7 +3532,7 @@ PLANTS = (
     ),
     Plant(
         "un-acked items that count for the bound of a transaction",
-        work.admit_waiting,
+        stored.admit_waiting,
         "waiting_in(live.value)",
         "unfinished_in(live.value)",
         "exact_persistent",
@@ -3546,7 +3548,7 @@ PLANTS = (
     ),
     Plant(
         "a task above the bound of one move that never moves",
-        change.Change.joinable,
+        parted.Parted.joinable,
         "max(at, 1)",
         "at",
         "partitions",
@@ -3627,7 +3629,7 @@ PLANTS = (
     ),
     Plant(
         "a transaction that goes on without an item that it must still hold",
-        work.do,
+        stored.do,
         "[*work.acked, *work.kept], records)",
         "work.acked, records[: len(work.acked)])",
         "exact_persistent",
@@ -3672,9 +3674,9 @@ PLANTS = (
     ),
     Plant(
         "a put of a leaving task key that reads its old partition by snapshot",
-        partitioning.Partitioning._ask_behind,
-        "self._tr.get(self._counts_key(old, key))",
-        "self._tr.snapshot.get(self._counts_key(old, key))",
+        parted.Parted._ask_behind,
+        "self.tr.get(self._counts_key(old, key))",
+        "self.tr.snapshot.get(self._counts_key(old, key))",
         "paired_partitions",
         60,
         near=2,
@@ -3787,11 +3789,11 @@ PLANTS = (
                 pool.note_committing(written.version)""",
         "processes",
         1000,
-        near=59,
+        near=117,
     ),
     Plant(
         "a snapshot whose number is that of another one",
-        embedded_store.Store.snapshot,
+        lmdb_environment.Environment.snapshot,
         "next(self._serials)",
         "len(self._live)",
         "serial",
@@ -3813,20 +3815,20 @@ PLANTS = (
         "self._settings.retry_limit < self._retries",
         "serial",
         50,
-        near=1,
+        near=7,
     ),
     Plant(
         "a range in batches, each of which has the whole limit",
-        rangeread.FDBRange._iterate,
+        reading.FDBRange._iterate,
         "limit = limit - count if limit > 0 else limit",
         "limit = limit",
         "serial",
         50,
-        near=1,
+        near=25,
     ),
     Plant(
         "a selector that counts cleared keys",
-        selectors.View._not_cleared,
+        view.View._not_cleared,
         "buffer.cleared.gaps(begin, end)",
         "[(begin, end)]",
         "serial",
@@ -3907,8 +3909,8 @@ PLANTS = (
     Plant(
         "an event that is set before a call, and not noticed",
         waiters.Waiter.__enter__,
-        "self.check()",
-        "pass",
+        "if self._reason is not None:",
+        "if False:",
         "exact_items",
         50,
         near=4,
@@ -3924,21 +3926,12 @@ PLANTS = (
     ),
     Plant(
         "suspects that begin together",
-        starting.Starting.decide,
+        feed.Starting.decide,
         "not self._suspect.settled",
         "False",
         "poisoned",
         50,
         near=4,
-    ),
-    Plant(
-        "a put that reads by snapshot whether its key is still leaving",
-        partitioning.Partitioning._ask_behind,
-        "self._tr.get(",
-        "self._tr.snapshot.get(",
-        "paired_partitions",
-        50,
-        near=2,
     ),
     Plant(
         "a cancel that returns before its call has left the line",
@@ -3956,7 +3949,7 @@ PLANTS = (
         "self.doorbell is not None",
         "rings",
         600,
-        near=134,
+        near=524,
     ),
     Plant(
         "a damaged entry that the pointer of its key passes over",
@@ -4023,7 +4016,7 @@ PLANTS = (
         "tr.snapshot.get(keys.heartbeat(session))",
         "paired_sessions",
         100,
-        near=3,
+        near=33,
     ),
     Plant(
         "a take for a session that ends beside it",
@@ -4033,5 +4026,59 @@ PLANTS = (
         "paired_sessions",
         50,
         near=3,
+    ),
+    Plant(
+        "a request of a process that is gone, and is served",
+        life.is_owner_gone,
+        "bool(is_gone(tr.db, ticket.params))",
+        "False",
+        "killed",
+        50,
+        near=1,
+    ),
+    Plant(
+        "a wait that never asks if the process ahead is gone",
+        waiting.Place._wait_any,
+        "else limits.DEATH_SEEN_S",
+        "else math.inf",
+        "killed",
+        50,
+        near=14,
+    ),
+    Plant(
+        "sessions of processes that are gone, and wait for their deadlines",
+        ending.Gone.batch,
+        "if is_gone(self._database.engine, session)",
+        "if False",
+        "killed",
+        50,
+        near=1,
+    ),
+    Plant(
+        "a silent request that is served",
+        life.Life.silent,
+        "if now_us - at_us > silent_us",
+        "if False",
+        "killed",
+        100,
+        near=15,
+    ),
+    Plant(
+        "results of a silent owner that wait for their deadline",
+        life.Life.overdue,
+        "if one.deadline_us < now_us or now_us - since_us.get(one.rid, now_us) > silent_us",
+        "if one.deadline_us < now_us",
+        "killed",
+        100,
+        near=2,
+    ),
+    Plant(
+        "signs of life that are as rare as other renewals",
+        waiting.Place._renews_in_s,
+        "if is_watched",
+        "if False",
+        "killed",
+        200,
+        near=37,
     ),
 )

@@ -6,26 +6,28 @@ from random import Random
 
 import pytest
 
-from fdbqueue import Group, GroupNotFound, Queue, Schedule, Session, Subspace, TaskQueue, limits
-from fdbqueue.records.keys import TaskKeys
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions.keeper import Keeper
-from fdbqueue.testing import Case, Client, Simulation, all_workloads
-from fdbqueue.testing.aftermath.bounds import SETTLED_S, last_deadline_us, slack_s
-from fdbqueue.testing.aftermath.contents import Contents
-from fdbqueue.testing.aftermath.moment import Moments
-from fdbqueue.testing.aftermath.watching import Watching
-from fdbqueue.testing.audit.commit import Commit
-from fdbqueue.testing.audit.mirror import Mirror
+from fdbqueue import Group, GroupNotFound, Queue, Schedule, Session, Subspace, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.sessions.keeper import Keeper
+from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.testing import Case, Client, Simulation
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.runtime import EPOCH_S
 from fdbqueue.testing.scheduler import Scheduler
 from fdbqueue.testing.simulation import Result
 from fdbqueue.testing.soundness import sound
+from fdbqueue.testing.watch import Commit
+from tests.system.aftermath.bounds import SETTLED_S, last_deadline_us, slack_s
+from tests.system.aftermath.contents import Contents
+from tests.system.aftermath.moment import Moments
+from tests.system.aftermath.watching import Watching
+from tests.system.audit.mirror import Mirror
+from tests.system.workloads import all_workloads
 
 ROOT = RootKeys(DEFAULT_ROOT)
 NOW_US = 1_700_000_000_000_000
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tests.md"
 WITHOUT = {
     "bank",
     "doubted",
@@ -104,12 +106,12 @@ def test_a_session_with_a_later_deadline_is_left_alone() -> None:
 
 def test_an_entry_beside_a_take_that_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the dead session makes its task ready, and here no watch wakes a take."""
-    monkeypatch.setattr("fdbqueue.line.waiting.Place._wait", slept)
+    monkeypatch.setattr("fdbqueue.core.line.waiting.Place._wait", slept)
     monkeypatch.setattr(limits, "LOOK_EVERY_S", 8.0)
     assert any("lay beside a take that waits" in text for text in outlived(take_and_die).violations)
 
 
-def slept(place: object, watches: Sequence[object], patience_s: float) -> None:
+def slept(place: object, watches: Sequence[object], patience_s: float, _: bytes) -> None:
     """A sleep in the line that no watch ends."""
     for watch in watches:
         watch.cancel()  # type: ignore[attr-defined]
@@ -119,7 +121,7 @@ def slept(place: object, watches: Sequence[object], patience_s: float) -> None:
 def test_an_item_that_no_take_finds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the take returns at once, so no entry lies beside it for long before the scan."""
     monkeypatch.setattr(Queue, "dequeue", lambda *given: given[2])
-    monkeypatch.setattr("fdbqueue.testing.aftermath.watching.PROMPT_S", 1000.0)
+    monkeypatch.setattr("tests.system.aftermath.watching.PROMPT_S", 1000.0)
     told = outlived(lambda client: ITEMS.enqueue(client.db, 1), ITEMS).violations
     assert any("are available, and no take finds them" in text for text in told)
 
@@ -130,7 +132,7 @@ def test_a_schedule_that_no_process_fires_is_told(monkeypatch: pytest.MonkeyPatc
         Schedule.create(client.db, "hourly", every=1, queue="jobs")
 
     assert outlived(create).violations == ()
-    monkeypatch.setattr("fdbqueue.schedules.passing.Pass.do", lambda *_: None)
+    monkeypatch.setattr("fdbqueue.tasks.schedules.passing.Pass.do", lambda *_: None)
     assert any("has not fired its due time" in text for text in outlived(create).violations)
 
 
@@ -189,7 +191,8 @@ def test_the_aftermath_changes_nothing_in_its_run() -> None:
 
     def events(is_over: bool) -> Iterator[object]:
         simulation = Simulation(next(filter(is_at_the_end, range(100))), faults=NONE)
-        simulation._moments._is_over |= is_over
+        (judge,) = simulation._watches
+        judge._moments._is_over |= is_over  # type: ignore[attr-defined]
         simulation.client(live, "mortal")
         for event in simulation.run().trace.events:
             if event[2] == "begins":

@@ -8,35 +8,36 @@ from fdb import tuple as layer
 from msgspec.structs import replace
 
 from fdbqueue import ElementQueue, Queue, Subspace, TaskQueue
-from fdbqueue.calls.once import ATTEMPT
-from fdbqueue.limits import RECEIPT_STALE_S
-from fdbqueue.line.keys import LineKeys
-from fdbqueue.line.source import Delivery
-from fdbqueue.records.keys import ID_BYTES, NEVER_US, Record, TaskKeys
-from fdbqueue.records.statistics import packed
-from fdbqueue.registry.definition import Definition
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.runs import ENDS
-from fdbqueue.task import TaskState
+from fdbqueue.core.calls.once import ATTEMPT
+from fdbqueue.core.limits import RECEIPT_STALE_S
+from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.source import Delivery
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.runs import ENDS
+from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.records.keys import ID_BYTES, NEVER_US, Record, TaskKeys
+from fdbqueue.tasks.records.statistics import packed
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.testing import Client, Simulation
-from fdbqueue.testing.audit import calls
-from fdbqueue.testing.audit.answers import Ready, late_in
-from fdbqueue.testing.audit.commit import Commit, Step, Values
-from fdbqueue.testing.audit.ends import ends_counted, leases_ended
-from fdbqueue.testing.audit.line import Handed, LineStep, Requests
-from fdbqueue.testing.audit.liveness import Liveness
-from fdbqueue.testing.audit.lives import Lives
-from fdbqueue.testing.audit.mirror import Mirror
-from fdbqueue.testing.audit.model import Move, TaskStep
-from fdbqueue.testing.audit.order import Order
-from fdbqueue.testing.audit.pauses import taken_in_a_pause
-from fdbqueue.testing.audit.receipts import Receipts
-from fdbqueue.testing.audit.sessions import Sessions
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.trace import Footprint, Operation, Trace
+from fdbqueue.testing.watch import Commit
+from tests.system.audit import calls
+from tests.system.audit.answers import Ready, late_in
+from tests.system.audit.commit import Step, Values
+from tests.system.audit.ends import ends_counted, leases_ended
+from tests.system.audit.line import Handed, LineStep, Requests
+from tests.system.audit.liveness import Liveness
+from tests.system.audit.lives import Lives
+from tests.system.audit.mirror import Mirror
+from tests.system.audit.model import Move, TaskStep
+from tests.system.audit.order import Order
+from tests.system.audit.pauses import taken_in_a_pause
+from tests.system.audit.receipts import Receipts
+from tests.system.audit.sessions import Sessions
 
 S = 1_000_000
 NOW_US = 100 * S

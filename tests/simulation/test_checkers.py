@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.database import run
+from fdbqueue.core.database import run
 from fdbqueue.testing import (
     Checker,
     Client,
@@ -23,9 +23,9 @@ from fdbqueue.testing import (
     total_queue,
 )
 from fdbqueue.testing.trace import Footprint
-from fdbqueue.testing.workloads.notes import Op, Seen
-from fdbqueue.testing.workloads.task_model import Life, Rules
-from fdbqueue.testing.workloads.task_verbs import wrong_times
+from tests.system.workloads.notes import Op, Seen
+from tests.system.workloads.task_model import Life, Rules
+from tests.system.workloads.task_verbs import wrong_times
 
 Q = "q"
 

@@ -1,4 +1,4 @@
-"""`python -m fdbqueue.testing.simulate`, and its report of a failure."""
+"""`python -m tests.system`, and its report of a failure."""
 
 import re
 import subprocess
@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue import limits
-from fdbqueue.testing import Case, Result, all_workloads, check
+from fdbqueue.core import limits
+from fdbqueue.testing import Case, Result, check
 from fdbqueue.testing.cases import shrunk
 from fdbqueue.testing.faults import KINDS
-from fdbqueue.testing.nearness import ROOMS, near
-from fdbqueue.testing.shares import FLOOR, SHARES
-from fdbqueue.testing.simulate import in_turn, main, new_cases, spared_by
+from fdbqueue.testing.simulate import in_turn, new_cases, spared_by
 from fdbqueue.testing.small_bounds import CHOICES
 from tests.simulation.planted import PLANTS, planted
+from tests.system.__main__ import run as main
+from tests.system.nearness import ROOMS, near
+from tests.system.shares import FLOOR, SHARES, shares_of
+from tests.system.workloads import all_workloads
 
 LOSES_COUNT = next(plant for plant in PLANTS if plant.what == "a counter changed outside the transaction")
 
@@ -56,39 +58,32 @@ def test_a_cheap_workload_gets_more_seeds() -> None:
 def test_a_workload_that_has_met_many_bugs_gets_more_seeds() -> None:
     names = ("exact", "tasks", "named")
     times, seeds = [0.0], Counter[str]()
-    for _, workload in islice(in_turn([all_workloads()[name] for name in names], 5, lambda: times[-1]), 55):
+    cases = in_turn([all_workloads()[name] for name in names], 5, lambda: times[-1], shares_of)
+    for _, workload in islice(cases, 55):
         seeds[workload.name] += 1
         times.append(times[-1] + 1.0)
     assert seeds == {"exact": 40, "tasks": 10, "named": 5}
 
 
-def test_a_workload_near_to_a_change_gets_more_seeds() -> None:
-    names = ("tasks", "stops", "waits", "order")
-    times, seeds = [0.0], Counter[str]()
-    changed = near(["fdbqueue/tasks/edges.py"])
-    cases = in_turn([all_workloads()[name] for name in names], 5, lambda: times[-1], changed)
-    for _, workload in islice(cases, 165):
-        seeds[workload.name] += 1
-        times.append(times[-1] + 1.0)
-    assert seeds == {"tasks": 110, "stops": 10, "waits": 25, "order": 20}
-
-
 def test_each_workload_is_near_to_a_room_of_the_package() -> None:
     assert {name for names in ROOMS.values() for name in names} == {*all_workloads()}
-    assert all((Path(fdbqueue.__path__[0]) / room).is_dir() for room in ROOMS)
-    assert near(["fdbqueue/limits.py"]) == frozenset()
+    rooms = {path.name for path in Path(fdbqueue.__path__[0]).rglob("*") if path.is_dir()}
+    assert ROOMS.keys() <= rooms
+    assert near(["fdbqueue/core/limits.py"]) == frozenset()
 
 
-def test_near_takes_the_path_of_a_change(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--minutes", "0.005", "--workload", "bank", "--near", "fdbqueue/embedded/pool.py"]) == 0
-    assert " virtual hours" in capsys.readouterr().out
+def test_near_workloads_run_alone_at_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--minutes", "0.02", "--from", "5", "--near", "fdbqueue/core/partitions/plan.py"]) == 0
+    alone = capsys.readouterr().out.split(" virtual hours\n")[1].split("  fault ")[0]
+    ran = {line.split()[0] for line in alone.splitlines()[1:]}
+    assert ran <= near(["fdbqueue/core/partitions/plan.py"])
 
 
 def test_near_to_no_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["--near", "fdbqueue/limits.py"])
+        main(["--near", "fdbqueue/core/limits.py"])
     assert (
-        "no workload is near to 'fdbqueue/limits.py': name a file below one of aio,"
+        "no workload is near to 'fdbqueue/core/limits.py': name a file below one of aio,"
         in capsys.readouterr().err
     )
 
@@ -156,7 +151,8 @@ def test_a_failure_is_shrunk_and_printed(capsys: pytest.CaptureFixture[str]) -> 
         assert main(["--seeds", "0:50", "--workload", "recipe"]) == 1
     said = capsys.readouterr().out
     assert "The counter of items says" in said
-    assert "smallest: python -m fdbqueue.testing.simulate --workload recipe --seed" in said
+    loaded = "--load tests.system.workloads.recipe --workload recipe"
+    assert f"smallest: python -m fdbqueue.testing.simulate {loaded} --seed" in said
     assert "--clients 1 --steps 1" in said
     assert "transactions matter" in said
 
@@ -185,7 +181,7 @@ def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.Captur
 
 
 def test_a_run_prints_no_logs_of_the_faults() -> None:
-    program = ["-m", "fdbqueue.testing.simulate", "--seeds", "0:3", "--workload", "outages"]
+    program = ["-m", "tests.system", "--seeds", "0:3", "--workload", "outages"]
     ran = subprocess.run([sys.executable, *program], capture_output=True, text=True, check=True)
 
     assert ran.stdout.startswith("3 seeds, ")

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from fdbqueue import aio
-from fdbqueue.testing import Case, Faults, Simulation, all_workloads
+from fdbqueue.testing import Case, Faults, Simulation
 from fdbqueue.testing.coroutines import LoopClient
 from fdbqueue.testing.simulation import Client
-from fdbqueue.testing.workloads.common import SPACE
+from tests.system.workloads import all_workloads
+from tests.system.workloads.common import SPACE
 
 CALM = Faults()
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from fdbqueue.database import Database, run
+from fdbqueue.core.database import Database, run
 from fdbqueue.embedded import FDBError
 from fdbqueue.testing import Client, Faults, Simulation, Trace
 from fdbqueue.testing.faults import KINDS

@@ -1,15 +1,18 @@
 """The transactions of requests that wait in a line, counted in virtual time."""
 
 from fdbqueue.testing import Client, Faults, Simulation
-from fdbqueue.testing.workloads.common import queue
+from tests.system.workloads.common import queue
 
 WAITERS = 10
 WAITED_S = 60.0
+SIGNS_MAX = 2 * WAITED_S / 0.7 + 5  # a sign of life after 0.35 to 0.7 s
 EACH_MAX = 2 * WAITED_S / 4 + 5  # a renewal after 2 to 4 s; the first request looks every 1 to 2 s
 
 
-def test_a_waiting_request_makes_a_transaction_per_renewal() -> None:
+def transactions_of_waiters(**bounds: float) -> int:
     simulation, line = Simulation(1, faults=Faults()), queue("line")
+    simulation.limit(**bounds)
+    simulation.gives_signs = True
 
     def wait(client: Client) -> None:
         line.dequeue(client.db, timeout=WAITED_S)
@@ -18,7 +21,15 @@ def test_a_waiting_request_makes_a_transaction_per_renewal() -> None:
         simulation.client(wait, f"waiter-{number}")
     result = simulation.run()
     assert not result.failed
-    assert len(result.trace.transactions) <= WAITERS * EACH_MAX
+    return len(result.trace.transactions)
+
+
+def test_a_waiting_request_makes_a_transaction_per_sign_of_life() -> None:
+    assert transactions_of_waiters() <= WAITERS * SIGNS_MAX
+
+
+def test_a_long_line_gives_no_signs_of_life() -> None:
+    assert transactions_of_waiters(SERVE_MAX=5) <= WAITERS * EACH_MAX
 
 
 def test_a_request_behind_dead_ones_gets_an_item_soon() -> None:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.fdberror import FDBError
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.waiters import Waiter
 from fdbqueue.testing import Client, Faults, Simulation
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Result
-from fdbqueue.testing.workloads.common import enqueue, queue
-from fdbqueue.waiters import Waiter
+from tests.system.workloads.common import enqueue, queue
 
 KEY = b"key"
 NAME = "interrupted"

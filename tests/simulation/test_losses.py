@@ -6,18 +6,19 @@ import pytest
 from fdb import tuple as layer
 from msgspec.structs import replace
 
-from fdbqueue.line.source import Delivery
-from fdbqueue.records.keys import ID_BYTES, NEVER_US, SESSION_BYTES, Record
-from fdbqueue.registry.definition import Definition
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.task import TaskState
+from fdbqueue.core.line.source import Delivery
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.records.keys import ID_BYTES, NEVER_US, SESSION_BYTES, Record
 from fdbqueue.tasks.shape import shape_of
-from fdbqueue.testing.audit.commit import Commit, Step, Values
-from fdbqueue.testing.audit.line import Handed, LineStep
-from fdbqueue.testing.audit.losses import lost_in_root, lost_items, lost_leases
-from fdbqueue.testing.audit.mirror import Mirror
-from fdbqueue.testing.audit.model import Move, TaskStep
+from fdbqueue.testing.watch import Commit
+from tests.system.audit.commit import Step, Values
+from tests.system.audit.line import Handed, LineStep
+from tests.system.audit.losses import lost_in_root, lost_items, lost_leases
+from tests.system.audit.mirror import Mirror
+from tests.system.audit.model import Move, TaskStep
 
 ID, SESSION = bytes(ID_BYTES), bytes(SESSION_BYTES)
 READY = Record(ID, TaskState.READY, 0, 0, NEVER_US, 10, 0)
@@ -86,7 +87,7 @@ def test_a_power_cut_may_undo_nothing_else(
 
 
 def test_a_power_cut_may_not_undo_a_payload() -> None:
-    assert "more than leases" in judged(READY, TAKEN, SHAPE.keys.payload(ID))
+    assert "more than leases" in judged(READY, TAKEN, SHAPE.keys.payload(ID, 0))
 
 
 def test_a_named_session_takes_durably() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fdbqueue.testing import all_workloads
 from fdbqueue.testing.faults import KINDS
 from fdbqueue.testing.simulate import main
 from tests.page import examples_on, page
+from tests.system.workloads import all_workloads
 
 PAGE = page("docs/testing.md")
 

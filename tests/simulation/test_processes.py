@@ -12,16 +12,16 @@ from typing import TypeVar
 
 import pytest
 
-from fdbqueue.database import run
-from fdbqueue.embedded.bytelocks import LockFile
+from fdbqueue.core.database import run
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.pool import Pool
+from fdbqueue.embedded.system import LockFile
 from fdbqueue.testing import Checker, Client, Simulation
 from fdbqueue.testing.faults import NONE
-from fdbqueue.testing.workloads.processes import label, tried
+from tests.commit import first_seed
 from tests.simulation.exploring import NAMES, Script, Strike, explored, interrupted_at, killed, stopped
 from tests.simulation.planted import Plant, planted
-from tests.simulation.test_seeds import first_seed
+from tests.system.workloads.processes import label, tried
 
 SLOT_LOCKS, EPOCH_LOCKS = 1 << 40, 1 << 41  # as in embedded/pool.py
 
@@ -91,7 +91,7 @@ def test_an_interrupt_at_any_moment_is_decided(part: Part, beside: int) -> None:
 
 def test_the_exploration_finds_a_follower_that_polls() -> None:
     """It does so while a stopped process leads: the seeds of the workload seldom meet that."""
-    wait = "self._lock_file.wait_until_free(EPOCH_LOCKS + self._next)"
+    wait = "self._lock_file.wait_until_free(at)"
     polls = Plant("a follower that polls for the lead", Pool.wait, wait, "return", "processes", 1)
     with planted(polls):
         stops = [explored(Random(3), stopped(NAMES[0], point)) for point in (45, 60)]

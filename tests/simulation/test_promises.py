@@ -1,4 +1,4 @@
-"""The table of promises in docs/testing.md: each row names code that exists."""
+"""The table of promises in docs/tests.md: each row names code that exists."""
 
 import inspect
 from importlib import import_module
@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from fdbqueue.testing import all_workloads, checkers, soundness
-from fdbqueue.testing.aftermath import left, waiters, watching
-from fdbqueue.testing.audit import (
+from fdbqueue.testing import checkers, soundness
+from tests.simulation.planted import PLANTS
+from tests.system.aftermath import left, waiters, watching
+from tests.system.audit import (
     answers,
     bounds,
     calls,
@@ -30,10 +31,9 @@ from fdbqueue.testing.audit import (
     sessions,
     unseen,
 )
-from fdbqueue.testing.workloads import by_key, common
-from tests.simulation.planted import PLANTS
+from tests.system.workloads import all_workloads, by_key, common
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tests.md"
 AUDIT = (
     answers,
     bounds,
@@ -91,6 +91,10 @@ def _source_of(workload: str) -> str:
     """The modules in which the checkers of a workload may be."""
     build = all_workloads()[workload].build
     here = inspect.getsource(inspect.getmodule(build) or common)
-    beside = [line.split()[1] for line in here.splitlines() if line.startswith("from fdbqueue.testing")]
+    beside = [
+        line.split()[1]
+        for line in here.splitlines()
+        if line.startswith(("from fdbqueue.testing", "from tests.system"))
+    ]
     modules = [checkers, soundness, common, by_key, *AUDIT, *AFTERMATH, *map(import_module, beside)]
     return here + "".join(map(inspect.getsource, modules))

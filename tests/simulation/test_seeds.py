@@ -1,34 +1,23 @@
-"""New seeds at every commit: one hundred of each workload, or twenty if these take a second.
+"""New seeds at every commit: three of each workload, ten within three seconds, and fifty within half of one.
 
 The first seed is derived from the commit, so that each commit tries other seeds and a failure can be
 repeated; FDBQUEUE_TEST_SLOW=1 gives each workload five minutes of them.
 """
 
 import gc
-import subprocess
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from fdbqueue.testing import Case, all_workloads, check
+from fdbqueue.testing import Case, check
+from tests.commit import first_seed
+from tests.system.workloads import all_workloads
 
-SEEDS_MIN, SEEDS_MAX, CPU_S = 20, 100, 1.0
+BOUNDS = ((3, float("inf")), (10, 3.0), (50, 0.5))
+"""Numbers of seeds, and the seconds of a processor within which they begin."""
 LONG_S = 300.0
-REPOSITORY = Path(__file__).parents[2]
-
-
-def first_seed() -> int:
-    """Return a number made of the commit; 0 without git."""
-    try:
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, check=True, text=True
-        ).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return 0
-    return int(head[:7], 16)
 
 
 @pytest.mark.parametrize("name", sorted(all_workloads()))
@@ -43,10 +32,10 @@ def test_new_seeds_are_clean(name: str, rounds: Callable[[float, float], float])
 
 
 def is_to_go_on(seeds: int, cpu_s: float) -> bool:
-    return seeds < SEEDS_MIN or (seeds < SEEDS_MAX and cpu_s < CPU_S)
+    return any(seeds < count and cpu_s < bound_s for count, bound_s in BOUNDS)
 
 
-# Seeds that found a bug, by workload. docs/testing.md describes the bugs.
+# Seeds that found a bug, by workload. docs/tests.md describes the bugs.
 REGRESSIONS = {
     "acks": (111_378_202,),
     "awaited_waits": (260_000_182,),
@@ -54,6 +43,7 @@ REGRESSIONS = {
     "closing": (5_000_108,),
     "composed": (270_000_023, 400_000_342, 97_046),
     "damaged": (240_406_028,),
+    "doubted": (31_000_003,),
     "elements": (240_405_117,),
     "exact": (70_205,),
     "exact_sessions": (240_405_858,),
@@ -63,7 +53,7 @@ REGRESSIONS = {
     "paired": (240_405_718, 131_520_458, 149_759_474),
     "partitions": (6_711, 10_571),
     "results": (1_389,),
-    "serial": (240_406_094,),
+    "serial": (240_406_094, 85_719_308, 580_933_730),
     "takeover": (511_000_077, 9_500_101),
     "temporary": (7_000_543,),
     "told": (1_559_249_750,),

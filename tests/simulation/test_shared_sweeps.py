@@ -1,6 +1,7 @@
 """Processes under one root share the sweeps, counted in virtual time: together they sweep as often as one."""
 
-from fdbqueue import Session, TaskQueue, limits
+from fdbqueue import Session, TaskQueue
+from fdbqueue.core import limits
 from fdbqueue.testing import Client, Faults, Simulation
 
 IDLE_S = 60.0

@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 import fdbqueue
-from fdbqueue import embedded, errors, testing
+from fdbqueue import embedded, testing
+from fdbqueue.core import errors
 from fdbqueue.testing import history
 from tests.page import page
 
@@ -24,7 +25,7 @@ def public_names() -> set[str]:
         *(f"fdbqueue.{name}" for name in own),
         *(f"fdbqueue.errors.{name}" for name in errors.__all__),
         *(f"fdbqueue.embedded.{name}" for name in set(embedded.__all__) - THE_BINDINGS_OWN),
-        *(f"fdbqueue.testing.{name}" for name in names_imported_by(testing)),
+        *(f"fdbqueue.testing.{name}" for name in testing.__all__),
         *(f"fdbqueue.testing.history.{name}" for name in names_imported_by(history)),
     }
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fdbqueue.testing.history import REFUSED, Call
-from fdbqueue.testing.soak.counting import judged
-from fdbqueue.testing.soak.evidence import Evidence, Stored, Strike
-from fdbqueue.testing.soak.order import LAST
-from fdbqueue.testing.soak.setup import Setup
-from fdbqueue.testing.soak.subjects import SUBJECTS
+from tests.system.soak.counting import judged
+from tests.system.soak.evidence import Evidence, Stored, Strike
+from tests.system.soak.order import LAST
+from tests.system.soak.setup import Setup
+from tests.system.soak.subjects import SUBJECTS
 
 SETUP = Setup("memory:", tuple(SUBJECTS))
 S = 1_000_000

@@ -10,13 +10,13 @@ import pytest
 
 import fdbqueue
 from fdbqueue.testing.history import read
-from fdbqueue.testing.soak import __main__ as program
-from fdbqueue.testing.soak.client import NOTES, Client
-from fdbqueue.testing.soak.counting import counted_in
-from fdbqueue.testing.soak.setup import Setup
-from fdbqueue.testing.soak.subjects import SUBJECTS, opened
-from fdbqueue.testing.soak.subjects.persistent import Persistent
 from tests.support import PATIENCE_S, wait_until
+from tests.system.soak import __main__ as program
+from tests.system.soak.client import NOTES, Client
+from tests.system.soak.counting import counted_in
+from tests.system.soak.setup import Setup
+from tests.system.soak.subjects import SUBJECTS, opened
+from tests.system.soak.subjects.persistent import Persistent
 
 STEPS = 4
 
@@ -56,7 +56,7 @@ def test_an_ack_ends_the_last_lease_of_an_item_that_came_twice(tmp_path: Path) -
 
 @pytest.mark.timeout(300)
 def test_a_kill_loses_nothing_and_an_interrupt_counts(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fdbqueue.testing.soak", "--minutes", "60", "--processes", "2"]
+    command = [sys.executable, "-m", "tests.system.soak", "--minutes", "60", "--processes", "2"]
     few = ["--subjects", "items,leases,keyed,elements", "--pause", "1", "--wait", "0"]
     with subprocess.Popen(
         [*command, *few, "--directory", tmp_path], stdout=subprocess.PIPE, text=True

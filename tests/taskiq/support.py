@@ -8,7 +8,7 @@ from typing import Any
 
 from taskiq.receiver import Receiver
 
-from fdbqueue.taskiq import FdbQueueBroker, FdbQueueResults
+from fdbqueue.integrations.taskiq import FdbQueueBroker, FdbQueueResults
 from tests.support import PATIENCE_S
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +15,11 @@ from taskiq.serializers import PickleSerializer
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.aio import TaskQueue
-from fdbqueue.errors import InvalidArgument, UnknownUrl, WrongFace
-from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.taskiq import FdbQueueBroker
-from fdbqueue.taskiq.intake import Intake, Leased
-from fdbqueue.taskiq.labels import put_options
+from fdbqueue.core.errors import InvalidArgument, StorageReplaced, UnknownUrl, WrongFace
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.integrations.taskiq import FdbQueueBroker
+from fdbqueue.integrations.taskiq.connection import put_options
+from fdbqueue.integrations.taskiq.delivery import Intake, Leased
 from tests.support import PATIENCE_S
 from tests.taskiq.support import counts, run, started, working
 
@@ -51,6 +52,20 @@ def test_a_delayed_message_waits_in_the_database() -> None:
             assert (await counts(broker))["delayed"] == 1
             async with working(broker):
                 await (await note.kicker().with_labels(delay=0.1).kiq()).wait_result(timeout=PATIENCE_S)
+
+    run(test())
+
+
+@pytest.mark.parametrize(("kind", "codec"), [("fifo", "bytes"), ("fifottl", "json")])
+def test_a_queue_of_another_kind_or_codec_is_refused(kind: str, codec: str) -> None:
+    """An operator may have made it, with the wrong options."""
+
+    async def test() -> None:
+        async with started("memory:") as broker:
+            name = (await broker.task_queue("other")).name.replace("other", "mails")
+            await TaskQueue.create(await broker.database(), name, kind, codec=codec)
+            with pytest.raises(fdbqueue.QueueExists, match="asked for was"):
+                await broker.task_queue("mails")
 
     run(test())
 
@@ -159,7 +174,8 @@ def test_an_error_of_the_transaction_reaches_its_retry_loop() -> None:
                 return runs
 
             runs = 0
-            assert await twice(await broker.database()) == 2
+            async with await broker.database() as database:  # which does not close it
+                assert await twice(database) == 2
             assert (await counts(broker))["ready"] == 1
 
     run(test())
@@ -410,8 +426,27 @@ def test_an_outage_of_the_database_passes(monkeypatch: pytest.MonkeyPatch) -> No
 
     for name in fails:
         monkeypatch.setattr(TaskQueue, name, sometimes(name), raising=False)
-    monkeypatch.setattr("fdbqueue.taskiq.delivery.AWAY_S", 0.01)
-    monkeypatch.setattr("fdbqueue.taskiq.broker.AWAY_S", 0.01)
+    monkeypatch.setattr("fdbqueue.integrations.taskiq.delivery.AWAY_S", 0.01)
+    monkeypatch.setattr("fdbqueue.integrations.taskiq.broker.AWAY_S", 0.01)
+    run(test())
+
+
+def test_a_listener_ends_when_its_directory_is_replaced(tmp_path: Path) -> None:
+    """Taskiq starts another process then. This one would meet the error for ever."""
+
+    async def test() -> None:
+        async with started(f"embedded:{tmp_path}/data") as broker:
+
+            @broker.task
+            async def note() -> None: ...
+
+            await note.kiq()
+            messages = broker.listen()
+            await anext(messages)
+            (tmp_path / "data").rename(tmp_path / "elsewhere")
+            with pytest.raises(StorageReplaced):
+                await anext(messages)
+
     run(test())
 
 
@@ -509,7 +544,7 @@ def test_an_opening_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) 
             await broker.startup()
         monkeypatch.setenv("FDBQUEUE_URL", "memory:")
         first, second = await asyncio.gather(broker.database(), broker.database())
-        assert first is second
+        assert first.blocking.engine is second.blocking.engine
         await broker.shutdown()
 
     run(test())

@@ -10,8 +10,8 @@ import pytest
 from taskiq import BrokerMessage, ScheduledTask, TaskiqMessage
 
 import fdbqueue
-from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.taskiq import FdbQueueBroker, FdbQueueScheduleSource
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.integrations.taskiq import FdbQueueBroker, FdbQueueScheduleSource
 from tests.conftest import SLOW
 from tests.support import wait_until
 from tests.taskiq.processes import place, taskiq
@@ -23,8 +23,8 @@ import os
 
 from taskiq import TaskiqScheduler
 
-from fdbqueue.root_keys import DEFAULT_ROOT
-from fdbqueue.taskiq import FdbQueueBroker, FdbQueueScheduleSource
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.integrations.taskiq import FdbQueueBroker, FdbQueueScheduleSource
 
 name = os.environ["NAME"]
 broker = FdbQueueBroker(os.environ["PLACE"], namespace=name, session_ttr_s=1)

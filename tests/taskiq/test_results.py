@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from taskiq.result_backends.dummy import DummyResultBackend
 from taskiq.serializers import JSONSerializer, PickleSerializer
 
 import fdbqueue
-from fdbqueue.errors import InvalidArgument, PayloadTooLarge, UnknownUrl
-from fdbqueue.frameworks.results import Results
-from fdbqueue.taskiq import FdbQueueBroker, FdbQueueResults
-from fdbqueue.taskiq.results import ResultMissing
+from fdbqueue.core.errors import InvalidArgument, PayloadTooLarge, UnknownUrl
+from fdbqueue.integrations.common.results import Results
+from fdbqueue.integrations.taskiq import FdbQueueBroker, FdbQueueResults
+from fdbqueue.integrations.taskiq.results import ResultMissing
 from tests.support import PATIENCE_S
 from tests.taskiq.support import run, started, working
 
@@ -67,15 +68,34 @@ def test_a_result_has_a_time_to_live(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ttls == [86_400.0, 86_400.0, None, None]
 
 
-def test_the_first_reader_removes_a_result_that_is_not_kept() -> None:
+def test_one_reader_gets_a_result_that_is_not_kept(tmp_path: Path) -> None:
     async def test() -> None:
-        backend = FdbQueueResults("memory:", keep_results=False)
+        backend = FdbQueueResults(f"embedded:{tmp_path}/data", keep_results=False)
         await backend.set_result("a", result(1))
         assert await backend.is_result_ready("a")
-        assert (await backend.get_result("a")).return_value == 1
+        readers = [backend.get_result("a") for _ in range(10)]
+        got = await asyncio.gather(*readers, return_exceptions=True)
+        assert [one.return_value for one in got if isinstance(one, TaskiqResult)] == [1]
         with pytest.raises(ResultMissing, match="Task a has no result"):
             await backend.get_result("a")
         await backend.shutdown()
+
+    run(test())
+
+
+@pytest.mark.parametrize(("with_logs", "log"), [(False, None), (True, "what it said")])
+def test_a_log_comes_with_its_result_if_asked_for(with_logs: bool, log: str | None) -> None:
+    async def test() -> None:
+        async with started("memory:") as broker:
+
+            @broker.task
+            async def note() -> None: ...
+
+            sent = await note.kiq()
+            said = result(1).model_copy(update={"log": "what it said"})
+            await broker.result_backend.set_result(sent.task_id, said)
+            assert (await broker.result_backend.get_result(sent.task_id, with_logs)).log == log
+            assert (await sent.wait_result(timeout=PATIENCE_S, with_logs=with_logs)).log == log
 
     run(test())
 

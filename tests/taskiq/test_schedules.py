@@ -13,10 +13,10 @@ from taskiq.serializers import PickleSerializer
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.errors import InvalidArgument, PayloadTooLarge, WrongType
-from fdbqueue.taskiq import FdbQueueBroker, FdbQueueScheduleSource
-from fdbqueue.taskiq import schedules as sources
-from fdbqueue.taskiq.firing import turn_of
+from fdbqueue.core.errors import InvalidArgument, PayloadTooLarge, WrongType
+from fdbqueue.integrations.taskiq import FdbQueueBroker, FdbQueueScheduleSource
+from fdbqueue.integrations.taskiq import schedules as sources
+from fdbqueue.integrations.taskiq.firing import turn_of
 from tests.taskiq.support import counts, run, started
 
 SECOND, MINUTE = 1_000_000, 60_000_000

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fdbqueue
-from fdbqueue import Database, Session, TaskQueue, limits
+from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.core import limits
 
 NAME = "q"
 KEPT: list[Any] = []

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from fdbqueue import Database, Session, TaskQueue, limits
-from fdbqueue.database import engine_errors
-from fdbqueue.partitions.plan import Plan, home_of
-from fdbqueue.records.keys import id_text
-from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.partitions.plan import Plan, home_of
+from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.records.keys import id_text
 from tests.tasks.support import LONG_S, Bench, StillClock
 
 

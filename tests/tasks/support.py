@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fdbqueue import Database, Session, TaskQueue
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import Thread, Waitable
-from fdbqueue.sessions.keeper import Keeper, keeper_of
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import Thread, Waitable
+from fdbqueue.core.sessions.keeper import Keeper, keeper_of
 from tests.support import IdleThread, ManualClock
 
 LONG_S = 1e9

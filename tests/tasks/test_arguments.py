@@ -8,9 +8,9 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.errors import InvalidArgument, InvalidSchema, UnsupportedOption
+from fdbqueue.core.errors import InvalidArgument, InvalidSchema, UnsupportedOption
 from fdbqueue.fleet.outcomes import Retry
-from fdbqueue.records.keys import NEVER_US, record_of
+from fdbqueue.tasks.records.keys import NEVER_US, record_of
 from tests.tasks.support import Bench
 
 SPACE = Subspace(("arguments",))
@@ -52,7 +52,6 @@ DELAYS: dict[str, Call] = {
 COUNTS: dict[str, Call] = {
     "take_many": lambda b, n: b.queue.take_many(b.db, n),
     "tasks": lambda b, n: b.queue.tasks(b.db, "r", n),
-    "kick": lambda b, n: b.queue.kick(b.db, n),
     "release_some": lambda b, n: b.queue.release_some(b.db, n),
     "truncate_some": lambda b, n: b.queue.truncate_some(b.db, n),
     "key_statistics": lambda b, n: keyed(b).key_statistics(b.db, n),
@@ -241,6 +240,10 @@ def test_a_delay_that_is_over_needs_no_support_of_the_kind(bench: Callable[..., 
 @each(COUNTS)
 def test_a_count_is_whole_and_1_or_more(b: Bench, call: Call) -> None:
     assert accepted(b, call, 0, -1, 1.0, math.inf, *NO_NUMBERS) == []
+
+
+def test_the_count_of_a_kick_is_whole_and_0_or_more(b: Bench) -> None:
+    assert accepted(b, lambda b, n: b.queue.kick(b.db, n), 0, 1, -1, 1.0, math.inf, *NO_NUMBERS) == [0, 1]
 
 
 @each(LENGTHS)

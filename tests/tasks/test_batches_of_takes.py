@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Limit, TaskQueue, limits
-from fdbqueue.database import run
-from fdbqueue.line.take import Taken
-from fdbqueue.records.keys import id_bytes
+from fdbqueue import Limit, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.line.take import Taken
 from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.records.keys import id_bytes
 from fdbqueue.tasks.source import params_of
 from tests.tasks.support import Bench
 
@@ -43,7 +44,7 @@ def test_an_expired_task_does_not_end_a_batch(b: Bench) -> None:
 
 def test_an_unreadable_task_does_not_end_a_batch(bench: MakeBench) -> None:
     b = bench()
-    key = b.queue._shape.keys.payload(id_bytes(b.put("x" * limits.RECORD_PAYLOAD_BYTES_MAX)))
+    key = b.queue._shape.keys.payload(id_bytes(b.put("x" * limits.RECORD_PAYLOAD_BYTES_MAX)), 0)
     b.db[key] = b"{"
     b.put("a")
     b.put("b")

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Session, TaskQueue, limits
-from fdbqueue.database import run
+from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
 from fdbqueue.tasks.calls import calls_of
 from tests.tasks.support import StillClock
 from tests.tasks.test_callbacks import Told

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from fdbqueue import Group, Session, TaskState, transactional
-from fdbqueue.database import run
-from fdbqueue.errors import GroupClosed, NotTaken, TaskNotFound
-from fdbqueue.line.decision import Look, Reason
-from fdbqueue.records.keys import TaskKeys
-from fdbqueue.records.statistics import unpacked
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runs import ENDS
-from fdbqueue.sessions.ending import end_the_dead
-from fdbqueue.task import Failure
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import GroupClosed, NotTaken, TaskNotFound
+from fdbqueue.core.line.decision import Look, Reason
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runs import ENDS
+from fdbqueue.core.sessions.ending import end_the_dead
+from fdbqueue.core.task import Failure
 from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.records.statistics import unpacked
 from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
 from tests.support import NOT_COMMITTED, begin, commit_code

@@ -1,13 +1,14 @@
 """Named task queues: creating, opening, listing, dropping, and what goes wrong (sections 7, 8, 13)."""
 
 from collections.abc import Callable, Iterator
+from math import inf
+from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Queue, TaskQueue, list_queues, register_kind, statistics
-from fdbqueue.disciplines.fifo import Fifo
-from fdbqueue.errors import (
+from fdbqueue import Limit, Queue, TaskQueue, list_queues, register_kind, statistics
+from fdbqueue.core.errors import (
     InvalidArgument,
     KindExists,
     QueueBusy,
@@ -18,8 +19,9 @@ from fdbqueue.errors import (
     UnknownKind,
     UnsupportedOption,
 )
-from fdbqueue.records.keys import Record
 from fdbqueue.tasks import kinds
+from fdbqueue.tasks.disciplines.fifo import Fifo
+from fdbqueue.tasks.records.keys import Record
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -39,6 +41,30 @@ def test_a_queue_keeps_its_kind_and_options(still_db: fdbqueue.Database) -> None
     assert (task.pri, task.expires) == (3, task.created + 60)
 
 
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"retain_s": 9, "partitions": 2, "codec": "msgpack"}, "fifo"),
+        ({"ttr": 30}, "fifottl"),
+        ({"ttl": 30, "pri": 3}, "fifottl"),
+        ({"capacity": 9, "ttr": 30}, "limfifottl"),
+        ({"key_concurrency": 2}, "utube"),
+        ({"key_concurrency": 2, "ttr": 30}, "utubettl"),
+        ({"weights": {"gold": 3}, "ttr": 30, "capacity": 9}, "fair"),
+    ],
+)
+def test_without_a_kind_it_is_the_first_with_the_options(
+    still_db: fdbqueue.Database, options: dict[str, Any], kind: str
+) -> None:
+    assert TaskQueue.create(still_db, "q", **options).kind == kind
+
+
+def test_options_that_no_kind_has_together_are_refused(still_db: fdbqueue.Database) -> None:
+    with pytest.raises(UnsupportedOption, match="'pri': fifottl, limfifottl and utubettl do"):
+        TaskQueue.create(still_db, "q", pri=3, weights={"gold": 3})
+    assert list_queues(still_db) == []
+
+
 def test_creating_a_queue_twice_is_refused(bench: MakeBench) -> None:
     b = bench()
     with pytest.raises(
@@ -48,19 +74,90 @@ def test_creating_a_queue_twice_is_refused(bench: MakeBench) -> None:
     assert TaskQueue.open(b.db, "bench").kind == "fifo"
 
 
-def test_if_not_exists_opens_a_queue_with_any_other_options(bench: MakeBench) -> None:
-    b = bench("fifo")
-    b.put("kept")
-    again = TaskQueue.create(b.db, "bench", "fifottl", ttl=1, if_not_exists=True)
-    assert (again.kind, again.statistics(b.db)["tasks"]["ready"]) == ("fifo", 1)
-    assert TaskQueue.create(b.db, "new", "fifottl", if_not_exists=True).kind == "fifottl"
+OTHERS: list[tuple[dict[str, Any], dict[str, tuple[Any, Any]]]] = [
+    ({"kind": "fifo"}, {"kind": ("limfifottl", "fifo")}),
+    ({"kind": "limfifottl", "ttl": 60, "ttr": 9}, {"ttr": (60, 9)}),
+    ({"kind": "fifottl", "ttl": 61}, {"kind": ("limfifottl", "fifottl"), "ttl": (60, 61)}),
+    ({"kind": "limfifottl", "ttl": inf, "ttr": inf}, {"ttl": (60, None), "ttr": (60, None)}),
+    ({"kind": "limfifottl", "pri": 0}, {"pri": (3, 0)}),
+    ({"kind": "limfifottl", "capacity": 0}, {"capacity": (9, None)}),
+    ({"partitions": 1}, {"partitions": (2, 1)}),
+    ({"codec": "json"}, {"codec": ("msgpack", "json")}),
+    ({"retain_s": 1}, {"retain_s": (None, 1)}),
+    ({"limits": ["one"]}, {"limits": ([], ["one"])}),
+    ({"task_limits": ["two"]}, {"task_limits": (["one"], ["two"])}),
+    ({"temporary": True}, {"temporary": (False, True)}),
+]
+
+
+@pytest.fixture
+def full(still_db: fdbqueue.Database) -> dict[str, Any]:
+    """The kind and the options of a queue that is there."""
+    for name in ("one", "two"):
+        Limit.set(still_db, name, slots=1)
+    options = {
+        "ttl": 60,
+        "pri": 3,
+        "capacity": 9,
+        "codec": "msgpack",
+        "partitions": 2,
+        "task_limits": ["one"],
+    }
+    TaskQueue.create(still_db, "full", "limfifottl", **options)  # type: ignore[arg-type]
+    return {"kind": "limfifottl", **options}
+
+
+@pytest.mark.parametrize(("asked", "differing"), OTHERS, ids=[str(asked) for asked, _ in OTHERS])
+@pytest.mark.parametrize("within", [False, True], ids=["database", "transaction"])
+def test_if_not_exists_refuses_another_kind_and_other_options(
+    still_db: fdbqueue.Database, full: dict[str, Any], asked: Any, differing: Any, within: bool
+) -> None:
+    target = still_db.create_transaction() if within else still_db
+    with pytest.raises(QueueExists, match=r'or as it is: if_not_exists="any"\.$') as raised:
+        TaskQueue.create(target, "full", if_not_exists=True, **asked)
+    assert raised.value.differing == differing
+    assert TaskQueue.create(target, "full", if_not_exists="any", **asked).kind == full["kind"]
+
+
+def test_if_not_exists_asks_only_for_options_that_are_given(
+    still_db: fdbqueue.Database, full: dict[str, Any]
+) -> None:
+    """Each in any form that means the same."""
+    put = TaskQueue.create(still_db, "full", if_not_exists=True).put(still_db, 1)
+    for name, value in full.items():
+        asked = {"kind": full["kind"], name: value}
+        assert TaskQueue.create(still_db, "full", if_not_exists=True, **asked).peek(still_db, put.id) == put
+    alike: dict[str, Any] = {"ttl": 60.0, "ttr": 60, "task_limits": iter(["one", "one"]), "limits": ()}
+    TaskQueue.create(still_db, "full", "limfifottl", if_not_exists=True, **alike)
+    assert TaskQueue.create(still_db, "new", "fifottl", ttl=1, if_not_exists=True).kind == "fifottl"
+
+
+def test_a_lease_without_end_is_no_lease_of_the_ttl(still_db: fdbqueue.Database) -> None:
+    TaskQueue.create(still_db, "q", "fifottl", ttl=60, ttr=inf)
+    TaskQueue.create(still_db, "q", "fifottl", ttr=inf, if_not_exists=True)
+    with pytest.raises(QueueExists):
+        TaskQueue.create(still_db, "q", "fifottl", ttr=60, if_not_exists=True)
+
+
+def test_weights_are_compared_by_task_key(still_db: fdbqueue.Database) -> None:
+    TaskQueue.create(still_db, "q", "fair", weights={"gold": 3, 7: 2})
+    TaskQueue.create(still_db, "q", "fair", weights={7: 2, "gold": 3}, if_not_exists=True)
+    with pytest.raises(QueueExists) as raised:
+        TaskQueue.create(still_db, "q", "fair", weights={"gold": 4}, if_not_exists=True)
+    assert raised.value.differing == {"weights": ({"gold": 3, 7: 2}, {"gold": 4})}
+
+
+@pytest.mark.parametrize("wish", ["all", 2, None, []])
+def test_if_not_exists_is_true_or_any(still_db: fdbqueue.Database, wish: Any) -> None:
+    with pytest.raises(InvalidArgument, match='if_not_exists must be True, False or "any"'):
+        TaskQueue.create(still_db, "q", if_not_exists=wish)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "error"),
     [
         ("fifoo", {}, UnknownKind),
-        (None, {}, UnknownKind),
+        (5, {}, UnknownKind),
         ("fifo", {"ttl": 1}, UnsupportedOption),
         ("fifo", {"pri": 1}, UnsupportedOption),
         ("fifottl", {"capacity": 1}, UnsupportedOption),

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.database import run
-from fdbqueue.errors import QueueDropped, TaskNotFound
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import QueueDropped, TaskNotFound
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
 from tests.tasks.support import Bench

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Group, Limit, limits, list_queues, verify
-from fdbqueue.database import run
-from fdbqueue.errors import QueueBusy, TooMuchForOneTransaction
-from fdbqueue.records.keys import id_bytes, partition_of
+from fdbqueue import Database, Group, Limit, list_queues, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import QueueBusy, TooMuchForOneTransaction
 from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.records.keys import id_bytes, partition_of
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, commit_code
 from tests.tasks.partitions import MakeBench as MakeParted

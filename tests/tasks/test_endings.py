@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Session, TaskQueue, limits
-from fdbqueue.errors import DatabaseClosed, InvalidArgument, NotADatabase
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions.keeper import Keeper
+from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.errors import DatabaseClosed, InvalidArgument, NotADatabase
+from fdbqueue.core.root_keys import DEFAULT_ROOT, SESSION, RootKeys
+from fdbqueue.core.seam import KeyValue
+from fdbqueue.core.sessions.keeper import Keeper
 from tests.support import PATIENCE_S
 from tests.tasks.endings import NAME
 from tests.tasks.support import StillClock
@@ -164,8 +166,8 @@ def test_open_decides_for_how_long_sessions_live(url: str) -> None:
         assert fdbqueue.PersistentQueue(db, "p")._client.ttr_s == 5
 
 
-def _sessions(db: Database) -> list[fdbqueue.embedded.KeyValue]:
-    under = KEYS._range(4)
+def _sessions(db: Database) -> list[KeyValue]:
+    under = SESSION.all(KEYS.prefix)
     return list(db.get_range(under.start, under.stop))
 
 

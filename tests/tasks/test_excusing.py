@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from fdbqueue import Failure, Session, limits
-from fdbqueue.database import run
-from fdbqueue.line.decision import Look, Reason
+from fdbqueue import Failure, Session
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.excusing import DATABASE_AWAY

@@ -10,12 +10,13 @@ import pytest
 from fdb import tuple as layer
 
 import fdbqueue
-from fdbqueue import Database, Explanation, Limit, Session, TaskPlace, TaskQueue, Why, limits
-from fdbqueue.disciplines.fifo import Fifo
-from fdbqueue.errors import TaskNotFound
-from fdbqueue.line.keys import LineKeys, Ticket, renewal_value, request_value
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.task import Failure
+from fdbqueue import Database, Explanation, Limit, Session, TaskPlace, TaskQueue, Why
+from fdbqueue.core import limits
+from fdbqueue.core.errors import TaskNotFound
+from fdbqueue.core.line.keys import LineKeys, Ticket, renewal_value, request_value
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.task import Failure
+from fdbqueue.tasks.disciplines.fifo import Fifo
 from tests.tasks.support import Bench, StillClock
 
 MakeBench = Callable[..., Bench]

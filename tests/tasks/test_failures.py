@@ -2,9 +2,10 @@
 
 import pytest
 
-from fdbqueue import Failure, Session, limits
-from fdbqueue.errors import NotTaken, TaskNotFound, TooMuchForOneTransaction
-from fdbqueue.records.keys import id_bytes
+from fdbqueue import Failure, Session
+from fdbqueue.core import limits
+from fdbqueue.core.errors import NotTaken, TaskNotFound, TooMuchForOneTransaction
+from fdbqueue.tasks.records.keys import id_bytes
 from tests.tasks.support import keeper
 
 ODD = Failure("ValueError", "odd", "Traceback ...", worker="here")

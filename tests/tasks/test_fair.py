@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import Session, TaskQueue, limits
-from fdbqueue.database import run
-from fdbqueue.errors import InvalidArgument, PayloadTooLarge, QueueFull, UnsupportedOption
-from fdbqueue.line.decision import Look, Otherwise
-from fdbqueue.line.keys import Ticket
-from fdbqueue.line.staging import Outcome, Turn
+from fdbqueue import Session, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidArgument, PayloadTooLarge, QueueFull, UnsupportedOption
+from fdbqueue.core.line.decision import Look, Otherwise
+from fdbqueue.core.line.keys import Ticket
+from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of

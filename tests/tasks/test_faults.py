@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Session, TaskQueue, limits
+from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.core import limits
 from fdbqueue.embedded import FDBError
 from tests.queue_support import FATES, faulty, most
 from tests.tasks.support import LONG_S, StillClock, keeper

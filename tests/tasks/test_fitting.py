@@ -2,9 +2,9 @@
 
 import pytest
 
-from fdbqueue import limits
+from fdbqueue.core import limits
 from fdbqueue.embedded import FDBError
-from fdbqueue.tasks.fitting import in_batches
+from fdbqueue.tasks.in_all import in_batches
 
 TOO_LARGE, TOO_OLD = 2101, 1007
 

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Group, TaskQueue, limits, transactional
-from fdbqueue.groups.settling import Settling
-from fdbqueue.partitions.keys import SharedKeys
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue import Database, Group, TaskQueue, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.tasks.groups.settling import Settling
 from tests.tasks.support import StillClock
 from tests.tasks.test_round_trips import Trips, trips_of
 from tests.test_call_counts import calls_of

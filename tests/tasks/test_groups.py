@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Group, GroupProgress, Task, TaskQueue, TaskState, group, limits, transactional
-from fdbqueue.database import engine_errors
-from fdbqueue.errors import GroupClosed, GroupNotFound, GroupTimeout, InvalidArgument, QueueFull
-from fdbqueue.groups.settling import Settling
-from fdbqueue.partitions.keys import SharedKeys
-from fdbqueue.root_keys import RootKeys
+from fdbqueue import Group, GroupProgress, Task, TaskQueue, TaskState, group, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.errors import GroupClosed, GroupNotFound, GroupTimeout, InvalidArgument, QueueFull
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.tasks.groups.settling import Settling
 from fdbqueue.tasks.kinds import kind_names
 from tests.tasks.partitions import MakeBench, PartitionsBench
 
@@ -357,7 +358,7 @@ def test_statistics_name_cancelled_tasks_until_a_sweep(
 ) -> None:
     monkeypatch.setattr(limits, "VERB_BATCH", 2)
     of, other = made(b), made(b)
-    other.put_many(b.db, b.queue, "xy")
+    other.put_many(b.db, b.queue, list("xy"))
     of.put_many(b.db, b.queue, range(5))
     b.queue.put(b.db, "alone")
 

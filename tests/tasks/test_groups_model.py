@@ -10,10 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import fdbqueue
 from fdbqueue import Group, Session, Task, TaskQueue, transactional
-from fdbqueue.errors import GroupClosed, QueueBusy
-from fdbqueue.partitions.keys import SharedKeys
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.task import TaskState
+from fdbqueue.core.errors import GroupClosed, QueueBusy
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.records.keys import id_bytes
 from tests.conftest import SLOW
 from tests.tasks.support import LONG_S, StillClock, keeper
 

@@ -9,16 +9,17 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Group, Queue, TaskQueue, TaskState, limits, transactional
-from fdbqueue.database import engine_errors
-from fdbqueue.errors import GroupNotFound, GroupTimeout, RecordUnreadable
-from fdbqueue.groups.settling import Settling
-from fdbqueue.page import every_row
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue import Database, DeadLetters, Group, Queue, TaskQueue, TaskState, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.errors import GroupNotFound, GroupTimeout, RecordUnreadable
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.page import every_row
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.waiters import Waiter
+from fdbqueue.tasks.groups.settling import Settling
+from fdbqueue.tasks.records.keys import id_bytes
 from tests.queue_support import FATES, faulty
 from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
@@ -105,7 +106,7 @@ def test_a_process_that_uses_a_group_sweeps_it(b: PartitionsBench, call: str) ->
     else:
         getattr(of, call)(other)
     for _ in range(3):
-        b.clock.advance(fdbqueue.limits.SWEEP_EVERY_S)
+        b.clock.advance(fdbqueue.core.limits.SWEEP_EVERY_S)
         keeper_of(other, RootKeys(b.root)).tick()
     assert of.wait(b.db, 0).ended is not None
     assert ready(b, then) == ([] if call == "cancel" else ["then"])

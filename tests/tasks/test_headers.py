@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import TaskQueue, limits
-from fdbqueue.errors import InvalidArgument
-from fdbqueue.records.keys import Extra, Record, new_id, record_of, record_to_bytes
+from fdbqueue import TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.tasks.headers import checked_headers
 from fdbqueue.tasks.kinds import kind_names
+from fdbqueue.tasks.records.keys import Extra, Record, new_id, record_of, record_to_bytes
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench
 

@@ -9,12 +9,9 @@ import pytest
 from fdb import tuple as layer
 
 from fdbqueue import Database, HolderProcess, Session
-from fdbqueue.errors import TaskNotFound
-from fdbqueue.key_layout import LAYOUT, LAYOUT_BEFORE
-from fdbqueue.records.keys import Record, id_bytes, record_of
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions.holder import layouts_in
-from fdbqueue.sessions.openers import row
+from fdbqueue.core.errors import TaskNotFound
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.tasks.records.keys import Record, id_bytes, record_of
 from tests.support import begin, commit_code
 from tests.tasks.support import Bench
 
@@ -123,7 +120,7 @@ def test_the_holder_of_a_missing_task_is_not_found(bench: MakeBench) -> None:
         layer.pack((1,)),
         layer.pack(("a", "b", "c", 1, 2)),
     ],
-    ids=["earlier release", "empty", "damaged", "cut", "of other types"],
+    ids=["no process", "empty", "damaged", "cut", "of other types"],
 )
 def test_a_session_without_a_readable_process_is_told(bench: MakeBench, record: bytes) -> None:
     b = bench()
@@ -147,7 +144,7 @@ def test_an_ended_session_has_no_processes_and_no_heartbeat(bench: MakeBench) ->
     assert (found.processes, found.seen, found.dies) == ((), None, None)
 
 
-def test_a_record_of_an_earlier_commit_can_be_read(bench: MakeBench) -> None:
+def test_a_record_without_its_last_parts_can_be_read(bench: MakeBench) -> None:
     b = bench()
     id_ = b.put("x")
     b.take()
@@ -155,12 +152,3 @@ def test_a_record_of_an_earlier_commit_can_be_read(bench: MakeBench) -> None:
     until_then = Record.__struct_fields__.index("taken_us")
     earlier = record_of(msgspec.msgpack.encode(msgspec.msgpack.decode(value)[:until_then]))
     assert earlier == msgspec.structs.replace(record_of(value), taken_us=0)
-
-
-def test_an_opener_at_its_deadline_tells_no_layout() -> None:
-    """It is dead by then. A session without a live opener counts as one of an earlier release."""
-    record, now_us = layer.pack((b"owner", "name", 10)), 1_000
-    live, over = (row(now_us + more, ("host", 7, LAYOUT)) for more in (1, 0))
-    assert layouts_in(record, [over, live], now_us) == [LAYOUT]
-    assert layouts_in(record, [over], now_us) == [LAYOUT_BEFORE]
-    assert layouts_in(record, [], now_us) == [LAYOUT_BEFORE]

@@ -10,11 +10,12 @@ from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, KeyStatistics, Session, TaskQueue, limits
-from fdbqueue.database import run
-from fdbqueue.disciplines.key_counts import level_of
+from fdbqueue import Database, KeyStatistics, Session, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.embedded import FDBError
-from fdbqueue.errors import InvalidArgument, UnsupportedOption
+from fdbqueue.tasks.disciplines.key_counts import level_of
 from fdbqueue.tasks.key_statistics import Waiting
 from tests.partitions.support import key_in, moving_key
 from tests.queue_support import faulty

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
 import fdbqueue
-from fdbqueue import TaskQueue, limits
-from fdbqueue.database import run
-from fdbqueue.disciplines.key_counts import level_of
+from fdbqueue import TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.tasks.disciplines.key_counts import level_of
 from tests.conftest import SLOW
 from tests.tasks.model import Model, ModelTask
 from tests.tasks.support import StillClock

@@ -9,7 +9,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import RepartitionUnderWay, Session, TaskQueue, transactional
-from fdbqueue.errors import NotTaken, UnknownSession
+from fdbqueue.core.errors import NotTaken, UnknownSession
 from tests.conftest import DURABLE
 from tests.spawned import crew
 

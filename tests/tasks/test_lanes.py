@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Limit, Session, TaskQueue, Why, limits, verify
-from fdbqueue.errors import InvalidArgument, LimitNotFound, UnsupportedOption
+from fdbqueue import Database, DeadLetters, Limit, Session, TaskQueue, Why, verify
+from fdbqueue.core import limits
+from fdbqueue.core.errors import InvalidArgument, LimitNotFound, UnsupportedOption
 from fdbqueue.tasks.kinds import kind_names
 from tests.support import begin, commit_code, wait_until
 from tests.tasks.partitions import MakeBench

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Limit, TaskQueue, limits
-from fdbqueue.database import run
-from fdbqueue.errors import TooMuchForOneTransaction
+from fdbqueue import Limit, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import TooMuchForOneTransaction
 from tests.partitions.support import PARTITIONS, bury_in, key_in
 from tests.tasks.partitions import MakeBench
 

@@ -11,14 +11,15 @@ from greenlet import GreenletExit
 
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.core.errors import DatabaseClosed, StorageFull, WaitStopped
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.sessions import keeper as keeping
+from fdbqueue.core.sessions.keeper import Keeper, keeper_of
+from fdbqueue.core.sessions.openers import deadline_of
 from fdbqueue.embedded import FDBError
-from fdbqueue.errors import DatabaseClosed, StorageFull, WaitStopped
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions import keeper as keeping
-from fdbqueue.sessions.keeper import Keeper, keeper_of
-from fdbqueue.sessions.openers import deadline_of
+from fdbqueue.embedded.causes import no_room
 from fdbqueue.tasks import ending
-from tests.support import PATIENCE_S, TOO_OLD, FailsOnce
+from tests.support import PATIENCE_S, TOO_OLD, FailsOnce, replace_method
 from tests.tasks.support import Bench, keeper
 from tests.tasks.test_callbacks import Told
 
@@ -72,10 +73,10 @@ def plant(b: Bench, step: str, error: BaseException, patch: pytest.MonkeyPatch) 
     if step == "wanted":
         other.wanted = fail_with(error)
     elif step == "beat":
-        patch.setattr(other, "_beat", fail_with(error))
+        replace_method(patch, other, "_beat", fail_with(error))
     elif step == "end":
         other.wanted = lambda: False
-        patch.setattr(other, "end_within", fail_with(error))
+        replace_method(patch, other, "end_within", fail_with(error))
     elif step == "shape":
         patch.setattr(ending, "Shape", fail_with(error))
     elif step == "damaged heartbeat":
@@ -172,7 +173,7 @@ def test_a_dead_session_that_cannot_be_ended_holds_up_no_other(
         b.clock.advance(TTR_S + 1)
         keeper(b.db).tick()
         assert b.counts("ready", "taken") == (4, 1)
-    b.clock.advance(fdbqueue.limits.SESSION_TTR_S + 1)
+    b.clock.advance(fdbqueue.core.limits.SESSION_TTR_S + 1)
     keeper(b.db).tick()
     assert b.counts("ready", "taken") == (5, 0)
     assert keys_of_beats(b) == [b.session.id]
@@ -193,7 +194,7 @@ def test_heartbeats_go_on_while_the_dead_are_ended(bench: MakeBench, monkeypatch
         return release(*arguments)
 
     monkeypatch.setattr(ending.verbs, "release_taken", release_slowly)
-    monkeypatch.setattr(fdbqueue.limits, "VERB_BATCH", 2)
+    monkeypatch.setattr(fdbqueue.core.limits, "VERB_BATCH", 2)
     b.clock.advance(2)
     keeper(b.db).tick()
     assert b.counts("ready") == (12,)
@@ -215,7 +216,7 @@ def test_heartbeats_go_on_between_batches_of_dead_sessions(
         return end(*arguments)
 
     monkeypatch.setattr(keeping, "end_the_dead", end_slowly)
-    monkeypatch.setattr(fdbqueue.limits, "DEAD_SESSIONS_MAX", 1)
+    monkeypatch.setattr(fdbqueue.core.limits, "DEAD_SESSIONS_MAX", 1)
     b.clock.advance(2)
     keeper(b.db).tick()
     assert mine.id in keys_of_beats(b)
@@ -227,7 +228,7 @@ def test_a_heartbeat_without_an_answer_holds_up_no_other(
 ) -> None:
     b = bench()
     first, second = (Session(b.db, ttr=TTR_S) for _ in range(2))
-    monkeypatch.setattr(first, "beat", fail_with(StorageFull(path="full")))
+    replace_method(monkeypatch, first, "beat", fail_with(no_room("full")))
     b.clock.advance(TTR_S / 2)
     with pytest.raises(StorageFull):
         keeper(b.db).tick()
@@ -237,7 +238,7 @@ def test_a_heartbeat_without_an_answer_holds_up_no_other(
 
 def test_a_queue_without_an_answer_holds_up_no_other(bench: MakeBench) -> None:
     """The next round begins with the others."""
-    b, broken = bench(), Broken("tidy", StorageFull(path="full"))
+    b, broken = bench(), Broken("tidy", no_room("full"))
     keeper(b.db).look_after(broken)
     queue = TaskQueue.create(b.db, "other", "fifottl")
     queue.put(b.db, "x", delay=1)
@@ -263,7 +264,7 @@ def test_a_read_that_is_too_old_is_no_trouble_of_a_queue(
 def test_every_queue_is_swept_however_many_there_are(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fdbqueue.limits, "QUEUES_PER_TRANSACTION", 2)
+    monkeypatch.setattr(fdbqueue.core.limits, "QUEUES_PER_TRANSACTION", 2)
     b = bench()
     queues = [TaskQueue.create(b.db, str(number), "fifottl") for number in range(5)]
     for queue in queues:
@@ -274,7 +275,7 @@ def test_every_queue_is_swept_however_many_there_are(
 
 
 def test_dead_sessions_end_although_a_queue_cannot_be_swept(bench: MakeBench) -> None:
-    b, broken = bench(), Broken("tidy", StorageFull(path="full"))
+    b, broken = bench(), Broken("tidy", no_room("full"))
     dead = Session(b.db, ttr=1)
     keeper(b.db).forget(dead)
     keeper(b.db).look_after(broken)

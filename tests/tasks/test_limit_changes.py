@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Limit, Task, TaskQueue, limits, verify
-from fdbqueue.database import run
-from fdbqueue.errors import LimitInUse
-from fdbqueue.limiting.keys import LimitKeys
-from fdbqueue.parking.settling import Settling
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue import Database, Limit, Task, TaskQueue, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import LimitInUse
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.tasks.limiting.keys import LimitKeys
+from fdbqueue.tasks.parking.settling import Settling
+from fdbqueue.tasks.records.keys import id_bytes
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench, StillClock
@@ -54,7 +55,7 @@ def test_a_change_of_a_rate_conflicts_with_a_start(rate: Callable[..., Bench]) -
 def test_a_take_from_two_partitions_uses_a_token_for_each_task(
     rate: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.partitions.homes.Homes.next", lambda *_: 2)  # there is no task
+    monkeypatch.setattr("fdbqueue.core.partitions.wide.Homes.next", lambda *_: 2)  # there is no task
     b = rate(10, 100, 10, "utube", partitions=3)
     for partition in range(2):
         b.put(partition, key=key_in(partition, 3))

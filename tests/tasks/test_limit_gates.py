@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Limit, Session, TaskQueue, Why, limits, verify
+from fdbqueue import Database, Limit, Session, TaskQueue, Why, verify
+from fdbqueue.core import limits
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import LONG_S, Bench, StillClock
 

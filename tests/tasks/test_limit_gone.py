@@ -1,13 +1,14 @@
-"""A delete of a limit whose tasks a truncate or a drop has removed: their slots are free again."""
+"""Tasks with keys of a limit that a truncate or a drop has removed: their slots are free again."""
 
 import pytest
 
-from fdbqueue import Database, Limit, Session, TaskQueue, limits, verify
-from fdbqueue.database import run
-from fdbqueue.errors import LimitInUse, LimitNotFound
-from fdbqueue.limiting.keys import LimitKeys
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.seam import Transaction
+from fdbqueue import Database, Flaw, Limit, Session, TaskQueue, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import LimitInUse, LimitNotFound
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.seam import Transaction
+from fdbqueue.tasks.limiting.keys import LimitKeys
 from tests.tasks.support import LONG_S, Bench, StillClock
 
 TENANT = "tenant"
@@ -26,8 +27,9 @@ def start_each(b: Bench, keys: int) -> None:
 
 
 def drop_all(b: Bench) -> None:
-    b.queue.truncate(b.db)
-    b.queue.drop(b.db)
+    """In transactions: the process may end before it has looked at the keys."""
+    run(b.db, b.queue.truncate)
+    run(b.db, b.queue.drop)
 
 
 def require_gone(b: Bench) -> None:
@@ -35,6 +37,48 @@ def require_gone(b: Bench) -> None:
         Limit.open(b.db, TENANT)
     assert Limit.set(b.db, TENANT, slots=1, per_key=True).used == 0
     assert verify(b.db).findings == ()
+
+
+def require_no_keys(b: Bench) -> None:
+    assert Limit.open(b.db, TENANT).used == 0
+    assert list(Limit.keys(b.db, TENANT)) == []
+    assert verify(b.db).findings == ()
+
+
+@pytest.mark.parametrize("keys", [1, 5])
+@pytest.mark.parametrize("is_dropped", [False, True], ids=["truncate", "drop"])
+def test_the_last_queue_of_a_limit_leaves_no_slot_of_a_key(
+    keyed: Bench, monkeypatch: pytest.MonkeyPatch, is_dropped: bool, keys: int
+) -> None:
+    """No sweep comes: the process may end at once, and no other queue names the limit."""
+    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
+    start_each(keyed, keys)
+    keyed.queue.truncate(keyed.db)
+    if is_dropped:
+        keyed.queue.drop(keyed.db)
+    require_no_keys(keyed)
+
+
+def test_a_drop_frees_the_slots_that_a_truncate_has_left(keyed: Bench) -> None:
+    start_each(keyed, 3)
+    run(keyed.db, keyed.queue.truncate)
+    keyed.queue.drop(keyed.db)
+    require_no_keys(keyed)
+
+
+def test_keys_that_no_sweep_looks_at_are_found_and_mended(keyed: Bench) -> None:
+    start_each(keyed, 3)
+    drop_all(keyed)
+    (finding,) = verify(keyed.db, mend=True).findings
+    assert (finding.flaw, "no queue names the limit 'tenant'" in finding.text) == (Flaw.TIMER, True)
+    require_no_keys(keyed)
+
+
+def test_keys_that_a_sweep_is_to_look_at_are_no_finding(keyed: Bench) -> None:
+    TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    start_each(keyed, 1)
+    drop_all(keyed)
+    assert verify(keyed.db).findings == ()
 
 
 def test_a_limit_without_a_queue_can_be_deleted(keyed: Bench) -> None:

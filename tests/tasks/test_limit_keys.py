@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Limit, Schedule, Session, TaskQueue, Why, limits, verify
-from fdbqueue.database import run
-from fdbqueue.errors import InvalidArgument, LimitInUse, LimitNotFound
-from fdbqueue.limiting.keys import LimitKeys
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue import Database, DeadLetters, Limit, Schedule, Session, TaskQueue, Why, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidArgument, LimitInUse, LimitNotFound
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.tasks.limiting.keys import LimitKeys
 from tests.support import NOT_COMMITTED, begin, commit_code, wait_until
 from tests.tasks.support import Bench, StillClock, keeper
 from tests.tasks.test_limits import ENDS

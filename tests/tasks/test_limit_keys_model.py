@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import fdbqueue
 from fdbqueue import Limit, Session, Task, TaskQueue, transactional
-from fdbqueue import limits as bounds
-from fdbqueue.errors import LimitInUse
+from fdbqueue.core import limits as bounds
+from fdbqueue.core.errors import LimitInUse
 from tests.conftest import SLOW
 from tests.tasks.support import LONG_S, StillClock, keeper
 from tests.tasks.test_limits_model import Tokens, rates

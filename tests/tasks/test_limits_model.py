@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import fdbqueue
 from fdbqueue import Limit, Session, Task, TaskQueue, transactional
-from fdbqueue.errors import LimitInUse, LimitNotFound, QueueBusy
+from fdbqueue.core.errors import LimitInUse, LimitNotFound, QueueBusy
 from tests.conftest import SLOW
 from tests.tasks.support import LONG_S, StillClock, keeper
 
@@ -326,7 +326,7 @@ class Limits(RuleBasedStateMachine):
         assert found.free == max(0, self.slots - len(running))
         shown = Counter((holder.queue, holder.task) for holder in found.holders)
         assert set(shown) <= {(self.tasks[id_].queue, id_) for id_ in running}
-        assert shown.total() == len(shown) == min(len(running), fdbqueue.limits.LIMIT_HOLDERS_SHOWN)
+        assert shown.total() == len(shown) == min(len(running), fdbqueue.core.limits.LIMIT_HOLDERS_SHOWN)
 
     @invariant()
     def tokens_are_those_of_the_bucket(self) -> None:

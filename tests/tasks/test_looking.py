@@ -8,10 +8,11 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, FairQueue, Queue, TaskQueue, limits
-from fdbqueue.database import run
-from fdbqueue.errors import InvalidArgument
-from fdbqueue.page import every_page
+from fdbqueue import Database, FairQueue, Queue, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.page import every_page
 from fdbqueue.tasks import tasks_of
 from fdbqueue.tasks.kinds import kind_named, kind_names
 from tests.tasks.support import LONG_S, Bench

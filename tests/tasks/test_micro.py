@@ -11,10 +11,11 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Session, TaskQueue, limits
-from fdbqueue.disciplines.keyed import Keyed
+from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.embedded import FDBError
-from fdbqueue.errors import InvalidArgument, UnsupportedOption
+from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.kinds import key_bytes
 from tests.queue_support import faulty
 from tests.support import NOT_COMMITTED

@@ -10,11 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import fdbqueue
 from fdbqueue import Session, Task, TaskQueue
-from fdbqueue.database import run
-from fdbqueue.errors import NotTaken, QueueFull, TaskNotFound
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import NotTaken, QueueFull, TaskNotFound
+from fdbqueue.core.transactional import transactional
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.transactional import transactional
 from tests.conftest import SLOW
 from tests.tasks.model import NEVER, Model, ModelTask, Refused
 from tests.tasks.support import LONG_S, StillClock, keeper

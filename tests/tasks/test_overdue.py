@@ -6,20 +6,21 @@ from typing import Any
 import pytest
 
 import fdbqueue
-import fdbqueue.errors
-from fdbqueue import Database, PersistentQueue, Session, TaskQueue, limits
-from fdbqueue.database import run
+import fdbqueue.core.errors
+from fdbqueue import Database, PersistentQueue, Session, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import QueueBusy, QueueFull
+from fdbqueue.core.line.taking import Takes
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import Thread, Waitable
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions import ending
+from fdbqueue.core.sessions import keeper as keeper_module
+from fdbqueue.core.sessions.ending import Overdue, end_the_dead
+from fdbqueue.core.sessions.keeper import Keeper
+from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.embedded import FDBError
-from fdbqueue.errors import QueueBusy, QueueFull
-from fdbqueue.line.taking import Takes
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runtime import Thread, Waitable
-from fdbqueue.seam import Transaction
-from fdbqueue.sessions import ending
-from fdbqueue.sessions import keeper as keeper_module
-from fdbqueue.sessions.ending import Overdue, end_the_dead
-from fdbqueue.sessions.keeper import Keeper
-from fdbqueue.sessions.own import own_session_of
 from fdbqueue.tasks.swept import Swept
 from tests.support import TIMED_OUT, IdleThread
 from tests.tasks.support import Bench, StillClock
@@ -226,7 +227,7 @@ def test_a_failing_end_of_the_dead_fails_no_take(
     def refuse(*_: object) -> bool:
         raise fdbqueue.errors.UnknownKind(kind="of tomorrow", known="fifo")
 
-    monkeypatch.setattr("fdbqueue.sessions.ending._enders", [refuse])
+    monkeypatch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [refuse])
     assert b.queue.take(other_process(b), 0) is None
     assert "of tomorrow" in caplog.text
 
@@ -247,7 +248,8 @@ def test_a_session_that_cannot_be_ended_holds_up_no_other(
             raise fdbqueue.errors.UnknownKind(kind="of tomorrow", known="fifo")
         return ()
 
-    monkeypatch.setattr("fdbqueue.sessions.ending._enders", [refuse, *ending._enders])
+    found = ending._enders()
+    monkeypatch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [refuse, *found])
     other = other_process(b)
     overdue = run(other, lambda tr: ending.ask_overdue(tr, KEYS, other.runtime.now_us())()).dead
     assert ending.end_overdue(other, KEYS, overdue)
@@ -283,7 +285,8 @@ def test_dead_sessions_end_on_both_sides_of_a_failing_one(
             raise fdbqueue.errors.UnknownKind(kind="of tomorrow", known="fifo")
         return ()
 
-    monkeypatch.setattr("fdbqueue.sessions.ending._enders", [refuse, *ending._enders])
+    found = ending._enders()
+    monkeypatch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [refuse, *found])
     assert ending.end_overdue(other, KEYS, overdue)
     assert b.counts("taken", "ready") == (1, 2)
 
@@ -295,7 +298,7 @@ def test_a_session_that_still_holds_a_task_keeps_no_other(
     b = bench()
     other = other_process(b)
     overdue = three_dead(b, other)
-    monkeypatch.setattr("fdbqueue.sessions.ending._enders", [lambda *_: [overdue[1].session]])
+    monkeypatch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [lambda *_: [overdue[1].session]])
     ending.end_overdue(other, KEYS, overdue)
     assert overdue_in(other) == []
     b.clock.advance(limits.SESSION_TTR_S)

@@ -5,20 +5,21 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import DeadLetters, Failure, Group, Session, TaskState, limits, verify
-from fdbqueue.database import run
-from fdbqueue.disciplines.key_counts import slug_of
-from fdbqueue.line.keys import Notice, Ticket
-from fdbqueue.partitions.keys import SharedKeys
-from fdbqueue.partitions.plan import home_of
-from fdbqueue.records.keys import Member, id_bytes, record_of
-from fdbqueue.records.statistics import LIVE, packed
-from fdbqueue.sessions.keeper import keeper_of
+from fdbqueue import DeadLetters, Failure, Group, Session, TaskState, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.line.keys import Notice, Ticket
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions.plan import home_of
+from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks import in_all
 from fdbqueue.tasks.calls import TaskCalls, calls_of
+from fdbqueue.tasks.disciplines.key_counts import slug_of
 from fdbqueue.tasks.failures import moved_bytes
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.members import with_groups
+from fdbqueue.tasks.records.keys import Member, id_bytes, record_of
+from fdbqueue.tasks.records.statistics import LIVE, packed
 from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.source import params_of
 from tests.support import NOT_COMMITTED, begin, commit_code
@@ -132,7 +133,7 @@ def test_a_task_without_its_payload_stops_no_other(parted: MakeBench) -> None:
     b = parted("utubettl")
     id_ = b.put(LARGE, key=KEY, delay=5)
     b.put("sound", key=KEY, delay=5)
-    del b.db[b.queue._shape.keys.payload(id_bytes(id_))]
+    del b.db[b.queue._shape.keys.payload(id_bytes(id_), 0)]
     b.repartition(4)
     b.settle()
     b.clock.advance(10)

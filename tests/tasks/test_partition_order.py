@@ -5,13 +5,14 @@ from itertools import groupby, product
 
 import pytest
 
-from fdbqueue import Task, limits
-from fdbqueue.database import run
-from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.partitions.plan import home_of
-from fdbqueue.records.keys import id_bytes, partition_of
+from fdbqueue import Task
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.partitions.plan import home_of
 from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.records.keys import id_bytes, partition_of
 from fdbqueue.tasks.repartition import Settling
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key

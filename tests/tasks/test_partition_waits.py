@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue, TaskQueue
-from fdbqueue.database import run
-from fdbqueue.errors import PayloadMismatch
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.runtime import Waitable
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import PayloadMismatch
+from fdbqueue.core.runtime import Waitable
+from fdbqueue.tasks.records.keys import id_bytes
 from tests.partitions.support import key_in
 from tests.support import becomes_ready
 from tests.tasks.partitions import MakeBench
@@ -184,7 +184,7 @@ def test_a_take_in_a_transaction_goes_past_a_home_that_has_gone(
     b.repartition(1)
     b.settle()
     b.put(0)
-    monkeypatch.setattr("fdbqueue.partitions.homes.Homes.next", lambda *_: 3)
+    monkeypatch.setattr("fdbqueue.core.partitions.wide.Homes.next", lambda *_: 3)
     task = run(b.db, lambda tr: b.queue.take(tr, session=b.session))
     assert task is not None
     assert task.data == 0

@@ -6,8 +6,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import TaskQueue
-from fdbqueue.database import engine_errors
-from fdbqueue.errors import QueueDropped
+from fdbqueue.core.errors import QueueDropped
+from fdbqueue.core.fdberror import engine_errors
 from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code
 
 

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, Failure, Session, TaskQueue, TaskState, Worker, limits, register_codec
-from fdbqueue import codec as codecs
-from fdbqueue.errors import (
+from fdbqueue import Database, Failure, Session, TaskQueue, TaskState, Worker, register_codec
+from fdbqueue.core import codec as codecs
+from fdbqueue.core import limits
+from fdbqueue.core.errors import (
     InvalidArgument,
     NotTaken,
     PayloadMismatch,
@@ -18,8 +19,8 @@ from fdbqueue.errors import (
     RecordUnreadable,
     TaskNotFound,
 )
-from fdbqueue.records.keys import TaskKeys, id_bytes, id_text, record_of, record_to_bytes, sound_record
-from fdbqueue.unreadable import Unreadable
+from fdbqueue.core.unreadable import Unreadable
+from fdbqueue.tasks.records.keys import TaskKeys, id_bytes, id_text, record_of, record_to_bytes, sound_record
 from tests.support import NOT_COMMITTED, begin, commit_code
 
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
@@ -48,9 +49,9 @@ def put(db: Database, queue: TaskQueue, data: Any, key: Any = "k") -> bytes:
 def spoil_payload(db: Database, queue: TaskQueue, id_: bytes, payload: bytes = b"{not json") -> None:
     """Damage the payload of a ready task, wherever it lies."""
     keys = TaskKeys(queue.contents)
-    beside = db[keys.payload(id_)]
+    beside = db[keys.payload(id_, 0)]
     if beside is not None:
-        db[keys.payload(id_)] = payload.ljust(len(beside), b"{")
+        db[keys.payload(id_, 0)] = payload.ljust(len(beside), b"{")
         return
     for row in records_of(db, queue, id_):
         record = record_of(row.value)
@@ -107,7 +108,7 @@ def test_a_task_with_an_unreadable_payload_is_buried_at_its_take(
 def test_a_payload_with_a_missing_part_is_unreadable(db: Database, queue: TaskQueue) -> None:
     keys = TaskKeys(queue.contents)
     ids = [put(db, queue, "x" * size) for size in (1_000, 200_000)]
-    db.clear(keys.payload(ids[0]))
+    db.clear(keys.payload(ids[0], 0))
     db.clear(keys.payload(ids[1], 1))
     put(db, queue, "good")
     assert queue.take(db, 0).data == "good"

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Failure, Session, Subspace, TaskQueue, limits
-from fdbqueue.database import run
+from fdbqueue import Failure, Session, Subspace, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.line.decision import Look, Reason
+from fdbqueue.core.line.keys import Ticket
+from fdbqueue.core.line.staging import Line
+from fdbqueue.core.line.waiting import Place
 from fdbqueue.embedded.journal import Journal
-from fdbqueue.line.decision import Look, Reason
-from fdbqueue.line.keys import Ticket
-from fdbqueue.line.staging import Line
-from fdbqueue.line.waiting import Place
-from fdbqueue.records.keys import TaskKeys, id_bytes
 from fdbqueue.tasks.calls import TaskCalls, calls_of
+from fdbqueue.tasks.records.keys import TaskKeys, id_bytes
 from fdbqueue.tasks.source import params_of
 from tests.tasks.support import StillClock, keeper
 
@@ -212,7 +213,7 @@ def a_take_within_a_transaction(b: Bench) -> Step:
 
 def a_take_that_buries_an_unreadable_task(b: Bench) -> Step:
     unreadable = b.queue.put(b.db, "x" * 2 * limits.RECORD_PAYLOAD_BYTES_MAX)
-    b.db[TaskKeys(b.queue.contents).payload(id_bytes(unreadable.id))] = b"{"
+    b.db[TaskKeys(b.queue.contents).payload(id_bytes(unreadable.id), 0)] = b"{"
     b.put()
     return b.take
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Database, TaskQueue, transactional
-from fdbqueue.errors import InvalidArgument, NotADatabase, NotTaken, TaskNotFound, WaitStopped
+from fdbqueue.core.errors import InvalidArgument, NotADatabase, NotTaken, TaskNotFound, WaitStopped
 from tests.support import PATIENCE_S
 from tests.tasks.support import Bench
 

@@ -25,7 +25,7 @@ from fdbqueue import (
     transactional,
     verify,
 )
-from fdbqueue.seam import Transaction
+from fdbqueue.core.seam import Transaction
 from tests.tasks.support import LONG_S, StillClock
 
 QUEUES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {

@@ -5,18 +5,19 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Failure, Session, TaskQueue, limits, verify
-from fdbqueue.database import run
-from fdbqueue.errors import NotTaken, QueueFull, RepartitionUnderWay, TaskNotFound
-from fdbqueue.line.taking import Takes
-from fdbqueue.partitions.current import PartitionGone
-from fdbqueue.partitions.plan import home_of
-from fdbqueue.records.keys import id_bytes, id_text, partition_of, record_of
-from fdbqueue.runtime import Waitable
+from fdbqueue import Database, Failure, Session, TaskQueue, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import NotTaken, QueueFull, RepartitionUnderWay, TaskNotFound
+from fdbqueue.core.line.taking import Takes
+from fdbqueue.core.partitions.current import PartitionGone
+from fdbqueue.core.partitions.plan import home_of
+from fdbqueue.core.runtime import Waitable
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.records.keys import id_bytes, id_text, partition_of, record_of
 from fdbqueue.tasks.swept import swept
 from fdbqueue.tasks.verbs import Target
 from tests.support import NOT_COMMITTED, begin, commit_code
@@ -502,7 +503,7 @@ def test_no_request_joins_the_line_of_a_partition_that_has_gone(
     with pytest.raises(PartitionGone):
         run(b.db, lambda tr: line.register(tr, b"late", 1, b"", b.db.runtime.now_us()))
     b.put(0)
-    monkeypatch.setattr("fdbqueue.partitions.homes.Homes.next", lambda *_: 3)
+    monkeypatch.setattr("fdbqueue.core.partitions.wide.Homes.next", lambda *_: 3)
     assert b.queue.take(b.db).data == 0
 
 

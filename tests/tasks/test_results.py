@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import Database, Failure, TaskQueue, limits, transactional
-from fdbqueue.database import engine_errors
-from fdbqueue.errors import (
+from fdbqueue import Database, Failure, TaskQueue, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.errors import (
     InvalidArgument,
     NoResult,
     PayloadTooLarge,
@@ -22,8 +22,9 @@ from fdbqueue.errors import (
     TaskFailed,
     WaitStopped,
 )
-from fdbqueue.records.keys import Extra, Record, id_bytes, new_id, record_of, record_to_bytes
+from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.tasks.kinds import kind_names
+from fdbqueue.tasks.records.keys import Extra, Record, id_bytes, new_id, record_of, record_to_bytes
 from fdbqueue.tasks.results import Stored, forget, stored_of
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.partitions import MakeBench as MakeParted

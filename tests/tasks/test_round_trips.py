@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Failure, FairQueue, Limit, TaskQueue, limits, transactional
+from fdbqueue import Database, DeadLetters, Failure, FairQueue, Limit, TaskQueue, transactional
+from fdbqueue.core import limits
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from tests.conftest import TEST_ROOT
@@ -247,7 +248,7 @@ def test_a_put_that_names_limits_reads_nothing_more(trips: tuple[Database, Trips
 def test_a_cancel_and_a_progress_take_one_round_trip(trips: tuple[Database, Trips]) -> None:
     db, engine = trips
     queue = TaskQueue.create(db, "trips", "fifottl", ttr=60)
-    queue.put_many(db, "xyz")
+    queue.put_many(db, list("xyz"))
     task = queue.take(db, session=fdbqueue.Session(db, ttr=1e9))
     assert task is not None
     assert trips_of(engine, db, lambda tr: queue.progress(tr, task, 0.4))[0] == 1

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Session, Task, TaskQueue, TaskState, limits, transactional
-from fdbqueue.database import run
-from fdbqueue.errors import (
+from fdbqueue import Session, Task, TaskQueue, TaskState, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import (
     BatchOverCapacity,
     InvalidArgument,
     NotTaken,
@@ -480,6 +481,13 @@ def test_release_all_releases_tasks_of_any_holder(bench: MakeBench) -> None:
         b.queue.release_all(b.db)
         assert b.counts("ready", "taken", "release") == (450, 0, 450)
     assert b.taken_data() == list(range(450))
+
+
+def test_a_kick_of_no_tasks_changes_nothing(bench: MakeBench) -> None:
+    b = bench()
+    b.queue.bury(b.db, b.put(1))
+    assert (b.queue.kick(b.db, 0), b.queue.kick(b.db.create_transaction(), 0)) == (0, 0)
+    assert len(b.queue.tasks(b.db, "!", 2)) == 1
 
 
 def test_verbs_over_too_many_tasks_refuse_a_transaction(bench: MakeBench) -> None:

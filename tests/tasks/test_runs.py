@@ -6,15 +6,14 @@ from typing import Any
 import pytest
 
 from fdbqueue import Failure, Session
-from fdbqueue.fleet.run import Run
-from fdbqueue.fleet.status import Tally
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.records.statistics import unpacked
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.runs import ENDS
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runs import ENDS
+from fdbqueue.fleet.status import Run, Tally
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.records.statistics import unpacked
 from tests.support import NOT_COMMITTED, ManualClock, commit_code
 from tests.tasks.support import Bench, keeper
 

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Session, TaskQueue, limits
-from fdbqueue.database import run
+from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.sessions import keeper as keeper_module
+from fdbqueue.core.sessions import session as owning
+from fdbqueue.core.sessions.ending import end_the_dead
+from fdbqueue.core.sessions.keeper import Keeper
+from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.embedded import FDBError
-from fdbqueue.errors import InvalidArgument
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions import keeper as keeper_module
-from fdbqueue.sessions import own as owning
-from fdbqueue.sessions.ending import end_the_dead
-from fdbqueue.sessions.keeper import Keeper
-from fdbqueue.sessions.own import own_session_of
-from tests.support import PATIENCE_S, TIMED_OUT
+from tests.support import PATIENCE_S, TIMED_OUT, replace_method
 from tests.tasks.support import Bench, keeper
 
 MakeBench = Callable[..., Bench]
@@ -48,7 +49,7 @@ def test_a_close_goes_on_behind_a_session_it_cannot_end(
     process = Database(b.db.engine, b.clock)
     sessions = [Session(process) for _ in range(3)]
 
-    monkeypatch.setattr(sessions[0], "end_within", give_up)
+    replace_method(monkeypatch, sessions[0], "end_within", give_up)
     process.close()
     assert [b.db[KEYS.session(session.id)] is None for session in sessions] == [False, True, True]
 
@@ -138,7 +139,7 @@ def test_a_heartbeat_without_an_answer_stops_no_other(
 ) -> None:
     b = bench()
     away, own = Session(b.db, ttr=10), Session(b.db, ttr=10)
-    monkeypatch.setattr(away, "beat_if_due", give_up)
+    replace_method(monkeypatch, away, "beat_if_due", give_up)
     b.clock.advance(6)
     with pytest.raises(FDBError):
         keeper(b.db).tick()

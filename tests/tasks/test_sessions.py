@@ -9,21 +9,22 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import ElementQueue, Queue, Session, SimpleElementQueue, TaskQueue, limits
-from fdbqueue.database import run
+from fdbqueue import ElementQueue, Queue, Session, SimpleElementQueue, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidArgument, NotTaken, PayloadUnreadable, UnknownSession
+from fdbqueue.core.line.decision import Look, Reason
+from fdbqueue.core.line.staging import Outcome, Turn
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.sessions import ending
+from fdbqueue.core.sessions.ending import ask_overdue, count_others, end_overdue, end_the_dead
+from fdbqueue.core.sessions.keeper import Keeper
+from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.embedded import FDBError
-from fdbqueue.errors import InvalidArgument, NotTaken, PayloadUnreadable, UnknownSession
-from fdbqueue.line.decision import Look, Reason
-from fdbqueue.line.staging import Outcome, Turn
-from fdbqueue.registry.registry import Registry
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions import ending
-from fdbqueue.sessions.ending import ask_overdue, count_others, end_overdue, end_the_dead
-from fdbqueue.sessions.keeper import Keeper
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
-from fdbqueue.unreadable import Unreadable
 from tests.queue_support import registered
 from tests.support import NOT_COMMITTED, TIMED_OUT, begin, commit_code, error_code, wait_until
 from tests.tasks.support import LONG_S, Bench, StillClock, keeper
@@ -216,7 +217,7 @@ def test_a_session_that_could_not_be_ended_in_time_dies(
         raise FDBError(TIMED_OUT)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.sessions.session.end_session", give_up)
+        patch.setattr("fdbqueue.core.sessions.session.end_session", give_up)
         with pytest.raises(FDBError):
             session.end_within(0.1)
     for _ in range(4):
@@ -237,7 +238,7 @@ def test_a_heartbeat_does_not_revive_a_session_being_ended(
         session.lost = True  # with which an end begins, in another thread
         return beat(tr)
 
-    monkeypatch.setattr(session, "_beat", beat_as_it_ends)
+    monkeypatch.setattr(Session, "_beat", lambda _, tr: beat_as_it_ends(tr))
     session.beat()
     assert session.lost
 
@@ -355,7 +356,7 @@ def test_an_end_that_was_interrupted_is_finished_by_a_sweeper(
     session = Session(b.db, name="n")
     b.queue.take(b.db, 0, session=session)
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.sessions.ending._enders", [_dies])
+        patch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [_dies])
         with pytest.raises(KeyboardInterrupt):
             session.end()
     assert b.counts("taken") == (1,)

@@ -6,14 +6,15 @@ from collections.abc import Callable
 import pytest
 from fdb import tuple as layer
 
-from fdbqueue import Database, Session, limits
-from fdbqueue.database import run
-from fdbqueue.errors import InvalidArgument, UnknownSession
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.seam import Transaction
-from fdbqueue.sessions.ending import end_the_dead
-from fdbqueue.sessions.keeper import Keeper
-from fdbqueue.sessions.kept import Kept
+from fdbqueue import Database, Session
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidArgument, UnknownSession
+from fdbqueue.core.root_keys import DEFAULT_ROOT, PRESENCE, SESSION, RootKeys
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.chores import Kept
+from fdbqueue.core.sessions.ending import end_the_dead
+from fdbqueue.core.sessions.keeper import Keeper
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
 from tests.tasks.support import Bench, StillClock
 
@@ -29,7 +30,7 @@ def opener(b: Bench, ttr: float = 10) -> Session:
 
 def rows(b: Bench) -> int:
     """Keys of sessions that are stored: records, names, heartbeats and their entries."""
-    return sum(1 for _ in b.db.get_range(KEYS._range(4).start, KEYS._range(8).start))
+    return sum(1 for _ in b.db.get_range(SESSION.start(KEYS.prefix), PRESENCE.start(KEYS.prefix)))
 
 
 def test_openers_share_one_session_and_its_tasks(bench: MakeBench) -> None:
@@ -248,7 +249,7 @@ def test_closing_ends_a_session_that_is_being_opened(
         keep(keeper, session)
 
     def is_waited_for() -> bool:
-        return db._waiters._left is not None and bool(db._waiters._inside)
+        return db._waiters.left is not None and bool(db._waiters.inside)
 
     monkeypatch.setattr(Keeper, "keep", keep_while_it_closes)
     Session(db, name=NAME)

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Group, TaskQueue, limits
-from fdbqueue.database import run
-from fdbqueue.errors import StorageFull
+from fdbqueue import Group, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.embedded.causes import no_room
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.parts import Parts
 from tests.support import NOT_COMMITTED, begin, commit_code
@@ -155,7 +156,7 @@ def test_a_look_in_a_transaction_writes_nothing(bench: MakeBench) -> None:
 
 def test_a_look_does_not_fail_for_a_sweep(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     def tidy(*_: Any) -> bool:
-        raise StorageFull(path="disk")
+        raise no_room("disk")
 
     monkeypatch.setattr(Parts, "tidy", tidy)
     b = bench("fifottl")

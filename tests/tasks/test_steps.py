@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import DeadLetters, TaskQueue, limits, transactional
-from fdbqueue.errors import (
+from fdbqueue import DeadLetters, TaskQueue, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.errors import (
     DeferredBody,
     InvalidArgument,
     NotTaken,
@@ -21,8 +22,8 @@ from fdbqueue.errors import (
     TaskNotFound,
     TooManySteps,
 )
-from fdbqueue.records.keys import id_bytes
 from fdbqueue.tasks.kinds import kind_names
+from fdbqueue.tasks.records.keys import id_bytes
 from tests.tasks.partitions import MakeBench as MakeParted
 from tests.tasks.support import Bench, StillClock
 

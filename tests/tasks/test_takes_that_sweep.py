@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Session, TaskQueue, TooMuchToSweep, limits
-from fdbqueue.database import run
-from fdbqueue.line.staging import Outcome, Turn
-from fdbqueue.records.keys import id_bytes
+from fdbqueue import Database, Session, TaskQueue, TooMuchToSweep
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.records.keys import id_bytes
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench, StillClock
 from tests.tasks.test_poison import spoil_payload, spoil_records

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Limit, PersistentQueue, Session, TaskQueue, limits, list_queues
-from fdbqueue.database import as_database, run
-from fdbqueue.errors import QueueDropped, QueueExists, UnknownSession
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.sessions.own import own_session_of
+from fdbqueue import Database, Limit, PersistentQueue, Session, TaskQueue, list_queues
+from fdbqueue.core import limits
+from fdbqueue.core.database import as_database, run
+from fdbqueue.core.errors import QueueDropped, QueueExists, UnknownSession
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.sessions.session import own_session_of
 from tests.support import NOT_COMMITTED, commit_code
 from tests.tasks.support import LONG_S, StillClock
 
@@ -79,9 +80,12 @@ def test_its_own_session_gets_the_queue_again(two: Two) -> None:
     assert again.statistics(two.first)["tasks"]["ready"] == 1
 
 
-def test_a_queue_that_is_not_temporary_is_opened_as_it_is(two: Two) -> None:
+def test_a_queue_that_is_not_temporary_is_opened_if_any_will_do(two: Two) -> None:
+    """Its tasks would not go with the session, as the caller asks."""
     TaskQueue.create(two.first, NAME).put(two.first, 1)
-    assert two.create(two.second).statistics(two.second)["tasks"]["ready"] == 1
+    with pytest.raises(QueueExists):
+        two.create(two.second)
+    assert two.create(two.second, if_not_exists="any").statistics(two.second)["tasks"]["ready"] == 1
 
 
 def test_in_a_transaction_the_stored_state_decides(two: Two) -> None:
@@ -145,7 +149,7 @@ def test_a_queue_in_place_of_another_finds_free_slots(two: Two, monkeypatch: pyt
     old.put(two.first, 1)
     assert old.take(two.first, 0, session=Session(two.second, ttr=LONG_S)) is not None
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.sessions.ending._enders", [dies])
+        patch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [dies])
         with pytest.raises(KeyboardInterrupt):
             two.end_first()
     two.clock.advance(1)
@@ -153,6 +157,16 @@ def test_a_queue_in_place_of_another_finds_free_slots(two: Two, monkeypatch: pyt
     assert Limit.open(two.second, "api").used == 0
     fresh.put(two.second, 2)
     assert fresh.take(two.second, 0) is not None
+
+
+def test_its_end_leaves_no_slot_of_a_key(two: Two) -> None:
+    """No process uses the queue any more, so no sweep looks at the keys."""
+    Limit.set(two.first, "tenant", slots=1, per_key=True)
+    old = two.create(two.first, kind="fifottl", task_limits=["tenant"])
+    old.put(two.first, 1, limits={"tenant": "acme"})
+    assert old.take(two.first, 0, session=Session(two.second, ttr=LONG_S)) is not None
+    two.end_first()
+    assert Limit.open(two.second, "tenant").used == 0
 
 
 def test_a_persistent_queue_replaces_an_orphaned_temporary_one(two: Two) -> None:

@@ -7,7 +7,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import FairQueue, Group, Queue, TaskQueue
-from fdbqueue.errors import GroupTimeout, QueueFull, ResultTimeout
+from fdbqueue.core.errors import GroupTimeout, QueueFull, ResultTimeout
 from tests.tasks.support import Bench, StillClock
 
 Wait = Callable[[Bench, float], Any]

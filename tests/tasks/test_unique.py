@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import TaskQueue, limits, transactional
-from fdbqueue.database import engine_errors
-from fdbqueue.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnknownSession, UnsupportedOption
-from fdbqueue.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
-from fdbqueue.task import TaskState
+from fdbqueue import TaskQueue, transactional
+from fdbqueue.core import limits
+from fdbqueue.core.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnknownSession, UnsupportedOption
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.kinds import kind_names
+from fdbqueue.tasks.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
 from fdbqueue.tasks.unique import arrive, close_windows, without_unique
 from fdbqueue.tasks.unique_puts import tasks_in
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key

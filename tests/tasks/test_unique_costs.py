@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, TaskQueue, limits
-from fdbqueue.calls.writes import Writes
+from fdbqueue import Database, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.calls.writes import Writes
 from fdbqueue.tasks.kinds import kind_names
 from tests.tasks.support import Bench, StillClock
 from tests.tasks.test_round_trips import Trips, trips_of

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import fdbqueue
 from fdbqueue import Session, Task, TaskQueue
-from fdbqueue.errors import UniqueTaskBusy
-from fdbqueue.task import TaskState
-from fdbqueue.transactional import transactional
+from fdbqueue.core.errors import UniqueTaskBusy
+from fdbqueue.core.task import TaskState
+from fdbqueue.core.transactional import transactional
 from tests.conftest import SLOW
 from tests.tasks.support import LONG_S, Bench, StillClock, keeper
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fdbqueue import Database, Limit, LimitUnreadable, Overview, Severity, TaskQueue, Why, diagnose
-from fdbqueue.limiting.keys import LimitKeys
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.tasks.limiting.keys import LimitKeys
 
 API, MAILS = "api", "mails"
 
@@ -87,7 +87,7 @@ def test_an_explanation_tells_a_key_of_an_unreadable_limit(
     """Its lane stays parked until a task of the key ends, or a token comes."""
     Limit.set(still_db, API, **numbers, per_key=True)
     queue = TaskQueue.create(still_db, "q", "fifottl", task_limits=[API])
-    _, waits = queue.put_many(still_db, "ab", limits={API: "acme"})
+    _, waits = queue.put_many(still_db, list("ab"), limits={API: "acme"})
     other = queue.put(still_db, "c", limits={API: "brown"})
     assert queue.take(still_db, 0).data == "a"  # type: ignore[union-attr]
     damage(still_db)

@@ -11,9 +11,9 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Queue, Session, TaskQueue
-from fdbqueue.errors import QueueBusy, QueueFull, WaitStopped
-from fdbqueue.line import waiting as waiting_module
-from fdbqueue.line.staging import Line
+from fdbqueue.core.errors import QueueBusy, QueueFull, WaitStopped
+from fdbqueue.core.line import waiting as waiting_module
+from fdbqueue.core.line.staging import Line
 from tests.persistent.support import Running
 from tests.queue_support import Quiet
 from tests.support import PATIENCE_S

@@ -6,8 +6,8 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Session, TaskQueue, transactional
-from fdbqueue.errors import NotTaken, UnknownSession
+from fdbqueue import Queue, Session, TaskQueue, transactional
+from fdbqueue.core.errors import NotTaken, UnknownSession
 
 NAME = "killed"
 WAIT_S = 1.0
@@ -67,3 +67,16 @@ def produce(url: str, prefix: str, count: int) -> None:
         queue = TaskQueue.open(db, NAME, root=Subspace((), bytes.fromhex(prefix)))
         for number in range(0, count, 10):
             queue.put_many(db, range(number, number + 10))
+
+
+def hold_and_wait(url: str, prefix: str) -> None:
+    """Take the task that is there, if any, and wait for more."""
+    with fdbqueue.open(url) as db:
+        queue = TaskQueue.open(db, NAME, root=Subspace((), bytes.fromhex(prefix)))
+        queue.take(db, 0)
+        queue.take(db, 600)
+
+
+def wait_for_item(url: str, prefix: str) -> None:
+    with fdbqueue.open(url) as db:
+        Queue(Subspace((), bytes.fromhex(prefix))["items"]).dequeue(db, timeout=600)

@@ -6,9 +6,10 @@ from typing import Any, Protocol
 import pytest
 
 from fdbqueue import Database, Flaw, Verification, verify
-from fdbqueue.database import engine_errors, run
-from fdbqueue.line.keys import LineKeys, Ticket, renewal_value
-from fdbqueue.verifying.slices import Suspect
+from fdbqueue.core.database import run
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.line.keys import LineKeys, Ticket, renewal_value
+from fdbqueue.operate.verify.slices import Suspect
 from tests.partitions.support import PARTITIONS
 
 MEND = "--mend"

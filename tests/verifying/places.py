@@ -16,15 +16,15 @@ from fdbqueue import (
     Verification,
     verify,
 )
-from fdbqueue.disciplines.key_counts import KeyCounts
-from fdbqueue.elements.keys import ElementKeys
-from fdbqueue.line.keys import LineKeys
-from fdbqueue.partitions.keys import SharedKeys
-from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.records.keys import Record, TaskKeys, id_bytes, record_of
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.task import TaskState
+from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.task import TaskState
+from fdbqueue.queues.elements.keys import ElementKeys
+from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.tasks.disciplines.key_counts import KeyCounts
 from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.records.keys import Record, TaskKeys, id_bytes, record_of
 
 LARGE = "x" * 100_000
 KEY = key_bytes("key")

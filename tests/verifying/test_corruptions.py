@@ -11,21 +11,23 @@ from fdb.subspace_impl import Subspace
 from msgspec.structs import replace
 
 import fdbqueue
-from fdbqueue import Database, Flaw, TaskQueue, limits
-from fdbqueue.database import engine_errors, run
-from fdbqueue.disciplines.key_counts import slug_of
-from fdbqueue.disciplines.key_state import state_of
-from fdbqueue.line.keys import Due, Notice, Ticket, notice_value, renewal_value
-from fdbqueue.records.keys import id_in, id_text, record_to_bytes
-from fdbqueue.records.statistics import LIVE, packed
-from fdbqueue.registry.registry import Registry
-from fdbqueue.task import TaskState
+from fdbqueue import Database, Flaw, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.line.keys import Due, Notice, Ticket, notice_value, renewal_value
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.task import TaskState
+from fdbqueue.operate.verify import orphans
+from fdbqueue.operate.verify.counters import counts_of_tasks
+from fdbqueue.operate.verify.cures import command
+from fdbqueue.operate.verify.tasks import TaskChecks
+from fdbqueue.operate.verify.verify import subject_of
+from fdbqueue.tasks.disciplines.key_counts import slug_of
+from fdbqueue.tasks.disciplines.key_state import state_of
 from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.verifying import orphans
-from fdbqueue.verifying.counters import counts_of_tasks
-from fdbqueue.verifying.cures import command
-from fdbqueue.verifying.tasks import TaskChecks
-from fdbqueue.verifying.verify import subject_of
+from fdbqueue.tasks.records.keys import id_in, id_text, record_to_bytes
+from fdbqueue.tasks.records.statistics import LIVE, packed
 from tests.guard import TEST_ROOT
 from tests.verifying.places import KEY, Place, missing_id, place
 
@@ -113,9 +115,9 @@ TASKS: dict[str, tuple[Plant, Flaw, str]] = {
     "no timer": (without_timer, Flaw.TIMER, MEND),
     "two timers": (with_another_timer, Flaw.TIMER, MEND),
     "a lost piece": (without_a_piece, Flaw.PAYLOAD, "fdbqueue delete tasks"),
-    "a stray piece": (lambda at, tr: tr.set(at.keys.payload(missing_id()), b"x"), Flaw.PAYLOAD, MEND),
+    "a stray piece": (lambda at, tr: tr.set(at.keys.payload(missing_id(), 0), b"x"), Flaw.PAYLOAD, MEND),
     "a piece of a small payload": (
-        lambda at, tr: tr.set(at.keys.payload(at.record(READY).id), b"x"),
+        lambda at, tr: tr.set(at.keys.payload(at.record(READY).id, 0), b"x"),
         Flaw.PAYLOAD,
         MEND,
     ),

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, Flaw, Group, Task, TaskQueue, limits, transactional, verify
-from fdbqueue.database import run
-from fdbqueue.groups.settling import Settling
-from fdbqueue.partitions.keys import SharedKeys
-from fdbqueue.records.groups import counts_added, members_added
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.root_keys import RootKeys
-from fdbqueue.verifying.groups import compare_members
-from fdbqueue.verifying.members import MemberChecks
-from fdbqueue.verifying.slices import Suspect
+from fdbqueue import Database, Flaw, Group, Task, TaskQueue, transactional, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.operate.verify.groups import compare_members
+from fdbqueue.operate.verify.members import MemberChecks
+from fdbqueue.operate.verify.slices import Suspect
+from fdbqueue.tasks.groups.settling import Settling
+from fdbqueue.tasks.records.groups import counts_added, members_added
+from fdbqueue.tasks.records.keys import id_bytes
 from tests.tasks.support import StillClock
 from tests.verifying.corruptions import require_one_mending
 

@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Flaw, Limit, TaskQueue, limits, verify
-from fdbqueue.disciplines.lanes import Lanes
-from fdbqueue.limiting.key_state import KeyState, number_bytes
-from fdbqueue.limiting.keys import OPEN, PARKED, Held, LanePlace, LimitKeys, encode_held
-from fdbqueue.packed_key import key_bytes
-from fdbqueue.parking.lane_keys import OPEN as OPEN_STATE
-from fdbqueue.parking.lane_keys import LaneKeys
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.verifying.limit_keys import miscounted_total
+from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import key_bytes
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.operate.verify.limit_keys import miscounted_total
+from fdbqueue.tasks.disciplines.lanes import Lanes
+from fdbqueue.tasks.limiting.key_state import KeyState, number_bytes
+from fdbqueue.tasks.limiting.keys import OPEN, PARKED, Held, LanePlace, LimitKeys, encode_held
+from fdbqueue.tasks.parking.lane_keys import OPEN as OPEN_STATE
+from fdbqueue.tasks.parking.lane_keys import LaneKeys
+from fdbqueue.tasks.records.keys import id_bytes
 from tests.verifying.corruptions import Corruptions, require_found_and_mended, require_one_mending
 
 ROOT = RootKeys(DEFAULT_ROOT).prefix

@@ -7,10 +7,10 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
-from fdbqueue.limiting.keys import Held, LimitKeys, cells_bytes, encode_held
-from fdbqueue.records.keys import id_bytes
-from fdbqueue.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.verifying.limits import miscounted
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.operate.verify.limits import miscounted
+from fdbqueue.tasks.limiting.keys import Held, LimitKeys, cells_bytes, encode_held
+from fdbqueue.tasks.records.keys import id_bytes
 from tests.verifying.corruptions import Corruptions, require_found_and_mended, require_one_mending
 
 KEYS = LimitKeys(RootKeys(DEFAULT_ROOT).prefix, "api")

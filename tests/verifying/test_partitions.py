@@ -9,13 +9,13 @@ from fdb.subspace_impl import Subspace
 from msgspec.structs import replace
 
 from fdbqueue import Database, Failure, Flaw, Session, TaskQueue, Verification, verify
-from fdbqueue.database import run
-from fdbqueue.disciplines.key_counts import slug_of
-from fdbqueue.disciplines.key_state import state_of, state_to_bytes
-from fdbqueue.disciplines.keyed import Keyed
-from fdbqueue.records.keys import TaskKeys, id_bytes
-from fdbqueue.records.statistics import LIVE, packed
+from fdbqueue.core.database import run
+from fdbqueue.tasks.disciplines.key_counts import slug_of
+from fdbqueue.tasks.disciplines.key_state import state_of, state_to_bytes
+from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.records.keys import TaskKeys, id_bytes
+from fdbqueue.tasks.records.statistics import LIVE, packed
 from fdbqueue.tasks.shape import Shape
 from tests.partitions.support import PARTITIONS, key_in, moving_key
 from tests.verifying.corruptions import BEYOND, MEND, OF_ALL_PARTITIONS, Plants, require_found_and_ended

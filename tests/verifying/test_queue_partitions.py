@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Database, Flaw, Queue, Verification, limits, verify
-from fdbqueue.database import run
-from fdbqueue.partitions.keys import SharedKeys, prefix_of
-from fdbqueue.recipe.items import COUNTER
-from fdbqueue.recipe.keys import QueueKeys, suffix
-from fdbqueue.verifying import verify as verify_module
+from fdbqueue import Database, Flaw, Queue, Verification, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
+from fdbqueue.operate.verify import verify as verify_module
+from fdbqueue.queues.recipe.items import COUNTER
+from fdbqueue.queues.recipe.keys import QueueKeys, suffix
 from tests.partitions.support import PARTITIONS
 from tests.verifying.corruptions import BEYOND, MEND, OF_ALL_PARTITIONS, Plants, require_found_and_ended
 

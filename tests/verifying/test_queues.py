@@ -19,22 +19,21 @@ from fdbqueue import (
     Session,
     SimpleElementQueue,
     TaskQueue,
-    limits,
     verify,
 )
-from fdbqueue.database import run
-from fdbqueue.disciplines.key_counts import KeyCounts, slug_of
-from fdbqueue.elements.keys import ElementKeys
-from fdbqueue.errors import NotADatabase, QueueNotFound, WrongType
-from fdbqueue.line.keys import Notice, Ticket
-from fdbqueue.line.shares import Offer
-from fdbqueue.recipe.keys import QueueKeys
-from fdbqueue.records.keys import TaskKeys, id_in
-from fdbqueue.records.statistics import LIVE, packed
-from fdbqueue.registry.progress import BEGINNING
-from fdbqueue.registry.registry import Registry
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import NotADatabase, QueueNotFound, WrongType
+from fdbqueue.core.line.decision import Offer
+from fdbqueue.core.line.keys import Notice, Ticket
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.operate.verify import counters
+from fdbqueue.queues.elements.keys import ElementKeys
+from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.tasks.disciplines.key_counts import KeyCounts, slug_of
 from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.verifying import counters
+from fdbqueue.tasks.records.keys import TaskKeys, id_in
+from fdbqueue.tasks.records.statistics import LIVE, packed
 from tests.verifying.places import LARGE, missing_id
 
 
@@ -93,7 +92,7 @@ def test_a_corrupt_fair_queue_is_told_and_mended(db: Database, space: Subspace) 
         queue.put(db, item)
     assert verify(db, queue).findings == ()
     run(db, lambda tr: tr.add(keys.live, packed(LIVE, {"ready": 2})))
-    run(db, lambda tr: tr.set(keys.payload(missing_id()), b"x"))
+    run(db, lambda tr: tr.set(keys.payload(missing_id(), 0), b"x"))
     found = verify(db, queue, mend=True)
     assert {finding.flaw for finding in found.findings} == {Flaw.COUNTER, Flaw.PAYLOAD}
     assert found.sound
@@ -287,14 +286,6 @@ def test_two_queues_of_one_id_are_told_and_left(db: Database, space: Subspace) -
         True,
         False,
     )
-
-
-def test_the_upgrade_of_a_dropped_queue_is_removed(db: Database, space: Subspace) -> None:
-    """It is the last key of the queue."""
-    keys = Registry(space).keys
-    db[keys.upgrade(77)] = BEGINNING
-    assert [one.flaw for one in verify(db, root=space, mend=True).findings] == [Flaw.ORPHAN]
-    assert db[keys.upgrade(77)] is None
 
 
 def test_the_counts_of_a_run_stay_while_a_worker_lives(db: Database, space: Subspace) -> None:

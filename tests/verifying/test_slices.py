@@ -7,13 +7,14 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, Session, TaskQueue, limits, verify
-from fdbqueue.database import run
-from fdbqueue.fdberror import FDBError
-from fdbqueue.records.keys import TaskKeys
-from fdbqueue.verifying.asking import ask
-from fdbqueue.verifying.slices import slices
-from fdbqueue.verifying.verify import subject_of
+from fdbqueue import Database, Queue, Session, TaskQueue, verify
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.operate.verify.asking import ask
+from fdbqueue.operate.verify.slices import slices
+from fdbqueue.operate.verify.verify import subject_of
+from fdbqueue.tasks.records.keys import TaskKeys
 from tests.tasks.support import StillClock
 from tests.tasks.test_round_trips import Trips
 

@@ -8,12 +8,13 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Flaw, Task, TaskQueue, verify
-from fdbqueue.partitions.keys import SharedKeys
-from fdbqueue.records.keys import id_bytes
+from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.records.keys import id_bytes
 
 MEND = "--mend"
-HOUR_US = 3_600_000_000
+LATER_US = 4_000_000_000_000_000
+"""In the year 2096: a sweep clears a window whose time is over."""
 
 
 @dataclass
@@ -59,7 +60,7 @@ PLANTS: dict[str, tuple[Callable[[Place, Any], object], Flaw, str]] = {
     "a missing task": (lambda at, tr: tr.set(at.entry("other"), bytes(20)), Flaw.STRAY, MEND),
     "no window": (lambda at, tr: tr.clear(at.window()), Flaw.TIMER, MEND),
     "a stray window": (
-        lambda at, tr: tr.set(at.shared.window(HOUR_US, key_bytes("other")), bytes(20)),
+        lambda at, tr: tr.set(at.shared.window(LATER_US, key_bytes("other")), bytes(20)),
         Flaw.STRAY,
         MEND,
     ),

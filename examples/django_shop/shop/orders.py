@@ -3,7 +3,7 @@
 from typing import Any
 
 import fdbqueue
-import fdbqueue.django
+import fdbqueue.integrations.django
 
 from .tasks import confirm
 
@@ -14,5 +14,5 @@ ORDERS = fdbqueue.Subspace(("shop", "orders"))
 def place(tr: fdbqueue.Transaction, number: int, name: str) -> Any:
     """Store an order, and enqueue the task about it: both are there, or neither."""
     tr[ORDERS.pack((number,))] = name.encode()
-    with fdbqueue.django.transaction(tr):
+    with fdbqueue.integrations.django.transaction(tr):
         return confirm.enqueue(number, name)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fdbqueue.runtime import RealRuntime, Runtime
+from fdbqueue.core.runtime import RealRuntime, Runtime
 
 R = TypeVar("R")
 SUFFIX = ".history"

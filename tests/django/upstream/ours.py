@@ -10,10 +10,12 @@ from django.test.utils import override_settings
 
 TASKS = {"default": {"BACKEND": "ours.AtOnce", "QUEUES": [], "OPTIONS": {"url": "memory:"}}}
 sys.modules["ours"] = sys.modules[__name__]
-settings.configure(USE_TZ=True, INSTALLED_APPS=["fdbqueue.django"], LOGGING_CONFIG=None, TASKS=TASKS)
+settings.configure(
+    USE_TZ=True, INSTALLED_APPS=["fdbqueue.integrations.django"], LOGGING_CONFIG=None, TASKS=TASKS
+)
 
-from fdbqueue.django import FdbQueueBackend  # noqa: E402  # needs the settings
-from fdbqueue.django.working import worker_of  # noqa: E402
+from fdbqueue.integrations.django import FdbQueueBackend  # noqa: E402  # needs the settings
+from fdbqueue.integrations.django.management.commands.fdbqueue_worker import worker_of  # noqa: E402
 
 
 class AtOnce(FdbQueueBackend):

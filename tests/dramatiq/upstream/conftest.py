@@ -13,7 +13,12 @@ import pytest
 from dramatiq.encoder import PickleEncoder
 
 import fdbqueue
-from fdbqueue.dramatiq import FdbQueueBroker, FdbQueueConsumer, FdbQueueRateLimits, FdbQueueResults
+from fdbqueue.integrations.dramatiq import (
+    FdbQueueBroker,
+    FdbQueueConsumer,
+    FdbQueueRateLimits,
+    FdbQueueResults,
+)
 
 
 class RecordingConsumer(FdbQueueConsumer):
@@ -21,8 +26,8 @@ class RecordingConsumer(FdbQueueConsumer):
 
     def nack(self, message: Any) -> None:
         message.letter = message._exception
+        self.dead_letters.append(message)  # first: `join` looks here as soon as the queue is empty
         super().nack(message)
-        self.dead_letters.append(message)
 
 
 class QueueFace:

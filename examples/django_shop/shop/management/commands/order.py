@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-import fdbqueue.django
+import fdbqueue.integrations.django
 
 from ...orders import place
 
@@ -16,6 +16,6 @@ class Command(BaseCommand):
         parser.add_argument("name")
 
     def handle(self, **options: Any) -> None:
-        result = place(fdbqueue.django.database(), options["number"], options["name"])
-        fdbqueue.django.wait(result, timeout=60)
+        result = place(fdbqueue.integrations.django.database(), options["number"], options["name"])
+        fdbqueue.integrations.django.wait(result, timeout=60)
         self.stdout.write(result.return_value)

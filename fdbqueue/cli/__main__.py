@@ -1,3 +1,0 @@
-from fdbqueue.cli import main
-
-main()

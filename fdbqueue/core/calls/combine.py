@@ -1,0 +1,378 @@
+"""Calls of one process combine: one thread, the leader, goes to the database for all callers.
+
+A transaction costs the same round trips for one item as for sixty. Sixty threads with a transaction each
+would reach a sixtieth of the possible rate. A call that finds no leader leads. The leader *claims* a batch of
+waiting calls, does the work for them and deals out the answers. Then it passes the lead to the first call
+that still waits.
+
+Before a batch the leader waits a moment for the callers of the last batch, which are on their way back. A
+call that is not claimed leaves when its time is over. A claimed call waits for its answer, because the
+transaction may be getting an item for it. A stopped call is not claimed again, unless the result of an
+attempt is unknown: that one may have got its answer.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from fdbqueue.core import limits
+from fdbqueue.core.runtime import Event, Runtime
+from fdbqueue.core.waiters import Waiter
+
+
+class CallState(Enum):
+    PENDING = auto()
+    CLAIMED = auto()
+    DONE = auto()  # it has its answer, or its error
+    LEFT = auto()  # its time was over, or it was stopped
+
+
+class Call:
+    """A caller's wish for `count` answers. `size_bytes`: bytes to write; `until`: as runtime.monotonic()."""
+
+    __slots__ = (
+        "answer",
+        "count",
+        "error",
+        "event",
+        "held",
+        "leads",
+        "overdue",
+        "payload",
+        "size_bytes",
+        "state",
+        "stopped",
+        "until",
+    )
+
+    def __init__(self, payload: Any, count: int, size_bytes: int, until: float | None) -> None:
+        self.payload = payload
+        self.count = count
+        self.size_bytes = size_bytes
+        self.until = until
+        self.state = CallState.PENDING
+        self.leads = False
+        self.overdue = False  # its time was over when it last looked
+        self.stopped = False
+        self.held = False  # an attempt with an unknown result may have got an answer for it
+        self.event: Event | None = None
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+    def signal(self) -> None:
+        if self.event is not None:
+            self.event.set()
+
+
+@dataclass
+class _Batch:
+    """The result of the work for one batch: number of calls answered, duration, and time of its end."""
+
+    count: int = 0
+    took_s: float = 0.0
+    ended: float = 0.0
+
+
+class Combiner:
+    """The calls of one kind, with equal options, of one process on one queue.
+
+    `work(combiner, leader)` does the work for one batch, the calls that it claims. It is called again until
+    the leader has its answer, or until the leader's time is over. If `work` returns True, it has begun
+    something that another call has to go on with: then the leader stays until there is another.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        work: Callable[["Combiner", Call], bool | None],
+        wake: Callable[[], None] = lambda: None,
+        has_ended: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`wake` ends a sleep of the leader inside `work`; then `work` looks at the leader's time again.
+
+        `has_ended`: true from a moment before `end_waits`, for calls that join too late to be met by it.
+        """
+        self._runtime = runtime
+        self._work = work
+        self._wake = wake
+        self._has_ended = has_ended
+        self._lock = runtime.lock()
+        self._led = False
+        # Ordered, the oldest first: with ten thousand waiting calls, each step costs what one call costs.
+        self._pending: OrderedDict[Call, None] = OrderedDict()
+        self._claimed: list[Call] = []
+        self._last = _Batch()
+        self._gathered: Event | None = None
+
+    def call(
+        self,
+        payload: Any,
+        count: int = 1,
+        size_bytes: int = 0,
+        until: float | None = None,
+        waiter: Waiter | None = None,
+    ) -> Call:
+        """Have the call worked on, by this thread or another.
+
+        Returns the call: DONE with its answer, or LEFT if `until` passed or the wait of `waiter` was
+        ended.
+        Raises: the error of the work.
+        """
+        mine = Call(payload, count, size_bytes, until)
+        try:
+            with self._lock:
+                self._pending[mine] = None
+                if self._gathered is not None and len(self._pending) >= self._last.count:
+                    self._gathered.set()
+                mine.leads, self._led = not self._led, True
+                if not mine.leads:
+                    mine.event = self._runtime.event()
+            # Asked when `end_waits` can meet the call: one of the two ends its time, whichever comes first.
+            if until is not None and self._has_ended():
+                mine.until = float("-inf")
+            if waiter is not None:
+                waiter.on_ready(lambda _: self._stop(mine))
+            if not mine.leads:
+                self._follow(mine)
+            if mine.leads:
+                self._lead(mine)
+        except BaseException:
+            self._forget(mine)
+            raise
+        if mine.error is not None:
+            raise mine.error
+        return mine
+
+    def anyone_else(self, leader: Call) -> bool:
+        """True if another call than `leader` waits for the end of the work that has begun."""
+        with self._lock:
+            return any(call is not leader and not call.stopped for call in self._pending)
+
+    # For the work.
+
+    def claim(self, count_max: int, size_bytes_max: int) -> list[Call]:
+        """Claim waiting calls within the bounds, the oldest first; at least one, unless all have been
+        stopped.
+
+        The claims of a failed attempt are included, so a retried transaction simply claims again. A call that
+        was stopped meanwhile leaves, unless it is held. Held claims stay alone: the answer may be that of the
+        attempt in doubt, which did not look for calls that have joined since.
+        """
+        with self._lock:
+            if self._claimed:
+                is_in_doubt = self._claimed[0].held
+                self._claimed = [call for call in self._claimed if call.state is not CallState.LEFT]
+                if is_in_doubt:
+                    return list(self._claimed)
+                self._prepend(self._claimed)
+                self._claimed = []
+            count = size_bytes = 0
+            while self._pending:
+                call = next(iter(self._pending))
+                if call.stopped and not call.held:
+                    self._leave(call)
+                    call.signal()
+                    continue
+                count, size_bytes = count + call.count, size_bytes + call.size_bytes
+                if self._claimed and (count > count_max or size_bytes > size_bytes_max):
+                    break
+                del self._pending[call]
+                self._claimed.append(call)
+                call.state = CallState.CLAIMED
+            return list(self._claimed)
+
+    def hold(self) -> None:
+        """Hold the claimed calls until they are answered or released: an attempt in doubt may serve them."""
+        for call in self._claimed:  # no lock: only the leader claims
+            call.held = True
+
+    def _prepend(self, calls: Sequence[Call]) -> None:
+        """Make `calls` pending, ahead of all others."""
+        for call in reversed(calls):
+            self._pending[call] = None
+            self._pending.move_to_end(call, last=False)
+            call.state = CallState.PENDING
+
+    def deal(self, answers: Sequence[Any], *, to_all: bool) -> None:
+        """Deal `answers` out to the claimed calls, in order, at most `count` to each.
+
+        A call that gets none is answered with an empty sequence if `to_all`; otherwise it is pending again.
+        """
+        done, dry = list[Call](), list[Call]()
+        with self._lock:
+            end = 0
+            for call in self._claimed:
+                begin, end = end, end + call.count
+                part = answers[begin:end]
+                if part or to_all:
+                    call.answer, call.state = part, CallState.DONE
+                    done.append(call)
+                else:
+                    dry.append(call)
+            self._claimed = []
+            if dry:
+                self._put_back(dry)
+            self._last.count += len(done)
+        for call in done:
+            if call.event is not None:  # the leader waits for none
+                call.event.set()
+
+    def fail(self, error: Exception) -> None:
+        """Raise a copy of `error` in each claimed call: threads must not share a traceback."""
+        with self._lock:
+            failed, self._claimed = self._claimed, []
+            for call in failed:
+                call.error, call.state = copy(error), CallState.DONE
+        for call in failed:
+            call.signal()
+
+    def end_waits(self) -> None:
+        """End the time of every call, as if its `until` had passed."""
+        with self._lock:
+            calls = [*self._claimed, *self._pending]
+            for call in calls:
+                call.until = None if call.until is None else float("-inf")
+        for call in calls:
+            call.signal()
+
+    def release(self) -> None:
+        """Make claimed calls pending again."""
+        with self._lock:
+            self._unclaim()
+
+    def _unclaim(self) -> None:
+        claimed, self._claimed = self._claimed, []
+        self._put_back(claimed)
+
+    def _put_back(self, calls: Sequence[Call]) -> None:
+        """Make `calls` pending again. Overdue ones are signalled, so that they leave."""
+        present = [call for call in calls if call.state is not CallState.LEFT]
+        self._prepend(present)
+        for call in present:
+            call.held = False
+            if call.overdue:
+                call.signal()
+
+    # For the callers.
+
+    def _lead(self, mine: Call) -> None:
+        try:
+            while not self._work_once(mine):
+                pass
+        except BaseException:
+            self._pass_on(mine)
+            raise
+
+    def _work_once(self, mine: Call) -> bool:
+        """Do the work for one batch. True if `mine` has passed on the lead.
+
+        A leader past its deadline still works for one batch: its predecessor may have begun work.
+        """
+        begun = False
+        if self._last.count > 1:
+            self._gather()
+        self._last = batch = _Batch()
+        began = self._runtime.monotonic()
+        try:
+            begun = bool(self._work(self, mine))
+        except Exception as error:
+            self.fail(error)
+            if mine.state is not CallState.DONE:
+                raise
+        batch.ended = self._runtime.monotonic()
+        batch.took_s = batch.ended - began
+        if mine.state is CallState.DONE:
+            return self._pass_on(mine)
+        return self._is_over(mine) and self._pass_on(mine, only_to_another=begun)
+
+    def _gather(self) -> None:
+        """Wait a moment for the callers of the last batch, which are on their way back.
+
+        Without the wait the first one back goes alone, and all others in the batch after it: two for one.
+        """
+        moment_s = min(self._last.took_s * limits.GATHER_SHARE, limits.GATHER_MAX_S)
+        if moment_s < limits.GATHER_MIN_S:
+            return
+        if self._runtime.monotonic() > self._last.ended + moment_s:  # they had the time to come back
+            return
+        gathered = self._runtime.event()
+        with self._lock:
+            if len(self._pending) >= self._last.count:
+                return
+            self._gathered = gathered
+        gathered.wait(moment_s)
+        with self._lock:
+            self._gathered = None
+
+    def _follow(self, mine: Call) -> None:
+        """Wait until `mine` has its answer, leads, or leaves."""
+        event = mine.event
+        assert event is not None
+        while True:
+            event.wait(self._patience(mine))
+            with self._lock:
+                event.clear()
+                if mine.leads or mine.state in (CallState.DONE, CallState.LEFT):
+                    return
+                mine.overdue = self._is_over(mine)
+                if mine.state is CallState.PENDING and mine.overdue:
+                    self._leave(mine)
+                    return
+
+    def _patience(self, mine: Call) -> float | None:
+        """Seconds that a follower waits before it looks at its time again; None without a limit.
+
+        An overdue call is claimed, and waits for its answer. If it becomes pending again, it is signalled.
+        """
+        if mine.until is None or mine.overdue:
+            return None
+        left = mine.until - self._runtime.monotonic()
+        return min(max(0.0, left), limits.PATIENCE_MAX_S)
+
+    def _is_over(self, mine: Call) -> bool:
+        return mine.until is not None and self._runtime.monotonic() >= mine.until
+
+    def _stop(self, mine: Call) -> None:
+        # No lock: a signal handler may set the stop event while the thread that it interrupted holds the
+        # lock.
+        mine.stopped, mine.until = True, float("-inf")
+        mine.signal()
+        if mine.leads:
+            self._wake()
+
+    def _leave(self, mine: Call) -> None:
+        mine.state = CallState.LEFT
+        self._pending.pop(mine, None)
+
+    def _pass_on(self, mine: Call, only_to_another: bool = False) -> bool:
+        """Pass on the lead. False if `only_to_another` and there is no other: then `mine` still leads."""
+        with self._lock:
+            if only_to_another and not self._others(mine):
+                return False
+            if self._claimed:
+                self._unclaim()
+            mine.leads = False
+            if mine.state is not CallState.DONE:
+                self._leave(mine)
+            self._led = bool(self._pending)
+            if self._pending:
+                first = next(iter(self._pending))
+                first.leads = True
+                first.signal()
+            return True
+
+    def _others(self, mine: Call) -> int:
+        """The number of calls that wait or are claimed, without `mine`."""
+        present = len(self._pending) + len(self._claimed)
+        return present - (mine in self._pending) - (mine in self._claimed)
+
+    def _forget(self, mine: Call) -> None:
+        """Withdraw an interrupted call: it must not lead. If it is claimed, the batch still counts it."""
+        with self._lock:
+            promoted = mine.leads
+            self._leave(mine)
+        if promoted:
+            self._pass_on(mine)

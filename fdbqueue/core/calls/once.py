@@ -1,0 +1,249 @@
+"""Receipts: a call given a database has its effect once, even when the result of a commit is unknown (I3).
+
+Each attempt also sets one key, blindly, to its own id. The key is a *slot* of the process, one for each call
+in flight. After commit_unknown_result (1021) or cluster_version_changed (1039) the retry first reads the
+slot, serialisably. If the id of an earlier attempt is there, that attempt committed, and its answer is
+returned. If not, that attempt can only commit by aborting the retry. An item itself is no receipt: a consumer
+may have removed it in between.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, TypeVar
+
+from fdbqueue.core import limits, observing
+from fdbqueue.core.binding import may_be_lost as let_be_lost
+from fdbqueue.core.database import Database, run, unknown_result
+from fdbqueue.core.errors import FdbQueueError
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.observing import MAYBE_COMMITTED, NOT_COMMITTED, Counters
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import Future, Transaction
+
+T = TypeVar("T")
+
+ATTEMPT = struct.Struct(">QQ")  # microseconds since the epoch, number of the attempt in its process
+
+
+class LostConflict(Exception):
+    """The attempt conflicted, and its caller asked for this error in place of a retry."""
+
+
+class Receipts:
+    """The slots of one process on one database."""
+
+    def __init__(self, database: Database, keys: RootKeys) -> None:
+        self._database = database
+        self._keys = keys
+        self._process = database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        # list.pop, list.append and next() are atomic: no lock on the way of every call.
+        self.free: list[bytes] = []
+        """The slots that no call uses."""
+        self._slots = count(1)
+        self._attempts = count(1)
+
+    def new_slot(self) -> bytes:
+        return self._keys.receipt(self._process, next(self._slots))
+
+    def attempt_id(self) -> bytes:
+        """A new id, unique in this process. It carries the time, so a sweep recognises an old receipt."""
+        return ATTEMPT.pack(self._database.runtime.now_us(), next(self._attempts))
+
+    def close(self) -> None:
+        """Clear the free slots of this process, and some slots of dead processes.
+
+        Best effort: the cluster may be gone or the disk full, and the next steps of closing must still run.
+        The slot of a call in flight stays: without it, a retry after an unknown result would repeat the
+        effect. A later sweep clears it.
+        """
+        free, self.free = self.free, []
+        if next(self._attempts) > 1:
+            place = self._keys.receipt(int(self._database.runtime.random() * 2**64).to_bytes(8, "big"), 0)
+            with suppress(*engine_errors(), FdbQueueError):
+                run(self._database, lambda tr: self._clear(tr, free, place), timeout_s=limits.CLOSE_TIMEOUT_S)
+
+    def is_needed(self) -> bool:
+        """True: only this object knows the slots of the calls in flight."""
+        return True
+
+    def _clear(self, tr: Transaction, free: Sequence[bytes], place: bytes) -> None:
+        for slot in free[: limits.BATCH_ITEMS_MAX]:
+            tr.clear(slot)
+        sweep(tr, self._keys, self._database.runtime.now_us(), place)
+
+
+def receipts_of(database: Database, keys: RootKeys) -> Receipts:
+    key = ("receipts", keys.prefix)
+    found: Receipts | None = database.known(key)
+    return database.service(key, lambda owner: Receipts(owner, keys)) if found is None else found
+
+
+def sweep(tr: Transaction, keys: RootKeys, now_us: int, place: bytes) -> int:
+    """Clear slots that have not been written for a day. Return their number.
+
+    `place`: the key at which it begins; behind the last slot it goes on with the first one. Each sweep has
+    another place, or slots behind many of live processes would never be seen.
+    Reads: `limits.RECEIPTS_SWEPT_MAX` slots by snapshot, and serialisably each slot that it clears.
+    Conflicts: a call that uses one of these slots at the same moment.
+    """
+    ranges = ((place, keys.receipts.stop), (keys.receipts.start, place))
+    asked = [tr.snapshot.get_range(start, stop, limit=limits.RECEIPTS_SWEPT_MAX) for start, stop in ranges]
+    seen = [slot for rows in asked for slot in rows.to_list()][: limits.RECEIPTS_SWEPT_MAX]
+    # Another program may use this root: only receipts are cleared.
+    ours = [slot for slot in seen if keys.is_receipt(slot.key) and len(slot.value) == ATTEMPT.size]
+    stale = [slot.key for slot in ours if is_stale(slot.value, now_us)]
+    for key in stale:
+        tr.add_read_conflict_key(key)
+        tr.clear(key)
+    return len(stale)
+
+
+def is_stale(receipt: bytes, now_us: int) -> bool:
+    written_us, _ = ATTEMPT.unpack(receipt)
+    return bool(written_us < now_us - limits.RECEIPT_STALE_S * 1_000_000)
+
+
+def run_once(
+    database: Database,
+    keys: RootKeys,
+    body: Callable[[Transaction], T],
+    *,
+    wrote: Callable[[T], bool] | None = None,
+    may_be_lost: Callable[[T], bool] | None = None,
+    keep: Callable[[T], None] | None = None,
+    unsure: Callable[[], None] | None = None,
+    doubt: Callable[[Exception], None] | None = None,
+    yield_to_conflict: bool = False,
+) -> T:
+    """Run `body` in transactions of `database` until one commits; its effect happens once.
+
+    Returns the answer of the attempt that committed. The body may run many times.
+
+    `wrote(answer)`: true if the attempt wrote something; if not, it needs no receipt. `may_be_lost(answer)`:
+    true if a power cut may undo the attempt; without this function, it may not. `keep(answer)`: called
+    as soon as the commit is known, even if this thread is interrupted while it waits for the commit.
+    `unsure()`: called after an attempt with an unknown result; `keep` may yet get the answer of that one.
+    `doubt(error)`: called if an interrupt leaves the result of an attempt unknown, with the error 1021 for
+    callers that share it: for them, a repetition might be a second effect.
+    Raises: the errors of the body; the engine's FDBError that is not retryable; with `yield_to_conflict`,
+    LostConflict for a conflict that certainly changed nothing.
+    """
+    receipts = receipts_of(database, keys)
+    try:
+        slot = receipts.free.pop()
+    except IndexError:
+        slot = receipts.new_slot()
+    call = _Call(database, receipts, slot, body, wrote, may_be_lost, keep, unsure, yield_to_conflict)
+    try:
+        answer: T = call.run()
+    except BaseException as error:
+        # An attempt may still be under way, and would overwrite the receipt of the next call in this slot. So
+        # the slot is not used again.
+        if not call.is_in_doubt:
+            receipts.free.append(slot)
+        elif doubt is not None and not isinstance(error, Exception):
+            doubt(unknown_result(database))
+        raise
+    receipts.free.append(slot)
+    return answer
+
+
+class _Call:
+    """One call in flight: its transaction, its slot, and its attempts with an unknown result."""
+
+    def __init__(
+        self,
+        database: Database,
+        receipts: Receipts,
+        slot: bytes,
+        body: Callable[[Transaction], Any],
+        wrote: Callable[[Any], bool] | None,
+        may_be_lost: Callable[[Any], bool] | None,
+        keep: Callable[[Any], None] | None,
+        unsure: Callable[[], None] | None,
+        yield_to_conflict: bool,
+    ) -> None:
+        self._tr = database.create_transaction()
+        self._counters: Counters = database.counters
+        self._receipts = receipts
+        self._slot = slot
+        self._body = body
+        self._wrote = wrote
+        self._may_be_lost = may_be_lost
+        self._keep = keep
+        self._tell_unsure = unsure
+        self._yield_to_conflict = yield_to_conflict
+        self._unsure: dict[bytes, Any] = {}
+        self._committing = False
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """True if the result of an attempt is unknown: it may have committed, or may still commit."""
+        return self._committing or bool(self._unsure)
+
+    def run(self) -> Any:
+        attempt, answer = b"", None
+        while True:
+            self._committing = False
+            try:
+                known = self._committed_before_all() if self._unsure else None
+                if known is not None:
+                    return self._kept(known[0])
+                attempt, answer = self._receipts.attempt_id(), self._body(self._tr)
+                if self._unsure or self._wrote is None or self._wrote(answer):
+                    self._tr.set(self._slot, attempt)
+                if self._may_be_lost is not None and self._may_be_lost(answer):
+                    let_be_lost(self._tr)
+                self._committing = True
+                self._commit(attempt, answer)
+                self._counters.commits += 1
+                if observing.observers:
+                    observing.tell_committed()
+                if self._keep is not None:
+                    self._keep(answer)
+                return answer
+            except engine_errors() as error:
+                self._note(error, attempt, answer)
+                if error.code == NOT_COMMITTED and self._yield_to_conflict and not self._unsure:
+                    raise LostConflict from None
+                self._tr.on_error(error).wait()
+
+    def _committed_before_all(self) -> tuple[Any] | None:
+        """The answer of the earlier attempt that has committed, in a tuple; None if no attempt has."""
+        found = self._tr.get(self._slot).value
+        return (self._unsure[found],) if found in self._unsure else None
+
+    def _commit(self, attempt: bytes, answer: Any) -> None:
+        commit = self._tr.commit()
+        try:
+            commit.wait()
+        except engine_errors():
+            raise
+        except BaseException:  # an interrupt: the commit goes on without this thread
+            self._hear(commit, attempt, answer)
+            raise
+
+    def _hear(self, commit: Future, attempt: bytes, answer: Any) -> None:
+        """After an interrupt, `keep` must hear of the commit. An error of it is noted, and not raised."""
+        try:
+            commit.wait()
+        except engine_errors() as error:
+            self._note(error, attempt, answer)
+        else:
+            self._kept(answer)
+
+    def _kept(self, answer: Any) -> Any:
+        if self._keep is not None:
+            self._keep(answer)
+        return answer
+
+    def _note(self, error: Any, attempt: bytes, answer: Any) -> None:
+        self._counters.note_error(error.code)
+        if error.code in MAYBE_COMMITTED:
+            self._unsure[attempt] = answer
+            if self._tell_unsure is not None:
+                self._tell_unsure()
+        elif error.code == NOT_COMMITTED:
+            self._committing = False

@@ -1,0 +1,441 @@
+"""The waiting line: a staged request set that serves contention and waiting alike.
+
+A call registers a request behind all others, conflict-free like an enqueue. The n-th request is entitled
+to the n-th item: its *share*. Taking a share removes one request and one item, so every other request keeps
+its share, and two takers never conflict. A request without a share sleeps on two watches: of its own key,
+which is cleared when it is served, and of the request ahead, without which it may be the first. The first
+request watches for items, and serves the sleepers behind it. No request depends on that: a killed client
+owes nothing.
+
+A look is one transaction in three steps: see (read), decide (line/decision.py) and apply (write). All reads
+but those of the notice are snapshots. A decision that rests on stale ones is safe: the transaction adds a
+read-conflict key for every request and every item of a pair *before* it touches them. (Without those keys
+two transactions that saw different requests would deliver one item twice. FoundationDB drops a read conflict
+on a key that the transaction has already written.) Every transaction is bounded by limits.SERVE_*.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from enum import Enum, auto
+from itertools import islice
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fdbqueue.core import limits
+from fdbqueue.core.binding import bypass_storage_quota
+from fdbqueue.core.errors import QueueDropped
+from fdbqueue.core.line.decision import (
+    SLEPT,
+    Decision,
+    Look,
+    Offer,
+    Otherwise,
+    Pair,
+    Reason,
+    Seen,
+    Sleep,
+    Step,
+    Take,
+    Tidied,
+    decide,
+    items_needed,
+    passing,
+    within,
+)
+from fdbqueue.core.line.keys import (
+    LineKeys,
+    Notice,
+    Ticket,
+    renewal_value,
+    request_value,
+)
+from fdbqueue.core.line.life import DEADLINE_US, Life
+from fdbqueue.core.line.results import Results
+from fdbqueue.core.line.source import Source
+from fdbqueue.core.seam import Future, KeyValue, Range, Transaction
+
+
+class Outcome(Enum):
+    SERVED = auto()  # the request has left the line, with answers
+    LEFT = auto()  # withdrawn: nothing was available for it
+    GONE = auto()  # the request was removed as dead, or its results were cleared: register again
+    AGAIN = auto()  # something was done for other requests: look again
+    WAIT = auto()  # nothing to do until a watch fires
+    PENDING = auto()  # as WAIT, but items lie there for requests ahead: serve those requests if they stay
+
+
+class Turn(Struct, frozen=True):
+    """The result of a look."""
+
+    outcome: Outcome
+    answers: Sequence[Any] = ()
+    wrote: bool = True
+    watches: Sequence[Future] = ()
+    """The first one is a watch of this request."""
+    crowd: int = 0
+    """Number of requests in the line."""
+    ahead: int = 0
+    """Items that belonged to requests ahead."""
+    due_us: int | None = None
+    """Time of the next look if no watch fires before."""
+    leads: bool = False
+    """The request waits at the head, for items."""
+    follows: bytes = b""
+    """The params of the nearest live request ahead, as far as they are known."""
+    renewed: bool = False
+    """Its deadline has been moved."""
+    is_watched: bool = False
+    """Others tell by its signs of life if it is silent."""
+    may_be_lost: bool = False
+    """A power cut may undo the look: it has changed requests and leases only."""
+
+
+class _Asked(Struct, frozen=True):
+    """The first requests, the first items and the next due time, asked for in one round trip."""
+
+    offers: Iterable[Offer]
+    offers_max: int
+    next_due_us: Callable[[], int | None]
+    requests: Range
+    signs: Range | None
+
+
+class Line:
+    def __init__(self, keys: LineKeys, source: Source) -> None:
+        self.keys = keys
+        self.source = source
+        self.results = Results(keys, source)
+        self.life = Life(keys)
+
+    def register(self, tr: Transaction, rid: bytes, count: int, params: bytes, now_us: int) -> None:
+        """Join the line at its end; the stamp of the commit completes the `Ticket`.
+
+        Reads the definition of the queue.
+        Writes the request.
+        Conflicts: another registration of `rid`, and its withdrawal: one that arrives late fails.
+        """
+        self.source.guard(tr)()
+        bypass_storage_quota(tr)  # a take frees space: it must work on a full disk, too
+        notice = self.keys.notice(rid)
+        tr.add_read_conflict_key(notice)
+        tr.add_write_conflict_key(notice)
+        tr.set_versionstamped_key(
+            self.keys.request_to_be(rid), request_value(count, now_us + DEADLINE_US, params)
+        )
+
+    def find(self, tr: Transaction, rid: bytes) -> Ticket:
+        """The ticket of a request that has just been registered; without a stamp if it is not in the line.
+
+        Reads the last requests up to its own version by snapshot: those of a backup that was restored into a
+        database with lower versions stand behind.
+        """
+        requests = self.keys.requests_at(tr.get_read_version().wait())
+        last = tr.snapshot.get_range(
+            requests.start, requests.stop, limit=limits.BATCH_ITEMS_MAX, reverse=True
+        )
+        known = (self.keys.ticket_of(request.key, request.value)[0] for request in last)
+        return next((ticket for ticket in known if ticket.rid == rid), Ticket(b"", rid, 0))
+
+    def look(self, tr: Transaction, ticket: Ticket, look: Look) -> Turn:
+        """Collect the results of `ticket`; else take its share; else tell the watches to wait for.
+
+        Reads its notice serialisably, and some keys of the source; the rest by snapshot.
+        Writes as the decision says; a request that waits writes nothing, or its renewal.
+        Conflicts: collecting, with the return and the removal of the results; taking and serving, with every
+        use of a paired request or item; leaving and renewing, with the removal of this request.
+        Round trips: one; one more if the estimate of `look.ahead` was too low, or after tidying.
+        """
+        check = self.source.guard(tr)
+        asked = None if look.reason is Reason.NOTICE else self._ask(tr, ticket, look)
+        notice = tr.get(self.keys.notice(ticket.rid)).value  # asked for last: the rest is there when it is
+        check()
+        if notice is not None:
+            return self._collect(tr, ticket, notice, look.wanted)
+        seen = self._see(tr, ticket, asked or self._ask(tr, ticket, look), look)
+        return Turn(Outcome.GONE, wrote=False) if seen is None else self._proceed(tr, seen, look)
+
+    def pass_by(self, tr: Transaction, count: int, params: bytes, now_us: int) -> Turn:
+        """Take up to `count` items that belong to no request, without a request.
+
+        SERVED; LEFT, having written nothing, if nothing is available; else AGAIN: something was done for
+        other requests, or the line is too long to tell.
+        Reads the first requests, items and results by snapshot.
+        Conflicts: every use of the same items.
+        """
+        look, mine = passing(Look(now_us, wanted=count)), Ticket(b"", b"", count, params)
+        known = self._known((asked := self._ask(tr, mine, look)).requests)
+        may_be_more = len(known) == limits.SERVE_MAX
+        entries = known if may_be_more else [*known, (mine, now_us + DEADLINE_US)]
+        at = None if may_be_more else len(known)
+        seen = self._seen(tr, mine, entries, at, look, self._silent(asked, known, look))
+        return self._proceed(tr, self._with_items(tr, seen, asked, look), look)
+
+    def withdraw(self, tr: Transaction, ticket: Ticket) -> Turn:
+        """Leave the line for good, and give back the items that were delivered meanwhile.
+
+        Reads the definition of the queue, the request, its notice and its results serialisably.
+        Conflicts: its service; without a stamp, its registration, which may still be under way.
+        """
+        check, asked = self.source.guard(tr), tr.get(self.keys.notice(ticket.rid))
+        with suppress(QueueDropped):  # then the request has gone
+            check()
+        notice = asked.value
+        if notice is not None:
+            return self._collect(tr, ticket, notice, wanted=0)
+        if not ticket.stamp:
+            tr.clear(self.keys.notice(ticket.rid))  # a write, which a late registration meets
+        elif tr.get(self.keys.request(ticket)).present():
+            return self._leave(tr, ticket)
+        return Turn(Outcome.LEFT, may_be_lost=self.source.hands_out_leases)
+
+    def alive_and_dead(
+        self, tr: Transaction, requests: Iterable[KeyValue], now_us: int
+    ) -> tuple[list[Ticket], list[Ticket]]:
+        """The tickets of `requests`: those of living callers, and those of dead ones."""
+        known = [self.keys.ticket_of(request.key, request.value) for request in requests]
+        living, dead = self.life.living(tr, known, now_us)
+        return [ticket for ticket, _ in living], dead
+
+    def drop_dead(self, tr: Transaction, dead: Sequence[Ticket]) -> None:
+        """Remove requests of dead callers.
+
+        Conflicts: their renewal, their removal, their service by another transaction.
+        """
+        self._protect(tr, dead, dead, ())
+        for ticket in dead:
+            self._clear_request(tr, ticket)
+
+    def is_left(self, tr: Transaction, now_us: int) -> bool:
+        """True if no call uses the line. Removes the requests of dead callers; items that lie ready for them
+        go back, and may use the queue again.
+
+        Reads requests and due times serialisably. Conflicts: every new one.
+        """
+        due, rows = self.results.ask_due(tr), self.keys.requests
+        requests = tr.get_range(rows.start, rows.stop, limit=limits.SERVE_MAX)
+        first_due = tr.get_range(self.keys.due.start, self.keys.due.stop, limit=1)
+        if first_due.to_list():
+            self.results.return_overdue(tr, self.results.overdue(due, now_us))
+            return False
+        living, dead = self.alive_and_dead(tr, requests, now_us)
+        self.drop_dead(tr, dead)
+        return not living and len(dead) < limits.SERVE_MAX
+
+    # See: the reads of one look.
+
+    def _ask(self, tr: Transaction, mine: Ticket, look: Look) -> _Asked:
+        requests, offers_max = self.keys.requests, _offers_max()
+        if look.reason not in SLEPT:
+            offers_max = min(look.ahead + look.wanted + limits.OFFERS_TO_SPARE, offers_max)
+            requests = self.keys.requests_upto(mine) if mine.stamp else requests
+        return _Asked(
+            self.source.available(tr, offers_max, look.now_us),
+            offers_max,
+            self.source.ask_next_due(tr),
+            tr.snapshot.get_range(requests.start, requests.stop, limit=limits.SERVE_MAX),
+            self.life.ask_signs(tr),
+        )
+
+    def _silent(self, asked: _Asked, known: Sequence[tuple[Ticket, int]], look: Look) -> Collection[bytes]:
+        return self.life.silent(asked.signs, [ticket for ticket, _ in known], look.now_us, look.silent_us)
+
+    def _see(self, tr: Transaction, mine: Ticket, asked: _Asked, look: Look) -> Seen | None:
+        """None if `mine` is not in the line."""
+        known = self._known(asked.requests)
+        at = next((at for at, (ticket, _) in enumerate(known) if ticket.rid == mine.rid), None)
+        seen = self._seen(tr, mine, known, at, look, self._silent(asked, known, look))
+        if at is None:
+            is_there, before = self._place_of(tr, mine)
+            if not is_there:
+                return None
+            seen = replace(seen, before=before)
+        return self._with_items(tr, seen, asked, look)
+
+    def _seen(
+        self,
+        tr: Transaction,
+        mine: Ticket,
+        known: Sequence[tuple[Ticket, int]],
+        at: int | None,
+        look: Look,
+        silent: Collection[bytes],
+    ) -> Seen:
+        """The requests in `known`, with their deadlines; number `at` is ours. No items yet."""
+        ahead, behind = (known, ()) if at is None else (known[:at], known[at + 1 :])
+        live_ahead, dead_ahead = self.life.living(tr, ahead, look.now_us)
+        live_behind, dead_behind = self.life.living(tr, behind, look.now_us)
+        live_ahead, live_behind = (
+            [entry for entry in some if entry[0].rid not in silent] for some in (live_ahead, live_behind)
+        )
+        live = [*live_ahead, *(() if at is None else (known[at],)), *live_behind]
+        idle_until_us = look.now_us - look.held_us + DEADLINE_US
+        return Seen(
+            mine,
+            [ticket for ticket, _ in live],
+            [*dead_ahead, *dead_behind],
+            before=self.keys.request(live_ahead[-1][0]) if at is not None and live_ahead else None,
+            place=None if at is None else len(live_ahead),
+            idle=[place for place, (_, deadline_us) in enumerate(live_ahead) if deadline_us < idle_until_us],
+            is_short=len(known) < limits.SERVE_MAX,
+        )
+
+    def _known(self, requests: Range) -> list[tuple[Ticket, int]]:
+        return [self.keys.ticket_of(request.key, request.value) for request in requests.to_list()]
+
+    def _place_of(self, tr: Transaction, ticket: Ticket) -> tuple[bool, bytes | None]:
+        """True if `ticket` is in the line, and the key of the request ahead, if any."""
+        upto = self.keys.requests_upto(ticket)
+        found = tr.snapshot.get_range(upto.start, upto.stop, limit=2, reverse=True)
+        keys = [request.key for request in found]
+        return keys[:1] == [self.keys.request(ticket)], next(iter(keys[1:]), None)
+
+    def _with_items(self, tr: Transaction, seen: Seen, asked: _Asked, look: Look) -> Seen:
+        """`seen` with its items; asks for more if the estimate of `look.ahead` was too low."""
+        needed = items_needed(seen, look)
+        found = within(limits.SERVE_BYTES_MAX, islice(asked.offers, needed))
+        if len(found) == asked.offers_max < min(needed, _offers_max()):
+            more = self.source.available(tr, min(needed, _offers_max()), look.now_us)
+            found = within(limits.SERVE_BYTES_MAX, islice(more, needed))
+        return replace(seen, offers=found, next_due_us=asked.next_due_us())
+
+    # Apply: the writes of one look.
+
+    def _proceed(self, tr: Transaction, seen: Seen, look: Look) -> Turn:
+        decision = decide(seen, look)
+        if decision is Step.TIDY:
+            seen = self._tidy(tr, seen, look)
+            decision = decide(seen, look)
+        return self._apply(tr, seen, look, decision)
+
+    def _tidy(self, tr: Transaction, seen: Seen, look: Look) -> Seen:
+        due, tidied = self.results.ask_due(tr), self.source.ask_tidy(tr, look.now_us)()
+        overdue = self.life.overdue(self.results.lying(due), look.now_us, look.silent_us)
+        if overdue:
+            self.results.return_overdue(tr, overdue)
+            return replace(seen, tidied=Tidied.RESULTS)
+        if not tidied:
+            return replace(seen, tidied=Tidied.NO_CHANGE)
+        found = within(
+            limits.SERVE_BYTES_MAX,
+            islice(self.source.available(tr, _offers_max(), look.now_us), items_needed(seen, look)),
+        )
+        return replace(seen, offers=found, tidied=Tidied.ITEMS)
+
+    def _apply(self, tr: Transaction, seen: Seen, look: Look, decision: Decision) -> Turn:
+        if isinstance(decision, Take):
+            return self._take(tr, seen, look, decision)
+        if isinstance(decision, Sleep):
+            return self._sleep(tr, seen, look, decision)
+        if decision is Step.LEAVE:
+            return self._leave(tr, seen.mine)
+        if decision is Step.RENEW:
+            self._renew(tr, seen.mine, look.now_us)
+            is_watched = self._is_watched(seen)
+            return Turn(
+                Outcome.AGAIN, renewed=True, is_watched=is_watched, may_be_lost=self._may_be_lost(seen)
+            )
+        return Turn(Outcome.AGAIN)
+
+    def _take(self, tr: Transaction, seen: Seen, look: Look, take: Take) -> Turn:
+        leaving = [*take.dead, *(ticket for ticket, _ in take.pairs if ticket.stamp)]
+        self._protect(tr, leaving, take.dead, take.pairs)
+        for ticket in leaving:
+            self._clear_request(tr, ticket)
+        crowd, outcome = len(seen.live), Outcome.AGAIN
+        answers: Sequence[Any] = ()
+        may_be_lost = self._may_be_lost(seen)
+        for ticket, offers in take.pairs:
+            if ticket == seen.mine:
+                answers, outcome = self.source.hand_over(tr, offers, ticket.params), Outcome.SERVED
+                may_be_lost = may_be_lost and len(answers) == len(offers)  # none was buried
+            else:
+                deliveries = self.source.deliver(tr, offers, ticket.params)
+                self.results.leave(tr, ticket, deliveries, Notice(look.now_us + DEADLINE_US, crowd))
+        return Turn(outcome, answers, crowd=crowd, ahead=take.ahead, may_be_lost=may_be_lost)
+
+    def _may_be_lost(self, seen: Seen) -> bool:
+        """True if this look has not swept: all that it changes are requests and leases."""
+        return self.source.hands_out_leases and seen.tidied in (Tidied.NOT_YET, Tidied.NO_CHANGE)
+
+    def _protect(
+        self, tr: Transaction, requests: Iterable[Ticket], dead: Iterable[Ticket], pairs: Sequence[Pair]
+    ) -> None:
+        """Before the first write: afterwards FoundationDB would drop these conflicts silently."""
+        for ticket in dead:  # it was read by snapshot that they have not been renewed
+            tr.add_read_conflict_key(self.keys.renewal(ticket))
+        for ticket in requests:
+            tr.add_read_conflict_key(self.keys.request(ticket))
+        for _, offers in pairs:
+            self.source.claim(tr, offers)
+
+    def _sleep(self, tr: Transaction, seen: Seen, look: Look, sleep: Sleep) -> Turn:
+        if look.reason is Reason.PASSING:  # no request, so nothing to watch: a later look may find its share
+            return Turn(Outcome.AGAIN, wrote=False)
+        if seen.before is None:
+            return self._lead(tr, seen)
+        outcome = Outcome.PENDING if sleep.pending else Outcome.WAIT
+        return self._stay(tr, seen, seen.before, look, outcome)
+
+    def _stay(self, tr: Transaction, seen: Seen, before: bytes, look: Look, outcome: Outcome) -> Turn:
+        """Wait behind the request `before`, which may stay when ours is served.
+
+        The transaction may write: each request that it watches changes once, so nothing else aborts it.
+        """
+        watches = [tr.watch(self.keys.request(seen.mine)), tr.watch(before)]
+        renews = look.otherwise is Otherwise.RENEW
+        if renews:
+            self._renew(tr, seen.mine, look.now_us)
+        leases = self.source.hands_out_leases
+        return Turn(
+            outcome,
+            wrote=renews,
+            watches=watches,
+            follows=seen.follows,
+            renewed=renews,
+            is_watched=self._is_watched(seen),
+            may_be_lost=leases,
+        )
+
+    def _is_watched(self, seen: Seen) -> bool:
+        return self.life.is_watching and seen.is_short
+
+    def _lead(self, tr: Transaction, seen: Seen) -> Turn:
+        """Wait at the head, for an item, or for a passing call that serves.
+
+        The transaction writes nothing: it watches the doorbell, so each put would abort it.
+        """
+        keys = (self.keys.request(seen.mine), *self.source.doorbells())
+        watches = [tr.watch(key) for key in keys]
+        return Turn(Outcome.WAIT, wrote=False, watches=watches, due_us=seen.next_due_us, leads=True)
+
+    def _collect(self, tr: Transaction, ticket: Ticket, value: bytes, wanted: int) -> Turn:
+        notice = self.results.sound(tr, ticket.rid, value)
+        if notice is None:
+            return Turn(Outcome.GONE)
+        collected = self.results.collect(tr, ticket, notice, wanted)
+        if collected is None:
+            return Turn(Outcome.GONE, crowd=notice.crowd)
+        may_be_lost = self.source.hands_out_leases and collected.is_whole
+        return Turn(Outcome.SERVED, collected.values, crowd=notice.crowd, may_be_lost=may_be_lost)
+
+    def _renew(self, tr: Transaction, ticket: Ticket, now_us: int) -> None:
+        tr.add_read_conflict_key(self.keys.request(ticket))  # else a renewal may outlive its request
+        tr.set(self.keys.renewal(ticket), renewal_value(now_us + DEADLINE_US))
+
+    def _leave(self, tr: Transaction, ticket: Ticket) -> Turn:
+        if not ticket.stamp:  # a call that passes by
+            return Turn(Outcome.LEFT, wrote=False)
+        tr.add_read_conflict_key(self.keys.request(ticket))
+        self._clear_request(tr, ticket)
+        return Turn(Outcome.LEFT, may_be_lost=self.source.hands_out_leases)
+
+    def _clear_request(self, tr: Transaction, ticket: Ticket) -> None:
+        tr.clear(self.keys.request(ticket))
+        tr.clear(self.keys.renewal(ticket))
+
+
+def _offers_max() -> int:
+    """Items that one look reads at most. A request with a share behind them waits."""
+    return 2 * limits.SERVE_MAX

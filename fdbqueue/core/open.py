@@ -1,0 +1,187 @@
+"""`open(url)`: the engine and the place that a URL names."""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fdbqueue.core import binding, client_knobs, limits
+from fdbqueue.core.arguments import checked_span
+from fdbqueue.core.database import Database, adopted, known_by_engine
+from fdbqueue.core.errors import ClusterForked, DatabaseNotFound, InvalidArgument, UnknownUrl, WrongType
+from fdbqueue.core.runtime import RealRuntime, Runtime
+from fdbqueue.core.seam import AnyDatabase
+from fdbqueue.embedded.database import open_directory, open_private
+from fdbqueue.embedded.recovery import is_database
+from fdbqueue.embedded.request import Flush
+
+PRIVATE_URL = "memory:"
+_DEFAULT_URL = "embedded:./fdbqueue-data"
+_SHARED_SCHEME = "embedded+shared"
+_DURABILITY = "?durability="
+_FLUSH_OF = {"commit": Flush.NOW, "soon": Flush.SOON, "process": Flush.NEVER}
+DIRECTORY_SCHEMES = ("embedded", _SHARED_SCHEME)
+
+
+class Engines(NamedTuple):
+    """How the database of each kind of URL is opened, and the class of ours over it."""
+
+    cluster: Callable[[str | None], Any]
+    directory: Callable[..., Any]
+    private: Callable[[Any], Any]
+    over: type[Database] = Database
+
+
+def open(
+    url: str | AnyDatabase | None = None,
+    *,
+    create: bool = True,
+    runtime: Runtime | None = None,
+    session_ttr_s: float = limits.SESSION_TTR_S,
+    shared_directory: bool = False,
+) -> Database:
+    """Open a database; a context manager, to be closed.
+
+    `fdb:` is the cluster of the default cluster file, `fdb:PATH` that of a given one; `embedded:PATH` is
+    the durable engine in a directory; `memory:` a private one that goes with its process. Without a URL:
+    `$FDBQUEUE_URL`, else the cluster of `$FDB_CLUSTER_FILE`, else `embedded:./fdbqueue-data`. An empty
+    variable counts as unset. A path `~/...` is in the home directory. Without `create`, a directory has to
+    hold a database already.
+
+    A directory is for any number of processes of one machine and one PID namespace, and lies on a local disk.
+    A commit is on the disk when its call returns. As `embedded:PATH?durability=soon` it is
+    there within 0.1 s, and with `process` whenever the system writes it: then a power cut may lose the last
+    commits, and the death of the process none.
+
+    `url` may also be an open `fdb.Database`. Until the result is closed, the options hold for calls given
+    that database, too.
+
+    `session_ttr_s`: for this time after its process died, a session without a ttr of its own keeps its tasks.
+    This process's own session is one of these.
+
+    A directory that group or others may write to, or that another user owns, is refused. With
+    `shared_directory`, or as `embedded+shared:PATH`, it is opened: all users that may write there are
+    trusted.
+
+    Raises UnknownUrl; ClientLibraryMissing, ClientLibraryTooOld or ClusterForked on the way to a cluster;
+    StorageInUse, UnsafePath, StorageFormat or StorageFull for a directory; DatabaseNotFound for one without
+    a database; InvalidArgument for `shared_directory` with another engine. Then nothing was written.
+    """
+    session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
+    if runtime is not None and not callable(getattr(runtime, "monotonic", None)):
+        raise WrongType(name="runtime", wanted="a Runtime", got=runtime)
+    if url is None or isinstance(url, str):
+        named = checked_url(url, shared_directory)
+        return open_url(named, create, runtime or RealRuntime(), session_ttr_s, _ENGINES)
+    return adopted(url, session_ttr_s)
+
+
+def checked_url(url: str | None, shared_directory: bool) -> str:
+    """The URL to open. Raises UnknownUrl; InvalidArgument for `shared_directory` with another engine."""
+    named = url_from_environment() if url is None else _possible(url)
+    return shared_url(named) if shared_directory else named
+
+
+def _possible(url: str) -> str:
+    """Return `url`, and refuse one that cannot be the name of a file."""
+    try:
+        written = os.fsencode(url)
+    except UnicodeEncodeError:
+        raise UnknownUrl(url=url) from None
+    if b"\x00" in written or len(written) > limits.URL_BYTES_MAX:
+        raise UnknownUrl(url=url)
+    return url
+
+
+def shared_url(url: str) -> str:
+    """The URL that opens the directory of `url` as a shared one. Raises InvalidArgument for another URL."""
+    scheme, _, path = url.partition(":")
+    if scheme not in DIRECTORY_SCHEMES:
+        raise InvalidArgument(
+            name="shared_directory", wanted=f"False for {url}, which is no directory", got=True
+        )
+    return f"{_SHARED_SCHEME}:{path}"
+
+
+def open_url(url: str, create: bool, runtime: Runtime, session_ttr_s: float, engines: Engines) -> Database:
+    """The database that `url` names, opened by `engines`. Raises as `open`."""
+    require_known(url)
+    scheme, _, rest = url.partition(":")
+    if scheme == "fdb":
+        cluster = engines.cluster(in_home(rest, url) if rest else None)
+        return _named(engines.over(cluster, runtime, session_ttr_s=session_ttr_s), url)
+    if scheme in DIRECTORY_SCHEMES:
+        path, flush = place_of(url)
+        if not create and not is_database(path):
+            raise DatabaseNotFound(url=url)
+        engine = engines.directory(path, runtime, shared=scheme == _SHARED_SCHEME, flush=flush)
+    else:
+        engine = engines.private(runtime)
+    return _named(engines.over(engine, runtime, engine.close, session_ttr_s), url)
+
+
+def _named(database: Database, url: str) -> Database:
+    database.url = url
+    return known_by_engine(database)
+
+
+def require_known(url: str) -> None:
+    """Raises: UnknownUrl for a URL that names no engine and place."""
+    scheme, colon, _ = url.partition(":")
+    if scheme in DIRECTORY_SCHEMES:
+        place_of(url)
+    elif url != PRIVATE_URL and not (colon and scheme == "fdb"):
+        raise UnknownUrl(url=url)
+
+
+def place_of(url: str) -> tuple[str, Flush]:
+    """The path in the URL of a directory, and when commits reach its disk. Raises UnknownUrl."""
+    path, separator, durability = url.partition(":")[2].partition(_DURABILITY)
+    flush = _FLUSH_OF.get(durability if separator else "commit")
+    if flush is None or not path:
+        raise UnknownUrl(url=url)
+    return in_home(path, url), flush
+
+
+def in_home(path: str, url: str) -> str:
+    """The path of `url`, with `~` as the home directory: a shell leaves it alone behind a colon.
+
+    Raises UnknownUrl if there is no home directory. A directory of the name ~ would be made otherwise, and
+    who removes it with `rm -r ~` loses more.
+    """
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        raise UnknownUrl(url=url)
+    return found
+
+
+def url_from_environment() -> str:
+    """The URL to use if the program gives none."""
+    url = os.environ.get("FDBQUEUE_URL")
+    if url:
+        return url
+    cluster_file = os.environ.get("FDB_CLUSTER_FILE")
+    return f"fdb:{cluster_file}" if cluster_file else _DEFAULT_URL
+
+
+def open_cluster(cluster_file: str | None) -> Any:
+    """The binding's database. Raises: ClientLibraryMissing, ClientLibraryTooOld, ClusterForked."""
+    fdb = binding.load()
+    _require_own_library(cluster_file)
+    client_knobs.hand_to(fdb)
+    return fdb.open(cluster_file)
+
+
+_library_process: int | None = None
+"""The process that started the threads of the client library."""
+
+
+def _require_own_library(cluster_file: str | None) -> None:
+    """Refuse a forked child, which has no threads of the library: its calls would hang."""
+    global _library_process
+    this = RealRuntime.process_id()
+    if _library_process not in (None, this):
+        raise ClusterForked(url=f"fdb:{cluster_file or ''}")
+    _library_process = this
+
+
+_ENGINES = Engines(open_cluster, open_directory, open_private)

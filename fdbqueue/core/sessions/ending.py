@@ -1,0 +1,317 @@
+"""The end of a session, in bounded steps that are safe to repeat.
+
+First its record is cleared, so no task can be taken for it any more. Then the ENDERS release its tasks. Last
+the entry of its heartbeat is cleared; until then a sweep finds the session and goes on with its end.
+"""
+
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pkgutil import resolve_name
+
+from fdb import tuple as layer
+
+from fdbqueue.core import limits
+from fdbqueue.core.binding import is_gone, name_of_process
+from fdbqueue.core.database import Database, is_away, run
+from fdbqueue.core.logger import logger
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.runs import leave_run
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.openers import deadline_if_readable
+
+_log = logger("fdbqueue")
+
+Ender = Callable[[Database, RootKeys, Sequence[bytes], bool], Collection[bytes]]
+"""Gives the tasks of sessions back, in bounded transactions that are safe to repeat. The flag is set if the
+sessions `died`. Returns the sessions that still hold something, for a later try: in queues of a kind that is
+unknown here, or in a queue that fails.
+"""
+
+ENDERS: tuple[str, ...] = ("fdbqueue.tasks.ending:end_in_all_queues",)
+"""Names, imported by the first end: a process that has used no task queue ends the dead, too."""
+
+
+def _enders() -> list[Ender]:
+    return [resolve_name(name) for name in ENDERS]
+
+
+SESSIONLESS = frozenset({"queue", "elements", "simple-elements", "importing"})
+"""Kinds of queues that hold nothing for a session. The tasks of an import come without leases."""
+
+
+May = Callable[[Transaction, bytes], bool]
+"""True if the session with this heartbeat may be ended."""
+
+
+def is_overdue(now_us: int) -> May:
+    """True for a heartbeat with a deadline at or before `now_us`, and for one that cannot be read."""
+    return lambda _, heartbeat: (deadline_if_readable(heartbeat) or 0) <= now_us
+
+
+def end_session(
+    database: Database,
+    keys: RootKeys,
+    session: bytes,
+    may: May,
+    died: bool,
+    timeout_s: float | None = None,
+) -> None:
+    """End `session` if `may` allows it. Does nothing for a session that has ended.
+
+    If it `died`, the attempts at its tasks have failed.
+    """
+    now_us = database.runtime.now_us()
+
+    def begin(tr: Transaction) -> bool:
+        return _ask_end(tr, keys, session, now_us)(may)
+
+    if run(database, begin, timeout_s=timeout_s):
+        _finish(database, keys, {session: now_us}, died)
+
+
+def _ask_end(tr: Transaction, keys: RootKeys, session: bytes, now_us: int) -> Callable[[May], bool]:
+    """Ask for the keys that an end depends on. The reply begins the end; true if it must be finished."""
+    found, heartbeat = tr.get(keys.session(session)), tr.get(keys.heartbeat(session))
+    begun = tr.get(keys.beat_due(now_us, session))
+
+    def begin(may: May) -> bool:
+        if not found.present():  # an earlier attempt with an unknown result may have begun it
+            return bool(begun.present())
+        if not may(tr, heartbeat.value):
+            return False
+        _begin_end(tr, keys, session, found.value, heartbeat.value, now_us)
+        return True
+
+    return begin
+
+
+def _begin_end(
+    tr: Transaction, keys: RootKeys, session: bytes, record: bytes, heartbeat: bytes, now_us: int
+) -> None:
+    """Let no task be taken for the session, and let sweeps know that its end has begun."""
+    name = _name_in(record)
+    if name is not None:
+        tr.clear(keys.session_named(name))
+        openers = keys.openers(session)
+        tr.clear_range(openers.start, openers.stop)
+    tr.clear(keys.session(session))
+    tr.clear(keys.heartbeat(session))
+    tr.clear(keys.presence(session))
+    tr.clear(keys.run(session))
+    deadline_us = deadline_if_readable(heartbeat)
+    if deadline_us is not None:
+        tr.clear(keys.beat_due(deadline_us, session))
+    tr.set(keys.beat_due(now_us, session), b"")
+
+
+def _name_in(record: bytes) -> str | None:
+    """The name of the session. None for a damaged record: the next session of that name writes its key."""
+    try:
+        name = layer.unpack(record)[1]
+    except (ValueError, IndexError, struct.error):
+        return None
+    return name if isinstance(name, str) else None
+
+
+def _finish(database: Database, keys: RootKeys, entries: Mapping[bytes, int], died: bool) -> None:
+    """Finish the ends of sessions. `entries`: the deadline in the entry of each session."""
+    left = {session for end in _enders() for session in end(database, keys, tuple(entries), died)}
+    done = {session: deadline_us for session, deadline_us in entries.items() if session not in left}
+    run(database, lambda tr: _forget(tr, keys, done))
+    if left:
+        put_off = {session: entries[session] for session in left}
+        _put_off(database, keys, put_off)
+
+
+def _forget(tr: Transaction, keys: RootKeys, done: Mapping[bytes, int]) -> None:
+    """The last step. The sessions have no lease left, so nothing is counted for them any more."""
+    memberships = {session: tr.get(keys.membership(session)) for session in done}
+    for session, deadline_us in done.items():
+        leave_run(tr, keys, keys.membership(session), memberships[session].value)
+        tr.clear(keys.beat_due(deadline_us, session))
+
+
+def _put_off(database: Database, keys: RootKeys, entries: Mapping[bytes, int]) -> None:
+    """Put off the ends: another process may know the unknown kinds, or a later try may succeed."""
+    again_us = database.runtime.now_us() + round(limits.SESSION_TTR_S * 1_000_000)
+    run(database, lambda tr: _move_entries(tr, keys, entries, again_us))
+
+
+def _move_entries(tr: Transaction, keys: RootKeys, entries: Mapping[bytes, int], again_us: int) -> None:
+    """Move entries to a later time, so that other dead sessions get their turn."""
+    found = {session: tr.get(keys.beat_due(deadline_us, session)) for session, deadline_us in entries.items()}
+    for session, deadline_us in entries.items():
+        if found[session].present():
+            tr.clear(keys.beat_due(deadline_us, session))
+            tr.set(keys.beat_due(again_us, session), b"")
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """A session with a deadline before `now_us`. `begun`: its end has begun."""
+
+    session: bytes
+    deadline_us: int
+    begun: bool
+    now_us: int
+
+
+@dataclass(frozen=True)
+class Overdues:
+    """A batch of overdue sessions; `next` is the place behind it, None at the end."""
+
+    dead: list[Overdue]
+    next: bytes | None
+
+
+def end_the_dead(database: Database, keys: RootKeys, after: bytes | None = None) -> bytes | None:
+    """End the first overdue sessions behind the place `after`, at most limits.DEAD_SESSIONS_MAX.
+
+    Returns the place behind them, None at the end.
+    """
+    now_us = database.runtime.now_us()
+
+    def look(tr: Transaction) -> Overdues:
+        return ask_overdue(tr, keys, now_us, after)()
+
+    found = run(database, look, timeout_s=limits.CLOSE_TIMEOUT_S)
+    end_overdue(database, keys, found.dead)
+    return found.next
+
+
+def ask_overdue(
+    tr: Transaction, keys: RootKeys, now_us: int, after: bytes | None = None
+) -> Callable[[], Overdues]:
+    """Ask for the first overdue sessions, at most limits.DEAD_SESSIONS_MAX.
+
+    Reads: by snapshot.
+    Round trips: 1; 2 if there are any.
+    """
+    beats, most = keys.beats_due_until(now_us), limits.DEAD_SESSIONS_MAX
+    start = beats.start if after is None else after + b"\x00"
+    first = tr.snapshot.get_range(start, beats.stop, limit=most)
+
+    def reply() -> Overdues:
+        entries = [entry.key for entry in first]
+        beaten = [beat for beat in map(keys.beat_of, entries) if beat is not None]
+        asked = [(due, session, tr.snapshot.get(keys.session(session))) for due, session in beaten]
+        dead = [Overdue(session, due, not record.present(), now_us) for due, session, record in asked]
+        return Overdues(dead, entries[-1] if len(entries) == most else None)
+
+    return reply
+
+
+def count_others(tr: Transaction, keys: RootKeys, own: Collection[bytes], now_us: int) -> int:
+    """Number of live sessions beside `own`, at most limits.SWEEPERS_MAX - 1. Reads by snapshot."""
+    beats, most = keys.beats_due_after(now_us), limits.SWEEPERS_MAX - 1
+    limit = min(most + len(own), limits.BATCH_ITEMS_MAX)
+    found = tr.snapshot.get_range(beats.start, beats.stop, limit=limit)
+    sessions = (beat[1] for entry in found if (beat := keys.beat_of(entry.key)) is not None)
+    return min(most, sum(session not in own for session in sessions))
+
+
+def end_overdue(database: Database, keys: RootKeys, found: Sequence[Overdue]) -> bool:
+    """End these sessions as dead, or finish an end that has begun. True if any was ended.
+
+    All share three transactions. If those fail, the sessions are ended in two halves, so that one session
+    that cannot be ended holds up no other.
+    Raises: the error of a database that is away.
+    """
+    # One time for all tries: it is in the entries of ends that an earlier try has begun.
+    return _end_each(database, keys, found, database.runtime.now_us())
+
+
+def _end_each(database: Database, keys: RootKeys, found: Sequence[Overdue], now_us: int) -> bool:
+    try:
+        _end_together(database, keys, found, now_us)
+        return True
+    except Exception as error:
+        if is_away(error):
+            raise
+        if len(found) == 1:
+            database.troubles.met(_log, "a dead session cannot be ended, and will be tried again", error)
+            for deadline_us in (found[0].deadline_us, now_us):  # before the begin of its end, and after it
+                _put_off(database, keys, {found[0].session: deadline_us})
+            return False
+    middle = len(found) // 2
+    halves = [_end_each(database, keys, half, now_us) for half in (found[:middle], found[middle:])]
+    return any(halves)
+
+
+def _end_together(database: Database, keys: RootKeys, found: Sequence[Overdue], now_us: int) -> None:
+    entries = {dead.session: dead.deadline_us for dead in found if dead.begun}
+    alive = [dead for dead in found if not dead.begun]
+    if alive:
+        begun = run(database, lambda tr: _begin_ends(tr, keys, alive, now_us))
+        entries |= dict.fromkeys(begun, now_us)
+    if entries:
+        _finish(database, keys, entries, died=True)
+
+
+def _begin_ends(tr: Transaction, keys: RootKeys, found: Sequence[Overdue], now_us: int) -> list[bytes]:
+    """Begin the ends of dead sessions. Return those that have to be finished."""
+    asked = [(dead, _ask_end(tr, keys, dead.session, now_us)) for dead in found]
+    return [dead.session for dead, begin in asked if begin(_is_dead(keys, dead))]
+
+
+def _is_dead(keys: RootKeys, dead: Overdue) -> May:
+    """True if the heartbeat is overdue, or cannot be read. Clears an entry with an old deadline."""
+
+    def may(tr: Transaction, heartbeat: bytes) -> bool:
+        deadline_us = deadline_if_readable(heartbeat)
+        if deadline_us is None:
+            return True
+        if deadline_us != dead.deadline_us:
+            tr.clear(keys.beat_due(dead.deadline_us, dead.session))
+        return deadline_us <= dead.now_us
+
+    return may
+
+
+class Gone:
+    """The sessions of processes that are gone, a batch at a time.
+
+    In a directory the kernel knows them, long before their deadlines. Sessions with a name stay: another
+    process may go on with them.
+    """
+
+    def __init__(self, database: Database, keys: RootKeys) -> None:
+        self._database = database
+        self._keys = keys
+        self._after: bytes | None = None
+
+    @property
+    def is_at_end(self) -> bool:
+        """True if the next batch is the first one."""
+        return self._after is None
+
+    def batch(self) -> Sequence[bytes]:
+        """Those among the next limits.BATCH_ITEMS_MAX sessions; on a cluster there are none.
+
+        Reads: the entries of their heartbeats, by snapshot.
+        """
+        if not name_of_process(self._database.engine):
+            return ()
+        entries = run(self._database, self._entries)
+        self._after = entries[-1] if len(entries) == limits.BATCH_ITEMS_MAX else None
+        sessions = [session for _, session in filter(None, map(self._keys.beat_of, entries))]
+        return [session for session in sessions if is_gone(self._database.engine, session)]
+
+    def end(self, session: bytes) -> None:
+        end_session(self._database, self._keys, session, lambda *_: True, died=True)
+
+    def _entries(self, tr: Transaction) -> list[bytes]:
+        beats = self._keys.beats_due
+        start = beats.start if self._after is None else self._after + b"\x00"
+        return [entry.key for entry in tr.snapshot.get_range(start, beats.stop, limit=limits.BATCH_ITEMS_MAX)]
+
+
+def end_the_gone(database: Database, keys: RootKeys) -> None:
+    """End the sessions of all processes that are gone."""
+    gone = Gone(database, keys)
+    while True:
+        for session in gone.batch():
+            gone.end(session)
+        if gone.is_at_end:
+            return

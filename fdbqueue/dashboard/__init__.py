@@ -1,9 +1,0 @@
-"""Dashboard: the queues of a database in a browser (docs/dashboard.md).
-
-Needs the extra `dashboard`: `pip install fdbqueue[dashboard]`.
-"""
-
-from fdbqueue import extras
-
-with extras.needs("dashboard", "starlette", "anyio", "jinja2"):
-    from fdbqueue.dashboard.app import create_app as create_app

@@ -1,1 +1,0 @@
-"""Disciplines decide which ready task is next. Each is a file; discipline.py is their interface."""

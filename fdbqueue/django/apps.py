@@ -1,9 +1,0 @@
-"""The app `fdbqueue.django`: it brings the command `fdbqueue_worker`."""
-
-from django.apps import AppConfig
-
-
-class FdbQueueConfig(AppConfig):
-    name = "fdbqueue.django"
-    label = "fdbqueue"
-    verbose_name = "fdbqueue"

@@ -1,1 +1,0 @@
-"""The commands that `manage.py` has with the app `fdbqueue.django`."""

@@ -1,1 +1,0 @@
-"""Element queues: named elements that any process may lock, get and remove."""

@@ -1,0 +1,1 @@
+"""Adapters to Celery, Django, Dramatiq, Taskiq, Prometheus and OpenTelemetry."""

@@ -1,0 +1,248 @@
+"""The task queues of a broker, by the names of Celery's queues: `fdbqueue tasks celery` shows one.
+
+All processes share the bindings of exchanges to queues. A queue with `auto_delete` or `exclusive` belongs to
+the session of the connection that declared it. After the death of that session no message is routed to it,
+and the next declaration of such a queue removes it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, TypeVar
+
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import QueueKindMismatch, QueueNotFound
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.integrations.celery import keys
+from fdbqueue.integrations.celery.databases import current
+from fdbqueue.tasks.queue import TaskQueue
+
+T = TypeVar("T")
+
+PRIORITY_MAX = 255
+"""The highest priority of a message, as in AMQP; the queue has the lowest number first."""
+
+_MS = 1000
+
+
+def put_options(message: Mapping[str, Any], now_s: float) -> dict[str, Any]:
+    """`pri`, `delay` and `ttl` of a message: its priority, the `eta` of its task, and its expiration."""
+    properties, headers = message["properties"], message["headers"]
+    delay_s = delay_of(headers.get("eta"), now_s)
+    options: dict[str, Any] = {"pri": PRIORITY_MAX - priority_of(properties.get("priority"))}
+    if delay_s > 0:
+        options["delay"] = delay_s
+    expiration_ms = properties.get("expiration")
+    if expiration_ms is not None:
+        # The life of a message begins with its publication, that of a task at the end of its delay.
+        options["ttl"] = max(1 / _MS, float(expiration_ms) / _MS - delay_s)
+    return options
+
+
+def priority_of(given: Any) -> int:
+    """The priority within its bounds; 0 for none."""
+    with suppress(TypeError, ValueError):
+        return max(0, min(int(given), PRIORITY_MAX))
+    return 0
+
+
+def delay_of(eta: Any, now_s: float) -> float:
+    """Seconds until the `eta` of a task; 0 for none, and for one without a time zone.
+
+    The worker holds such a task itself, as it knows the time zone of the application.
+    """
+    with suppress(TypeError, ValueError):
+        due = datetime.fromisoformat(eta)
+        return 0.0 if due.tzinfo is None else max(0.0, due.timestamp() - now_s)
+    return 0.0
+
+
+def is_message(data: Any) -> bool:
+    """True if the data of a task are a message."""
+    return isinstance(data, dict) and isinstance(data.get("properties"), dict) and "body" in data
+
+
+def delivered(queue: str, task: Task) -> dict[str, Any]:
+    """The message of a taken task, with a delivery tag that no other delivery has."""
+    properties = dict(task.data["properties"])
+    delivery = dict(properties.get("delivery_info") or {})
+    if task.attempts > 1:
+        delivery["redelivered"] = True
+    properties |= {"delivery_info": delivery, "delivery_tag": tag_of(queue, task)}
+    return {**task.data, "properties": properties}
+
+
+def tag_of(queue: str, task: Task) -> str:
+    return f"{queue}/{task.id}/{task.attempts}"
+
+
+KIND = "fifottl"
+_KINDS = (KIND, "limfifottl")
+"""Kinds with the options of a message: priority, delay and expiration."""
+
+
+class Queues:
+    """The queues of one database. Each is made at its first use."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.registry = Registry(DEFAULT_ROOT)
+        self._known: dict[str, TaskQueue] = {}
+
+    def get(self, name: str) -> TaskQueue:
+        """The queue of that name; it is created if there is none.
+
+        In a transaction of the program, a new queue is part of it, and not remembered.
+        Raises: QueueKindMismatch for a queue that cannot carry messages.
+        """
+        found = self._known.get(name)
+        if found is None:
+            found = TaskQueue.create(current() or self.database, name, KIND, if_not_exists="any")
+            found = found._on(self.database)  # its threads are those of our database, and end with it
+            if found.kind not in _KINDS:
+                raise QueueKindMismatch(name=name, found=found.kind, wanted=" or ".join(_KINDS))
+            if current() is None:
+                self._known[name] = found
+        return found
+
+    def declare_owned(self, name: str, owner: bytes) -> None:
+        """Make a queue that goes with the session `owner`."""
+        drop_dead(self.database, self.registry)
+        self.forget([name])
+        self.get(name)
+        own(self.database, name, owner)
+
+    def put(self, names: list[str], message: Mapping[str, Any]) -> None:
+        """Put the message into each of the queues, in the transaction of the program if there is one."""
+        options = put_options(message, self.database.runtime.now())
+        for name in names:
+            self.on(name, lambda queue: queue.put(current() or self.database, dict(message), **options))
+
+    def on(self, name: str, act: Callable[[TaskQueue], T]) -> T:
+        """Call `act` with the queue; again with a new one if it was dropped meanwhile."""
+        try:
+            return act(self.get(name))
+        except QueueNotFound:
+            self.forget([name])
+            return act(self.get(name))
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Open the queues again at their next use."""
+        for name in names:
+            self._known.pop(name, None)
+
+    def size(self, name: str) -> int:
+        """Number of messages that are ready."""
+        return self.on(name, lambda queue: queue.statistics(self.database)["tasks"]["ready"])
+
+    def purge(self, name: str) -> int:
+        """Remove the messages that are not held, in bounded transactions. Return their number."""
+        removed = 0
+        while more := self.on(name, self._purge_some):
+            removed += more
+        return removed
+
+    def _purge_some(self, queue: TaskQueue) -> int:
+        return self.registry.write(self.database, lambda tr: _purge_some(tr, queue))
+
+    def exists(self, name: str) -> bool:
+        return self.registry.look(self.database, name) is not None
+
+    def drop(self, name: str) -> None:
+        self.forget([name])
+        drop_queue(self.database, self.registry, name)
+
+
+def _purge_some(tr: Transaction, queue: TaskQueue) -> int:
+    """Remove a page of ready or delayed messages. Return their number, 0 if there are none."""
+    for state in (TaskState.READY, TaskState.DELAYED):
+        after: str | None = None
+        while True:
+            page = queue.tasks(tr, state, limits.VERB_BATCH, after=after)
+            for task in page:
+                queue.delete(tr, task.id)
+            if page or page.next is None:
+                break
+            after = page.next
+        if page:
+            return len(page)
+    return 0
+
+
+Binding = tuple[str, str]
+"""A routing key and a queue."""
+
+
+def own(db: AnyDatabase, queue: str, owner: bytes) -> None:
+    """Note that `queue` goes with the session `owner`."""
+    run(db, lambda tr: tr.set(keys.owned(queue), owner))
+
+
+def bind(target: DatabaseOrTransaction, exchange: str, routing_key: str, queue: str) -> None:
+    """Route messages of `exchange` with `routing_key` to `queue`.
+
+    Reads: the owner of the queue.
+    """
+
+    def body(tr: Transaction) -> None:
+        tr.set(keys.binding(exchange, routing_key, queue), tr.get(keys.owned(queue)).value or b"")
+
+    run(target, body)
+
+
+def unbind(target: DatabaseOrTransaction, exchange: str, routing_key: str, queue: str) -> None:
+    run(target, lambda tr: tr.clear(keys.binding(exchange, routing_key, queue)))
+
+
+def bound(target: DatabaseOrTransaction, exchange: str) -> list[Binding]:
+    """The bindings of `exchange`, without those of queues with a dead session.
+
+    Reads: the bindings, and the sessions of their owners.
+    """
+    return run(target, lambda tr: _bound(tr, exchange))
+
+
+def _bound(tr: Transaction, exchange: str) -> list[Binding]:
+    under, roots = keys.bindings(exchange), RootKeys(DEFAULT_ROOT)
+    rows = tr.get_range(under.start, under.stop, limit=limits.BINDINGS_MAX).to_list()
+    asked = [(row.key, tr.get(roots.session(row.value)) if row.value else None) for row in rows]
+    return [keys.binding_of(key)[1:] for key, owner in asked if owner is None or owner.present()]
+
+
+def forget_exchange(db: AnyDatabase, exchange: str) -> None:
+    under = keys.bindings(exchange)
+    run(db, lambda tr: tr.clear_range(under.start, under.stop))
+
+
+def drop_queue(db: AnyDatabase, registry: Registry, queue: str) -> None:
+    """Remove the queue with its messages and bindings. Does nothing without a queue of that name."""
+    registry.write(db, lambda tr: _drop(tr, registry, [queue]))
+
+
+def drop_dead(db: AnyDatabase, registry: Registry) -> None:
+    """Remove some queues with a dead session. Their number has a bound for each call."""
+    if run(db, _dead):
+        # Looked at again in the transaction that removes them: another process may have declared one of them.
+        registry.write(db, lambda tr: _drop(tr, registry, _dead(tr)))
+
+
+def _dead(tr: Transaction) -> list[str]:
+    under, roots = keys.all_owned(), RootKeys(DEFAULT_ROOT)
+    rows = tr.get_range(under.start, under.stop, limit=limits.BINDINGS_MAX).to_list()
+    asked = [(row.key, tr.get(roots.session(row.value))) for row in rows]
+    return [keys.owned_of(key) for key, owner in asked if not owner.present()][: limits.DEAD_QUEUES_DROPPED]
+
+
+def _drop(tr: Transaction, registry: Registry, queues: Sequence[str]) -> None:
+    under = keys.all_bindings()
+    for row in tr.snapshot.get_range(under.start, under.stop, limit=limits.BINDINGS_MAX):
+        if keys.binding_of(row.key)[2] in queues:
+            tr.clear(row.key)
+    for queue in queues:
+        tr.clear(keys.owned(queue))
+        if registry.look(tr, queue) is not None:
+            registry.drop(tr, queue)

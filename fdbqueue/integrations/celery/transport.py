@@ -1,0 +1,200 @@
+"""The kombu transport: one connection is one session, and its leases last as long as a thread renews it."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from celery.app.backends import BACKEND_ALIASES
+from kombu.exceptions import ChannelError
+from kombu.transport import TRANSPORT_ALIASES, virtual
+
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import QueueNotFound
+from fdbqueue.core.runtime import Event
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.version import __version__
+from fdbqueue.integrations.celery.channel import Channel as TaskChannel
+from fdbqueue.integrations.celery.databases import (
+    SCHEME,
+    SCHEMES,
+    BrokerLost,
+    answering,
+    passing_what_does_not_heal,
+    require_threads,
+    told_to_kombu,
+    url_of,
+)
+from fdbqueue.integrations.celery.intake import WAIT_S, Found, Intake, Tap, Want
+from fdbqueue.integrations.celery.queues import Queues
+
+
+def register() -> None:
+    """Make the schemes of URLs known to kombu, and to Celery.
+
+    An installed package tells Celery its result backend by an entry point. kombu has none for transports.
+    """
+    BACKEND_ALIASES[SCHEME] = "fdbqueue.integrations.celery.backend:Backend"
+    for scheme in SCHEMES:
+        TRANSPORT_ALIASES[scheme] = "fdbqueue.integrations.celery.transport:Transport"
+
+
+class Transport(virtual.Transport):
+    Channel = TaskChannel
+    can_parse_url = True
+    driver_type = driver_name = SCHEME
+    connection_errors = (BrokerLost,)
+    channel_errors = (ChannelError,)
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"]), heartbeats=False
+    )
+
+    database: Database
+    queues: Queues
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self._session: Session | None = None
+        self._intake: Intake | None = None
+        self._taps: dict[TaskChannel, Tap] = {}
+        self._loop: Any = None
+        self._process_id: int | None = None
+        self._stop: Event | None = None
+
+    def driver_version(self) -> str:
+        return __version__
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False in a forked child, where nothing of this connection may be ended."""
+        return self._process_id is not None and self._process_id == self.database.runtime.process_id()
+
+    @property
+    def session(self) -> Session:
+        """The session of this connection, opened at its first use."""
+        if self._session is None:
+            client: Any = self.client
+            ttr_s = client.transport_options.get("session_ttr")
+            with told_to_kombu():
+                self._session = Session(self.database, ttr=ttr_s)
+        return self._session
+
+    @property
+    def intake(self) -> Intake:
+        if self._intake is None:
+            self._intake = Intake(self.database, self.session)
+        return self._intake
+
+    # The connection.
+
+    def establish_connection(self) -> Any:
+        require_threads()
+        with told_to_kombu():
+            self.database = answering(url_of(self._address()))
+        self.queues = Queues(self.database)
+        self._process_id = self.database.runtime.process_id()
+        return super().establish_connection()
+
+    def _address(self) -> str:
+        """The address of the broker. kombu has parsed that of an alternative broker, and no other one."""
+        client: Any = self.client
+        if "://" in (client.hostname or ""):
+            return str(client.hostname)
+        port = "" if client.port is None else f":{client.port}"
+        return f"{client.transport_cls}://{client.hostname or ''}{port}/{client.virtual_host or ''}"
+
+    def close_connection(self, connection: Any) -> None:
+        ours = self.is_of_this_process
+        super().close_connection(connection)
+        session, self._session, self._intake, self._loop = self._session, None, None, None
+        if ours and session is not None:
+            with told_to_kombu(), passing_what_does_not_heal():
+                session.end()
+
+    # Consuming without an event loop.
+
+    def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:  # noqa: ARG002
+        """Deliver all messages that come at once. Raises TimeoutError if none comes within `timeout` seconds.
+
+        A message for one of several queues is waited for in all of them.
+        """
+        runtime = self.database.runtime
+        until = None if timeout is None else runtime.monotonic() + timeout
+        while True:
+            left = WAIT_S if until is None else until - runtime.monotonic()
+            if self._drain(min(WAIT_S, left)):
+                return
+            if until is not None and runtime.monotonic() >= until:
+                raise TimeoutError
+
+    def _drain(self, timeout_s: float) -> bool:
+        """True if a message was delivered."""
+        stop = self._stop = self.database.runtime.event()
+        with told_to_kombu():
+            wants = [want for channel in list(self.channels) for want in channel.wants()]
+            if not wants:  # until another thread settles a message, or consumes
+                stop.wait(max(0.0, timeout_s))
+                return False
+            taken = [
+                found for found in self._take(wants, timeout_s, stop) if found.want.channel.receive(found)
+            ]
+        for one in taken:
+            one.want.channel.deliver(one)
+        return bool(taken)
+
+    def _take(self, wants: Sequence[Want], timeout_s: float, stop: Event) -> list[Found]:
+        try:
+            return self.intake.take(wants, timeout_s, stop)
+        except QueueNotFound:  # dropped by another process: the next look makes it again
+            self.queues.forget([want.name for want in wants])
+            return []
+
+    def take_one(self, channel: TaskChannel, queue: str) -> Found | None:
+        want = Want(channel, queue, self.queues.get(queue), 1)
+        found = self._take([want], 0, self.database.runtime.event())
+        return found[0] if found else None
+
+    # Consuming in an event loop.
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:  # noqa: ARG002
+        """Have the loop woken by messages, which threads take meanwhile."""
+        self._loop = loop
+        for channel in list(self.channels):
+            self.end_tap(channel)
+            self.consumers_changed(channel)
+
+    def _start_tap(self, channel: TaskChannel) -> None:
+        """One for each channel: it waits in its queues while it has credit, whatever the others have."""
+        tap = self._taps[channel] = Tap(
+            self.database.runtime, self._take, lambda: list(channel.wants()), channel.receive
+        )
+        self._loop.add_reader(tap.bell, self._draw, tap)
+
+    def _draw(self, tap: Tap) -> None:
+        for found in tap.drawn():
+            found.want.channel.deliver(found)
+
+    def end_tap(self, channel: TaskChannel) -> None:
+        """Stop the takes of a channel. Messages that it has not delivered go back."""
+        tap = self._taps.pop(channel, None)
+        if tap is None or not self.is_of_this_process:
+            return
+        with suppress(ValueError, KeyError, AttributeError):  # the loop may be closed already
+            self._loop.remove_reader(tap.bell)
+        for found in tap.end():
+            channel.qos.give_back(channel.tag(found))
+
+    def consumers_changed(self, channel: TaskChannel) -> None:
+        """The consumers of the channel are others than before."""
+        if channel in self._taps:
+            self._taps[channel].changed()
+        elif self._loop is not None and channel.consumes and self.is_of_this_process:
+            self._start_tap(channel)
+        if self._stop is not None:
+            self._stop.set()
+
+    def freed(self, channel: TaskChannel) -> None:
+        """The channel may take more messages than before."""
+        if channel in self._taps:
+            self._taps[channel].freed()
+        if self._stop is not None:
+            self._stop.set()

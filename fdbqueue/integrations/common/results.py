@@ -1,0 +1,279 @@
+"""Stored results: values by name, each with an end. A wait for them is a watch, and polls nothing.
+
+Each store removes some results that have ended, so no process has to clean up. This is the only file that
+builds or parses their keys (root_keys.py knows their shapes).
+
+R is the root. A `space` tells the results of one framework from those of another. Values are bytes.
+
+    R["results", 0, space, name]           result  (ends_us, n, value)  read by waits for the result
+    R["results", 0, space, name, number]   piece   bytes                with the result
+    R["results", 1, space, ends_us, name]  end     empty                read by each store in the space
+
+`ends_us` is 0 for a result without an end. A value above limits.PAYLOAD_PIECE_BYTES_MAX lies in n pieces;
+otherwise n is 0.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_payload
+from fdbqueue.core.calls.once import run_once
+from fdbqueue.core.codec import pieces_of
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RESULTS, RootKeys
+from fdbqueue.core.seam import Future, ReadTransaction, Transaction
+
+RESULT, END = range(2)
+_HEAD = struct.Struct("<QI")  # the tuple layer would double each zero byte of a value
+
+
+class ResultKeys:
+    """The keys of one space under the subspace `root`."""
+
+    def __init__(self, root: Any, space: str) -> None:
+        self._root = root
+        self._space = space
+
+    def result(self, name: bytes) -> bytes:
+        return self._key(RESULT, name)
+
+    def pieces(self, name: bytes) -> slice:
+        found: slice = self._root.range((RESULTS, RESULT, self._space, name))
+        return found
+
+    def piece(self, name: bytes, number: int) -> bytes:
+        return self._key(RESULT, name, number)
+
+    def end(self, ends_us: int, name: bytes) -> bytes:
+        return self._key(END, ends_us, name)
+
+    def ends_until(self, time_us: int) -> slice:
+        return slice(self._root.range((RESULTS, END, self._space)).start, self._key(END, time_us + 1))
+
+    def name_of(self, end: bytes) -> bytes:
+        name: bytes = self._root.unpack(end)[-1]
+        return name
+
+    def _key(self, column: int, *parts: Any) -> bytes:
+        key: bytes = self._root.pack((RESULTS, column, self._space, *parts))
+        return key
+
+
+def stored(ends_us: int, pieces: int, value: bytes) -> bytes:
+    return _HEAD.pack(ends_us, pieces) + value
+
+
+def stored_parts(value: bytes) -> tuple[int, int, bytes]:
+    """The end of a result, its number of pieces, and its value if it has none."""
+    return *_HEAD.unpack_from(value), bytes(value[_HEAD.size :])
+
+
+SWEPT = 4
+"""Ended values that one write removes: twice the number that a busy program adds."""
+
+
+class Store:
+    """The values of one space, in a transaction of the caller. One that has ended counts as missing."""
+
+    def __init__(self, space: str, root: Any = DEFAULT_ROOT) -> None:
+        self._keys = ResultKeys(root, space)
+
+    def ask(self, tr: ReadTransaction, name: bytes, now_us: int) -> Callable[[], bytes | None]:
+        """Ask for a value: the function that is returned waits for it. None: it is not there, or has ended.
+
+        Reads: the value; in a snapshot, without a conflict.
+        """
+        asked = tr.get(self._keys.result(name))
+        return lambda: self._value_in(tr, name, asked.value, now_us)
+
+    def watch(self, tr: Transaction, name: bytes) -> Future:
+        """A future that is ready when the value changes."""
+        return tr.watch(self._keys.result(name))
+
+    def write(self, tr: Transaction, name: bytes, value: bytes, ends_us: int) -> None:
+        """Store a value until `ends_us`, 0 for ever.
+
+        Reads: its earlier value. Writes: the value. Conflicts: its change.
+        """
+        self.clear(tr, name)
+        pieces = list(pieces_of(value)) if len(value) > limits.PAYLOAD_PIECE_BYTES_MAX else []
+        tr.set(self._keys.result(name), stored(ends_us, len(pieces), b"" if pieces else value))
+        for number, piece in enumerate(pieces):
+            tr.set(self._keys.piece(name, number), piece)
+        if ends_us:
+            tr.set(self._keys.end(ends_us, name), b"")
+
+    def clear(self, tr: Transaction, name: bytes) -> None:
+        """Remove a value, with its end. Conflicts: its change."""
+        found = tr.get(self._keys.result(name)).value
+        if found is not None:
+            self._clear(tr, name, found)
+
+    def sweep(self, tr: Transaction, now_us: int) -> None:
+        """Remove the first values that have ended. Conflicts: a change of one of them."""
+        under = self._keys.ends_until(now_us)
+        for row in tr.snapshot.get_range(under.start, under.stop, limit=SWEPT).to_list():
+            name = self._keys.name_of(row.key)
+            tr.clear(row.key)
+            found = tr.get(self._keys.result(name)).value
+            if found is not None and 0 < stored_parts(found)[0] <= now_us:
+                self._clear(tr, name, found)
+
+    def _clear(self, tr: Transaction, name: bytes, found: bytes) -> None:
+        ends_us, pieces, _ = stored_parts(found)
+        tr.clear(self._keys.result(name))
+        if pieces:
+            under = self._keys.pieces(name)
+            tr.clear_range(under.start, under.stop)
+        if ends_us:
+            tr.clear(self._keys.end(ends_us, name))
+
+    def _value_in(self, tr: ReadTransaction, name: bytes, found: bytes | None, now_us: int) -> bytes | None:
+        if found is None:
+            return None
+        ends_us, pieces, value = stored_parts(found)
+        if ends_us and ends_us <= now_us:
+            return None
+        if not pieces:
+            return value
+        under = self._keys.pieces(name)
+        return b"".join(bytes(row.value) for row in tr.get_range(under.start, under.stop, limit=pieces))
+
+
+Names = Sequence[bytes]
+
+WATCHED = 100
+"""Results that a wait looks at and watches at a time."""
+
+LOOK_S = 10.0
+"""The longest sleep of a wait, as a database may refuse further watches."""
+
+
+class Results:
+    def __init__(self, database: Database, space: str, root: Any = DEFAULT_ROOT) -> None:
+        """`space`: tells the results of one framework from those of another."""
+        self._database = database
+        self._root = root
+        self._store = Store(space, root)
+
+    def store(
+        self, name: bytes, value: bytes, ttl_s: float | None, keeps: Callable[[bytes], bool] | None = None
+    ) -> None:
+        """Store a value for `ttl_s` seconds, None for ever. `keeps(value)`: true if the stored value stays.
+
+        Reads: the value. Writes: the value; clears a few others that have ended. Conflicts: its change.
+        Raises: PayloadTooLarge.
+        """
+        checked_payload(value)
+
+        def body(tr: Transaction) -> None:
+            now_us = self._database.runtime.now_us()
+            self._store.sweep(tr, now_us)
+            if keeps is not None:
+                found = self._store.ask(tr, name, now_us)()
+                if found is not None and keeps(found):
+                    return
+            self._store.write(tr, name, value, _end_us(now_us, ttl_s))
+
+        run(self._database, body)
+
+    def get(self, names: Names) -> list[bytes | None]:
+        """The values; None for one that is not there, or has ended."""
+        found: list[bytes | None] = []
+        for start in range(0, len(names), WATCHED):
+            found += run(self._database, partial(self._values, names=names[start : start + WATCHED]))
+        return found
+
+    def expire(self, name: bytes, ttl_s: float | None) -> None:
+        """Give a value another end. Reads: the value. Conflicts: its change."""
+
+        def body(tr: Transaction) -> None:
+            now_us = self._database.runtime.now_us()
+            found = self._store.ask(tr, name, now_us)()
+            if found is not None:
+                self._store.write(tr, name, found, _end_us(now_us, ttl_s))
+
+        run(self._database, body)
+
+    def take(self, name: bytes) -> bytes | None:
+        """The value, which is removed: one of the calls at the same moment gets it, and the others None.
+
+        Reads: the value. Writes: clears it. Conflicts: its change.
+        """
+
+        def body(tr: Transaction) -> bytes | None:
+            found = self._store.ask(tr, name, self._database.runtime.now_us())()
+            self._store.clear(tr, name)
+            return found
+
+        return run_once(self._database, RootKeys(self._root), body)
+
+    def delete(self, name: bytes) -> None:
+        run(self._database, lambda tr: self._store.clear(tr, name))
+
+    def wait(
+        self,
+        names: Names,
+        is_ready: Callable[[bytes], bool],
+        timeout_s: float | None,
+        tick: Callable[[], object] | None = None,
+        tick_s: float = LOOK_S,
+    ) -> dict[bytes, bytes]:
+        """The values that are ready, of the first WATCHED of `names`; waits up to `timeout_s` for the first.
+
+        May return none before that time is over: then the caller looks again. Calls `tick` every `tick_s`.
+        """
+        few = list(names[:WATCHED])
+        values, watches = run(self._database, lambda tr: self._look(tr, few, is_ready))
+        try:
+            if not values:
+                self._sleep(watches, LOOK_S if timeout_s is None else min(LOOK_S, timeout_s), tick, tick_s)
+        finally:  # a watch with a callback outlives its last reference
+            for watch in watches:
+                watch.cancel()
+        return values
+
+    def wait_for(self, name: bytes, timeout_s: float | None) -> bytes | None:
+        """The value, as soon as there is one; None after `timeout_s`, which is None for ever."""
+        clock = self._database.runtime.monotonic
+        until = None if timeout_s is None else clock() + timeout_s
+        while True:
+            left_s = None if until is None else max(0.0, until - clock())
+            ready = self.wait([name], lambda _: True, left_s)
+            if ready or left_s == 0:
+                return ready.get(name)
+
+    def _sleep(
+        self, watches: Sequence[Future], patience_s: float, tick: Callable[[], object] | None, tick_s: float
+    ) -> None:
+        """Wait for one of the watches. Raises: DatabaseClosed; the errors of `tick`."""
+        runtime = self._database.runtime
+        until = runtime.monotonic() + patience_s
+        with self._database.waiter() as waiter:
+            while (left := until - runtime.monotonic()) > 0:
+                woken = runtime.wait_any([*watches, waiter], left if tick is None else min(left, tick_s))
+                waiter.check()
+                if woken:
+                    return
+                if tick is not None:
+                    tick()
+
+    def _look(
+        self, tr: Transaction, names: Names, is_ready: Callable[[bytes], bool]
+    ) -> tuple[dict[bytes, bytes], list[Future]]:
+        found = dict(zip(names, self._values(tr, names), strict=True))
+        ready = {name: value for name, value in found.items() if value is not None and is_ready(value)}
+        watches = [] if ready else [self._store.watch(tr, name) for name in names]
+        return ready, watches
+
+    def _values(self, tr: Transaction, names: Names) -> list[bytes | None]:
+        now_us = self._database.runtime.now_us()
+        asked = [self._store.ask(tr.snapshot, name, now_us) for name in names]
+        return [value() for value in asked]
+
+
+def _end_us(now_us: int, ttl_s: float | None) -> int:
+    return 0 if ttl_s is None else now_us + round(ttl_s * 1_000_000)

@@ -1,0 +1,194 @@
+"""The backend: a task of Django is a task of ours, and its result the state of that task."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import Any
+
+from django.core import checks
+
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_count, checked_span, checked_text
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import InvalidArgument, NoResult, QueueNotFound, TaskFailed, UnknownUrl
+from fdbqueue.core.open import DIRECTORY_SCHEMES, PRIVATE_URL, checked_url, place_of
+from fdbqueue.core.seam import AnyDatabase
+from fdbqueue.core.task import Task
+from fdbqueue.integrations.django.api import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    BaseTaskBackend,
+    InvalidTaskBackend,
+    TaskResultDoesNotExist,
+    task_backends,
+    task_enqueued,
+)
+from fdbqueue.integrations.django.queues import TaskQueues, queues_of, within
+from fdbqueue.integrations.django.states import Call, State, look, pri_of
+
+NAMESPACE_BYTES_MAX = 100
+
+
+@dataclass(frozen=True)
+class Options:
+    """The OPTIONS of a backend in the setting TASKS."""
+
+    url: str | AnyDatabase | None = None
+    """As for `fdbqueue.open`, or an open database; None for the database of the environment."""
+    namespace: str = "django"
+    """The queue `mails` is the task queue `NAMESPACE.mails`."""
+    result_ttl: float = 86_400
+    """Time for which the result of a task that has succeeded is kept, in seconds."""
+    max_attempts: int = 5
+    """Number of attempts that a task may fail before it is buried: its worker died, or it raised Retry."""
+    session_ttr: float = limits.SESSION_TTR_S
+    """Time from the death of a worker until its tasks are ready again, in seconds."""
+
+    @classmethod
+    def checked(cls, given: Mapping[str, Any]) -> "Options":
+        """Raises: InvalidArgument, UnknownUrl."""
+        names = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in names:
+                raise InvalidArgument(name="OPTIONS", wanted=f"some of {', '.join(names)}", got=name)
+        options = cls(**given)
+        checked_text("namespace", options.namespace, NAMESPACE_BYTES_MAX)
+        checked_span("result_ttl", options.result_ttl)
+        checked_count("max_attempts", options.max_attempts)
+        checked_span("session_ttr", options.session_ttr)
+        if options.url is None or isinstance(options.url, str):
+            require_known(checked_url(options.url, shared_directory=False))
+        return options
+
+
+def require_known(url: str) -> None:
+    """Raises UnknownUrl for a URL that names no database. Opens nothing: a system check asks."""
+    scheme, colon, rest = url.partition(":")
+    if scheme in DIRECTORY_SCHEMES and rest:
+        place_of(url)
+    elif url != PRIVATE_URL and not (colon and scheme == "fdb"):
+        raise UnknownUrl(url=url)
+
+
+_BETWEEN = ":"
+
+
+class FdbQueueBackend(BaseTaskBackend):
+    """Tasks in a database of fdbqueue: a directory, or a FoundationDB cluster (docs/django.md)."""
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        """Opens nothing, as modules with tasks are imported before the checks of the settings."""
+        super().__init__(alias, params)
+        self._settings: Options | None = None
+        self._queues: TaskQueues | None = None
+
+    @property
+    def settings(self) -> Options:
+        """The OPTIONS. Raises: InvalidTaskBackend."""
+        if self._settings is None:
+            try:
+                self._settings = Options.checked(self.options)
+            except (InvalidArgument, UnknownUrl) as error:
+                raise InvalidTaskBackend(f"The task backend {self.alias!r}: {error}") from error
+        return self._settings
+
+    @property
+    def task_queues(self) -> TaskQueues:
+        if self._queues is None:
+            self._queues = queues_of(self.settings.url, self.settings.namespace)
+        return self._queues
+
+    @property
+    def database(self) -> Database:
+        """The open database of this process. To close it does nothing. Raises: as fdbqueue.open."""
+        return self.task_queues.database.lent()
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Put a task, in the transaction of the block around the caller if there is one.
+
+        Without such a block it is stored when this call returns, also in a transaction of the SQL database.
+        Raises: InvalidTask; TypeError for arguments that JSON does not have; PayloadTooLarge.
+        """
+        self.validate_task(task)
+        call = Call.of(task, args, kwargs)
+        database = self.database
+        delay_s = 0.0 if call.run_after is None else max(0.0, call.run_after - database.runtime.now())
+        put = self.task_queues.put(
+            task.queue_name,
+            within.current(),
+            call.to_data(),
+            pri=pri_of(call.priority),
+            delay=delay_s,
+            result_ttl=self.settings.result_ttl,
+        )
+        result = State.of(put, []).to_result(
+            self.result_id(task.queue_name, put), task.queue_name, self.alias
+        )
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def result_id(self, queue_name: str, task: Task) -> str:
+        """The id that Django knows: the name of the queue, and the id of the task in it."""
+        return f"{queue_name}{_BETWEEN}{task.id}"
+
+    def get_result(self, result_id: str) -> Any:
+        """The result of a task, as it is now. Raises: TaskResultDoesNotExist."""
+        queue_name, _, id_ = str(result_id).rpartition(_BETWEEN)
+        state = self._look(queue_name, id_) if self._has(queue_name) else None
+        if state is None:
+            raise TaskResultDoesNotExist(result_id)
+        return state.to_result(result_id, queue_name, self.alias)
+
+    def wait(self, result_id: str, timeout_s: float | None) -> None:
+        """Wait for the end of a task, on a watch. Raises: ResultTimeout."""
+        queue_name, _, id_ = str(result_id).rpartition(_BETWEEN)
+        with suppress(NoResult, TaskFailed):
+            self.task_queues.there(queue_name).result(self.database, id_, timeout_s)
+
+    def _has(self, queue_name: str) -> bool:
+        return bool(queue_name) and (not self.queues or queue_name in self.queues)
+
+    def _look(self, queue_name: str, id_: str) -> State | None:
+        try:
+            return look(self.database, self.task_queues.there(queue_name), id_)
+        except QueueNotFound:
+            return None
+
+    def check(self, **kwargs: Any) -> list[Any]:
+        """One error for settings that this backend cannot use. Opens nothing."""
+        found = list(super().check(**kwargs))
+        try:
+            _ = self.settings
+        except InvalidTaskBackend as error:
+            found.append(checks.Error(str(error), obj=type(self).__name__, id="fdbqueue.E001"))
+        return found
+
+
+def backend_of(alias: str) -> FdbQueueBackend:
+    """Raises: InvalidTaskBackend for an alias that is not in TASKS, or has another backend."""
+    found = task_backends[alias]
+    if not isinstance(found, FdbQueueBackend):
+        raise InvalidTaskBackend(f"The task backend {alias!r} is no backend of fdbqueue.")
+    return found
+
+
+def database(alias: str = DEFAULT_TASK_BACKEND_ALIAS) -> Database:
+    """The open database of a backend of TASKS, for a program's own transactions. To close it does nothing.
+
+    Raises: InvalidTaskBackend; as fdbqueue.open.
+    """
+    return backend_of(alias).database
+
+
+def wait(result: Any, timeout: float | None = None) -> None:
+    """Wait up to `timeout` seconds, None for ever, for the end of a task; then refresh its result.
+
+    The wait is a watch, and not a poll.
+    Raises: ResultTimeout, a TimeoutError; TaskResultDoesNotExist.
+    """
+    backend_of(result.backend).wait(result.id, timeout)
+    result.refresh()

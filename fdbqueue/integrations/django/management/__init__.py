@@ -1,0 +1,1 @@
+"""The commands that `manage.py` has with the app `fdbqueue.integrations.django`."""

@@ -1,0 +1,12 @@
+"""A broker, a result backend and a backend of rate limits for Dramatiq (docs/dramatiq.md).
+
+Needs the extra `dramatiq`: `pip install fdbqueue[dramatiq]`.
+"""
+
+from fdbqueue.core import extras
+
+with extras.needs("dramatiq", "dramatiq"):
+    from fdbqueue.integrations.dramatiq.broker import FdbQueueBroker as FdbQueueBroker
+    from fdbqueue.integrations.dramatiq.consumer import FdbQueueConsumer as FdbQueueConsumer
+    from fdbqueue.integrations.dramatiq.results import FdbQueueRateLimits as FdbQueueRateLimits
+    from fdbqueue.integrations.dramatiq.results import FdbQueueResults as FdbQueueResults

@@ -1,0 +1,375 @@
+"""QueueCollector: the queues of a database in a registry of prometheus-client.
+
+docs/metrics.md lists the families.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from fdbqueue.core import limits
+from fdbqueue.core.database import as_database, run
+from fdbqueue.core.errors import FdbQueueError
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.logger import logger
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.seam import AnyDatabase
+from fdbqueue.core.version import __version__
+from fdbqueue.core.visible import shortened, told, visible
+from fdbqueue.operate.overview.figures import (
+    Figures,
+    GroupsFigures,
+    LimitFigures,
+    QueueFigures,
+    ScheduleFigures,
+    TaskFigures,
+)
+from fdbqueue.operate.overview.overview import Overview
+from fdbqueue.tasks.kinds import IN_ORDER_OF_ARRIVAL
+
+T = TypeVar("T")
+
+_log = logger("fdbqueue.metrics")
+
+_STATES = ("ready", "taken", "buried", "delayed")
+KEY_LABEL_LENGTH_MAX = 100
+
+Sample = tuple[Sequence[str], float]
+"""The values of the labels behind `queue`, and the number."""
+Samples = Callable[[QueueFigures], Iterable[Sample]]
+
+
+class _Family(NamedTuple):
+    """A family with any number of samples for each queue."""
+
+    name: str
+    text: str
+    labels: Sequence[str]
+    samples: Samples
+
+
+class _Numbers(NamedTuple, Generic[T]):
+    """A family with at most one sample for each limit, or each schedule."""
+
+    name: str
+    text: str
+    number: Callable[[T], float | None]
+
+
+def families(found: Figures, look_s: float) -> Iterator[Metric]:
+    """The families of one look, which took `look_s` seconds."""
+    yield from (up(True), _build(), *_of_the_look(found, look_s))
+    # Two names may have one text. Prometheus refuses a page that tells a sample twice.
+    queues = {visible(queue.name): queue for queue in found.queues}
+    for family in _FAMILIES:
+        made = CounterMetricFamily if family.name.endswith("_total") else GaugeMetricFamily
+        filled = made(family.name, family.text, labels=("queue", *family.labels))
+        for name, queue in queues.items():
+            for labels, number in family.samples(queue):
+                filled.add_metric((name, *labels), float(number))
+        yield filled
+    yield from _of_rows(_LIMITS, ("limit",), {visible(one.name): one for one in found.limits})
+    yield from _of_rows(_SCHEDULES, ("schedule",), {visible(one.name): one for one in found.schedules})
+    yield from _of_groups(found.groups)
+
+
+def _of_rows(
+    wanted: Iterable["_Numbers[T]"], labels: Sequence[str], rows: Mapping[str, T]
+) -> Iterator[Metric]:
+    """Families with one sample for each row that has a number."""
+    for one in wanted:
+        made = CounterMetricFamily if one.name.endswith("_total") else GaugeMetricFamily
+        filled = made(one.name, one.text, labels=labels)
+        for label, row in rows.items():
+            number = one.number(row)
+            if number is not None:
+                filled.add_metric((label,), float(number))
+        yield filled
+
+
+def _of_groups(found: GroupsFigures) -> Iterator[Metric]:
+    for name, text, number in (
+        ("unfinished_groups", "Groups that have not ended, among those that a look reads.", found.unfinished),
+        ("held_groups", "Groups among them that buried members hold.", found.held),
+        ("groups_left_out", "1 if there are more groups than a look reads, else 0.", not found.is_whole),
+    ):
+        yield GaugeMetricFamily(f"fdbqueue_{name}", text, value=float(number))
+
+
+def up(answered: bool) -> Metric:
+    """1 if the database has answered the look, else 0."""
+    text = "1 if the database has answered the last look, else 0; then there are no other figures."
+    return GaugeMetricFamily("fdbqueue_up", text, value=float(answered))
+
+
+def _build() -> Metric:
+    build = GaugeMetricFamily(
+        "fdbqueue_build_info", "The release of fdbqueue; always 1.", labels=("version",)
+    )
+    build.add_metric((__version__,), 1.0)
+    return build
+
+
+def _of_the_look(found: Figures, look_s: float) -> Iterator[Metric]:
+    for name, text, number in (
+        ("look_duration_seconds", "Time that the last look at the database took.", look_s),
+        ("live_workers", "Live workers of all queues.", found.workers),
+        (
+            "left_out",
+            "1 if there are more queues, limits or schedules than a look tells, else 0.",
+            not found.is_whole,
+        ),
+    ):
+        yield GaugeMetricFamily(f"fdbqueue_{name}", text, value=float(number))
+
+
+def _always(number: Callable[[QueueFigures], float]) -> Samples:
+    return lambda queue: [((), number(queue))]
+
+
+def _tasks(number: Callable[[TaskFigures], float]) -> Samples:
+    return _of_tasks(lambda tasks: [((), number(tasks))])
+
+
+def _of_tasks(samples: Callable[[TaskFigures], Iterable[Sample]]) -> Samples:
+    return lambda queue: () if queue.tasks is None else samples(queue.tasks)
+
+
+def _states(tasks: TaskFigures) -> Iterator[Sample]:
+    return (((state,), getattr(tasks, state)) for state in _STATES)
+
+
+def _calls(tasks: TaskFigures) -> Iterator[Sample]:
+    return (((call,), number) for call, number in tasks.calls.items())
+
+
+def _oldest(queue: QueueFigures) -> Iterator[Sample]:
+    # The bound of a kind, not of this look: a label that changed from scrape to scrape would end its series.
+    if queue.tasks is not None:
+        is_in_order = queue.kind == IN_ORDER_OF_ARRIVAL and not queue.tasks.task_limits
+        bound = "exact" if is_in_order else "at_most"
+        yield (bound,), queue.tasks.oldest_age_s or 0.0
+
+
+def _partitioned(number: Callable[[TaskFigures], float]) -> Samples:
+    """A number of queues with partitions only."""
+    return _of_tasks(lambda tasks: [] if tasks.fullest_ready is None else [((), number(tasks))])
+
+
+def _partitions(queue: QueueFigures) -> Iterable[Sample]:
+    """The number of partitions of a queue that has some, of tasks or of items."""
+    tasks = queue.tasks
+    if tasks is None:
+        return [] if queue.fullest_items is None else [((), queue.partitions)]
+    return [] if tasks.fullest_ready is None else [((), tasks.partitions)]
+
+
+def _busiest(tasks: TaskFigures) -> Iterable[Sample]:
+    ready: Counter[str] = Counter()
+    for key in tasks.busiest:
+        ready[key_label(key.key)] += key.ready  # 1 and "1" have one label
+    return (((label,), number) for label, number in ready.items())
+
+
+def key_label(key: object) -> str:
+    """A task key as the value of a label: short, and without control characters."""
+    return shortened(told(key), KEY_LABEL_LENGTH_MAX)
+
+
+_FAMILIES = (
+    _Family(
+        "fdbqueue_queue_info",
+        "A queue and its kind; always 1.",
+        ("kind",),
+        lambda queue: [((queue.kind,), 1.0)],
+    ),
+    _Family(
+        "fdbqueue_unreadable_queue",
+        "1 if this process cannot read the queue, else 0.",
+        (),
+        _always(lambda queue: queue.error is not None),
+    ),
+    _Family(
+        "fdbqueue_items",
+        "Items, elements or tasks of a queue, in all states.",
+        (),
+        _always(lambda queue: queue.items),
+    ),
+    _Family(
+        "fdbqueue_unreadable_values",
+        "Stored values of a queue that were set aside because they could not be read.",
+        (),
+        _always(lambda queue: queue.unreadable),
+    ),
+    _Family("fdbqueue_tasks", "Tasks of a queue by their stored state.", ("state",), _of_tasks(_states)),
+    _Family(
+        "fdbqueue_calls_total",
+        "Calls of a queue by all processes since it was created; ttl and ttr count ended tasks and leases.",
+        ("call",),
+        _of_tasks(_calls),
+    ),
+    _Family(
+        "fdbqueue_next_task_age_seconds",
+        "Time since the put of the next task to be taken, its delays and attempts included; 0 without one.",
+        (),
+        _tasks(lambda tasks: tasks.next_age_s or 0.0),
+    ),
+    _Family(
+        "fdbqueue_oldest_ready_task_age_seconds",
+        "Time since the put of the oldest ready task, or with the label at_most an upper bound of it.",
+        ("bound",),
+        _oldest,
+    ),
+    _Family(
+        "fdbqueue_sweep_lag_seconds",
+        "Time for which the first task that is due has waited for a sweep.",
+        (),
+        _tasks(lambda tasks: tasks.sweep_lag_s),
+    ),
+    _Family(
+        "fdbqueue_workers",
+        "Live workers that may take from a queue.",
+        (),
+        _tasks(lambda tasks: tasks.workers),
+    ),
+    _Family("fdbqueue_paused", "1 if a queue is paused, else 0.", (), _tasks(lambda tasks: tasks.paused)),
+    _Family(
+        "fdbqueue_capacity_tasks",
+        "The largest number of tasks that a queue takes; missing without a bound.",
+        (),
+        _of_tasks(lambda tasks: [] if tasks.capacity is None else [((), tasks.capacity)]),
+    ),
+    _Family(
+        "fdbqueue_partitions",
+        "Open partitions of a queue that has some.",
+        (),
+        _partitions,
+    ),
+    _Family(
+        "fdbqueue_repartition",
+        "1 while a repartition of a queue with partitions is under way, else 0.",
+        (),
+        _partitioned(lambda tasks: bool(tasks.partitions_before)),
+    ),
+    _Family(
+        "fdbqueue_fullest_partition_ready_tasks",
+        "Ready tasks of the partition that has the most.",
+        (),
+        _partitioned(lambda tasks: tasks.fullest_ready or 0),
+    ),
+    _Family(
+        "fdbqueue_fullest_partition_items",
+        "Items of the partition that has the most, of a queue of items.",
+        (),
+        lambda queue: [] if queue.fullest_items is None else [((), queue.fullest_items)],
+    ),
+    _Family(
+        "fdbqueue_key_ready_tasks",
+        "Ready tasks of the busiest task keys of a queue.",
+        ("key",),
+        _of_tasks(_busiest),
+    ),
+)
+
+_LIMITS: Sequence[_Numbers[LimitFigures]] = (
+    _Numbers(
+        "fdbqueue_limit_slots",
+        "Slots of a limit; of each key, if it counts them apart.",
+        lambda limit: limit.slots,
+    ),
+    _Numbers(
+        "fdbqueue_limit_used_slots",
+        "Slots of a limit that tasks hold, of all keys together.",
+        lambda limit: None if limit.slots is None else limit.used,
+    ),
+    _Numbers(
+        "fdbqueue_limit_starts_per_second",
+        "The rate of a limit of starts.",
+        lambda limit: None if limit.rate is None or not limit.per_s else limit.rate / limit.per_s,
+    ),
+    _Numbers("fdbqueue_limit_burst_tokens", "Tokens for which a limit has room.", lambda limit: limit.burst),
+    _Numbers(
+        "fdbqueue_limit_tokens",
+        "Tokens that a limit has now.",
+        lambda limit: None if limit.rate is None or limit.per_key else limit.free,
+    ),
+    _Numbers(
+        "fdbqueue_limit_reached",
+        "1 if no task may start now, else 0.",
+        lambda limit: None if limit.free is None or limit.per_key else limit.free == 0,
+    ),
+    _Numbers(
+        "fdbqueue_limit_waiting_tasks",
+        "Ready tasks of the queues that name a limit, while no task may start.",
+        lambda limit: None if limit.free is None else limit.waiting,
+    ),
+    _Numbers(
+        "fdbqueue_limit_missing",
+        "1 for a limit that a queue names and that does not exist, or that cannot be read; else 0.",
+        lambda limit: limit.free is None,
+    ),
+)
+_SCHEDULES: Sequence[_Numbers[ScheduleFigures]] = (
+    _Numbers(
+        "fdbqueue_schedule_next_due_timestamp_seconds",
+        "The next due time of a schedule; missing while it is paused.",
+        lambda schedule: schedule.due,
+    ),
+    _Numbers(
+        "fdbqueue_schedule_late_seconds",
+        "Time since a due time of a schedule that has not been fired; 0 without one.",
+        lambda schedule: schedule.late_s,
+    ),
+    _Numbers("fdbqueue_schedule_paused", "1 if a schedule is paused, else 0.", lambda one: one.paused),
+    _Numbers(
+        "fdbqueue_schedule_failing",
+        "1 if the last try to fire a schedule has failed, else 0.",
+        lambda one: one.error is not None,
+    ),
+    _Numbers("fdbqueue_schedule_tasks_total", "Tasks that a schedule has put.", lambda one: one.fired),
+)
+
+
+class QueueCollector:
+    """A collector of prometheus-client with the figures of the queues with these names, or of all queues.
+
+    Each scrape is one look at the database, of one round trip, or two after a queue was created. The numbers
+    count for all processes, so one process of a deployment collects them. If the database does not answer,
+    `fdbqueue_up` is 0, and the other families are missing.
+    """
+
+    __slots__ = ("_database", "_overview")
+
+    def __init__(self, db: AnyDatabase, *names: str, keys: int = 10, root: Any = DEFAULT_ROOT) -> None:
+        """`keys` is the number of busiest task keys that are told of a queue with task keys.
+
+        Raises: InvalidArgument, WrongType, NotADatabase.
+        """
+        self._database = as_database(db)
+        self._overview = Overview(*names, keys=keys, root=root)
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without samples: a registry asks for their names when the collector is registered."""
+        return list(families(Figures(0.0, (), 0), 0.0))
+
+    def collect(self) -> Iterable[Metric]:
+        """The families, from one snapshot.
+
+        Reads: as Overview.figures, within limits.LOOK_TIMEOUT_S.
+        Conflicts: none.
+        """
+        database = self._database
+        began = database.runtime.monotonic()
+        try:
+            found = run(database, self._overview.figures, timeout_s=limits.LOOK_TIMEOUT_S)
+        except failures() as error:
+            database.troubles.met(_log, "the queues could not be looked at", error)
+            return [up(False)]
+        return list(families(found, database.runtime.monotonic() - began))
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """The errors of a database that does not answer, is closed or was replaced."""
+    return (FdbQueueError, OSError, *engine_errors())

@@ -1,0 +1,149 @@
+"""The result backend: results and progress with an end, waited for by a watch.
+
+So `await task.wait_result()` of a task of our broker polls nothing.
+"""
+
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic import BaseModel
+from taskiq import AsyncResultBackend, AsyncTaskiqDecoratedTask, AsyncTaskiqTask, TaskiqResult
+from taskiq.abc.serializer import TaskiqSerializer
+from taskiq.depends.progress_tracker import TaskProgress
+from taskiq.exceptions import ResultGetError, TaskiqResultTimeoutError
+from taskiq.kicker import AsyncKicker
+from taskiq.serializers import JSONSerializer, PickleSerializer
+
+from fdbqueue.core.arguments import checked_span
+from fdbqueue.integrations.common.results import Results
+from fdbqueue.integrations.taskiq.connection import Connected, Place, connection_of
+
+
+def dumped(model: BaseModel, serializer: TaskiqSerializer) -> bytes:
+    """A model as bytes. All serializers but pickle get values that JSON has."""
+    mode: Any = "python" if isinstance(serializer, PickleSerializer) else "json"
+    return serializer.dumpb(model.model_dump(mode=mode))
+
+
+T = TypeVar("T")
+
+SPACE, PROGRESS_SPACE = "taskiq", "taskiq-progress"
+TTL_S = 86_400.0
+
+
+class ResultMissing(ResultGetError):
+    """There is no result, or no more."""
+
+    __template__ = "Task {task_id} has no result: it has not ended, or the result has"
+    task_id: str
+
+
+class FdbQueueResults(AsyncResultBackend[T]):
+    """Results of tasks, for `broker.with_result_backend`."""
+
+    def __init__(
+        self,
+        url: Place | Connected = None,
+        *,
+        ttl_s: float | None = TTL_S,
+        keep_results: bool = True,
+        serializer: TaskiqSerializer | None = None,
+    ) -> None:
+        """`url`: as in FdbQueueBroker, or the broker itself, whose database it then uses.
+
+        `ttl_s`: seconds until a result ends, by default those of a day; None keeps it for ever. Without
+        `keep_results`, the first reader removes the result, and no other one gets it. `serializer`: by
+        default JSON.
+        Raises: UnknownUrl, InvalidArgument.
+        """
+        self._connection, self._owns_it = connection_of(url)
+        self._ttl_s = None if ttl_s is None else checked_span("ttl_s", ttl_s)
+        self._keeps = keep_results
+        self._serializer = JSONSerializer() if serializer is None else serializer
+
+    async def startup(self) -> None:
+        """Open the database. Raises: as fdbqueue.open; DatabaseNotFound."""
+        await self._connection.database()
+
+    async def shutdown(self) -> None:
+        """Close the database, if it is not that of a broker."""
+        if self._owns_it:
+            await self._connection.close()
+
+    async def set_result(self, task_id: str, result: TaskiqResult[T]) -> None:
+        """Store a result. Storing it twice is storing it once. Raises: PayloadTooLarge."""
+        await self._store(SPACE, task_id, dumped(result, self._serializer))
+
+    async def is_result_ready(self, task_id: str) -> bool:
+        return await self._get(SPACE, task_id) is not None
+
+    async def get_result(self, task_id: str, with_logs: bool = False) -> TaskiqResult[T]:
+        """The result; with its log if `with_logs`. Raises: ResultMissing."""
+        found = await (self._get if self._keeps else self._take)(SPACE, task_id)
+        if found is None:
+            raise ResultMissing(task_id=task_id)
+        result: TaskiqResult[T] = TaskiqResult.model_validate(self._serializer.loadb(found))
+        if not with_logs:
+            result.log = None
+        return result
+
+    async def wait(self, task_id: str, timeout_s: float | None = None) -> bool:
+        """Wait for a result on a watch, up to `timeout_s` seconds, None for ever. True if there is one."""
+        db = await self._connection.database()
+        name = task_id.encode()
+        return await db.run_blocking(lambda db: Results(db, SPACE).wait_for(name, timeout_s)) is not None
+
+    async def set_progress(self, task_id: str, progress: TaskProgress[Any]) -> None:
+        """Store the progress of a task; it ends as its result does. Raises: PayloadTooLarge."""
+        await self._store(PROGRESS_SPACE, task_id, dumped(progress, self._serializer))
+
+    async def get_progress(self, task_id: str) -> TaskProgress[Any] | None:
+        found = await self._get(PROGRESS_SPACE, task_id)
+        if found is None:
+            return None
+        progress: TaskProgress[Any] = TaskProgress.model_validate(self._serializer.loadb(found))
+        return progress
+
+    async def _store(self, space: str, task_id: str, value: bytes) -> None:
+        db = await self._connection.database()
+        await db.run_blocking(lambda db: Results(db, space).store(task_id.encode(), value, self._ttl_s))
+
+    async def _get(self, space: str, task_id: str) -> bytes | None:
+        db = await self._connection.database()
+        return await db.run_blocking(lambda db: Results(db, space).get([task_id.encode()])[0])
+
+    async def _take(self, space: str, task_id: str) -> bytes | None:
+        db = await self._connection.database()
+        return await db.run_blocking(lambda db: Results(db, space).take(task_id.encode()))
+
+
+P = ParamSpec("P")
+
+
+class WatchedTask(AsyncTaskiqTask[T]):
+    """A task that was sent."""
+
+    async def wait_result(
+        self, check_interval: float = 0.2, timeout: float = -1.0, with_logs: bool = False
+    ) -> TaskiqResult[T]:
+        """The result, as soon as there is one. Another result backend is asked every `check_interval`.
+
+        Raises: TaskiqResultTimeoutError after `timeout` seconds, for ever if it is not positive.
+        """
+        if not isinstance(self.result_backend, FdbQueueResults):
+            return await super().wait_result(check_interval, timeout, with_logs)
+        if not await self.result_backend.wait(self.task_id, timeout if timeout > 0 else None):
+            raise TaskiqResultTimeoutError(timeout=timeout)
+        return await self.get_result(with_logs)
+
+
+class _Kicker(AsyncKicker[P, T]):
+    async def kiq(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        sent: Any = await super().kiq(*args, **kwargs)
+        return WatchedTask(sent.task_id, sent.result_backend, sent.return_type)
+
+
+class WatchingTask(AsyncTaskiqDecoratedTask[P, T]):
+    """A function of the program that `broker.task` has made a task."""
+
+    def kicker(self) -> AsyncKicker[P, T]:
+        return _Kicker(self.task_name, self.broker, dict(self.labels), self.return_type)

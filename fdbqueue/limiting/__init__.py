@@ -1,1 +1,0 @@
-"""Limits: the number of tasks that run at a time, or start in a span of time, in all queues that share it."""

@@ -1,0 +1,1 @@
+"""The parts for operators: command line, dashboard, verification, exports, diagnosis."""

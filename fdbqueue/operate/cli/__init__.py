@@ -1,0 +1,37 @@
+"""The command line, `fdbqueue`: one module per group of commands.
+
+The files named here draw on terminals: their first use imports them, and rich.
+"""
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fdbqueue.core import client_knobs
+from fdbqueue.core.lazy import files_of
+
+if TYPE_CHECKING:
+    from fdbqueue.operate.cli import reports as reports
+    from fdbqueue.operate.cli import tables as tables
+else:
+    __getattr__ = files_of(__name__)
+
+EXIT_ENVIRONMENT = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line, then end the process with an exit status (exits.py)."""
+    try:
+        from fdbqueue.operate.cli.commands import cli
+        from fdbqueue.operate.cli.exits import run
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("click", "rich"):
+            raise
+        print("fdbqueue: the command line is an extra: pip install 'fdbqueue[cli]'", file=sys.stderr)
+        sys.exit(EXIT_ENVIRONMENT)
+    client_knobs.for_this_program()
+    status = run(cli, arguments)
+    # All work is done. An interrupt while the interpreter ends must not print a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(status)

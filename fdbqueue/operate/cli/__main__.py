@@ -1,0 +1,3 @@
+from fdbqueue.operate.cli import main
+
+main()

@@ -1,0 +1,230 @@
+"""`fdbqueue work --exec`: the handler that runs a command for each task, without a shell.
+
+The data of the task replaces {} inside each argument, and is the standard input of the command. Exit status 0
+acks the task. Any other status fails the attempt; the output is kept with the failure.
+
+If the task was put with a `result_ttl`, the output is its result.
+
+The output of a command that succeeds goes to our standard output. If that is a pipe, the outputs of tasks
+follow one another, and a task is acked when its output was read. With --into, each line of output goes into
+a queue instead, in the transaction of the ack, so exactly once.
+
+A command is killed when its lease ends, when its task is cancelled, or when its worker dies.
+"""
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import msgspec
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.core import limits
+from fdbqueue.core.errors import PayloadTooLarge, TooMuchForOneTransaction
+from fdbqueue.core.registry.definition import PLAIN
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.task import Task
+from fdbqueue.fleet.held import HeldTask
+from fdbqueue.fleet.outcomes import Bury, Done, Retry, Unavailable
+from fdbqueue.operate.cli.outlet import Outlet, pass_on_errors
+from fdbqueue.operate.cli.output import ReaderGone
+from fdbqueue.operate.cli.reaper import Reaper
+from fdbqueue.operate.cli.values import value_of
+from fdbqueue.queues.recipe.queue import Queue
+from fdbqueue.tasks.queue import TaskQueue
+
+PLACEHOLDER = "{}"
+OUTPUT_MOST = f"{limits.BATCH_ITEMS_MAX:,} lines of {limits.BATCH_BYTES_MAX:,} bytes"
+"""The bound of an output whose lines are put in one transaction, for messages."""
+LOOK_EVERY_S = 0.5
+# The machine has run out of processes, memory, descriptors, or room for the output.
+EXHAUSTED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
+
+
+class Command(msgspec.Struct, frozen=True):
+    """The words of a command, and the queue for its output; without a queue, our standard output."""
+
+    words: list[str]
+    into: str | None = None
+    root: bytes = b""
+
+
+def make(argument: Any) -> "Execute":
+    """Make the handler of a worker process; `argument` is a Command as plain data."""
+    return Execute(msgspec.convert(argument, Command))
+
+
+class CommandFailed(Retry):
+    """A command ended with a status other than 0. The name of this class is kept with the failure."""
+
+
+class Execute:
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._reaper = Reaper()
+        self._outlet = Outlet()
+
+    def __call__(self, task: HeldTask) -> None:
+        """Run the command.
+
+        Raises: Done, CommandFailed, Bury; LeaseLost if the lease ended, or TaskCancelled, when the command
+        was killed; Unavailable if the machine cannot run the command, or its output was not read.
+        """
+        data = as_bytes(task.data)
+        with of_this_machine(), TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+            given.write(data)
+            given.seek(0)
+            status = self._run(filled(self._command.words, data), task, (given, out, err))
+            if status:
+                raise CommandFailed(reason=_ending(status), detail=_detail(out, err))
+            self._succeeded(task, out, err)
+
+    def _run(self, words: Sequence[bytes], task: HeldTask, files: tuple[IO[bytes], ...]) -> int:
+        given, out, err = files
+        with self._reaper.watching(files) as began:
+            process = subprocess.Popen(
+                words,
+                stdin=given,
+                stdout=out,
+                stderr=err,
+                env=os.environ | environment_of(task),
+                # A process group of its own: Ctrl-C does not reach it, and all its processes can be killed.
+                start_new_session=True,
+            )
+            began(process.pid)
+            while (status := _status(process)) is None:
+                if task.lost or task.cancelled:
+                    _kill(process)
+                    task.check()
+        return status
+
+    def _succeeded(self, task: Task, out: IO[bytes], err: IO[bytes]) -> None:
+        into = self._command.into is not None
+        try:
+            values = output_values(out) if into else []
+            result = None if task.result_ttl is None else output_value(out)
+        except (TooMuchForOneTransaction, PayloadTooLarge) as reason:
+            raise Bury(f"its output: {reason}", _detail(out, err)) from None
+        if into:
+            pass_on_errors(err)
+        else:
+            self._pass_on(out, err)
+        raise Done((lambda tr: self._put(tr, values)) if values else None, result)
+
+    def _pass_on(self, out: IO[bytes], err: IO[bytes]) -> None:
+        try:
+            self._outlet.pass_on(out, err)
+        except (OSError, ReaderGone) as error:
+            raise Unavailable(f"the output was not read ({error})") from error
+
+    def _put(self, tr: Any, values: Sequence[Any]) -> None:
+        put_into(tr, Subspace((), self._command.root), str(self._command.into), values)
+
+
+def environment_of(task: Task) -> dict[str, str]:
+    """Return the variables of a command that tell of its task; its headers are one JSON object."""
+    headers = msgspec.json.encode(dict(task.headers)).decode()
+    return {"FDBQUEUE_TASK": task.id, "FDBQUEUE_ATTEMPT": str(task.attempts), "FDBQUEUE_HEADERS": headers}
+
+
+def as_bytes(data: Any) -> bytes:
+    """Return a text or bytes unchanged, any other value as JSON."""
+    if isinstance(data, bytes):
+        return data
+    return data.encode() if isinstance(data, str) else msgspec.json.encode(data)
+
+
+def filled(words: Sequence[str], data: bytes) -> list[bytes]:
+    return [os.fsencode(word).replace(PLACEHOLDER.encode(), data) for word in words]
+
+
+def output_values(out: IO[bytes]) -> list[Any]:
+    """Read the lines of a file, without empty ones, as JSON or as text. Raises TooMuchForOneTransaction."""
+    size_bytes = out.seek(0, os.SEEK_END)
+    out.seek(0)
+    lines = [line for line in out.read(limits.BATCH_BYTES_MAX + 1).splitlines() if line.strip()]
+    if size_bytes > limits.BATCH_BYTES_MAX or len(lines) > limits.BATCH_ITEMS_MAX:
+        raise TooMuchForOneTransaction(found=f"an output of {size_bytes:,} bytes", most=OUTPUT_MOST)
+    return [_value(line.decode(errors="replace")) for line in lines]
+
+
+def output_value(out: IO[bytes]) -> Any:
+    """Read a file as one value: JSON, or else text without the end of its last line; None if it is empty.
+
+    Raises PayloadTooLarge.
+    """
+    size_bytes = out.seek(0, os.SEEK_END)
+    if size_bytes > limits.PAYLOAD_BYTES_MAX:
+        raise PayloadTooLarge(size_bytes=size_bytes, limit_bytes=limits.PAYLOAD_BYTES_MAX)
+    out.seek(0)
+    text = out.read().decode(errors="replace").removesuffix("\n")
+    return _value(text) if text else None
+
+
+def put_into(tr: Any, root: Subspace, name: str, values: Sequence[Any]) -> None:
+    """Put into a queue of items or of tasks. Raises QueueNotFound, QueueFull. Conflicts: as the put."""
+    if Registry(root).find(tr, name).kind == PLAIN:
+        Queue.named(tr, name, create=False, root=root).enqueue_many(tr, values)
+    else:
+        TaskQueue.open(tr, name, root=root).put_many(tr, values)
+
+
+def _value(line: str) -> Any:
+    try:
+        return value_of(line)
+    except ValueError:  # it begins like JSON, but is text
+        return line
+
+
+def _status(process: "subprocess.Popen[bytes]") -> int | None:
+    try:
+        return process.wait(LOOK_EVERY_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _ending(status: int) -> str:
+    return f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
+
+
+def _detail(out: IO[bytes], err: IO[bytes]) -> str:
+    """Return the ends of both outputs, short enough to be kept with the failure."""
+    most = limits.FAILURE_DETAIL_BYTES_MAX // 2 - 20
+    parts = [("stdout", _end_of(out, most)), ("stderr", _end_of(err, most))]
+    return "\n".join(f"--- {name}:\n{text.rstrip()}" for name, text in parts if text.strip())
+
+
+def _end_of(file: IO[bytes], bytes_max: int) -> str:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - bytes_max))
+    return file.read(bytes_max).decode(errors="replace")
+
+
+@contextmanager
+def of_this_machine() -> Iterator[None]:
+    """Turn errors of an exhausted machine into Unavailable: they are not failures of the task."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise Unavailable(str(error)) from error
+        raise
+
+
+def settings_of(words: Sequence[str], into: str | None, root: Any) -> Mapping[str, Any]:
+    """Return a Command as the plain data that `make` reads."""
+    settings: Mapping[str, Any] = msgspec.to_builtins(Command(list(words), into, root.key()))
+    return settings
+
+
+HANDLER = f"{__name__}:{make.__name__}"

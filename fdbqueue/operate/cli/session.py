@@ -1,0 +1,279 @@
+"""Place: the database and the root that --url and --root name, and the queues there."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import tasks as late
+from fdbqueue.core.database import Database, require_answer
+from fdbqueue.core.errors import (
+    ClusterMismatch,
+    DatabaseNotFound,
+    FdbQueueError,
+    LimitNotFound,
+    QueueNotFound,
+    ScheduleNotFound,
+)
+from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.open import DIRECTORY_SCHEMES, PRIVATE_URL, shared_url, url_from_environment
+from fdbqueue.core.open import open as open_database
+from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.visible import text_of
+from fdbqueue.operate.cli.exits import CommandError
+from fdbqueue.operate.cli.nearest import nearest
+from fdbqueue.operate.cli.system import NO_DIRECTORY, is_removed
+from fdbqueue.queues import recipe
+from fdbqueue.tasks.kinds import is_kind
+
+if TYPE_CHECKING:
+    from fdbqueue.queues.recipe.queue import Queue
+    from fdbqueue.tasks.queue import TaskQueue
+
+ELEMENT_KINDS = (PIECES, SIMPLE)
+_TIMED_OUT = 1031
+CONNECT_TIMEOUT_S = 10.0
+COMPLETION_TIMEOUT_S = 1.0
+DIRECTORY_TIMEOUT_S = 15.0
+NAMES_COMPARED_MAX = 5_000
+_COMPLETED = re.compile(r"[\w@%+./][\w@%+=:,./-]*")
+CREATE_HERE = "--create makes one"
+CREATE_DATABASE = "`fdbqueue create QUEUE` makes one"
+CREATE_TASKS = "`fdbqueue create {name}` makes one"
+SET_LIMIT = "`fdbqueue limit set {name}` makes one"
+CREATE_SCHEDULE = "`fdbqueue schedule create {name} QUEUE` makes one"
+CREATE_PLAIN = "`fdbqueue create {name} --kind queue` makes one"
+
+
+class NoDatabase(CommandError):
+    """The place has no database."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A database, and a root in it."""
+
+    url: str
+    root: Subspace
+
+    @classmethod
+    def of(cls, url: str | None, root: str | None, shared: bool = False) -> "Place":
+        """Return the place of --url, --root and --shared-directory; None is the default.
+
+        Raises InvalidArgument if `shared` is given with a URL that is not a directory.
+        """
+        where = url_from_environment() if url is None else url
+        return cls(
+            shared_url(where) if shared else where,
+            DEFAULT_ROOT if root is None else Subspace(tuple(root.split("/"))),
+        )
+
+    @contextmanager
+    def database(
+        self,
+        *,
+        create: bool = False,
+        cure: str = CREATE_DATABASE,
+        timeout_s: float | None = CONNECT_TIMEOUT_S,
+    ) -> Iterator[Database]:
+        """Open the database. With `create`, a directory gets one if there is none.
+
+        A cluster has to answer within `timeout_s`; with None, it may answer later. In a directory, each
+        transaction has to commit within DIRECTORY_TIMEOUT_S: a process may be stopped in a commit, for which
+        all others wait. Raises CommandError, with the `cure`, if there is none.
+        """
+        if self.url == PRIVATE_URL:
+            raise CommandError(
+                f"{PRIVATE_URL} ends with the command: use embedded:PATH, or fdb: for a cluster"
+            )
+        with self._opened(create, cure) as database:
+            if not self.url.startswith("fdb:"):
+                database.options.set_transaction_timeout(round(DIRECTORY_TIMEOUT_S * 1000))
+            elif timeout_s is not None:
+                self._require_answer(database, timeout_s)
+            with self._naming(database):
+                yield database
+
+    @contextmanager
+    def made(
+        self, trial: Callable[[Database], object], name: str | None = None, *, create: bool, cure: str
+    ) -> Iterator[Database]:
+        """Open the database. With `create`, a directory gets one if there is none.
+
+        A command that makes a database, or its queue `name`, calls `trial` with a private one first, and ends
+        with its errors. So a command that is refused makes nothing. Raises: as `database`.
+        """
+        with ExitStack() as stack:
+            try:
+                database: Database | None = stack.enter_context(self.database(cure=cure))
+            except NoDatabase:
+                if not create:
+                    raise
+                database = None
+            lacks = database is None or (name is not None and self.registry.look(database, name) is None)
+            if create and lacks:
+                with open_database(PRIVATE_URL) as private, self._naming(private):
+                    trial(private)
+            yield database or stack.enter_context(self.database(create=True))
+
+    @contextmanager
+    def _naming(self, database: Database) -> Iterator[None]:
+        """Tell a limit or a schedule that is missing with the names that are like it."""
+        try:
+            yield
+        except LimitNotFound as error:
+            names = (found.name for found in late.parking.limit.Limit.list(database, root=self.root))
+            raise self._unknown("limit", error.name, names, SET_LIMIT) from None
+        except ScheduleNotFound as error:
+            raise self._unknown("schedule", error.name, self._schedules(database), CREATE_SCHEDULE) from None
+
+    @contextmanager
+    def queue(self, name: str) -> "Iterator[tuple[Database, Queue]]":
+        """Open the plain queue of that name. Raises CommandError if there is none."""
+        with self.database() as database:
+            try:
+                queue = recipe.queue.Queue.named(database, name, create=False, root=self.root)
+            except QueueNotFound:
+                raise self.missing(database, name, CREATE_PLAIN) from None
+            yield database, queue
+
+    @contextmanager
+    def tasks(self, name: str) -> "Iterator[tuple[Database, TaskQueue]]":
+        """Open the task queue of that name. Raises CommandError if there is none."""
+        with self.database() as database:
+            yield database, self.tasks_in(database, name)
+
+    @contextmanager
+    def partitioned(self, name: str) -> "Iterator[tuple[Database, Queue | TaskQueue]]":
+        """Open the queue of that name, of a kind that may have partitions. Raises CommandError."""
+        with self.database() as database:
+            if self.definition(database, name).kind == PLAIN:
+                yield database, recipe.queue.Queue.named(database, name, create=False, root=self.root)
+            else:
+                yield database, self.tasks_in(database, name)
+
+    def tasks_in(self, database: Database, name: str) -> "TaskQueue":
+        """Return the task queue of that name. Raises CommandError."""
+        found = self.definition(database, name)
+        if not is_kind(found.kind):
+            raise CommandError(of_another_kind(name, found.kind))
+        return late.queue.TaskQueue(database, self.registry, found)
+
+    def definition(self, database: Database, name: str, cure: str = CREATE_TASKS) -> Definition:
+        """Return the definition of `name`. Raises CommandError with the `cure` in its message."""
+        try:
+            return self.registry.find(database, name)
+        except QueueNotFound:
+            raise self.missing(database, name, cure) from None
+
+    def kind_of(self, database: Database, name: str, cure: str, otherwise: str | None) -> str:
+        """Return the kind of the queue, else `otherwise`. Raises CommandError if both are missing."""
+        try:
+            return self.registry.find(database, name).kind
+        except QueueNotFound:
+            if otherwise is None:
+                raise self.missing(database, name, cure) from None
+            return otherwise
+
+    def definitions(self, database: Database) -> Iterator[Definition]:
+        """Read all definitions under the root, by name, in bounded transactions."""
+        after = ""
+        while found := self.registry.names(database, after):
+            yield from found
+            after = found[-1].name
+
+    @property
+    def registry(self) -> Registry:
+        return Registry(self.root)
+
+    def missing(self, database: Database, name: str, cure: str) -> CommandError:
+        """Return an error that lists the names nearest to `name`, and the `cure`."""
+        return self._unknown("queue", name, (found.name for found in self.definitions(database)), cure)
+
+    def _unknown(self, kind: str, name: str, names: Iterable[str], cure: str) -> CommandError:
+        like = ", ".join(map(repr, nearest(name, islice(names, NAMES_COMPARED_MAX))))
+        meant = f" (did you mean {like}?)" if like else ""
+        return CommandError(
+            f"there is no {kind} named {name!r} in {self.url}{meant}; {cure.format(name=name)}"
+        )
+
+    def _schedules(self, database: Database) -> Iterator[str]:
+        after: str | None = ""
+        while after is not None:
+            found = late.schedules.schedule.list_schedules(database, after=after, root=self.root)
+            yield from (one.name for one in found)
+            after = found.next
+
+    def _opened(self, create: bool, cure: str) -> Database:
+        if _is_relative(self.url) and is_removed(None):
+            raise CommandError(NO_DIRECTORY)
+        try:
+            return open_database(self.url, create=create)
+        except DatabaseNotFound:
+            raise NoDatabase(f"there is no database at {self.url}; {cure}") from None
+
+    def _require_answer(self, database: Database, timeout_s: float) -> None:
+        try:
+            require_answer(database, self.url, timeout_s)
+        except ClusterMismatch:
+            raise
+        except DatabaseNotFound as failure:
+            raise self._no_answer(timeout_s, failure.__cause__) from None
+
+    @contextmanager
+    def answering(self, database: Database, timeout_s: float) -> Iterator[None]:
+        """Raise CommandError if a cluster leaves a transaction of the block unanswered for this time."""
+        is_cluster = self.url.startswith("fdb:")
+        if is_cluster:
+            database.options.set_transaction_timeout(round(timeout_s * 1000))
+        try:
+            yield
+        except engine_errors() as failure:
+            if failure.code != _TIMED_OUT:
+                raise
+            raise self._no_answer(timeout_s, failure) from None
+        finally:
+            if is_cluster:  # the binding has one database for all that open the cluster in this process
+                database.options.set_transaction_timeout(0)
+
+    def _no_answer(self, timeout_s: float, cause: BaseException | None) -> CommandError:
+        return CommandError(f"no answer from {self.url} in {timeout_s:g} s ({text_of(cause)})")
+
+
+def _is_relative(url: str) -> bool:
+    """True for the URL of a directory whose path leads from the working directory."""
+    scheme, _, path = url.partition(":")
+    return scheme in DIRECTORY_SCHEMES and not os.path.isabs(os.path.expanduser(path))
+
+
+def of_another_kind(name: str, kind: str) -> str:
+    """The message of a command that is not for queues of that kind. It tells the commands that are."""
+    if kind == PLAIN:
+        return f"{name!r} is a plain queue, of items without leases: put, get, peek, size, clear"
+    if kind in ELEMENT_KINDS:
+        return f"{name!r} is an element queue: `fdbqueue elements --help` lists its commands"
+    if is_kind(kind):
+        return f"{name!r} is a task queue, of kind {kind}: put, work, tasks, stats"
+    return f"{name!r} is of kind {kind}, which this release does not know"
+
+
+def names_for_completion(place: Place, prefix: str) -> list[str]:
+    """Return names of queues that begin with `prefix`; none if the database does not answer in time.
+
+    Names with special characters of a shell are left out, as bash inserts names unquoted.
+    """
+    try:
+        with place.database(timeout_s=COMPLETION_TIMEOUT_S) as database:
+            names = (found.name for found in place.definitions(database))
+            return [name for name in names if name.startswith(prefix) and _COMPLETED.fullmatch(name)]
+    except (CommandError, FdbQueueError, OSError):
+        return []
+    except engine_errors():
+        return []

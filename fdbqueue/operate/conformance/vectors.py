@@ -1,0 +1,197 @@
+"""Vectors: what each verb of each kind reads and writes, as a file tells it (operate/layout/vectors.json).
+
+The file has *scripts*. A script begins with the keys `given`, and each of its steps is one call in one
+transaction, on the keys that the steps before it have left. A step stores its changes only, so the file stays
+short; `vectors_in` gives each step the whole keys before it and after it.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from fdbqueue.operate.conformance.escapes import escaped, heard, told, unescaped
+
+Keys = dict[bytes, bytes]
+Ranges = tuple[tuple[bytes, bytes], ...]
+"""Ranges of keys, [begin, end), sorted, that neither overlap nor touch."""
+
+
+@dataclass(frozen=True)
+class Conflicts:
+    """The conflict ranges of a transaction. `writes`: those beside the keys that it changes."""
+
+    reads: Ranges = ()
+    writes: Ranges = ()
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One call: the keys before it, its arguments, and all that follows from them."""
+
+    name: str
+    kind: str
+    verb: str
+    call: Mapping[str, Any]
+    """The queue and the arguments; bytes as escaped texts."""
+    now_us: int
+    random: tuple[bytes, ...]
+    before: Keys
+    after: Keys
+    returns: Any = None
+    conflicts: Conflicts | None = None
+    """None for a call that refuses, and for one given a database, which may make several transactions."""
+
+    @property
+    def refuses(self) -> bool:
+        """True for a queue, or an argument, that the page tells each program to refuse."""
+        return is_refusal(self.returns)
+
+    def is_one_of(self, selected: str) -> bool:
+        """True for `KIND`, `KIND/VERB` or the whole name."""
+        return selected in (self.kind, f"{self.kind}/{self.verb}", self.name)
+
+
+@dataclass
+class Step:
+    """A step of a script, as it is stored."""
+
+    verb: str
+    call: dict[str, Any]
+    now_us: int
+    random: list[bytes] = field(default_factory=list)
+    set: Keys = field(default_factory=dict)
+    clear: list[bytes] = field(default_factory=list)
+    returns: Any = None
+    conflicts: Conflicts | None = None
+
+    def on(self, keys: Keys) -> Keys:
+        """The keys after this step."""
+        left = {key: value for key, value in keys.items() if key not in self.clear}
+        return dict(sorted((left | self.set).items()))
+
+    def to_json(self) -> dict[str, Any]:
+        stored: dict[str, Any] = {"verb": self.verb, "call": self.call, "now_us": self.now_us}
+        if self.random:
+            stored["random"] = [*map(escaped, self.random)]
+        if self.set:
+            stored["set"] = {escaped(key): told(value) for key, value in sorted(self.set.items())}
+        if self.clear:
+            stored["clear"] = [*map(escaped, self.clear)]
+        if self.returns is not None:
+            stored["returns"] = self.returns
+        if self.conflicts is not None:
+            stored["reads"] = _told(self.conflicts.reads)
+            if self.conflicts.writes:
+                stored["writes"] = _told(self.conflicts.writes)
+        return stored
+
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> "Step":
+        conflicts = None
+        if "reads" in stored:
+            conflicts = Conflicts(ranges_of(stored["reads"]), ranges_of(stored.get("writes", ())))
+        return cls(
+            stored["verb"],
+            stored["call"],
+            stored["now_us"],
+            [*map(unescaped, stored.get("random", ()))],
+            keys_of(stored.get("set", {})),
+            [*map(unescaped, stored.get("clear", ()))],
+            stored.get("returns"),
+            conflicts,
+        )
+
+
+def vectors_in(stored: Mapping[str, Any]) -> Iterator[Vector]:
+    """The vectors of a file, each with all keys before and after it."""
+    for script in stored["scripts"]:
+        keys = keys_of(script.get("given", {}))
+        for number, one in enumerate(script["steps"], 1):
+            step, before = Step.of_json(one), keys
+            keys = step.on(before)
+            yield Vector(
+                f"{script['name']}#{number}",
+                script["kind"],
+                step.verb,
+                step.call,
+                step.now_us,
+                tuple(step.random),
+                before,
+                keys,
+                plain(step.returns),
+                step.conflicts,
+            )
+
+
+def is_refusal(returns: Any) -> bool:
+    """True for the result of a call that the page tells each program to refuse."""
+    return isinstance(returns, dict) and "refused" in returns
+
+
+def plain(returns: Any) -> Any:
+    """A result, in which each payload is one text."""
+    if not isinstance(returns, list):
+        return returns
+    return [one if isinstance(one, str) else escaped(heard(one)) for one in returns]
+
+
+def stored_vectors() -> dict[str, Any]:
+    """The file of this release."""
+    found: dict[str, Any] = json.loads(_text("vectors.json"))
+    return found
+
+
+def stored_schema() -> dict[str, Any]:
+    """Its JSON Schema."""
+    found: dict[str, Any] = json.loads(_text("vectors.schema.json"))
+    return found
+
+
+def _text(name: str) -> str:
+    return (resources.files("fdbqueue.operate") / "layout" / name).read_text()
+
+
+def texts_of(keys: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {escaped(key): escaped(value) for key, value in sorted(keys.items())}
+
+
+def keys_of(texts: Mapping[str, Any]) -> Keys:
+    return {unescaped(key): heard(value) for key, value in texts.items()}
+
+
+def changes(before: Keys, after: Keys) -> tuple[Keys, list[bytes]]:
+    """The keys that a call has set, with their values, and those that it has cleared."""
+    changed = {key: value for key, value in after.items() if before.get(key) != value}
+    return changed, sorted(before.keys() - after.keys())
+
+
+def merged(ranges: "list[tuple[bytes, bytes]]") -> Ranges:
+    """The same keys as sorted ranges that do not touch."""
+    found: list[tuple[bytes, bytes]] = []
+    for begin, end in sorted(one for one in ranges if one[0] < one[1]):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((begin, end))
+    return tuple(found)
+
+
+def _told(ranges: Ranges) -> list[Any]:
+    """A range of one key is told as that key."""
+    return [
+        escaped(begin) if end == begin + b"\x00" else [escaped(begin), escaped(end)] for begin, end in ranges
+    ]
+
+
+def ranges_of(told: Any) -> Ranges:
+    """Parse ranges, each a pair of keys or a single key. Raises: TypeError, ValueError."""
+    pairs = []
+    for one in told:
+        if isinstance(one, str):
+            pairs.append((unescaped(one), unescaped(one) + b"\x00"))
+        else:
+            begin, end = one
+            pairs.append((unescaped(begin), unescaped(end)))
+    return merged(pairs)

@@ -1,0 +1,231 @@
+"""Actions: what a form may do to a queue or a task, each with the sentence of its confirmation."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.visible import counted
+from fdbqueue.tasks.dead.letters import RATE_PER_S, DeadLetters
+from fdbqueue.tasks.queue import TaskQueue
+
+Form = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The queue, and for an action on a task its id."""
+
+    database: Database
+    root: Any
+    queue: str
+    id: str = ""
+
+    def tasks(self) -> TaskQueue:
+        return TaskQueue.open(self.database, self.queue, root=self.root)
+
+    def letters(self) -> DeadLetters:
+        return DeadLetters.open(self.database, self.queue, root=self.root)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a form, with the sentence that explains it."""
+
+    name: str
+    label: str
+    default: str = ""
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action. `perform` returns the sentence that tells its outcome."""
+
+    name: str
+    label: str
+    """The text of its button."""
+    asks: str
+    """The sentence of its confirmation."""
+    perform: Callable[[Target, Form], str]
+    is_dangerous: bool = False
+    """True if it cannot be undone."""
+    fields: tuple[Field, ...] = ()
+    """Fields of its confirmation."""
+    drives: bool = False
+    """True if a redrive may have tasks to move afterwards."""
+
+
+def _pause(target: Target, _: Form) -> str:
+    target.tasks().pause(target.database)
+    return "Paused: no task is taken until it is resumed."
+
+
+def _resume(target: Target, _: Form) -> str:
+    target.tasks().resume(target.database)
+    return "Resumed: tasks are taken again."
+
+
+def _kick(target: Target, form: Form) -> str:
+    count = whole(form, "count", 1, limits.BATCH_ITEMS_MAX)
+    return f"{counted(target.tasks().kick(target.database, count), 'task')} kicked."
+
+
+def _kick_class(target: Target, form: Form) -> str:
+    letters, error, text = target.letters(), form.get("error"), form.get("text") or None
+    kicked, after = letters.kick_some(target.database, error=error, text=text)
+    while after is not None and kicked < limits.KICKED_MAX:
+        more, after = letters.kick_some(target.database, error=error, text=text, after=after)
+        kicked += more
+    rest = "" if after is None else " Others are left: a redrive moves all."
+    return f"{counted(kicked, 'task')} kicked.{rest}"
+
+
+def _redrive(target: Target, form: Form) -> str:
+    limit = form.get("limit", "").strip()
+    target.letters().begin_redrive(
+        target.database,
+        error=form.get("error"),
+        text=form.get("text") or None,
+        rate_per_s=rate(form),
+        into=form.get("into", "").strip() or None,
+        limit=whole(form, "limit", 1, 10**12) if limit else None,
+    )
+    return "The redrive has begun."
+
+
+def _pause_redrive(target: Target, _: Form) -> str:
+    target.letters().pause_redrive(target.database)
+    return "The redrive is paused."
+
+
+def _resume_redrive(target: Target, _: Form) -> str:
+    target.letters().resume_redrive(target.database)
+    return "The redrive goes on."
+
+
+def _stop_redrive(target: Target, _: Form) -> str:
+    stopped = target.letters().stop_redrive(target.database)
+    return f"The redrive is stopped: {counted(stopped.moved, 'task')} moved."
+
+
+def _kick_task(target: Target, _: Form) -> str:
+    target.letters().kick(target.database, target.id)
+    return "The task is ready again."
+
+
+def _bury(target: Target, _: Form) -> str:
+    target.tasks().bury(target.database, target.id)
+    return "The task is buried."
+
+
+def _delete(target: Target, _: Form) -> str:
+    target.tasks().delete(target.database, target.id)
+    return "The task is deleted."
+
+
+def _cancel(target: Target, _: Form) -> str:
+    task = target.tasks().cancel(target.database, target.id)
+    if task.cancel_asked is None:
+        return "The task is cancelled."
+    return "The task is marked: its handler learns of the cancel at its next heartbeat."
+
+
+def _edit(target: Target, form: Form) -> str:
+    letters, kick = target.letters(), form.get("kick") == "yes"
+    letters.edit(target.database, target.id, edited(letters, form.get("data", "")), kick=kick)
+    return "The task has the new data, and is ready." if kick else "The task has the new data."
+
+
+def edited(letters: DeadLetters, text: str) -> Any:
+    """The data that an edited text stands for. Raises InvalidArgument."""
+    if letters.options.get("codec") == "bytes":
+        return text.replace("\r\n", "\n").encode()
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        raise InvalidArgument(name="the data", wanted="JSON (a text needs its quotes)", got=text) from None
+
+
+def whole(form: Form, name: str, least: int, most: int) -> int:
+    """Raises InvalidArgument."""
+    text = form.get(name, "").strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 15 and least <= int(text) <= most):
+        raise InvalidArgument(name=name, wanted=f"a whole number from {least:,} to {most:,}", got=text)
+    return int(text)
+
+
+def rate(form: Form) -> float:
+    """Raises InvalidArgument."""
+    text = form.get("rate", "").strip() or str(RATE_PER_S)
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 1e9:
+        raise InvalidArgument(name="rate", wanted="a positive number of tasks a second", got=text)
+    return found
+
+
+_COUNT = Field("count", "Number of tasks", "100", "the first ones, in order")
+_ERROR = Field("error", "Class of failure")
+_TEXT = Field("text", "Text in the last failure", help="empty for all")
+QUEUE_ACTIONS = {
+    action.name: action
+    for action in (
+        Action("pause", "Pause", "No task of this queue will be taken until it is resumed.", _pause),
+        Action("resume", "Resume", "Tasks of this queue will be taken again.", _resume),
+        Action("kick", "Kick", "Buried tasks become ready, at once.", _kick, fields=(_COUNT,)),
+        Action("kick-class", "Kick all", "All buried tasks that match become ready, at once.", _kick_class),
+        Action(
+            "redrive",
+            "Redrive",
+            "Buried tasks that match go back at a bounded rate.",
+            _redrive,
+            fields=(
+                Field("rate", "Tasks a second", f"{RATE_PER_S:g}"),
+                _TEXT,
+                Field("into", "Into another queue", help="empty for their own"),
+                Field("limit", "At most", help="empty for all"),
+            ),
+            drives=True,
+        ),
+        Action(
+            "redrive-pause", "Pause redrive", "The redrive moves no task until it goes on.", _pause_redrive
+        ),
+        Action(
+            "redrive-resume",
+            "Go on",
+            "This dashboard moves the tasks that are left.",
+            _resume_redrive,
+            drives=True,
+        ),
+        Action(
+            "redrive-stop",
+            "Stop redrive",
+            "The redrive ends for good; the tasks that are left stay buried.",
+            _stop_redrive,
+            is_dangerous=True,
+        ),
+    )
+}
+TASK_ACTIONS = {
+    action.name: action
+    for action in (
+        Action("kick", "Kick", "The task becomes ready. Its failures so far no longer count.", _kick_task),
+        Action("bury", "Bury", "The task is put aside until it is kicked. A lease of it ends.", _bury),
+        Action(
+            "cancel",
+            "Cancel",
+            "The task ends without another attempt. A running handler is told at its next heartbeat.",
+            _cancel,
+            is_dangerous=True,
+        ),
+        Action("delete", "Delete", "The task is removed for good.", _delete, is_dangerous=True),
+        Action("edit", "Save", "The task gets other data. Its old data is lost.", _edit, is_dangerous=True),
+    )
+}

@@ -1,0 +1,178 @@
+"""Looks: the values of the library that one page shows, read in one transaction by snapshot.
+
+Handles are made of the database, not of the transaction: their services then end with that database.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import QueueKindMismatch, QueueNotFound, TaskNotFound
+from fdbqueue.core.explanation import Explanation
+from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.life import ask_live
+from fdbqueue.core.page import Page
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import EndedTask, Failure, Task
+from fdbqueue.fleet.presence import Presence, workers
+from fdbqueue.operate.overview.figures import QueueFigures
+from fdbqueue.operate.overview.overview import Overview
+from fdbqueue.tasks.dead.letters import DeadLetters
+from fdbqueue.tasks.dead.values import DeadLetter, FailureClass, Redrive
+from fdbqueue.tasks.disciplines.keyed import Keyed
+from fdbqueue.tasks.key_statistics import KeyStatistics
+from fdbqueue.tasks.kinds import is_kind
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.records.keys import SESSION_BYTES
+from fdbqueue.tasks.shape import shape_of
+
+KEYS_SHOWN = 20
+CLASSES_SHOWN = 50
+ENDED = "ended"
+"""The state of tasks that a queue with `retain_s` keeps."""
+STATES = {"ready": "r", "taken": "t", "delayed": "~", "buried": "!"}
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCall:
+    """A call that waits in the line of a queue."""
+
+    session: str
+    count: int
+    """Tasks that it waits for."""
+    until: float
+    """The time at which it counts as dead, unless it renews itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLook:
+    figures: QueueFigures
+    now: float
+    options: dict[str, Any]
+    state: str
+    tasks: Sequence[Task] = ()
+    ended: Sequence[EndedTask] = ()
+    next: str | None = None
+    """The cursor of the next page of tasks."""
+    keys: Sequence[KeyStatistics] = ()
+    has_keys: bool = False
+    waiting: Sequence[WaitingCall] = ()
+    workers: Sequence[Presence] = ()
+    redrive: Redrive | None = None
+    keeps_ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLook:
+    """A task, or the rest of one that has ended: one of both is there."""
+
+    queue: str
+    now: float
+    options: dict[str, Any] = field(default_factory=dict)
+    explanation: Explanation | None = None
+    failures: Sequence[Failure] = ()
+    ended: EndedTask | None = None
+    steps: Sequence[str] = ()
+    """The names of its steps that are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLook:
+    queue: str
+    now: float
+    classes: Sequence[FailureClass]
+    letters: Sequence[DeadLetter]
+    next: str | None
+    redrive: Redrive | None
+
+
+def see_queue(
+    tr: Transaction, database: Database, root: Any, now: float, name: str, state: str, after: str | None
+) -> QueueLook:
+    """Raises: QueueNotFound, InvalidArgument, UnknownKind, DefinitionUnreadable."""
+    figures = next(iter(Overview(name, queues_only=True, root=root).figures(tr).queues), None)
+    if figures is None:
+        raise QueueNotFound(name=name)
+    registry = Registry(root)
+    definition = registry.find(tr, name)
+    if not is_kind(definition.kind):
+        return QueueLook(figures, now, dict(definition.options), state)
+    queue = TaskQueue(database, registry, definition)
+    options = dict(queue.options)
+    keeps_ended, has_keys = options.get("retain_s") is not None, _has_keys(registry, definition)
+    ended = queue.ended_tasks(tr, limits.ROWS_SHOWN, after=after) if state == ENDED else Page[EndedTask]()
+    tasks = Page[Task]() if state == ENDED else queue.tasks(tr, STATES[state], limits.ROWS_SHOWN, after=after)
+    return QueueLook(
+        figures,
+        now,
+        options,
+        state,
+        tasks,
+        ended,
+        tasks.next or ended.next,
+        queue.key_statistics(tr, KEYS_SHOWN) if has_keys else (),
+        has_keys,
+        _waiting(tr, registry, definition, now),
+        workers(tr, name, root=root),
+        DeadLetters(database, registry, definition).redrive(tr),
+        keeps_ended,
+    )
+
+
+def see_task(tr: Transaction, database: Database, root: Any, now: float, name: str, id_: str) -> TaskLook:
+    """Raises: QueueNotFound, TaskNotFound, InvalidArgument, QueueKindMismatch, RecordUnreadable."""
+    queue = TaskQueue(database, Registry(root), _of_tasks(tr, root, name))
+    options = dict(queue.options)
+    try:
+        found = queue.explain(tr, id_)
+    except TaskNotFound:
+        if options.get("retain_s") is None:
+            raise
+        return TaskLook(name, now, options, ended=queue.ended_task(tr, id_))
+    steps = queue.steps(tr, id_) if found.task.steps else ()
+    return TaskLook(name, now, options, found, queue.failures(tr, id_), steps=steps)
+
+
+def see_dead(
+    tr: Transaction,
+    database: Database,
+    root: Any,
+    now: float,
+    name: str,
+    error: str | None,
+    text: str | None,
+    after: str | None,
+) -> DeadLook:
+    """Raises: QueueNotFound, InvalidArgument, QueueKindMismatch."""
+    letters = DeadLetters(database, Registry(root), _of_tasks(tr, root, name))
+    page = letters.tasks(tr, limits.ROWS_SHOWN, error=error, text=text, after=after)
+    classes = letters.classes(tr, CLASSES_SHOWN)
+    return DeadLook(name, now, classes, page, page.next, letters.redrive(tr))
+
+
+def _of_tasks(tr: Transaction, root: Any, name: str) -> Definition:
+    found = Registry(root).find(tr, name)
+    if not is_kind(found.kind):
+        raise QueueKindMismatch(name=name, found=found.kind, wanted="a queue of tasks")
+    return found
+
+
+def _has_keys(registry: Registry, definition: Definition) -> bool:
+    return isinstance(shape_of(registry, definition).discipline, Keyed)
+
+
+def _waiting(tr: Transaction, registry: Registry, definition: Definition, now: float) -> list[WaitingCall]:
+    shape = shape_of(registry, definition)
+    lines = [shape.keys.line] if shape.plan is None else [shape.keys.line, shape.shared.line]
+    asked = [
+        ask_live(tr.snapshot, LineKeys(line), round(now * 1_000_000), limits.ROWS_SHOWN) for line in lines
+    ]
+    return [
+        WaitingCall(ticket.params[:SESSION_BYTES].hex(), ticket.count, deadline_us / 1_000_000)
+        for live in asked
+        for ticket, deadline_us in live()
+    ]

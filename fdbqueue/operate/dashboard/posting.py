@@ -1,0 +1,88 @@
+"""Posting: from a form to a confirmation, to an action, to the page that shows its outcome.
+
+Without `sure`, a form gets the page that asks. So every action has its confirmation, also without a script.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from fdbqueue.core.errors import FdbQueueError
+from fdbqueue.core.logger import logger
+from fdbqueue.core.visible import shown
+from fdbqueue.operate.dashboard.access import Access
+from fdbqueue.operate.dashboard.actions import QUEUE_ACTIONS, TASK_ACTIONS, Action, Target
+from fdbqueue.operate.dashboard.driving import Drivers
+from fdbqueue.operate.dashboard.forms import FormRefused, form_of
+from fdbqueue.operate.dashboard.pages import address_of, queue_of
+from fdbqueue.operate.dashboard.rendering import Renderer
+from fdbqueue.operate.dashboard.room import DatabaseSilent, Room
+from fdbqueue.operate.dashboard.sampling import Sampler
+from fdbqueue.operate.dashboard.texts import segment
+
+_log = logger("fdbqueue.dashboard")
+NO_ACTION = "There is no such action."
+READ_ONLY = "This dashboard is read-only: `fdbqueue dashboard --write` changes queues."
+
+
+class Posting:
+    def __init__(
+        self, room: Room, access: Access, renderer: Renderer, drivers: Drivers, sampler: Sampler
+    ) -> None:
+        self._room = room
+        self._access = access
+        self._renderer = renderer
+        self._drivers = drivers
+        self._sampler = sampler
+
+    async def queue(self, request: Request) -> Response:
+        target = Target(self._room.database, self._room.root, queue_of(request))
+        return await self._post(request, target, QUEUE_ACTIONS)
+
+    async def task(self, request: Request) -> Response:
+        target = Target(self._room.database, self._room.root, queue_of(request), request.path_params["id"])
+        return await self._post(request, target, TASK_ACTIONS)
+
+    async def _post(self, request: Request, target: Target, actions: Mapping[str, Action]) -> Response:
+        form = dict(await form_of(request, self._access))
+        if not self._access.write:
+            raise FormRefused(READ_ONLY, 403)
+        action = actions.get(request.path_params["action"])
+        if action is None:
+            raise FormRefused(NO_ACTION, 404)
+        if form.pop("sure", "") != "yes":
+            return self._renderer.page(
+                request, "confirm.html", action=action, queue=target.queue, id=target.id, form=form
+            )
+        outcome = await self._perform(request, action, target, form)
+        signed = urlencode({"done": outcome, "by": self._access.signed(outcome)})
+        return RedirectResponse(f"{self._next(request, action, target, form)}?{signed}", 303)
+
+    async def _perform(self, request: Request, action: Action, target: Target, form: dict[str, str]) -> str:
+        said = f"{action.name} of {shown(target.queue)} {target.id}".rstrip()
+        address, given = address_of(request), {name: text for name, text in form.items() if name != "data"}
+        try:
+            outcome = await self._room.call(partial(action.perform, target, form))
+        except FdbQueueError as error:
+            _log.warning("%s by %s %s was refused: %s", said, address, shown(given), error)
+            raise
+        except DatabaseSilent as error:
+            _log.warning("%s by %s %s has no known outcome: %s", said, address, shown(given), error)
+            raise DatabaseSilent(f"{error}. It is not known whether the action has happened.") from error
+        _log.info("%s by %s %s: %s", said, address, shown(given), outcome)
+        self._sampler.expire()
+        if action.drives:
+            self._drivers.start(target.queue)
+        return outcome
+
+    def _next(self, request: Request, action: Action, target: Target, form: Mapping[str, str]) -> str:
+        """The page that shows the outcome."""
+        path = f"{request.scope.get('root_path', '')}/queues/{segment(target.queue)}"
+        if form.get("back") == "dead":
+            path += "/dead"
+        elif target.id and action.name not in ("delete", "cancel"):
+            path += f"/tasks/{target.id}"
+        return path

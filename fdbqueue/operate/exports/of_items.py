@@ -1,0 +1,106 @@
+"""The sections of a plain queue: its items, and those that lie ready in a line for a caller."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.core import limits
+from fdbqueue.core.aside import Aside
+from fdbqueue.core.line.keys import LineKeys, notice_of
+from fdbqueue.core.partitions.current import plan_of
+from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.seam import KeyValue, Transaction
+from fdbqueue.operate.exports.lines import ItemLine, Row
+from fdbqueue.operate.exports.section import Batch, Section, as_they_are, progress, rows_in, set_aside, single
+from fdbqueue.queues.recipe.keys import QueueKeys, payload_bytes
+
+_HELD = 1
+"""Bytes behind an item that lies in the line of all partitions: the number of its partition."""
+
+
+def partitions_of(registry: Registry, definition: Definition) -> list[QueueKeys]:
+    """The keys of each partition."""
+    contents, plan = registry.contents(definition), plan_of(definition)
+    numbers = range(1 if plan is None else plan.high)
+    return [QueueKeys(Subspace((), prefix_of(contents, number))) for number in numbers]
+
+
+def sections(registry: Registry, definition: Definition) -> list[Section]:
+    parts = partitions_of(registry, definition)
+    zero, shared = parts[0], SharedKeys(registry.contents(definition))
+    found = [progress(registry.keys, definition.id), set_aside(Aside(zero.prefix, zero.line))]
+    found.append(_lying(LineKeys(shared.line), _of_all, parts))
+    for number, keys in enumerate(parts):
+        found.append(_lying(LineKeys(keys.line), partial(_of_one, number), parts))
+    for number, keys in enumerate(parts):
+        found.append(Section(keys.items, _Items(keys, number).read))
+        found.append(as_they_are(single(keys.floor), keys.prefix, number))
+    return found
+
+
+def _of_all(value: bytes) -> tuple[bytes, int]:
+    return value[:-_HELD], value[-1]
+
+
+def _of_one(partition: int, value: bytes) -> tuple[bytes, int]:
+    return value, partition
+
+
+class _Items:
+    def __init__(self, keys: QueueKeys, partition: int) -> None:
+        self._keys = keys
+        self._partition = partition
+
+    def read(self, tr: Transaction, rows: Sequence[KeyValue]) -> Batch:
+        asked: list[Callable[[], ItemLine]] = []
+        size_bytes = 0
+        for row in rows:
+            value = bytes(row.value)
+            size_bytes += payload_bytes(value)
+            if asked and size_bytes > limits.EXPORT_BATCH_BYTES:
+                break
+            asked.append(ask_item(tr, self._keys, self._partition, self._keys.suffix_of(row.key), value))
+        lines = [line() for line in asked]
+        return Batch(lines, len(lines), {"items": len(lines)})
+
+
+def ask_item(
+    tr: Transaction, keys: QueueKeys, partition: int, suffix: bytes, value: bytes
+) -> Callable[[], ItemLine]:
+    """Ask for the pieces of an item. The reply is its line."""
+    is_whole = len(value) - 1 == payload_bytes(value)
+    pieces: Callable[[], list[Row]] = list if is_whole else rows_in(tr, keys.pieces_of(suffix))
+    return lambda: ItemLine(partition, suffix, value, pieces())
+
+
+def _lying(
+    line: LineKeys, parted: Callable[[bytes], tuple[bytes, int]], parts: Sequence[QueueKeys]
+) -> Section:
+    """The items that lie ready in a line. `parted`: the value of an item there, and its partition."""
+
+    def items(tr: Transaction, notice: KeyValue) -> Iterator[Row]:
+        found = notice_of(bytes(notice.value))
+        if found is None:
+            return
+        if found.results:
+            yield from found.results
+            return
+        rid = bytes(notice.key[len(line.all_notices.start) :])
+        under = line.results(rid)
+        rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.SERVE_MAX)
+        yield from ((line.item_id_of(bytes(row.key)), bytes(row.value)) for row in rows)
+
+    def read(tr: Transaction, rows: Sequence[KeyValue]) -> Batch:
+        found = [(id_, *parted(value)) for row in rows[:1] for id_, value in items(tr, row)]
+        asked = [
+            ask_item(tr, parts[number], number, id_, value)
+            for id_, value, number in found
+            if number < len(parts)
+        ]
+        lines = [one() for one in asked]
+        return Batch(lines, 1, {"items": len(lines), "lying": len(lines)} if lines else {})
+
+    return Section(line.all_notices, read)

@@ -1,0 +1,270 @@
+"""Placing: the contents of an export, written into a queue that no process uses yet.
+
+Indexes, counters, pointers and timers are made anew, by the code that puts tasks. So a file with any lines
+makes a sound queue, also one of another release or of a queue that was in use.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Protocol, TypeVar
+
+from fdb import tuple as layer
+from msgspec.structs import replace
+
+from fdbqueue.core.aside import COUNTER, DAMAGED, Aside
+from fdbqueue.core.partitions.current import plan_of
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.seam import Transaction, Value
+from fdbqueue.operate.exports import of_tasks
+from fdbqueue.operate.exports.lines import (
+    AsideLine,
+    Content,
+    ElementLine,
+    EndedLine,
+    ItemLine,
+    KeyLine,
+    ProgressLine,
+    ResultLine,
+    Row,
+    TaskLine,
+    TurnLine,
+    WindowLine,
+)
+from fdbqueue.operate.exports.of_items import partitions_of
+from fdbqueue.queues.elements.keys import ARRIVAL, DEPARTURE, MARK, ElementKeys
+from fdbqueue.queues.recipe.keys import FLOOR, QueueKeys
+from fdbqueue.tasks import results, retaining, unique
+from fdbqueue.tasks.disciplines.fair import Fair
+from fdbqueue.tasks.disciplines.key_state import readable_state
+from fdbqueue.tasks.records.keys import CALLS, NEVER_US, PAUSED, REDRIVE, partition_of, record_of
+from fdbqueue.tasks.shape import Shape, shape_of
+from fdbqueue.tasks.source import change_of
+from fdbqueue.tasks.unique import Entry, entry_of
+
+T = TypeVar("T")
+
+_ONE = COUNTER.pack(1)
+
+
+class NotOurs(ValueError):
+    """A line has contents that no export of this kind of queue has."""
+
+
+class Placer(Protocol):
+    def place(self, tr: Transaction, lines: Sequence[Content], now_us: int) -> None:
+        """Write the contents of these lines. Raises NotOurs."""
+
+
+class _Shared:
+    """What queues of all kinds have: values set aside, progress of imports, and keys that are copied."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        definition: Definition,
+        aside: Aside,
+        copied: Sequence[bytes],
+        prefixes: Sequence[bytes],
+    ) -> None:
+        """`copied`: the first bytes of keys that are copied. `prefixes`: those of the partitions."""
+        self._progress = registry.keys.imports_into(definition.id).start[:-1]
+        self._aside = aside
+        self._copied = tuple(copied)
+        self._prefixes = prefixes
+
+    def place(self, tr: Transaction, line: Content) -> None:
+        if isinstance(line, AsideLine):
+            self._set_aside(tr, line)
+        elif isinstance(line, ProgressLine):
+            tr.set(self._progress + line.key, line.value)
+        elif isinstance(line, KeyLine) and line.key.startswith(self._copied):
+            tr.set(within(self._prefixes, line.partition) + line.key, line.value)
+        else:
+            raise NotOurs(type(line).__name__)
+
+    def _set_aside(self, tr: Transaction, line: AsideLine) -> None:
+        tr.set(self._aside.entry(line.id), line.entry)
+        _set_rows(tr, self._aside.part(line.id), line.parts)
+        tr.add(self._aside.count_key, _ONE)
+
+
+def placer_for(registry: Registry, definition: Definition, *, is_plain: bool, is_of_elements: bool) -> Placer:
+    """Raises: UnknownKind, DefinitionUnreadable, UnknownCodec."""
+    if is_plain:
+        return Items(registry, definition)
+    return Elements(registry, definition) if is_of_elements else Tasks(registry, definition)
+
+
+class Tasks:
+    def __init__(self, registry: Registry, definition: Definition) -> None:
+        self._shape = shape_of(registry, definition)
+        plan = self._shape.plan
+        self._parts = of_tasks.partitions_of(self._shape)
+        prefixes = [part.keys.prefix for part in self._parts]
+        rounds = [of_tasks.round_of(part) for part in self._parts if isinstance(part.discipline, Fair)][:1]
+        copied = [*columns(CALLS, PAUSED, REDRIVE), *rounds]
+        self._common = _Shared(registry, definition, self._shape.aside, copied, prefixes)
+        self._may_be_twice = plan is not None and plan.may_have_moved
+
+    def place(self, tr: Transaction, lines: Sequence[Content], now_us: int) -> None:
+        # An export beside other calls may have two windows of one key: the later one replaces the other.
+        windows = {line.key: line for line in lines if isinstance(line, WindowLine)}
+        asked = [(line, tr.get(self._shape.shared.unique(key))) for key, line in windows.items()]
+        for window, found in asked:
+            self._window(tr, window, found)
+        self._tasks(tr, [line for line in lines if isinstance(line, TaskLine)], now_us)
+        self._turns(tr, [line for line in lines if isinstance(line, TurnLine)])
+        for line in lines:
+            self._other(tr, line)
+
+    def _other(self, tr: Transaction, line: Content) -> None:
+        if isinstance(line, EndedLine):
+            _place_ended(tr, within(self._parts, line.partition), line)
+        elif isinstance(line, ResultLine):
+            self._result(tr, line)
+        elif not isinstance(line, WindowLine | TaskLine | TurnLine):
+            self._common.place(tr, line)
+
+    def _window(self, tr: Transaction, line: WindowLine, found: Value) -> None:
+        unique.enter(tr, self._shape.shared, line.key, Entry(line.id, line.until_us), entry_of(found.value))
+
+    def _result(self, tr: Transaction, line: ResultLine) -> None:
+        keys = self._shape.shared
+        tr.set(keys.result(line.id), line.value)
+        _set_rows(tr, keys.result(line.id), line.pieces)
+        until_us = _read(results.stored_of, line.value).until_us
+        if until_us != NEVER_US:
+            tr.set(keys.result_at(until_us, line.id), b"")
+
+    def _tasks(self, tr: Transaction, lines: Sequence[TaskLine], now_us: int) -> None:
+        if self._may_be_twice:
+            lines = self._new(tr, lines)
+        for number, few in groupby(lines, key=lambda line: line.partition):
+            self._tasks_of(tr, within(self._parts, number), list(few), now_us)
+
+    def _new(self, tr: Transaction, lines: Sequence[TaskLine]) -> list[TaskLine]:
+        """The tasks that are not there yet. The file may have one in two partitions: it moved meanwhile."""
+        unseen = {_read(record_of, line.record).id: line for line in reversed(lines)}
+        asked = [(id_, tr.get(self._shape.shared.moved(id_)), self._ask_home(tr, id_)) for id_ in unseen]
+        there = {
+            id_ for id_, moved, home in asked if moved.present() or (home is not None and home.present())
+        }
+        return [line for id_, line in reversed(unseen.items()) if id_ not in there]
+
+    def _ask_home(self, tr: Transaction, id_: bytes) -> Value | None:
+        number = partition_of(id_)
+        return tr.get(self._parts[number].keys.task(id_)) if number < len(self._parts) else None
+
+    def _tasks_of(self, tr: Transaction, part: Shape, lines: Sequence[TaskLine], now_us: int) -> None:
+        keys, shared = part.keys, part.shared
+        given = [_read(record_of, line.record) for line in lines]
+        change = change_of(tr, part, now_us)
+        change.ask_create({record.key for record in given})
+        records = unique.arrive(tr, shared, given, now_us)
+        for record, line in zip(records, lines, strict=True):
+            _set_rows(tr, keys.payloads_of(record.id).start, line.payload)
+            _set_rows(tr, keys.failures_of(record.id).start, line.failures)
+            _set_rows(tr, keys.steps_of(record.id).start, line.steps)
+            if partition_of(record.id) != keys.partition:
+                tr.set(shared.moved(record.id), bytes((keys.partition,)))
+        change.restore(records)
+        change.finish()
+
+    def _turns(self, tr: Transaction, lines: Sequence[TurnLine]) -> None:
+        """Let task keys go on in their rounds; each has its tasks already."""
+        asked = []
+        for line in lines:
+            fair = within(self._parts, line.partition).discipline
+            if not isinstance(fair, Fair):
+                raise NotOurs("turn")
+            asked.append((fair, line, tr.get(fair.state_key(line.key)), fair.ask_oldest(tr, line.key)))
+        for fair, line, found, first in asked:
+            state, heads = readable_state(found.value), [_read(record_of, row.value) for row in first]
+            if state is not None and heads:
+                there = replace(state, round=line.round, used=line.used)
+                fair.store(tr, line.key, state, there, heads[0])
+
+
+def _place_ended(tr: Transaction, part: Shape, line: EndedLine) -> None:
+    keys, entry = part.keys, _read(retaining.entry_of, line.value)
+    tr.set(keys.ended(line.id), line.value)
+    tr.set(keys.ended_at(entry.ended_us, line.id), entry.key)
+    if entry.key:
+        tr.set(keys.ended_of(entry.key, entry.ended_us, line.id), b"")
+    tr.add(keys.ended_count, _ONE)
+
+
+class Items:
+    def __init__(self, registry: Registry, definition: Definition) -> None:
+        self._parts = partitions_of(registry, definition)
+        self._flags = SharedKeys(registry.contents(definition)) if plan_of(definition) is not None else None
+        aside = Aside(self._parts[0].prefix, self._parts[0].line)
+        self._common = _Shared(
+            registry, definition, aside, columns(FLOOR), [keys.prefix for keys in self._parts]
+        )
+
+    def place(self, tr: Transaction, lines: Sequence[Content], now_us: int) -> None:  # noqa: ARG002  # as for tasks
+        asked = [
+            (keys, line, tr.get(keys.item(line.suffix)))
+            for line in lines
+            if isinstance(line, ItemLine)
+            for keys in [within(self._parts, line.partition)]
+        ]
+        seen = set[bytes]()
+        for keys, line, there in asked:  # a queue in use may have shown an item in its line, too
+            if not there.present() and keys.item(line.suffix) not in seen:
+                seen.add(keys.item(line.suffix))
+                self._item(tr, keys, line)
+        for other in lines:
+            if not isinstance(other, ItemLine):
+                self._common.place(tr, other)
+
+    def _item(self, tr: Transaction, keys: QueueKeys, line: ItemLine) -> None:
+        tr.set(keys.item(line.suffix), line.value)
+        _set_rows(tr, keys.pieces_of(line.suffix).start, line.pieces)
+        tr.add(keys.size, _ONE)
+        if self._flags is not None:
+            tr.set(self._flags.flag(line.partition), b"")
+
+
+class Elements:
+    def __init__(self, registry: Registry, definition: Definition) -> None:
+        self._keys = ElementKeys(registry.contents(definition))
+        aside = Aside(self._keys.prefix, self._keys.aside)
+        copied = columns(ARRIVAL, DEPARTURE, MARK)
+        self._common = _Shared(registry, definition, aside, copied, [self._keys.prefix])
+
+    def place(self, tr: Transaction, lines: Sequence[Content], now_us: int) -> None:  # noqa: ARG002  # as for tasks
+        for line in lines:
+            if not isinstance(line, ElementLine):
+                self._common.place(tr, line)
+                continue
+            tr.set(self._keys.element(line.name), b"")
+            _set_rows(tr, self._keys.payload_of(line.name).start, line.pieces)
+            tr.add(self._keys.count, _ONE)
+
+
+def within(parts: Sequence[T], number: int) -> T:
+    """The partition of that number. Raises NotOurs."""
+    if not 0 <= number < len(parts):
+        raise NotOurs(f"partition {number}")
+    return parts[number]
+
+
+def _read(decode: Callable[[bytes], T], value: bytes) -> T:
+    try:
+        return decode(value)
+    except DAMAGED as reason:
+        raise NotOurs(str(reason)) from reason
+
+
+def columns(*numbers: int) -> list[bytes]:
+    """The first bytes, behind the prefix of a queue, of the keys of these columns."""
+    return [layer.pack((number,)) for number in numbers]
+
+
+def _set_rows(tr: Transaction, start: bytes, rows: Sequence[Row]) -> None:
+    for rest, value in rows:
+        tr.set(start + rest, value)

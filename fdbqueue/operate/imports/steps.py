@@ -1,0 +1,165 @@
+"""The steps of an import: each puts a batch and moves the progress, in one transaction.
+
+After a kill, or an unknown result of a commit, the progress tells if a step was done. Two imports of one
+origin into one queue conflict: the later one finds the step of the other, and ends.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_payload
+from fdbqueue.core.codec import PayloadCodec
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import ImportOvertaken, OriginChanged
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.visible import shown, told
+from fdbqueue.operate.imports.origin import UNMARKED, Entry, Fate, Origin
+from fdbqueue.operate.imports.progress import Progress, ProgressKeys
+from fdbqueue.operate.imports.target import Prepared, Target
+
+STEP_BYTES = 12
+
+
+def _is_same(mark: bytes, other: bytes) -> bool:
+    return mark == other or UNMARKED in (mark, other)
+
+
+def _is_pri(given: object) -> bool:
+    return type(given) is int and 0 <= given <= limits.PRIORITY_MAX
+
+
+@dataclass
+class Step:
+    """The entries of one step, by their ends."""
+
+    moved: list[Prepared] = field(default_factory=list)
+    left_out: list[Prepared] = field(default_factory=list)
+    skipped: list[Prepared] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, batch: Sequence[Prepared], target: Target) -> "Step":
+        step = cls()
+        for one in batch:
+            takes = target.takes(one.entry.fate)
+            step._end_of(one, takes).append(one)
+        return step
+
+    def _end_of(self, one: Prepared, takes: bool) -> list[Prepared]:
+        if not takes:
+            return self.left_out
+        return self.moved if one.problem is None else self.skipped
+
+
+class Reading:
+    """The entries of an origin, prepared for a queue of a codec."""
+
+    def __init__(self, origin: Origin, codec: PayloadCodec, convert: Callable[[Any], Any]) -> None:
+        self.origin = origin
+        self._codec = codec
+        self._convert = convert
+
+    def prepared(self, entry: Entry) -> Prepared:
+        if entry.fate is Fate.LEFT_OUT:
+            return Prepared(entry)
+        if entry.damage is not None:
+            return Prepared(entry, problem=told(entry.damage))
+        if entry.pri is not None and not _is_pri(entry.pri):
+            said = f"its priority {shown(entry.pri)} is not one of 0 to {limits.PRIORITY_MAX}"
+            return Prepared(entry, problem=said)
+        try:
+            value = self._convert(self.origin.value(entry))
+            return Prepared(entry, value, len(checked_payload(self._codec.encode(value))))
+        except Exception as reason:  # a MemoryError, too: a damaged length may ask for any memory
+            return Prepared(entry, problem=told(f"{type(reason).__name__}: {reason}"))
+
+
+def dry_steps(reading: Reading, target: Target) -> Iterator[Step]:
+    """Read and encode all entries, and write nothing."""
+    for entry in reading.origin.entries():
+        yield Step.of([reading.prepared(entry)], target)
+
+
+class Import:
+    """One run of an import."""
+
+    def __init__(self, database: Database, keys: ProgressKeys, reading: Reading, target: Target) -> None:
+        self._database = database
+        self._keys = keys
+        self._reading = reading
+        self._target = target
+        self._before = run(database, keys.read)
+        self.moved_earlier = self._before.moved
+
+    def steps(self) -> Iterator[Step]:
+        """Put all entries that no earlier import has put; each step was committed.
+
+        Raises: OriginChanged, ImportOvertaken, QueueFull, errors of the queue and of the database.
+        """
+        self._require_same_origin()
+        for batch in self._batches():
+            step = Step.of(batch, self._target)
+            after = self._after(batch, step)
+            run(self._database, partial(self._write, step=step, after=after))
+            self._before = after
+            yield step
+
+    def _require_same_origin(self) -> None:
+        """Refuse an origin in which the last entry of the earlier import is missing."""
+        if self._before.position is None:
+            return
+        last = tuple(self._before.position)
+        found = next((one for one in self._reading.origin.entries() if one.position >= last), None)
+        if found is None or found.position != last or not _is_same(found.mark(), self._before.mark):
+            raise OriginChanged(label=self._reading.origin.label)
+
+    def _batches(self) -> Iterator[list[Prepared]]:
+        """Split the entries that are left into batches, each small enough for one transaction."""
+        batch: list[Prepared] = []
+        size_bytes = 0
+        for one in map(self._reading.prepared, self._entries()):
+            full = len(batch) == self._target.batch_items
+            if batch and (full or size_bytes + one.size_bytes > limits.IMPORT_BATCH_BYTES):
+                yield batch
+                batch, size_bytes = [], 0
+            batch.append(one)
+            size_bytes += one.size_bytes
+        if batch:
+            yield batch
+
+    def _entries(self) -> Iterator[Entry]:
+        start = self._before
+        skipped = self._keys.skipped(self._database)
+        again = next(skipped, None)
+        for entry in self._reading.origin.entries():
+            while again is not None and again < entry.position:
+                again = next(skipped, None)
+            if not start.is_past(entry.position) or entry.position == again:
+                yield entry
+
+    def _after(self, batch: Sequence[Prepared], step: Step) -> Progress:
+        last = batch[-1].entry
+        moved = self._before.moved + len(step.moved)
+        random = self._database.runtime.random_bytes(STEP_BYTES)
+        if self._before.is_past(last.position):
+            return Progress(self._before.position, self._before.mark, moved, random)
+        mark = UNMARKED if batch[-1].problem else last.mark()  # a skipped one may be mended
+        return Progress(list(last.position), mark, moved, random)
+
+    def _write(self, tr: Transaction, step: Step, after: Progress) -> None:
+        """Put the entries of a step with the progress, so that an import of the same origin conflicts."""
+        found = self._keys.read(tr)
+        if found == after:
+            return  # the attempt before has committed, with an unknown result
+        if found != self._before:
+            raise ImportOvertaken(label=self._reading.origin.label)
+        self._target.put(tr, step.moved)
+        for one in step.skipped:
+            self._keys.skip(tr, one.entry.position)
+        for one in chain(step.moved, step.left_out):
+            if self._before.is_past(one.entry.position):
+                self._keys.unskip(tr, one.entry.position)
+        self._keys.write(tr, after)

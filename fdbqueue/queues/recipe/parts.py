@@ -1,0 +1,273 @@
+"""RecipeParts: the items of a queue in all its partitions; without partitions, in the queue itself.
+
+It has the methods of one partition (items.py), so a handle and its services need not know how many there are.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from fdbqueue.core.codec import PayloadCodec
+from fdbqueue.core.database import conflict_in, runtime_of
+from fdbqueue.core.line.decision import Offer
+from fdbqueue.core.line.results import Results
+from fdbqueue.core.line.source import Swept
+from fdbqueue.core.line.take import Taken
+from fdbqueue.core.page import Page, no_place, place_text
+from fdbqueue.core.partitions.current import Current, PartitionGone
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.partitions.wide import Turns, Wide, grouped, partition_of
+from fdbqueue.core.seam import Range, Transaction
+from fdbqueue.queues.recipe.items import Recipe, size_of
+
+MakeRecipe = Callable[[int], Recipe]
+
+_PLACE = b"\x00"
+"""The first byte of a place with a partition. That of a place in a queue without any is another."""
+
+
+class WideRecipe(Wide[Recipe]):
+    """All partitions as one source."""
+
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
+        """Ask for items that lie ready, past their deadlines, in any line: few takes look there. The reply
+        returns those of one line.
+        """
+        lines = [self.line, *(part.line for part in self._holding())]
+        asked = [(line.results, line.results.ask_due(tr)) for line in lines]
+        return lambda: _returned_first(tr, asked, now_us)
+
+    def hold_back(self, tr: Transaction, offers: Sequence[Offer]) -> tuple[list[Offer], list[Any]]:
+        """As Recipe.hold_back."""
+        kept: list[Offer] = []
+        values: list[Any] = []
+        for number, few in grouped(offers, partition_of).items():
+            some_kept, some_values = self.part(number).hold_back(tr, few)
+            kept, values = [*kept, *some_kept], [*values, *some_values]
+        return kept, values
+
+
+def _returned_first(tr: Transaction, asked: Sequence[tuple[Results, Range]], now_us: int) -> Swept:
+    """Return the overdue results of the first line that has some: one batch is enough for a transaction."""
+    for results, due in asked:
+        overdue = results.overdue(due, now_us)
+        if overdue:
+            results.return_overdue(tr, overdue)
+            return Swept.MORE
+    return Swept.NOTHING
+
+
+class RecipeParts:
+    def __init__(self, make: MakeRecipe, current: Current | None, shared: SharedKeys) -> None:
+        """`make` makes the items of a partition. `current`: the plan; None for a queue without a name."""
+        self.current = current
+        self.zero = make(0)
+        self.codec: PayloadCodec = self.zero.codec
+        self.aside, self.guard = self.zero.aside, self.zero.guard
+        self.keys, self.name, self.registered = self.zero.keys, self.zero.name, self.zero.registered
+        self._make = make
+        self.shared = shared
+        self._known = [self.zero]
+        self._looks = count()
+        self._turns: Turns | None = None
+        self._puts: Iterator[int] | None = None
+        self.wide = WideRecipe(
+            self.zero, shared, self.holding, self._looks.__next__, lambda tr: runtime_of(tr).now_us()
+        )
+
+    @property
+    def plan(self) -> Plan | None:
+        return None if self.current is None else self.current.plan
+
+    @property
+    def doorbell(self) -> bytes:
+        return self.zero.doorbell if self.plan is None else self.wide.doorbell
+
+    def holding(self) -> Sequence[Recipe]:
+        """The partitions that may hold an item, by the present plan."""
+        plan = self.plan
+        return self._upto(1 if plan is None else plan.high)
+
+    def part(self, number: int) -> Recipe:
+        return self._upto(number + 1)[number]
+
+    def _upto(self, high: int) -> Sequence[Recipe]:
+        known = self._known
+        if len(known) < high:
+            known = [*known, *(self._make(number) for number in range(len(known), high))]
+            self._known = known  # replaced as a whole: threads read it without a lock
+        return known[:high]
+
+    def _open_one(self, plan: Plan, random: bytes) -> Recipe:
+        """The open partition whose turn it is to get items. The first is a random one: many processes may
+        enqueue one item each, and all of them would use partition 0.
+        """
+        if self._puts is None:
+            self._puts = count(int.from_bytes(random))
+        return self.part(next(self._puts) % plan.count)
+
+    def _going_by(self, tr: Transaction, plan: Plan | None) -> "_GoingBy":
+        return _GoingBy(self, tr, plan)
+
+    def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
+        """Add items at the end of one partition, in order."""
+        current = self.current
+        plan = None if current is None else current.plan
+        if plan is not None:
+            with self._going_by(tr, plan):
+                self._open_one(plan, random).append(tr, payloads, random)
+            return
+        self.zero.append(tr, payloads, random)
+        if current is not None and current.plan is not None:  # as in _going_by, with fewer calls
+            raise conflict_in(tr)
+
+    def prepend(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
+        """Add items before the first one of a partition, in order."""
+        plan = self.plan
+        with self._going_by(tr, plan):
+            (self.zero if plan is None else self._open_one(plan, random)).prepend(tr, payloads, random)
+
+    def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
+        """Remove the first items of one partition, up to `count`, for the transaction of a caller.
+
+        Conflicts: other takers of these items. Without partitions, if it finds fewer than `count`, an
+        enqueue; with partitions, if it finds none.
+        """
+        plan = self.plan
+        with self._going_by(tr, plan):
+            return self._take(tr, plan, count, now_us)
+
+    def _take(self, tr: Transaction, plan: Plan | None, count: int, now_us: int) -> Taken:
+        if plan is None:
+            return self.zero.take(tr, count, now_us)
+        taken = self._take_in_turn(tr, plan, count, now_us)
+        return taken if taken.values else self.wide.taker().take(tr, count, b"", now_us)
+
+    def _take_in_turn(self, tr: Transaction, plan: Plan, count: int, now_us: int) -> Taken:
+        """Take from one partition; from none if it is the turn of all."""
+        self._turns = self._turns or Turns(now_us)
+        now = runtime_of(tr).monotonic()
+        number = self._turns.next(range(plan.count), plan.count, visited(plan), now)
+        if number == plan.high:
+            return Taken()
+        taken = self.part(number).taker.take(tr, count, b"", now_us, is_last=False)
+        if not taken.values:
+            self._turns.found_nothing(number, now)
+        return taken
+
+    def first(self, tr: Any, count: int) -> list[Any]:
+        """The first values of the partitions, one after the other, up to `count`."""
+        values: list[Any] = []
+        with self._going_by(tr, self.plan):
+            for part in self._occupied(tr):
+                if len(values) < count:
+                    values += part.first(tr, count - len(values))
+        return values
+
+    def any(self, tr: Transaction) -> bool:
+        """True if there is an item. Reads serialisably."""
+        with self._going_by(tr, self.plan):
+            return any(part.any(tr) for part in self._occupied(tr))
+
+    def _occupied(self, tr: Any) -> Sequence[Recipe]:
+        """The partitions that may have items: those with a flag. Reads the flags as `tr` reads."""
+        check = self.guard(tr)
+        if self.plan is None:
+            return [self.zero]
+        flags = tr.get_range(self.shared.flags.start, self.shared.flags.stop).to_list()
+        check()
+        return [self.part(self.shared.flagged(flag.key)) for flag in flags]
+
+    def page(self, tr: Transaction, limit: int, after: bytes | None) -> Page[Any]:
+        """The values behind `after`, of the first partition that has some; none if that of `after` has gone,
+        since it was the last one. Reads by snapshot.
+        """
+        plan, parts = self.plan, self.holding()
+        with self._going_by(tr, plan):
+            return self.zero.page(tr, limit, after) if plan is None else self._page(tr, parts, limit, after)
+
+    def _page(self, tr: Transaction, parts: Sequence[Recipe], limit: int, after: bytes | None) -> Page[Any]:
+        number, place = (0, None) if after is None else _place_in(after)
+        for at in range(number, len(parts)):
+            found = parts[at].page(tr, limit, place if at == number else None)
+            found.next = self._next_page(at, found.next, len(parts))
+            if found:
+                return found
+        self.guard(tr)()  # the partition of `after` may be one of a newer plan
+        return Page()
+
+    def _next_page(self, number: int, following: str | None, count: int) -> str | None:
+        if following is not None:
+            return place_text(_PLACE + bytes((number,))) + following
+        return place_text(_PLACE + bytes((number + 1,))) if number + 1 < count else None
+
+    def size(self, tr: Transaction) -> int:
+        """The number of items. Reads the counters by snapshot. Conflicts: none."""
+        return sum(self.sizes(tr))
+
+    def sizes(self, tr: Transaction) -> list[int]:
+        """The number of items of each partition. Reads the counters by snapshot."""
+        check = self.guard(tr)
+        asked = [tr.snapshot.get(part.keys.size) for part in self.holding()]
+        check()
+        return [size_of(counter.value) for counter in asked]
+
+    def clear(self, tr: Transaction) -> None:
+        """Remove every item, and those that were delivered to requests."""
+        plan = self.plan
+        with self._going_by(tr, plan):
+            for part in self.holding():
+                part.clear(tr)
+            if plan is not None:
+                self.wide.line.results.clear_all(tr)
+
+    def holding_source(self) -> Recipe | WideRecipe:
+        """The source of a `Holder`."""
+        return self.zero if self.plan is None else self.wide
+
+    def require_none_passed(self, tr: Transaction) -> None:
+        for part in self.holding():
+            part.require_none_passed(tr)
+
+    def has_passed(self) -> bool:
+        return any(part.passed for part in self.holding())
+
+
+class _GoingBy:
+    """A block in which `tr` conflicts if another thread has learnt a newer plan since `plan` was read.
+
+    The guard of a partition that was chosen by `plan` then goes by the newer one.
+    """
+
+    def __init__(self, parts: RecipeParts, tr: Transaction, plan: Plan | None) -> None:
+        self._parts = parts
+        self._tr = tr
+        self._plan = plan
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is PartitionGone or (kind is None and self._parts.plan is not self._plan):
+            raise conflict_in(self._tr) from None
+
+
+def visited(plan: Plan) -> int:
+    """The number of places that takes visit in turn, beside the open partitions: each partition, as closed
+    ones may have items, too; and then all together, as items for dead requests lie ready in their line. The
+    open partitions may never become empty.
+    """
+    return plan.high + 1
+
+
+def _place_in(after: bytes) -> tuple[int, bytes | None]:
+    """The partition of a place, and the place in it; None for its start. Raises: InvalidArgument.
+
+    A page that was read before the queue had partitions ends in partition 0.
+    """
+    if not after.startswith(_PLACE):
+        return 0, after
+    if after == _PLACE:
+        raise no_place(place_text(after))
+    return after[1], after[2:] or None

@@ -1,1 +1,0 @@
-"""Queue: FoundationDB's queue recipe, first in, first out."""

@@ -1,0 +1,303 @@
+"""Group: tasks that are counted together, and a task that starts when all of them have ended."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_event, checked_positive, checked_take_timeout, writable
+from fdbqueue.core.calls.once import run_once
+from fdbqueue.core.database import as_database, is_transaction, run, runtime_of
+from fdbqueue.core.errors import GroupNotFound, InvalidArgument
+from fdbqueue.core.page import Page, checked_limit, place_bytes, place_text
+from fdbqueue.core.partitions.keys import GROUP_BYTES, TIME_BYTES
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import Stop
+from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
+from fdbqueue.core.task import Task
+from fdbqueue.tasks.groups.looking import groups_after
+from fdbqueue.tasks.groups.progress import GroupProgress
+from fdbqueue.tasks.groups.settling import sweep_groups
+from fdbqueue.tasks.groups.waiting import present, wait_for_change, wait_for_end
+from fdbqueue.tasks.handle import TaskHandle
+from fdbqueue.tasks.putting import Putting
+from fdbqueue.tasks.records.groups import GroupRow, Then, checked_group, readable_row, row_to_bytes
+from fdbqueue.tasks.records.keys import id_bytes
+
+ThenPut = tuple[Putting, Any] | tuple[Putting, Any, Mapping[str, Any]]
+"""A queue and the data of the task that starts when a group has ended; options of its put."""
+
+
+class Group:
+    """Tasks of any queues of one root that are counted together. A value: threads may share it.
+
+    The end of a member counts in its own transaction, whatever the verb. A group ends when it is closed and
+    no member is left; then the task of `then` is made ready, once. Every method takes a database or a
+    transaction first.
+    Raises: GroupNotFound once the group has ended and its `retain_s` is over.
+    """
+
+    __slots__ = ("_group", "_keys")
+
+    def __init__(self, id: str, *, root: Any = DEFAULT_ROOT) -> None:
+        """The group with that id, which may be in use by other processes. Reads nothing.
+
+        Raises: InvalidArgument.
+        """
+        self._group = checked_group(id)
+        self._keys = RootKeys(root)
+
+    @property
+    def id(self) -> str:
+        return self._group.hex()
+
+    def __repr__(self) -> str:
+        return f"Group({self.id!r})"
+
+    @classmethod
+    def create(
+        cls,
+        tr: DatabaseOrTransaction,
+        *,
+        then: ThenPut | None = None,
+        wait_for_buried: bool = True,
+        retain_s: float = limits.GROUP_RETAIN_S,
+        root: Any = DEFAULT_ROOT,
+    ) -> "Group":
+        """Make an open group.
+
+        `then`: a queue, the data of a task, and perhaps a mapping of options of its put. The task is put now,
+        and is delayed until the group has ended; its ttl begins then. `wait_for_buried`: if false, a buried
+        member has ended for the group, as failed. `retain_s`: time for which the counts of an ended group are
+        kept.
+        Reads: as a put of that task.
+        Writes: the group, and that task.
+        Conflicts: none.
+        Raises: InvalidArgument; as a put of that task.
+        """
+        keys, then_put = RootKeys(root), None if then is None else _checked_then(then, RootKeys(root))
+        retain_us = round(min(checked_positive("retain_s", retain_s, "seconds"), limits.SPAN_MAX_S) * 1e6)
+        runtime = runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime
+        group = runtime.random_bytes(GROUP_BYTES)
+
+        def body(tr: Transaction) -> None:
+            put = None if then_put is None else _put_then(tr, then_put, group)
+            row = GroupRow(runtime.now_us(), bool(wait_for_buried), then=put, retain_us=retain_us)
+            tr.set(keys.group(group), row_to_bytes(row))
+
+        _once(tr, keys, body)
+        return cls(group.hex(), root=root)
+
+    @classmethod
+    def open(cls, tr: DatabaseOrTransaction, id: str, *, root: Any = DEFAULT_ROOT) -> "Group":
+        """The group with that id.
+
+        Reads: the group, by snapshot.
+        Raises: GroupNotFound, InvalidArgument.
+        """
+        found = cls(id, root=root)
+        found.progress(tr)
+        return found
+
+    def put(self, tr: DatabaseOrTransaction, queue: Putting, data: Any, /, **options: Any) -> Task:
+        """Put a task that is a member: `queue.put(tr, data, group=self, **options)`.
+
+        Raises: GroupClosed; as a put.
+        """
+        self._require_root(queue)
+        return queue.put(tr, data, group=self, **options)
+
+    def put_many(
+        self, tr: DatabaseOrTransaction, queue: Putting, data: Iterable[Any], /, **options: Any
+    ) -> list[Task]:
+        """Put tasks that are members: `queue.put_many(tr, data, group=self, **options)`.
+
+        Raises: GroupClosed; as a put.
+        """
+        self._require_root(queue)
+        return queue.put_many(tr, data, group=self, **options)
+
+    def _require_root(self, queue: Putting) -> None:
+        _require_root(queue, self._keys, "queue")
+
+    def close(self, tr: DatabaseOrTransaction) -> None:
+        """Let the group take no more members. Without a member that is left, it ends.
+
+        Reads: the group.
+        Writes: the group.
+        Conflicts: puts of members.
+        Raises: GroupNotFound.
+        """
+        _once(tr, self._keys, self._close)
+
+    def _close(self, tr: Transaction) -> None:
+        row = self._row(tr)
+        if row.is_open:
+            tr.set(self._keys.group(self._group), row_to_bytes(replace(row, is_open=False)))
+            tr.set(self._keys.doubt(self._group), b"")
+
+    def cancel(self, tr: DatabaseOrTransaction) -> None:
+        """Cancel all members, and the task of `then`; the group takes no more members.
+
+        From now on no take gives a member to a caller. Sweeps end the members in bounded steps, whatever
+        their number; taken ones are marked, as by `TaskQueue.cancel`. A group that has ended stays as it is.
+        Reads: the group.
+        Writes: two keys.
+        Conflicts: puts and takes of members.
+        Raises: GroupNotFound.
+        """
+        now_us = (runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime).now_us()
+
+        def body(tr: Transaction) -> None:
+            cancelled = tr.get(self._keys.group_cancelled(self._group))
+            if not self._row(tr).ended_us and not cancelled.present():
+                tr.set(self._keys.group_cancelled(self._group), now_us.to_bytes(TIME_BYTES, "big"))
+                tr.set(self._keys.cancelling(self._group), b"")
+
+        _once(tr, self._keys, body)
+
+    def progress(self, tr: DatabaseOrTransaction) -> GroupProgress:
+        """The counts of the group.
+
+        Reads: three keys, by snapshot, whatever the number of members.
+        Conflicts: none.
+        Raises: GroupNotFound.
+        """
+        return run(tr, lambda tr: present(writable(tr), self._keys, self._group))
+
+    def wait(
+        self, db: AnyDatabase, timeout: float | None = None, *, stop: Stop | None = None
+    ) -> GroupProgress:
+        """Wait until the group has ended, up to `timeout` seconds, None for ever.
+
+        When `stop`, an event, is set, the call raises WaitStopped.
+        Reads: as `progress`; a watch of the group.
+        Conflicts: none.
+        Raises: GroupTimeout, a TimeoutError; GroupNotFound, WaitStopped.
+        """
+        database, until = self._waits(db, timeout)
+        checked_event("stop", stop)
+        with database.waiter(stop) as waiter:
+            return wait_for_end(database, self._keys, self._group, until, waiter)
+
+    def wait_for_progress(
+        self,
+        db: AnyDatabase,
+        seen: GroupProgress,
+        timeout: float | None = None,
+        *,
+        stop: Stop | None = None,
+    ) -> GroupProgress | None:
+        """Wait until the progress is another one than `seen`, and return it; None if it is the same after
+        `timeout` seconds, None for ever.
+
+        Reads: as `progress`; watches, which each end of a member fires.
+        Conflicts: none.
+        Raises: GroupNotFound, WaitStopped.
+        """
+        database, until = self._waits(db, timeout)
+        checked_event("stop", stop)
+        with database.waiter(stop) as waiter:
+            return wait_for_change(database, self._keys, self._group, seen, until, waiter)
+
+    def _waits(self, db: AnyDatabase, timeout: float | None) -> tuple[Any, float]:
+        """The database, and the end of a wait. This process sweeps groups meanwhile."""
+        database = as_database(db)
+        sweep_groups(database, self._keys)
+        return database, database.runtime.monotonic() + checked_take_timeout(timeout)
+
+    def _row(self, tr: Transaction) -> GroupRow:
+        """The definition, serialisably. Raises: GroupNotFound."""
+        row = readable_row(tr.get(self._keys.group(self._group)).value)
+        if row is None:
+            raise GroupNotFound(id=self.id)
+        return row
+
+
+class Members:
+    """The puts of a group in one transaction; `group` makes it, and closes the group behind it."""
+
+    __slots__ = ("_tr", "group")
+
+    def __init__(self, tr: DatabaseOrTransaction, group: Group) -> None:
+        self.group = group
+        self._tr = tr
+
+    @property
+    def id(self) -> str:
+        """That of the group."""
+        return self.group.id
+
+    def put(self, queue: Putting, data: Any, /, **options: Any) -> Task:
+        """As Group.put, in the transaction of the group."""
+        return self.group.put(self._tr, queue, data, **options)
+
+    def put_many(self, queue: Putting, data: Iterable[Any], /, **options: Any) -> list[Task]:
+        """As Group.put_many, in the transaction of the group."""
+        return self.group.put_many(self._tr, queue, data, **options)
+
+
+@contextmanager
+def group(
+    tr: DatabaseOrTransaction,
+    *,
+    then: ThenPut | None = None,
+    wait_for_buried: bool = True,
+    retain_s: float = limits.GROUP_RETAIN_S,
+    root: Any = DEFAULT_ROOT,
+) -> Iterator[Members]:
+    """Make a group in the transaction of the caller, put its members, and close it at the end of the block.
+
+    Options: as `Group.create`.
+    Raises: InvalidArgument for a database: a group of many transactions is made by `Group.create`.
+    """
+    if not is_transaction(tr):
+        raise InvalidArgument(name="tr", wanted="a transaction; for a database, use Group.create", got=tr)
+    made = Group.create(tr, then=then, wait_for_buried=wait_for_buried, retain_s=retain_s, root=root)
+    yield Members(tr, made)
+    made.close(tr)
+
+
+def list_groups(
+    tr: DatabaseOrTransaction, limit: int = 100, after: str | None = None, *, root: Any = DEFAULT_ROOT
+) -> Page[GroupProgress]:
+    """The groups in the order of their ids, a page at a time: pass the page's `next` as `after`. Unreadable
+    ones are passed over.
+
+    Reads: by snapshot.
+    Conflicts: none.
+    """
+    keys, count, place = RootKeys(root), checked_limit(limit), place_bytes(after) or b""
+    found, last = run(tr, lambda tr: groups_after(writable(tr).snapshot, keys, place, count))
+    return Page(found, None if last is None else place_text(last))
+
+
+def _once(target: DatabaseOrTransaction, keys: RootKeys, body: Any) -> None:
+    """Run `body` in the transaction; given a database, once, and let this process sweep groups."""
+    if is_transaction(target):
+        body(writable(target))
+        return
+    sweep_groups(as_database(target), keys)
+    run_once(as_database(target), keys, body)
+
+
+def _checked_then(then: Any, keys: RootKeys) -> tuple[Putting, Any, Mapping[str, Any]]:
+    if not isinstance(then, tuple) or len(then) not in (2, 3) or not isinstance(then[0], Putting):
+        wanted = "a tuple of a task queue, data, and perhaps a mapping of options of its put"
+        raise InvalidArgument(name="then", wanted=wanted, got=then)
+    _require_root(then[0], keys, "then")
+    return then[0], then[1], then[2] if len(then) == 3 else {}
+
+
+def _require_root(queue: Any, keys: RootKeys, name: str) -> None:
+    if not isinstance(queue, TaskHandle) or queue._shape.root.prefix != keys.prefix:
+        raise InvalidArgument(name=name, wanted="a task queue under the root of the group", got=queue)
+
+
+def _put_then(tr: Transaction, then: tuple[Putting, Any, Mapping[str, Any]], group: bytes) -> Then:
+    queue, data, options = then
+    task = queue._put_waiting(tr, data, options, group)
+    definition = queue._shape.definition
+    return Then(definition.id, definition.name, id_bytes(task.id))

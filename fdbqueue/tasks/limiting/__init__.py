@@ -1,0 +1,10 @@
+"""Limits: the number of tasks that run at a time, or start in a span of time, in all queues that share it."""
+
+from typing import TYPE_CHECKING
+
+from fdbqueue.core.lazy import files_of
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.limiting import names as names
+else:
+    __getattr__ = files_of(__name__)

@@ -1,0 +1,152 @@
+"""Key state: one key of a limit that counts each key apart, as a transaction has read it. Its row is
+
+    slots    the number of slots that tasks of the key hold; 8 bytes, the least first, for atomic adds
+    starts   the nanosecond at which its bucket is full, and the microseconds of its keys R[17, name, 6] and
+             R[17, name, 10]; 8 bytes each, the least first; 0 for no key
+
+A key without a row has all of its slots, or a full bucket. So no row is left of a key that is idle: the end
+of the last task clears that of slots, and a sweep that of starts, once the bucket is full again.
+"""
+
+from dataclasses import dataclass
+
+from fdbqueue.core.database import conflict_in
+from fdbqueue.core.seam import Transaction
+from fdbqueue.tasks.limiting.bucket import Bucket
+from fdbqueue.tasks.limiting.keys import LimitKeys
+from fdbqueue.tasks.limiting.rule import Rule
+from fdbqueue.tasks.limiting.state import pass_gate
+
+_BYTES = 8
+_NONE = bytes(_BYTES)
+
+
+def number_bytes(number: int) -> bytes:
+    """As the operand of an atomic add; it may be negative."""
+    return (number & ((1 << 8 * _BYTES) - 1)).to_bytes(_BYTES, "little")
+
+
+def number_of(stored: bytes | None) -> int:
+    return int.from_bytes((stored or b"")[:_BYTES], "little")
+
+
+@dataclass(frozen=True)
+class KeyState:
+    keys: LimitKeys
+    key: bytes
+    rule: Rule | None
+    stored: bytes | None
+
+    @property
+    def is_apart(self) -> bool:
+        """True if the limit counts the key apart."""
+        return self.rule is not None and self.rule.per_key
+
+    @property
+    def used(self) -> int:
+        """Number of slots that tasks of the key hold."""
+        is_of_slots = self.rule is not None and self.rule.is_of_slots
+        return number_of(self.stored) if is_of_slots else 0
+
+    @property
+    def due_us(self) -> int:
+        """The time at which parked lanes of the key may open; 0 for none."""
+        return number_of((self.stored or b"")[_BYTES:])
+
+    @property
+    def over_us(self) -> int:
+        """The time at which a sweep looks if the row is over; 0 without a row."""
+        return number_of((self.stored or b"")[2 * _BYTES :])
+
+    def free(self, now_us: int) -> int | None:
+        """Number of tasks of the key that may start now; None for any number."""
+        if self.rule is None or not self.rule.per_key:
+            return None
+        if self.rule.is_of_slots:
+            return max(0, self.rule.slots - self.used)
+        return self.bucket(self.rule, now_us).all_tokens()
+
+    def has_room(self, now_us: int) -> bool:
+        return self.free(now_us) != 0
+
+    def may_start_after(self, ended: int) -> bool:
+        """True if a task may start once `ended` others have given their slots back."""
+        return self.rule is None or self.used - ended < self.rule.slots
+
+    def next_us(self, now_us: int) -> int | None:
+        """As State.next_us."""
+        if self.rule is None or not self.rule.per_key or self.rule.is_of_slots:
+            return None
+        return self.bucket(self.rule, now_us).next_us()
+
+    def bucket(self, rule: Rule, now_us: int) -> Bucket:
+        """One cell: takes of one key may conflict."""
+        return Bucket(rule, [number_of(self.stored)], now_us * 1_000, cells_max=1)
+
+    def start(self, tr: Transaction, count: int, now_us: int) -> bool:
+        """Let `count` tasks of the key start. True if no other one may start now.
+
+        Conflicts: takes of the key; if no other one may start, the end of a task of the key.
+        Raises: a conflict if fewer may start.
+        """
+        assert self.rule is not None
+        free = self.free(now_us)
+        if free is None or free < count:
+            raise conflict_in(tr)
+        if free == count:  # before the write: FoundationDB drops a read conflict on a key that was written
+            tr.add_read_conflict_key(self.keys.count(self.key))
+        if self.rule.is_of_slots:
+            pass_gate(tr, self.keys.key_gate(self.key))
+            self.hold(tr, count)
+        else:
+            self._take_tokens(tr, self.rule, count, now_us)
+        return free == count
+
+    def hold(self, tr: Transaction, count: int) -> None:
+        """Add to the slots in use. A negative `count` gives them back. Writes: blindly."""
+        row = self.keys.count(self.key)
+        for counter in (row, self.keys.total):
+            tr.add(counter, number_bytes(count))
+        if count < 0:
+            tr.compare_and_clear(row, _NONE)
+
+    def _take_tokens(self, tr: Transaction, rule: Rule, count: int, now_us: int) -> None:
+        changed = self.bucket(rule, now_us).taken(count, 0)
+        assert changed is not None
+        tr.add_read_conflict_key(self.keys.count(self.key))
+        self.refill(tr, changed[0], now_us)
+
+    @property
+    def full_ns(self) -> int:
+        """The time at which the bucket of the key is full."""
+        return number_of(self.stored)
+
+    def refill(self, tr: Transaction, full_ns: int, now_us: int, *, anew: bool = False) -> None:
+        """Store the row of a limit of starts, with the time of the next token if there is none.
+
+        An earlier time stays, unless `anew`: its sweep moves it.
+        """
+        later = KeyState(self.keys, self.key, self.rule, number_bytes(full_ns))
+        next_us = later.next_us(now_us) or 0
+        due_us = next_us if anew or not self.due_us else min(next_us or self.due_us, self.due_us)
+        self._store(tr, full_ns, due_us, self.over_us or -(-full_ns // 1_000))
+
+    def look_later(self, tr: Transaction, now_us: int) -> None:
+        """Clear the row of a limit of starts if it is over; otherwise have another sweep look at it."""
+        if not self.due_us and (not self.is_apart or self.full_ns <= now_us * 1_000):
+            tr.clear(self.keys.over(self.over_us, self.key))
+            tr.clear(self.keys.count(self.key))
+        else:
+            self._store(tr, self.full_ns, self.due_us, max(now_us + 1, -(-self.full_ns // 1_000)))
+
+    def _store(self, tr: Transaction, full_ns: int, due_us: int, over_us: int) -> None:
+        for key_at, was_us, time_us in (
+            (self.keys.due, self.due_us, due_us),
+            (self.keys.over, self.over_us, over_us),
+        ):
+            if was_us and was_us != time_us:
+                tr.clear(key_at(was_us, self.key))
+            if time_us and was_us != time_us:
+                tr.set(key_at(time_us, self.key), b"")
+        row = number_bytes(full_ns) + number_bytes(due_us) + number_bytes(over_us)
+        tr.set(self.keys.count(self.key), row)

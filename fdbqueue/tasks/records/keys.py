@@ -1,0 +1,274 @@
+"""Keys of a task queue, and their values: the only file that builds or parses them.
+
+S is the subspace of the queue. `ID` is 20 bytes (index, random): the task's identity, and its order of
+arrival. `PLACE` is the sort key of the discipline; it ends in the id. `TIME` is microseconds since the epoch.
+The comment of a column has its value, and behind the semicolon its readers. S[24] to S[32] and S[34] to S[36]
+are in partitions/keys.py.
+
+Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
+S[3] to S[6], the one of its state, and at most one timer: the end of its delay, its lease or its ttl.
+`CLASS` is the error of the last failure. Only a queue with `retain_s` has S[20] to S[23] (retaining.py). If
+a record is damaged, the key of its state still identifies the task (mending.py). S[12] and S[13] are
+never written.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from fdbqueue.core import limits
+from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.columns import Column, Table, sized, text, text_in
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.partitions import keys as shared
+from fdbqueue.core.partitions.keys import ANY, BYTE, ID, KEY, PIECE_NUMBER, TIME, prefix_of
+from fdbqueue.core.partitions.keys import ID_BYTES as ID_BYTES
+from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.records.extra import NEVER_US as NEVER_US
+from fdbqueue.tasks.records.extra import Count as Count
+from fdbqueue.tasks.records.extra import Extra as Extra
+from fdbqueue.tasks.records.extra import Member as Member
+from fdbqueue.tasks.records.extra import Unique as Unique
+
+INDEX_BYTES = 8
+SESSION_BYTES = 16
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUV"
+_TABLE, _ID_DIGITS = _DIGITS.encode().ljust(256), 32
+NUMBER = struct.Struct(">I")
+
+_NUMBER_SHIFT = 48
+"""The second byte of an index is the number of the partition: a task's id names the place of its put."""
+
+_PLACE_BYTES_MAX = limits.TASK_KEY_BYTES_MAX + INDEX_BYTES + ID_BYTES
+SESSION, PLACE = sized(SESSION_BYTES), sized(ID_BYTES, _PLACE_BYTES_MAX)
+CLASS, NAME = text(0, limits.FAILURE_MESSAGE_BYTES_MAX - 1), text(1, limits.STEP_NAME_BYTES_MAX)
+
+S = Table(*shared.S.columns)
+TASK = S.column(1, ID)  # record; every verb; put, the last one by snapshot
+PAYLOAD = S.column(2, ID, PIECE_NUMBER)  # a piece of it, if too large for the record; take, peek; verbs by id
+READY = S.column(3, PLACE)  # record, or a pointer of a keyed discipline (lanes.py); takers, by snapshot
+TAKEN = S.column(4, SESSION, ID)  # the task key; end of a session, release_all, drop
+DELAYED = S.column(5, ID)  # the task key; tasks()
+BURIED = S.column(6, PLACE)  # the task key; kick
+TIMER = S.column(7, TIME, ID)  # empty; sweeps and takes: tasks that are due
+BESIDE = S.column(8, ANY)  # see disciplines/keyed.py and parking/lane_keys.py
+LIVE = S.column(9)  # tasks in each state; statistics, put into a bounded queue
+CALLS = S.column(10)  # counts of the verbs; statistics, the doorbell of the line
+LINE = S.column(11, ANY)  # see line/keys.py
+OWNERS = S.column(14, ANY)  # see persistent/owners.py; opens of a persistent queue with an owner
+PAUSED = S.column(15)  # empty; takes: they find nothing
+FAILURE = S.column(16, ID, BYTE)  # see failures.py; failures(). Written blindly, in a ring of slots
+CLASSED = S.column(17, CLASS, PLACE)  # empty; buried tasks of one class of failure
+CLASS_COUNT = S.column(18, CLASS)  # number of entries in S[17]; classes of failure
+REDRIVE = S.column(19)  # see dead/redrive.py; the next step of a redrive
+ENDED = S.column(20, ID)  # an ended task; ended_task()
+ENDED_AT = S.column(21, TIME, ID)  # the task key; ended_tasks(); sweeps, the oldest first
+ENDED_OF = S.column(22, KEY, TIME, ID)  # empty; ended_tasks_of()
+ENDED_COUNT = S.column(23)  # number of entries in S[20]; sweeps
+STEP = S.column(33, ID, NAME)  # see tasks/steps.py; step()
+
+SEAT: Column[int] = Column(12, (PIECE_NUMBER,))  # conflict keys of puts into a bounded queue
+GATE: Column[()] = Column(13, ())  # the same, at the edge
+
+_CODES = frozenset(column.code for column in (*S.columns, SEAT, GATE))
+_REST_BYTES = {TASK.code: ID_BYTES} | {
+    column.code: 0 for column in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT, shared.EPOCH)
+}
+"""Numbers of bytes behind these columns, by which a queue knows its own keys from those of something else."""
+
+
+# A larger number does not fit into a key.
+Priority = Annotated[int, msgspec.Meta(ge=0, le=limits.PRIORITY_MAX)]
+
+if TYPE_CHECKING:
+    StoredState = str
+else:  # the decoder refuses any other text; a type checker would refuse the members of TaskState
+    StoredState = Literal["r", "t", "!", "~"]
+
+
+TIMED = (TaskState.DELAYED, TaskState.TAKEN)
+"""States with a timer of their own; that of the others is the end of the life of the task."""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """A task as stored, with a small payload (payloads.py). Append fields with a default; never reorder."""
+
+    id: Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
+    state: StoredState
+    pri: Priority
+    created_us: int
+    expires_us: Count
+    ttr_us: Count
+    size_bytes: Count
+    key: bytes = b""
+    attempts: int = 0
+    until_us: Count = NEVER_US
+    """The end of the delay or of the lease; NEVER_US in other states."""
+    session: bytes = b""
+    token: bytes = b""
+    cost: int = 1
+    failures: int = 0
+    """Number of failed attempts since the put, and in an earlier queue; the latest failures are stored."""
+    forgiven: int = 0
+    """`failures` at the last kick, or at the put into another queue."""
+    orphaned: int = 0
+    """Number of attempts in a row that ended without their holder (lease over, holder dead)."""
+    excused: int = 0
+    """Failures since the last kick that an outage of the database caused, and that do not count."""
+    payload: bytes = b""
+    taken_us: int = 0
+    """The time of its take; 0 in other states."""
+    trace: bytes = b""
+    """The trace context of its put (trace_context.py)."""
+    cancelled_us: int = 0
+    """The time of its cancel, if it was taken then: it ends with its lease. 0 in other states."""
+    error: str | None = None
+    """The class of its last failure since the put or the last kick. A buried task without one has an empty
+    text.
+    """
+    fraction: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """The progress that the holder of a taken task has told; None in other states."""
+    told_us: int = 0
+    """The time at which that was told."""
+    extra: Extra | None = None
+
+    @property
+    def failures_counted(self) -> int:
+        return self.failures - self.forgiven - self.excused
+
+    @property
+    def timer_us(self) -> int:
+        """The time of the task's timer."""
+        return self.until_us if self.state in TIMED else self.expires_us
+
+
+record_to_bytes: Callable[[Record], bytes] = msgspec.msgpack.Encoder().encode
+record_of = msgspec.msgpack.Decoder(Record).decode
+"""Decode a record. Raises one of aside.DAMAGED for damaged bytes."""
+
+
+def sound_record(value: bytes | None, id_: bytes) -> Record | None:
+    """The record of task `id_`; None for other bytes."""
+    try:
+        record = None if value is None else record_of(value)
+    except DAMAGED:
+        return None
+    return record if record is not None and record.id == id_ else None
+
+
+class TaskKeys:
+    """The keys of a queue without partitions, or of one partition."""
+
+    def __init__(self, subspace: Any, partition: int = 0) -> None:
+        self.prefix = prefix = prefix_of(subspace, partition)
+        self.partition = partition
+        self.first_index = partition << _NUMBER_SHIFT
+        self._before_own = self.first_index.to_bytes(INDEX_BYTES, "big")
+        self.task, self.tasks = TASK.key(prefix), TASK.all(prefix)
+        after_own = (partition + 1) << _NUMBER_SHIFT
+        # Tasks that a put has made here, without those that have moved here, and without damage.
+        self.own_tasks = slice(self.task(self._before_own), self.task(after_own.to_bytes(INDEX_BYTES, "big")))
+        self._index = slice(len(self.tasks.start), len(self.tasks.start) + INDEX_BYTES)
+        self.payload, self.payloads_of = PAYLOAD.key(prefix), PAYLOAD.of(prefix)
+        self.ready_at, self.ready = READY.key(prefix), READY.all(prefix)
+        self.taken_by, self.taken = TAKEN.key(prefix), TAKEN.all(prefix)
+        self.taker_in, self.all_taken_by = TAKEN.first(prefix), TAKEN.of(prefix)
+        self.delayed_at, self.delayed = DELAYED.key(prefix), DELAYED.all(prefix)
+        self.buried_at, self.buried = BURIED.key(prefix), BURIED.all(prefix)
+        self.timer, self.timers = TIMER.key(prefix), TIMER.all(prefix)
+        self.time_of, self.timers_until = TIMER.first(prefix), TIMER.until(prefix)
+        self.beside, self.line = BESIDE.start(prefix), LINE.start(prefix)
+        self.live, self.calls = LIVE.start(prefix), CALLS.start(prefix)
+        self.contents = slice(self.tasks.start, self.live)
+        self.seat, self.seats, self.gate = SEAT.key(prefix), SEAT.all(prefix), GATE.start(prefix)
+        self.paused, self.redrive = PAUSED.start(prefix), REDRIVE.start(prefix)
+        self.failure, self.failures = FAILURE.key(prefix), FAILURE.all(prefix)
+        self.failures_of = FAILURE.of(prefix)
+        self.classed_at, self.classed, self.class_in = (
+            CLASSED.key(prefix),
+            CLASSED.all(prefix),
+            CLASSED.first(prefix),
+        )
+        self.class_count, self.class_counts = CLASS_COUNT.key(prefix), CLASS_COUNT.all(prefix)
+        self.class_counted = CLASS_COUNT.first(prefix)
+        self.ended, self.all_ended = ENDED.key(prefix), ENDED.all(prefix)
+        self.ended_at, self.ended_times = ENDED_AT.key(prefix), ENDED_AT.all(prefix)
+        self.ended_time, self.ended_after = ENDED_AT.first(prefix), ENDED_AT.after(prefix)
+        self.ended_of, self.all_ended_of = ENDED_OF.key(prefix), ENDED_OF.all(prefix)
+        self.ended_count = ENDED_COUNT.start(prefix)
+        self.step, self.all_steps = STEP.key(prefix), STEP.all(prefix)
+        self.step_name, self.steps_of = STEP.last(prefix), STEP.of(prefix, b"\xff")
+        self.parts_of, self.has_shape = S.parts_of(prefix), S.has_shape(prefix)
+
+    class_at = staticmethod(text_in)
+    """The class in the part of a key of S[17] or S[18] behind its column."""
+
+    def is_key(self, key: bytes) -> bool:
+        """True if `key` may be one of this queue; its subspace may hold keys of something else."""
+        column = key[len(self.prefix) : len(self.prefix) + 2]
+        rest_bytes = len(key) - len(self.prefix) - len(column)
+        return column in _CODES and rest_bytes == _REST_BYTES.get(column, rest_bytes)
+
+    def index_of(self, task_key: bytes) -> int:
+        return int.from_bytes(task_key[self._index])
+
+    def order_of(self, id_: bytes) -> bytes:
+        """The order of a task by arrival; it ends in the id. A task that has moved here comes before all that
+        were put here: otherwise it would wait behind puts without end.
+        """
+        return id_ if partition_of(id_) == self.partition else self._before_own + id_
+
+    def classed_under(self, error: str) -> slice:
+        """The buried tasks of a class of failure."""
+        start = self.classed_at(error, b"")
+        return slice(start, start[:-1] + bytes((start[-1] + 1,)))  # it ends in no 0xff
+
+    def ended_of_after(self, key: bytes, time_us: int) -> slice:
+        """The tasks of a task key that ended after that time. A longer task key goes on with 0xff, and a time
+        of the next two thousand years begins with 0x00.
+        """
+        return slice(self.ended_of(key, time_us + 1, b""), self.all_ended_of.start + key + b"\xff")
+
+
+def partition_of(id_: bytes) -> int:
+    """The number of the partition into which the task was put."""
+    return 0 if id_[0] else id_[1]
+
+
+def id_in(key: bytes) -> bytes:
+    """The task's id, in which every index key ends."""
+    return key[-ID_BYTES:]
+
+
+def priority_in(place: bytes) -> int:
+    """The priority of a task, from its place without its id: there may be one, and an index behind it."""
+    return int(NUMBER.unpack_from(place)[0]) if len(place) % INDEX_BYTES == NUMBER.size else 0
+
+
+def new_id(index: int, random: bytes) -> bytes:
+    return index.to_bytes(INDEX_BYTES, "big") + random
+
+
+def id_text(id_: bytes) -> str:
+    """Printable, and in the same order: base32 with the extended hex alphabet."""
+    # Each step halves the groups of bits and spreads them. base64.b32hexencode takes three times as long.
+    bits = int.from_bytes(id_)
+    for low, high, shift in _SPREAD:
+        bits = bits & low | (bits & high) << shift
+    return bits.to_bytes(_ID_DIGITS).translate(_TABLE).decode()
+
+
+def id_bytes(text: Any) -> bytes:
+    """Parse the printable id of a task. Raises InvalidArgument."""
+    if not isinstance(text, str) or len(text) != _ID_DIGITS or text.strip(_DIGITS):
+        raise InvalidArgument(name="task", wanted="a Task, or the id of one", got=text)
+    return int(text, 32).to_bytes(ID_BYTES)
+
+
+_SPREAD = [
+    (low := sum(((1 << (80 >> n)) - 1) << at for at in range(0, 256, 256 >> n)), low << (80 >> n), 48 >> n)
+    for n in range(5)
+]
+"""For each step: masks of the lower and the upper halves of the groups, and the way of the upper ones."""

@@ -1,0 +1,104 @@
+"""Times: the due times of a schedule, as functions of a time and of nothing else.
+
+All times are whole microseconds since the epoch. The due times of one rule are one set, so each function
+gives the same answer in every process, wherever it begins.
+"""
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from fdbqueue.core import limits
+from fdbqueue.core.errors import InvalidArgument
+
+SECOND_US = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_ZONE = (LookupError, ValueError, OSError)
+"""Errors of `zoneinfo` for a name that it does not find, or that is a path or a directory."""
+
+
+class Times(Protocol):
+    """The due times of a schedule."""
+
+    def after(self, time_us: int) -> int | None:
+        """The first one behind this time; None if there is none."""
+
+    def last_until(self, time_us: int, due_us: int) -> int:
+        """The last one up to this time, and not before `due_us`, which is one of them."""
+
+
+class EveryTimes:
+    """Times with the same distance, counted from an anchor."""
+
+    def __init__(self, every_us: int, anchor_us: int) -> None:
+        self._every_us = every_us
+        self._anchor_us = anchor_us
+
+    def after(self, time_us: int) -> int | None:
+        return time_us + self._every_us - (time_us - self._anchor_us) % self._every_us
+
+    def last_until(self, time_us: int, due_us: int) -> int:
+        return max(due_us, time_us - (time_us - self._anchor_us) % self._every_us)
+
+
+class CronTimes:
+    """The times of a cron expression in a time zone."""
+
+    def __init__(self, expression: str, zone: tzinfo) -> None:
+        self._expression = expression
+        self._zone = zone
+
+    def after(self, time_us: int) -> int | None:
+        from fdbqueue.tasks.schedules.cron import times_from
+
+        try:
+            found = times_from(self._expression, _datetime(time_us // SECOND_US * SECOND_US, self._zone))
+            return next((us for at in found if (us := _microseconds(at)) > time_us), None)
+        except OverflowError:  # beyond the last year of a datetime
+            return None
+
+    def last_until(self, time_us: int, due_us: int) -> int:
+        """By halves, as an expression with seconds may have millions of times in an outage."""
+        last_us, low_s, high_s = due_us, due_us // SECOND_US, time_us // SECOND_US
+        while low_s <= high_s:
+            middle_s = (low_s + high_s) // 2
+            found = self.after(middle_s * SECOND_US)
+            if found is not None and found <= time_us:
+                last_us, low_s = found, found // SECOND_US
+                continue
+            high_s = middle_s - 1
+        return last_us
+
+
+def zone_named(name: str) -> tzinfo:
+    """Raises: InvalidArgument for a name that this machine does not know."""
+    if name == "UTC":  # which needs no files
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except _NO_ZONE as reason:
+        wanted = f"a time zone that this machine knows, such as Europe/Rome ({reason})"
+        raise InvalidArgument(name="timezone", wanted=wanted, got=name) from reason
+
+
+def shown(time_us: int, zone: tzinfo) -> datetime:
+    """A time as a datetime of that time zone."""
+    return _datetime(time_us, zone)
+
+
+def next_times(times: Times, time_us: int, count: int) -> list[int]:
+    """The first `count` due times behind a time; fewer if there are no more."""
+    found: list[int] = []
+    due_us = times.after(time_us)
+    while due_us is not None and len(found) < min(count, limits.SCHEDULE_TIMES_MAX):
+        found.append(due_us)
+        due_us = times.after(due_us)
+    return found
+
+
+def _datetime(time_us: int, zone: tzinfo) -> datetime:
+    return (_EPOCH + timedelta(microseconds=time_us)).astimezone(zone)
+
+
+def _microseconds(at: datetime) -> int:
+    return (at - _EPOCH) // timedelta(microseconds=1)

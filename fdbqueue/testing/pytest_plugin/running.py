@@ -1,0 +1,142 @@
+"""Runner: runs every task that was put, until none waits, before its call returns.
+
+It starts a real worker, so outcomes, retries, steps and results are those of a program. The worker ends when
+no task is ready. Then the clock is set forward to the first delayed task, and the next worker starts. While a
+worker runs, the clock is that of the process: otherwise its leases would be over at once.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Unpack
+
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_instance, checked_span
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import TaskCancelled
+from fdbqueue.core.page import every_row
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.task import TaskState
+from fdbqueue.core.visible import counted
+from fdbqueue.fleet.hooks import Event, Hooks
+from fdbqueue.fleet.options import Queues, WorkerKeywords, opened
+from fdbqueue.fleet.outcomes import Verdict
+from fdbqueue.fleet.status import Tally
+from fdbqueue.fleet.worker import Worker
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.pytest_plugin.shifted import ShiftedRuntime
+
+_LOOK_S = 0.05
+"""The end of each attempt is a signal. No signal tells that a worker has only met tasks that had expired."""
+
+
+class Runner:
+    """Runs the tasks of a database with a ShiftedRuntime. The fixture `fdbqueue_worker` is one."""
+
+    __slots__ = ("_clock", "_database")
+
+    def __init__(self, database: Database) -> None:
+        """Raises: WrongType for a database whose clock cannot be set forward."""
+        self._database = database
+        self._clock = checked_instance("runtime", database.runtime, ShiftedRuntime)
+
+    def __call__(
+        self,
+        queues: Queues,
+        handler: Callable[..., object],
+        *,
+        raises: bool = True,
+        within_s: float = 60.0,
+        root: Any = DEFAULT_ROOT,
+        **options: Unpack[WorkerKeywords],
+    ) -> Tally:
+        """Run every task of `queues`, and each that a handler puts there. Return the numbers of attempts.
+
+        `queues` and `options`: as in Worker; by default one thread. Delays and backoff take no time. A
+        paused queue is left out. `within_s`: bound of real time.
+        `raises`: an error of the handler that is no verdict (Retry, Snooze, Bury, Done) ends the run, and is
+        raised here. Its task has the outcome that it has in a worker. Without `raises`, the run goes on.
+
+        Raises: the error of the handler; AssertionError if tasks are left after `within_s`; those of Worker.
+        """
+        handles = [queue for queue, _ in opened(self._database, queues, root)]
+        deadline_s = self._clock.monotonic() + checked_span("within_s", within_s)
+        options.setdefault("threads", 1)
+        tally = Tally()
+        while open_ones := self._with_tasks(handles):
+            turn = _Turn(self._database, raises)
+            tally += turn.run(
+                Worker(self._database, open_ones, handler, hooks=turn.hooks, root=root, **options),
+                open_ones,
+                deadline_s,
+            )
+        return tally
+
+    def _with_tasks(self, handles: Sequence[TaskQueue]) -> list[TaskQueue]:
+        """The queues that are not paused, if they have tasks. If none is ready, the first delay ends now."""
+        going = [queue for queue in handles if not queue.paused(self._database)]
+        if _ready(self._database, going):
+            return going
+        due = min((due for queue in going for due in self._dues(queue)), default=None)
+        if due is None:
+            return []
+        self._clock.skip_to(due)
+        return going
+
+    def _dues(self, queue: TaskQueue) -> Iterable[float]:
+        delayed = every_row(partial(queue.tasks, self._database, TaskState.DELAYED, limits.BATCH_ITEMS_MAX))
+        return [task.until for task in delayed if task.until is not None]
+
+
+def _ready(database: Database, queues: Iterable[TaskQueue]) -> int:
+    """The number of tasks that are ready, swept or not."""
+    counts = [queue.statistics(database)["tasks"] for queue in queues]
+    return sum(count["ready"] + count["due"] for count in counts)
+
+
+class _Turn:
+    """One worker, until no task is ready."""
+
+    def __init__(self, database: Database, raises: bool) -> None:
+        self._database = database
+        self._raises = raises
+        self._changed = database.runtime.event()
+        self._error: BaseException | None = None
+        ended, failed = self._ended, self._failed
+        self.hooks = Hooks(
+            succeeded=ended, snoozed=ended, cancelled=ended, retried=failed, buried=failed, lease_lost=failed
+        )
+
+    def run(self, worker: Worker, queues: Sequence[TaskQueue], deadline_s: float) -> Tally:
+        """Run all tasks; then raise the error of the handler, or of the worker."""
+        worker.start(until_empty=True)
+        try:
+            while not worker.join(0) and not self._is_over(worker, queues, deadline_s):
+                self._changed.wait(_LOOK_S)
+                self._changed.clear()
+        finally:
+            worker.stop()
+            worker.join()
+        for error in (self._error, worker.error):
+            if error is not None:
+                raise error
+        return worker.status().tally
+
+    def _is_over(self, worker: Worker, queues: Sequence[TaskQueue], deadline_s: float) -> bool:
+        """True if nothing is left to run, or the handler has failed. The deadline fails the test."""
+        running = worker.status().running
+        if self._error is not None:
+            return True
+        ready = _ready(self._database, queues)
+        if (ready or running) and self._database.runtime.monotonic() > deadline_s:
+            worker.stop(at_once=True)
+            left = f"{counted(ready, 'task')} ready and {len(running)} running"
+            raise AssertionError(f"after `within_s`, {left}")
+        return not ready and not running
+
+    def _ended(self, _: Event) -> None:
+        self._changed.set()
+
+    def _failed(self, event: Event) -> None:
+        if self._raises and event.error is not None and not isinstance(event.error, Verdict | TaskCancelled):
+            self._error = self._error or event.error
+        self._changed.set()

@@ -1,9 +1,0 @@
-"""Traces of the calls and attempts of this process, for OpenTelemetry (docs/observing.md).
-
-Needs the extra `otel`: `pip install fdbqueue[otel]`.
-"""
-
-from fdbqueue import extras
-
-with extras.needs("otel", "opentelemetry"):
-    from fdbqueue.tracing.tracing import trace as trace

@@ -1,0 +1,91 @@
+"""Nearness: the workloads that judge a room of the package most closely.
+
+Lines of the engine, of combined calls and of sessions run in nearly every workload. So after a change there,
+equal shares of the time would leave each workload a second or less of a minute. Most would judge the change
+at best by accident. The near ones have most seeds, and all others still have some.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+
+NEAR_P = 2 / 3
+"""The part of a run for near workloads alone: the first seeds of all others take most of a minute."""
+
+_ITEMS = (
+    "exact_items",
+    "recipe",
+    "batches",
+    "exact_types",
+    "item_partitions",
+    "clearing",
+    "agreed",
+    "holding",
+    "damaged",
+)
+_CALLS = ("together", "doubted", "receipts", "late", "combined", "interrupts", "closing", "order")
+_LINE = ("crowd", "waits", "crossed", "exact_line", "paired_line", "emptied", "stops", "interrupted_waits")
+_KEYED = ("keyed", "exact", "exact_mixed", "composed", "fairness", "rounds", "laned", "damaged")
+_SESSIONS = (
+    "takeover",
+    "exact_sessions",
+    "paired_sessions",
+    "temporary",
+    "sharing",
+    "cancels",
+    "doubted",
+    "killed",
+)
+_TASKS = (
+    "exact",
+    "exact_mixed",
+    "composed",
+    "paired",
+    "together",
+    "tasks",
+    "acks",
+    "unique",
+    "told",
+    "steps",
+    "damaged",
+)
+_ENGINE = ("serial", "processes", "rings", "unflushed", "bank")
+_LIMITS = ("limited", "limit_keys", "paired_limits", "laned", "exact_mixed")
+_FLEETS = ("exact_worker", "poisoned", "fleet", "several", "hooked", "retained", "unavailable", "outages")
+_GROUPS = ("groups", "exact_groups", "paired_groups", "follows", "joined")
+_PARTITIONS = ("partitions", "item_partitions", "paired_partitions", "exact_partitions")
+
+ROOMS: Mapping[str, Sequence[str]] = {
+    "aio": ("awaited_recipe", "awaited_tasks", "awaited_waits"),
+    "calls": _CALLS,
+    "dead": ("redriven", "paired", "exact"),
+    "diagnosis": ("explained", "exact", "exact_mixed"),
+    "disciplines": _KEYED,
+    "elements": ("elements", "exact_elements"),
+    "embedded": _ENGINE,
+    "fair": ("exact_fair", "agreed", "paired", "fairness", "rounds", "damaged"),
+    "fleet": _FLEETS,
+    "groups": _GROUPS,
+    "limiting": _LIMITS,
+    "line": (*_LINE, "lasting", "killed", "signs"),
+    "parking": _LIMITS,
+    "partitions": _PARTITIONS,
+    "persistent": ("proxies", "exact_persistent", "paired_persistent", "pipeline"),
+    "recipe": (*_ITEMS, "recipe"),
+    "records": ("results", "weighty", "exact_mixed", "exact"),
+    "registry": ("named", "temporary", "unwanted"),
+    "schedules": ("schedules", "exact_schedules", "paired_schedules"),
+    "sessions": _SESSIONS,
+    "tasks": (*_TASKS, "exact_defaults", "results", "bounded"),
+    "verify": ("verified", "exact", "exact_mixed"),
+}
+"""The near workloads of each folder in `fdbqueue`."""
+
+
+def near(paths: Iterable[str]) -> frozenset[str]:
+    """The workloads that are near to these files: those of the innermost room of each, if it has any."""
+    rooms = {_room_of(path) for path in paths}
+    return frozenset(name for room in rooms for name in ROOMS.get(room, ()))
+
+
+def _room_of(path: str) -> str:
+    return next((part for part in reversed(PurePath(path).parts) if part in ROOMS), "")

@@ -1,0 +1,277 @@
+"""The verbs of vectors, as calls of this package.
+
+A verb gets a transaction, or a database for a call with a receipt, and the call of its vector. It returns
+the stored result of the vector: bytes as escaped texts, a task as its id.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.subspace import Subspace
+from fdbqueue.core.task import Failure, Task, TaskState
+from fdbqueue.operate.conformance.escapes import Told, escaped, heard, told
+from fdbqueue.queues.elements.queue import ElementQueue
+from fdbqueue.queues.elements.simple import SimpleElementQueue
+from fdbqueue.queues.fair.queue import FairQueue
+from fdbqueue.queues.recipe.queue import Queue
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.records.keys import id_bytes, id_text
+
+ROOT = Subspace(("q",))
+"""The root of all vectors. It is short, and another root than that of any real queue."""
+SCHEMA = {"body": "string"}
+RECIPE, FAIR, ELEMENTS, SIMPLE = "queue", "fair-queue", "elements", "simple-elements"
+
+
+@dataclass(frozen=True)
+class Given:
+    """The call of a vector, with the session that it names."""
+
+    kind: str
+    call: Mapping[str, Any]
+    session: Session | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.call[name]
+
+    def data(self, name: str) -> bytes:
+        return heard(self.call[name])
+
+    def payloads(self) -> list[bytes]:
+        return [*map(heard, self.call["payloads"])]
+
+    def task(self) -> str:
+        return id_text(self.data("task"))
+
+    def held(self) -> dict[str, Any]:
+        return {"task": self.task(), "session": self.session}
+
+    def options(self, *names: str) -> dict[str, Any]:
+        """The arguments of these names that the call has."""
+        return {name: self.call[name] for name in names if name in self.call}
+
+    @property
+    def name(self) -> str:
+        found: str = self.call["queue"]
+        return found
+
+    @property
+    def subspace(self) -> Subspace:
+        return Subspace((), self.data("subspace"))
+
+
+Verb = Callable[[Any, Given], Any]
+
+
+def verb_of(kind: str, verb: str) -> Verb:
+    families = {RECIPE: _RECIPE, FAIR: _FAIR, ELEMENTS: _ELEMENTS, SIMPLE: _SIMPLE}
+    return {**_OF_EVERY_KIND, **families.get(kind, _TASKS)}[verb]
+
+
+def _texts(values: list[bytes]) -> list[Told]:
+    return [*map(told, values)]
+
+
+def _ids(tasks: list[Task]) -> list[str]:
+    return [escaped(id_bytes(task.id)) for task in tasks]
+
+
+def _nothing(_: Any) -> None:
+    """No result: the answer of the verb is no part of the layout."""
+
+
+# The registry.
+
+
+def _drop(tr: Any, given: Given) -> None:
+    Registry(ROOT).drop(tr, given.name)
+
+
+_OF_EVERY_KIND: dict[str, Verb] = {"drop": _drop}
+
+
+# The recipe.
+
+
+def _recipe(tr: Any, given: Given) -> Queue:
+    if "subspace" in given.call:
+        return Queue(given.subspace, codec="bytes", root=ROOT)
+    return Queue.named(tr, given.name, create=False, root=ROOT)
+
+
+def _create_recipe(tr: Any, given: Given) -> None:
+    Queue.named(tr, given.name, codec=given["codec"], root=ROOT, **given.options("partitions"))
+
+
+def _dequeue(tr: Any, given: Given) -> list[Told]:
+    return _texts(_recipe(tr, given).dequeue_many(tr, given["count"]))
+
+
+def _peek_recipe(tr: Any, given: Given) -> list[Told]:
+    found = _recipe(tr, given).peek(tr)
+    return [] if found is None else [told(found)]
+
+
+_RECIPE: dict[str, Verb] = {
+    "create": _create_recipe,
+    "enqueue": lambda tr, given: _recipe(tr, given).enqueue(tr, given.data("payload")),
+    "enqueue_many": lambda tr, given: _recipe(tr, given).enqueue_many(tr, given.payloads()),
+    "dequeue": _dequeue,
+    "give_back": lambda tr, given: _recipe(tr, given).give_back(tr, given.payloads()),
+    "peek": _peek_recipe,
+    "size": lambda tr, given: _recipe(tr, given).size(tr),
+    "clear": lambda tr, given: _recipe(tr, given).clear(tr),
+    "repartition": lambda tr, given: _nothing(_recipe(tr, given).repartition(tr, given["partitions"])),
+}
+
+
+# Tasks.
+
+_CREATED = ("ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "retain_s", "partitions", "limits")
+_PUT = ("ttl", "ttr", "pri", "delay", "key", "cost", "headers", "result_ttl", "group", "limits")
+_UNIQUE = ("unique", "scope", "on_conflict", "debounce_max")
+
+
+def _tasks(tr: Any, given: Given) -> TaskQueue:
+    return TaskQueue.open(tr, given.name, root=ROOT)
+
+
+def _create_tasks(tr: Any, given: Given) -> None:
+    options = given.options(*_CREATED, "task_limits", "codec")
+    TaskQueue.create(tr, given.name, given.kind, root=ROOT, **options)
+
+
+def _put(tr: Any, given: Given) -> list[str]:
+    options = given.options(*_PUT, *_UNIQUE)
+    if "after" in given.call:
+        options["after"] = id_text(given.data("after"))
+    return _ids([_tasks(tr, given).put(tr, given.data("payload"), **options)])
+
+
+def _put_many(tr: Any, given: Given) -> list[str]:
+    return _ids(_tasks(tr, given).put_many(tr, given.payloads(), **given.options(*_PUT)))
+
+
+def _take(tr: Any, given: Given) -> list[str]:
+    return _ids(_tasks(tr, given).take_many(tr, given["count"], session=given.session))
+
+
+def _failure(given: Given) -> Failure | None:
+    return Failure(**given["failure"]) if "failure" in given.call else None
+
+
+def _release(tr: Any, given: Given) -> None:
+    options = {**given.options("delay"), "failure": _failure(given)}
+    _nothing(_tasks(tr, given).release(tr, **given.held(), **options))
+
+
+def _ack(tr: Any, given: Given) -> None:
+    result: dict[str, Any] = {"result": given.data("result")} if "result" in given.call else {}
+    _nothing(_tasks(tr, given).ack(tr, **given.held(), **result))
+
+
+def _leased(given: Given) -> Task:
+    """The task, under the lease of the token."""
+    return Task(given.task(), TaskState.TAKEN, None, token=given.data("token"))
+
+
+def _statistics(tr: Any, given: Given) -> Any:
+    return _tasks(tr, given).statistics(tr)
+
+
+_TASKS: dict[str, Verb] = {
+    "create": _create_tasks,
+    "put": _put,
+    "put_many": _put_many,
+    "take": _take,
+    "ack": _ack,
+    "release": _release,
+    "touch": lambda tr, given: _nothing(
+        _tasks(tr, given).touch(tr, increment=given["increment"], **given.held())
+    ),
+    "renew": lambda tr, given: _nothing(_tasks(tr, given).renew(tr, [_leased(given)])),
+    "progress": lambda tr, given: _nothing(_tasks(tr, given).progress(tr, _leased(given), given["fraction"])),
+    "bury": lambda tr, given: _nothing(_tasks(tr, given).bury(tr, given.task(), failure=_failure(given))),
+    "kick": lambda tr, given: _tasks(tr, given).kick(tr, given["count"]),
+    "delete": lambda tr, given: _nothing(_tasks(tr, given).delete(tr, given.task())),
+    "cancel": lambda tr, given: _nothing(_tasks(tr, given).cancel(tr, given.task())),
+    "peek": lambda tr, given: _tasks(tr, given).peek(tr, given.task()).state,
+    "statistics": _statistics,
+    "pause": lambda tr, given: _tasks(tr, given).pause(tr),
+    "resume": lambda tr, given: _tasks(tr, given).resume(tr),
+    "truncate": lambda tr, given: _tasks(tr, given).truncate(tr),
+    "release_all": lambda tr, given: _tasks(tr, given).release_all(tr),
+    "repartition": lambda tr, given: _nothing(_tasks(tr, given).repartition(tr, given["partitions"])),
+}
+
+
+# Fair queues over a subspace.
+
+
+def _fair(given: Given) -> FairQueue:
+    options = given.options("capacity", "weights")
+    return FairQueue(
+        given.subspace, key=lambda _: given["key"], codec="bytes", root=ROOT, **{"capacity": None, **options}
+    )
+
+
+def _get_fair(tr: Any, given: Given) -> list[str]:
+    found, item = _fair(given).take_item(tr)
+    return [escaped(item)] if found else []
+
+
+_FAIR: dict[str, Verb] = {
+    "put": lambda tr, given: _fair(given).put(tr, given.data("payload"), **given.options("cost")),
+    "get": _get_fair,
+    "give_back": lambda tr, given: _fair(given).give_back(tr, given.data("payload"), **given.options("cost")),
+    "size": lambda tr, given: _fair(given).size(tr),
+}
+
+
+# Elements.
+
+
+def _elements(tr: Any, given: Given) -> ElementQueue:
+    if "subspace" in given.call:
+        return ElementQueue(given.subspace, SCHEMA, root=ROOT)
+    return ElementQueue.named(tr, given.name, create=False, root=ROOT)
+
+
+def _simple(tr: Any, given: Given) -> SimpleElementQueue:
+    if "subspace" in given.call:
+        return SimpleElementQueue(given.subspace, root=ROOT)
+    return SimpleElementQueue.named(tr, given.name, create=False, root=ROOT)
+
+
+def _lock(open_: Callable[[Any, Given], Any], tr: Any, given: Given) -> bool:
+    return open_(tr, given).acquire(tr, given["name"]) is not None
+
+
+def _verbs_of_elements(open_: Callable[[Any, Given], Any]) -> dict[str, Verb]:
+    return {
+        "lock": partial(_lock, open_),
+        "unlock": lambda tr, given: open_(tr, given).unlock(tr, given["name"]),
+        "touch": lambda tr, given: open_(tr, given).touch(tr, given["name"]),
+        "remove": lambda tr, given: open_(tr, given).remove(tr, given["name"]),
+        "count": lambda tr, given: open_(tr, given).count(tr),
+        "purge": lambda tr, given: open_(tr, given).purge(tr, 0, given["maxlock"]),
+    }
+
+
+_ELEMENTS: dict[str, Verb] = {
+    **_verbs_of_elements(_elements),
+    "create": lambda tr, given: _nothing(ElementQueue.named(tr, given.name, SCHEMA, root=ROOT)),
+    "add": lambda tr, given: _elements(tr, given).add(tr, given["pieces"]),
+    "get": lambda tr, given: _elements(tr, given).get(tr, given["name"]),
+    "dequeue": lambda tr, given: _elements(tr, given).dequeue(tr, given["name"]),
+}
+_SIMPLE: dict[str, Verb] = {
+    **_verbs_of_elements(_simple),
+    "create": lambda tr, given: _nothing(SimpleElementQueue.named(tr, given.name, root=ROOT)),
+    "add": lambda tr, given: _simple(tr, given).add(tr, given.data("payload")),
+    "get": lambda tr, given: escaped(_simple(tr, given).get(tr, given["name"])),
+}

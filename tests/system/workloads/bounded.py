@@ -1,0 +1,84 @@
+"""A task queue near its capacity, with and without partitions: batches that are put at the same moment, and
+room for several at once.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from random import Random
+
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import NotTaken, QueueFull
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads import Size, workload
+from tests.system.workloads.effects import taken
+
+NAME = "bounded"
+EVERY_S = 0.1
+"""In half of the runs, all producers put at multiples of this time."""
+
+
+@workload(clients=4, steps=5)
+def bounded(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    capacity = simulation.random.choice((2, 4, 8, 12))
+    together = simulation.random.random() < 0.5
+    batches = simulation.random.choice(((1,), (1, 1, 2), (2, 4), (1, 4)))
+    partitions = Random(f"{simulation.seed} partitions").choice((1, 1, 2, 3))
+
+    def opened(client: Client) -> TaskQueue:
+        return TaskQueue.create(
+            client.db, NAME, "limfifottl", capacity=capacity, partitions=partitions, if_not_exists=True
+        )
+
+    def produce(client: Client) -> None:
+        q = opened(client)
+        for step in range(2 * size.steps):
+            if together:
+                client.runtime.sleep(EVERY_S - client.runtime.monotonic() % EVERY_S)
+            wanted = client.random.choice(batches)
+            try:
+                q.put_many(client.db, [step] * wanted, timeout=client.random.choice((0, 0, 1)))
+            except QueueFull:
+                client.pause(0.1)
+            client.call(NAME, "audit", None, partial(total, q, client))
+
+    def work(client: Client) -> None:
+        """Make room for one task, or for several in one transaction: then puts meet far below the bound."""
+        q = opened(client)
+        for _ in range(2 * size.steps):
+            if client.random.random() < 0.5:
+                q.truncate_some(client.db, client.random.randint(1, capacity))
+            else:
+                finish(client, q)
+            client.pause(0.1)
+
+    def look(client: Client) -> None:
+        q = opened(client)
+        for _ in range(4 * size.steps):
+            client.call(NAME, "audit", None, partial(total, q, client))
+            client.runtime.sleep(0.05)
+
+    def within_capacity(trace: Trace, _: Database) -> Iterator[str]:
+        for op in trace.of(NAME, "audit"):
+            if op.done and op.result > capacity:
+                yield f"{op.result} tasks in a queue for {capacity}"
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+    simulation.client(work, "worker")
+    simulation.client(look, "auditor")
+    simulation.afterwards(look, "last look")
+    return [within_capacity]
+
+
+def finish(client: Client, q: TaskQueue) -> None:
+    task = taken(client, q, 1)
+    if task is not None:
+        with suppress(NotTaken):
+            q.ack(client.db, task)
+
+
+def total(q: TaskQueue, client: Client) -> int:
+    return q.statistics(client.db)["tasks"]["total"]

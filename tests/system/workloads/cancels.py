@@ -1,0 +1,149 @@
+"""Cancels of tasks that wait, run, fail and lose their leases, by clients, holders and a worker."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from random import Random
+
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.task import Failure, Task
+from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.held import HeldTask
+from fdbqueue.fleet.outcomes import Done
+from fdbqueue.fleet.worker import Worker
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.workloads import Size, workload
+from tests.system.workloads.cancel_checks import NAME, PROMISES, RAN_OUT
+from tests.system.workloads.cancel_looks import none_waits, watched
+from tests.system.workloads.common import cramped
+from tests.system.workloads.effects import EFFECTS
+from tests.system.workloads.explained import ids
+from tests.system.workloads.fleet import ended
+from tests.system.workloads.tasks import ENOUGH_S, counted_and_found, total
+
+TTR_S = 2.0
+STEP_S, STEPS = 0.3, 30
+
+
+@workload(clients=1, steps=5)
+def cancels(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
+    kind = simulation.random.choice(("fifottl", "utubettl"))
+    # From other dice, so that all else of a seed is as it would be without.
+    ttr_s = Random(f"{simulation.seed} ttr").choice((TTR_S, TTR_S, None))
+
+    def opened(client: Client) -> TaskQueue:
+        return TaskQueue.create(client.db, NAME, kind, ttr=ttr_s, if_not_exists=True)
+
+    def produce(client: Client) -> None:
+        q = opened(client)
+        for _ in range(size.steps):
+            client.call(NAME, "put", None, partial(put, client, q))
+            client.pause(0.3)
+
+    def cancel(client: Client) -> None:
+        q = opened(client)
+        for _ in range(2 * size.steps):
+            client.pause(0.5)
+            found = run(client.db, partial(ids, q))
+            if found:
+                id_ = client.random.choice(found)
+                with suppress(TaskNotFound):
+                    client.call(NAME, "cancel", id_, partial(q.cancel, client.db, id_))
+
+    def hold(client: Client) -> None:
+        q = opened(client)
+        with suppress(UnknownSession), Session(client.db, ttr=client.random.choice((1, 3))) as session:
+            for _ in range(2 * size.steps):
+                once(client, q, session)
+
+    def work(client: Client) -> None:
+        q, backoff = opened(client), Backoff(first_s=0.2, cap_s=1.0)
+        worker = Worker(client.db, q, partial(handle, client), threads=2, backoff=backoff, session_ttr_s=3.0)
+        worker.start()
+        client.runtime.sleep(client.random.uniform(5, 20))
+        worker.stop(at_once=client.random.random() < 0.3)
+        ended(worker)
+
+    def survive(client: Client) -> None:
+        q, until = opened(client), client.runtime.monotonic() + ENOUGH_S
+        while total(q, client.db) and client.runtime.monotonic() < until:
+            q.kick(client.db, 9)
+            if (task := took(client, q, None, 1.0)) is not None:
+                finish(client, q, task)
+        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+        client.call(NAME, "end", None, lambda: q.statistics(client.db)["calls"])
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(cancel, f"canceller-{number}")
+        simulation.client(hold, f"holder-{number}")
+    simulation.client(work, "worker")
+    watched(simulation, opened, TTR_S)
+    simulation.afterwards(survive, "survivor")
+    return [exact_statistics(NAME), *PROMISES, none_waits, no_watch_left_behind]
+
+
+def put(client: Client, q: TaskQueue) -> str:
+    return q.put(client.db, "x", delay=client.random.choice((0, 0, 0.5))).id
+
+
+def took(client: Client, q: TaskQueue, session: Session | None, timeout: float) -> Task | None:
+    found: list[Task] = []
+
+    def take() -> str | None:
+        found.extend(q.take_many(client.db, 1, timeout, session=session))
+        return found[0].id if found else None
+
+    client.call(NAME, "take", None, take)
+    return found[0] if found else None
+
+
+def once(client: Client, q: TaskQueue, session: Session) -> None:
+    """Take a task, if there is one, and end its lease by chance, or let it end by its time."""
+    task = took(client, q, session, client.random.choice((0, 1)))
+    if task is None:
+        return
+    client.pause(0.5)
+    deeds: list[Callable[[], object]] = [
+        partial(finish, client, q, task),
+        partial(q.release, client.db, task),
+        partial(q.give_back, client.db, task),
+        partial(q.release, client.db, task, delay=0.1, failure=Failure("odd")),
+        partial(q.bury, client.db, task),
+        partial(q.release_all, client.db),
+    ]
+    with suppress(NotTaken):
+        client.random.choice(deeds)()
+
+
+def finish(client: Client, q: TaskQueue, task: Task) -> None:
+    def body(tr: Transaction) -> None:
+        q.ack(tr, task)
+        tr.add(EFFECTS + task.id.encode(), b"\x01")
+
+    with suppress(NotTaken):
+        run(client.db, body)
+
+
+def handle(client: Client, task: HeldTask) -> None:
+    """Succeed, fail, or run for long and look for a cancel now and then."""
+
+    def body() -> str:
+        for _ in range(STEPS):
+            client.runtime.sleep(STEP_S)
+            task.check()
+        return RAN_OUT
+
+    chance = client.random.random()
+    if chance < 0.5:
+        client.call(NAME, "handle", task.id, body)
+    elif chance < 0.75:
+        raise ValueError
+    raise Done(lambda tr: tr.add(EFFECTS + task.id.encode(), b"\x01"))

@@ -1,0 +1,231 @@
+"""The common parts of queue workloads: producers, consumers, auditors, and the quiet end."""
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import Event
+from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.recipe.queue import Queue
+from fdbqueue.testing.checkers import (
+    bounded_transactions,
+    exact_statistics,
+    no_key_left_behind,
+    no_watch_left_behind,
+    total_queue,
+)
+from fdbqueue.testing.runtime import SimulatedThread
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.soundness import sound
+from fdbqueue.testing.trace import Operation, Trace
+
+SPACE = Subspace(("simulated",))
+
+# After this time, all leases and requests of dead clients are overdue, by the most skewed clock too.
+QUIET_S = 2 * (limits.REQUEST_DEADLINE_S + limits.CLOCK_SKEW_S)
+
+KEY_BYTES = 300
+"""A key of a queue at most, with the ranges of its conflicts and a short value."""
+BAGS = 0.25
+Step = Callable[[Client, str], None]
+
+
+def queue(name: str, contended: str = "staged", codec: str = "json") -> Queue:
+    return Queue(SPACE[name], contended=contended, codec=codec)
+
+
+def or_a_bag(simulation: Simulation, kind: str) -> str:
+    """`kind`, but in some runs a bag in place of a queue without task keys."""
+    # From other dice, so that all else of a seed is as it would be without.
+    is_bag = Random(f"{simulation.seed} bag").random() < BAGS
+    return "bag" if is_bag and kind in ("fifo", "fifottl") else kind
+
+
+def either(client: Client, name: str) -> Queue:
+    """Return a queue that is used with the line by most clients, and with retries by some."""
+    return queue(name, "simple" if client.random.random() < 0.25 else "staged")
+
+
+def enqueue(client: Client, q: Queue, name: str, values: Sequence[Any]) -> None:
+    if len(values) == 1:
+        client.call(name, "enqueue", list(values), lambda: q.enqueue(client.db, values[0]))
+    else:
+        client.call(name, "enqueue", list(values), lambda: q.enqueue_many(client.db, values))
+
+
+def dequeue(client: Client, q: Queue, name: str, timeout: float = 0, stop: Event | None = None) -> list[Any]:
+    """Return the dequeued value in a list, or an empty list.
+
+    Raises: WaitStopped.
+    """
+
+    def body() -> list[Any]:
+        value = q.dequeue(client.db, timeout=timeout, stop=stop)
+        return [] if value is None else [value]
+
+    return client.call(name, "dequeue", 1, body, timeout_s=timeout)
+
+
+def set_later(client: Client, after_s: float) -> tuple[Event, SimulatedThread]:
+    """Return an event, and a thread of the client that sets it `after_s` from now."""
+    stop = client.runtime.event()
+
+    def body(_: Client) -> None:
+        client.runtime.sleep(after_s)
+        stop.set()
+
+    return stop, client.thread(body, "stopper")
+
+
+def audit(client: Client, q: Queue, name: str) -> None:
+    """Compare at one version the number of stored items with the counter."""
+    client.call(name, "audit", None, lambda: run(client.db, counted_and_found(q, name)))
+
+
+def counted_and_found(q: Queue, name: str) -> Callable[[Any], tuple[int, int]]:
+    """Return a function of a transaction: the counter, and the number of stored items."""
+    items = QueueKeys(SPACE[name]).items
+    return lambda tr: (q.size(tr), len(tr.snapshot.get_range(items.start, items.stop).to_list()))
+
+
+def cramped(simulation: Simulation) -> None:
+    """Set in many runs bounds so small that even a few clients reach them."""
+    random = simulation.random
+    if random.random() < 0.5:
+        simulation.limit(
+            SERVE_MAX=random.randint(1, 4),
+            RESULTS_RETURNED_MAX=random.randint(1, 3),
+            BATCH_ITEMS_MAX=12,
+            PAYLOAD_PIECE_BYTES_MAX=random.choice((8, limits.PAYLOAD_PIECE_BYTES_MAX)),
+        )
+    crowded(simulation)
+
+
+def crowded(simulation: Simulation) -> None:
+    """Set in many runs the smallest bounds of the line.
+
+    Then two requests are a crowd, each result and payload is stored apart, a look at the line reads too few
+    items, and the requests ahead count as asleep.
+    """
+    random = simulation.random
+    simulation.limit(
+        CROWD_MIN=random.choice((2, limits.CROWD_MIN)),
+        NOTICE_BYTES_MAX=random.choice((0, limits.NOTICE_BYTES_MAX)),
+        RECORD_PAYLOAD_BYTES_MAX=random.choice((0, limits.RECORD_PAYLOAD_BYTES_MAX)),
+        SHARE_HELD_S=random.choice((0.001, limits.SHARE_HELD_S)),
+        OFFERS_TO_SPARE=random.choice((0, limits.OFFERS_TO_SPARE)),
+    )
+
+
+def hurried(simulation: Simulation) -> None:
+    """Make sleeping requests, in many runs, look often and serve soon, so that they meet those they serve."""
+    random = simulation.random
+    simulation.limit(
+        REQUEST_RENEW_S=random.choice((0.05, limits.REQUEST_RENEW_S)),
+        SERVE_PATIENCE_S=random.choice((0.001, limits.SERVE_PATIENCE_S)),
+        SERVE_PATIENCE_COMMITS=random.choice((1, limits.SERVE_PATIENCE_COMMITS)),
+    )
+
+
+def values_of(client: Client, steps: int) -> list[str]:
+    """Return values that no other client enqueues."""
+    return [f"{client.name}.{step}" for step in range(steps)]
+
+
+def in_batches(client: Client, values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the values one by one, or three at once: then a taker that wakes serves requests behind it."""
+    while values:
+        count = client.random.choice((1, 1, 3))
+        yield values[:count]
+        values = values[count:]
+
+
+def drain(name: str) -> Callable[[Client], None]:
+    """Take all remaining items, also items that were handed to dead clients.
+
+    Then sleep until the receipts of dead clients are stale: closing the database sweeps them.
+    """
+
+    def body(client: Client) -> None:
+        q = queue(name)
+        client.call(name, "look at the line", None, lambda: run(client.db, line_of(name)))
+        client.runtime.sleep(QUIET_S)
+        audit(client, q, name)
+        while dequeue(client, q, name):
+            pass
+        dequeue(client, q, name, timeout=1)
+        client.runtime.sleep(limits.RECEIPT_STALE_S)
+        # These calls leave a receipt, so that closing the database sweeps.
+        enqueue(client, q, name, [f"the last of {name}"])
+        dequeue(client, q, name)
+
+    return body
+
+
+def line_of(name: str) -> Callable[[Any], int]:
+    """Return a function that counts the keys of a queue's line."""
+    line = QueueKeys(SPACE[name]).line
+    return lambda tr: len(tr.snapshot.get_range(line, line + b"\xff").to_list())
+
+
+def line_left_empty(name: str) -> Checker:
+    """Check that the line is empty once all calls have returned. Not for runs in which clients die.
+
+    A call that ends with an error gives up its withdrawal after limits.CLOSE_TIMEOUT_S: a stall or slow
+    replies may leave its request behind, until that is overdue.
+    """
+
+    def check(trace: Trace, _: Database) -> Iterator[str]:
+        for look in trace.of(name, "look at the line"):
+            if look.result and not any(_gave_up_its_withdrawal(trace, op) for op in trace.of(name)):
+                yield f"{look.result} keys are left in the line of {name}, though no request waits"
+
+    return check
+
+
+def _gave_up_its_withdrawal(trace: Trace, operation: Operation) -> bool:
+    if operation.error is None or operation.ended_s is None:
+        return False
+    host, _, _ = operation.client.partition("/")
+    during = trace.events[operation.began : operation.ended]
+    faults = {particulars[0] for _, who, what, particulars in during if (who, what) == (host, "fault")}
+    took_s = operation.ended_s - operation.began_s
+    return "stall" in faults or ("slow_reply" in faults and took_s >= limits.CLOSE_TIMEOUT_S)
+
+
+def checks(*names: str) -> list[Checker]:
+    """Return the checkers for each workload that drains its queues."""
+    return [
+        total_queue(*names),
+        *(exact_statistics(name) for name in names),
+        bounded(),
+        no_watch_left_behind,
+        sound(*map(queue, names)),
+        *(no_key_left_behind(SPACE[name].key(), is_counter(name)) for name in names),
+        no_key_left_behind(DEFAULT_ROOT.key(), is_definition),
+    ]
+
+
+def bounded(batches: bool = True) -> Checker:
+    """Check transactions by this run's limits: a look at the line, a batch in pieces, overdue requests."""
+    served = 4 * limits.SERVE_MAX + limits.RESULTS_RETURNED_MAX * (limits.SERVE_MAX + 2)
+    keys_max = served + (8 * limits.BATCH_ITEMS_MAX if batches else 0) + 8
+    payloads_max = limits.BATCH_BYTES_MAX + limits.SERVE_BYTES_MAX
+    return bounded_transactions(keys_max, keys_max, payloads_max + keys_max * KEY_BYTES)
+
+
+def is_counter(name: str) -> Callable[[bytes, bytes], bool]:
+    """Return a predicate for the two keys of an empty queue: its size (zero) and its index's floor."""
+    keys = QueueKeys(SPACE[name])
+    return lambda key, value: key == keys.floor or (key == keys.size and not any(value))
+
+
+def is_definition(key: bytes, _: bytes) -> bool:
+    """True for the keys that named queues keep for ever."""
+    root = RootKeys(DEFAULT_ROOT)
+    return root.definitions.start <= key < root.definitions.stop or key == root.last_id

@@ -1,0 +1,145 @@
+"""Transactions of callers that compose several calls of a task queue with writes of their own.
+
+Each transaction writes its calls into notes. A model (task_world.py) goes through the notes in the
+order of the commits, and knows the right answers of each call.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+from random import Random
+from typing import Any
+
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.task import Task
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.workloads import Size, workload
+from tests.system.workloads.common import cramped, or_a_bag
+from tests.system.workloads.composed_checks import (
+    NAME,
+    NOTES,
+    counted_by_the_notes,
+    each_answer_is_right,
+    nothing_is_left,
+)
+from tests.system.workloads.composed_plans import HUNDREDS, PLANS, Attempt
+from tests.system.workloads.noted import Rollback
+from tests.system.workloads.task_model import Rules
+from tests.system.workloads.tasks import ENOUGH_S, total
+
+ROLLED_BACK, IDLE, RARE, LATE = 0.15, 0.3, 0.25, 0.08
+USER = "user-"
+FIRST = f"{USER}0"
+KINDS: Sequence[tuple[str, bool, dict[str, Any]]] = (
+    ("fifo", False, {}),
+    ("fifottl", False, {}),
+    ("fifottl", True, {"ttr": 2}),
+    ("limfifottl", False, {"capacity": 5}),
+    ("limfifottl", True, {"capacity": 5, "ttr": 2}),
+    ("utube", False, {}),
+    ("utube", False, {"key_concurrency": 2}),
+    ("utubettl", False, {"key_concurrency": 2}),
+    ("utubettl", True, {"ttr": 2}),
+    ("fair", False, {"weights": {"a": 3}}),
+    ("fair", True, {"ttr": 2}),
+)
+"""Kinds, with times or without, and options. Without times no sweep changes a task: the model is exact."""
+
+
+# In some runs, one call puts 12 tasks, and another removes 149.
+# A take gives as many tasks as it may, and some have long keys.
+@workload(
+    clients=3,
+    steps=16,
+    more=("version_changed",),
+    wide=("VERB_BATCH", "BATCH_BYTES_MAX", "BATCH_RECORDS_BYTES_MAX", "SERVE_BYTES_MAX"),
+)
+def composed(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    random = simulation.random
+    simulation.limit(
+        DUE_BATCH=random.choice((1, 1, 3)),
+        FAILURES_KEPT=2,
+        KEY_LEVEL_MIN=1,
+        SWEEP_EVERY_S=random.choice((limits.SWEEP_EVERY_S, 30)),
+    )
+    kind, timed, options = random.choice(KINDS)
+    kind = or_a_bag(simulation, kind)
+    # From other dice, so that all else of a seed is as it would be without.
+    chance = Random(f"{simulation.seed} values").random()
+    rare, late = chance < RARE, chance < LATE
+    rules = Rules(kind, timed, options, simulation.faults.clock_skew_s, rare)
+    ids: list[str] = []
+
+    def opened(client: Client) -> TaskQueue:
+        return TaskQueue.create(client.db, NAME, kind, if_not_exists=True, **options)
+
+    def use(client: Client) -> None:
+        user = User(client, opened(client), rules, ids)
+        if late and not timed and "capacity" not in options and client.name == FIRST:
+            for verbs in HUNDREDS:
+                user.transact(verbs)
+        for _ in range(size.steps):
+            user.transact(client.random.choice(PLANS[rules.timed]), ROLLED_BACK)
+            client.pause(0.3)
+            if rules.timed and client.random.random() < IDLE:
+                client.runtime.sleep(2.2)  # leases and lives end
+        while user.held:
+            user.transact(("give_back",))
+
+    def survive(client: Client) -> None:
+        user = User(client, opened(client), rules, ids)
+        until = client.runtime.monotonic() + ENOUGH_S
+        user.transact(("resume", *(() if rules.timed else ("release_all",))))
+        while total(user.q, client.db) and client.runtime.monotonic() < until:
+            user.transact(("kick", "take"))
+            while user.held:
+                user.transact(("ack",))
+            client.runtime.sleep(1.0)
+        client.call(NAME, "end", rules, lambda: user.q.statistics(client.db)["calls"])
+
+    for number in range(size.clients):
+        simulation.client(use, f"{USER}{number}")
+    simulation.afterwards(survive, "survivor")
+    return [each_answer_is_right, counted_by_the_notes, nothing_is_left, no_watch_left_behind]
+
+
+class User:
+    """A client that holds tasks between its transactions."""
+
+    def __init__(self, client: Client, q: TaskQueue, rules: Rules, ids: list[str]) -> None:
+        self.q = q
+        self.held: list[Task] = []
+        self._client, self._rules, self._ids = client, rules, ids
+        self._session = Session(client.db, ttr=inf)  # no sweep ends it: the notes have every release
+        self._steps = 0
+
+    def transact(self, verbs: Sequence[str], rolled_back: float = 0.0) -> None:
+        """Call `verbs` in one transaction. Roll it back, or repeat it until its result is known."""
+        client, step = self._client, f"{self._client.name}.{self._steps}"
+        self._steps += 1
+        seed, attempts = client.random.random(), dict[bytes, Attempt]()
+        rolls_back = client.random.random() < rolled_back
+
+        def body(tr: Transaction) -> bytes:
+            committed = NOTES.committed(tr, step)
+            if committed is not None:
+                return committed
+            nonce = client.runtime.random_bytes(4)
+            made = attempts[nonce] = Attempt(client, self.q, self._session, self._rules, seed, self._ids)
+            made.call(tr, verbs, self.held)
+            if rolls_back:
+                raise Rollback
+            NOTES.write(tr, step, nonce, made.ops)
+            return nonce
+
+        with suppress(Rollback):
+            nonce = client.call(NAME, "transact", verbs, partial(run, client.db, body))
+            self.held = attempts[nonce].held
+            self._ids += attempts[nonce].put

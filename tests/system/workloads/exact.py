@@ -1,0 +1,140 @@
+"""One process with a clock that stands still in each call: every answer equals that of a plain model.
+
+The clock moves between calls, mostly to the very microsecond at which a lease, a delay, a ttl or a unique key
+ends. Commits conflict and have unknown results; the process does not die, but its sessions do.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+from random import Random
+from typing import Any
+
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.workloads import Size, workload
+from tests.system.workloads.common import cramped
+from tests.system.workloads.exact_calls import Caller
+from tests.system.workloads.exact_looks import Looks
+from tests.system.workloads.exact_many import Many
+from tests.system.workloads.exact_model import Model
+
+Kinds = Sequence[tuple[str, dict[str, Any]]]
+"""Kinds of queues, with the options of each."""
+
+NAME = "exact"
+KINDS: Kinds = (
+    ("fifo", {}),
+    ("fifottl", {}),
+    ("fifottl", {}),
+    ("limfifottl", {"capacity": 6}),
+    ("utube", {}),
+    ("utube", {"key_concurrency": 2}),
+    ("utubettl", {"key_concurrency": 2}),
+    ("fair", {}),
+    ("bag", {}),
+)
+VERBS = ("put", "put", "put", "put_many", "take", "take", "take", *("use_a_lease",) * 8, "by_id", "kick")
+RARE = ("release_all", "truncate", "pause", "end_session", "let_a_session_die", "forget_result")
+LOOKED, SWEPT = 0.35, 0.75
+
+
+@workload(clients=1, steps=60, never=("die", "stall", "slow_reply", "clock_skew_s"))
+def exact(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    random = Random(f"{simulation.seed} exact")
+    simulation.limit(
+        DUE_BATCH=random.choice((1, 3, 8)),
+        VERB_BATCH=random.choice((2, 8)),
+        FAILURES_KEPT=random.choice((1, 3)),
+        RETAINED_MAX=random.choice((3, 100)),
+        SWEEP_EVERY_S=1e6,
+        SWEEPERS_MAX=1,
+        SESSIONS_SWEPT_EVERY_S=0,
+    )
+    return one_process(simulation, size, NAME, random, KINDS, Many)
+
+
+def one_process(
+    simulation: Simulation,
+    size: Size,
+    name: str,
+    random: Random,
+    kinds: Kinds,
+    user: type[Many],
+    model_of: type[Model] = Model,
+    process_of: "type[Process] | None" = None,
+) -> Sequence[Checker]:
+    """A process that calls one queue, of a kind by chance, and its model."""
+    kind, options = random.choice(kinds)
+    retains: dict[str, Any] = random.choice(({}, {"retain_s": 5.0}))
+
+    def use(client: Client) -> None:
+        caller = Caller(client)
+        q = TaskQueue.create(client.db, name, kind, if_not_exists="any", **options, **retains)
+        model = model_of(kind, {**options, **retains})
+        model.now = caller.clock.now
+        sessions = {one: Session(client.db, ttr=inf) for one in "ab"}
+        process = (process_of or Process)(user(caller, q, model, sessions))
+        for _ in range(size.steps):
+            client.call(name, "step", None, process.step)
+
+    for number in range(size.clients):
+        simulation.client(use, f"user-{number}")
+    return [no_watch_left_behind]
+
+
+class Process:
+    def __init__(self, user: Many) -> None:
+        self._user, self._caller, self._model = user, user.caller, user.model
+        self._random = user.random
+        self._looks = Looks(user)
+        self._swept = True
+
+    def step(self) -> None:
+        random = self._random
+        self._move()
+        if random.random() < LOOKED:
+            self._looks.look(self._swept)
+        verb = self._verb()
+        if not self._may_be_unswept(verb):
+            self._sweep()
+        getattr(self._user, verb)()
+        self._model.sweep()
+        self._swept = False
+        if random.random() < SWEPT:
+            self._sweep()
+
+    def _verb(self) -> str:
+        return self._random.choice(RARE) if self._random.random() < 0.12 else self._random.choice(VERBS)
+
+    def _may_be_unswept(self, verb: str) -> bool:
+        return verb in ("use_a_lease", "by_id")
+
+    def _move(self) -> None:
+        """Move the clock: mostly to the next change of a task, or to just before it."""
+        model, random = self._model, self._random
+        chance, following = random.random(), model.next_change()
+        to = model.now
+        if chance < 0.3 and following is not None:
+            to = following - random.choice((0, 0, 1))
+        elif chance < 0.4:
+            to += random.choice((1, 250_000, 1_000_000, 4_000_000))
+        if to > model.now and self._may_move_to(to):
+            self._sweep()  # at the time that the model has
+            self._caller.clock.move_to(to)
+            model.now, self._swept = to, False
+            contested = model.is_contested()
+            model.sweep()
+            if contested or random.random() < SWEPT:
+                self._sweep()
+
+    def _may_move_to(self, _: int) -> bool:
+        return True
+
+    def _sweep(self) -> None:
+        if not self._swept:
+            partial(self._caller.tick)()
+            self._swept = True

@@ -1,0 +1,112 @@
+"""The cures that explanations name: an operator applies them, one after the other, until the task starts."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.records.keys import id_in, id_text
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads import Size, workload
+from tests.system.workloads.common import cramped, or_a_bag, values_of
+from tests.system.workloads.effects import taken
+from tests.system.workloads.operator import GONE, STARTED, cured
+from tests.system.workloads.tasks import all_tasks, counted_and_found
+
+NAME = "explained"
+KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
+
+
+@workload(clients=2, steps=4)
+def explained(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    kind = or_a_bag(simulation, simulation.random.choice(KINDS))
+
+    def produce(client: Client) -> None:
+        q = opened(client, kind)
+        for value in values_of(client, size.steps):
+            client.call(NAME, "put", value, partial(put, client, q, value))
+            client.pause(0.2)
+
+    def trouble(client: Client) -> None:
+        q = opened(client, kind)
+        try:
+            with Session(client.db, ttr=client.random.choice((3, 20))) as session:
+                for _ in range(size.steps):
+                    disturb(client, q, session)
+                    client.pause(0.5)
+        except UnknownSession:
+            client.pause(0.1)  # it stalled, so its session died
+
+    def look(client: Client) -> None:
+        q = opened(client, kind)
+        for _ in range(size.steps):
+            for id_ in run(client.db, partial(ids, q)):
+                client.call(NAME, "explain", id_, partial(look_at, client, q, id_))
+            client.pause(0.5)
+
+    def operate(client: Client) -> None:
+        q = opened(client, kind)
+        stuck = run(client.db, partial(ids, q))
+        client.random.shuffle(stuck)
+        for id_ in stuck:
+            client.call(NAME, "cure", id_, partial(cured, client, q, id_))
+        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(trouble, f"trouble-{number}")
+    simulation.client(look, "observer")
+    simulation.afterwards(operate, "operator")
+    return [exact_statistics(NAME), cures_work, no_watch_left_behind]
+
+
+def opened(client: Client, kind: str) -> TaskQueue:
+    return TaskQueue.create(client.db, NAME, kind, ttr=2 if "ttl" in kind else None, if_not_exists=True)
+
+
+def put(client: Client, q: TaskQueue, value: str) -> str:
+    options: dict[str, Any] = {}
+    if q.kind not in ("fifo", "utube"):
+        options["delay"] = client.random.choice((0, 0, 1.5))
+    if q.kind not in ("fifo", "fifottl", "bag"):
+        options["key"] = client.random.choice("ab")
+    return q.put(client.db, value, **options).id
+
+
+def disturb(client: Client, q: TaskQueue, session: Session) -> None:
+    """Take a task and end it by chance, or hold it; pause or resume the queue now and then."""
+    if client.random.random() < 0.2:
+        client.random.choice((q.pause, q.resume))(client.db)
+    task = taken(client, q, client.random.choice((0, 1)), session)
+    if task is None or client.random.random() < 0.4:
+        return
+    verb = client.random.choice((q.ack, q.bury, q.release))
+    try:
+        verb(client.db, task)
+    except NotTaken:
+        client.pause(0.1)  # too late: another session has the lease
+
+
+def ids(q: TaskQueue, tr: Transaction) -> list[str]:
+    return [id_text(id_in(bytes(row.key))) for row in all_tasks(q, tr)]
+
+
+def look_at(client: Client, q: TaskQueue, id_: str) -> str:
+    try:
+        return ", ".join(reason.why for reason in q.explain(client.db, id_).reasons)
+    except TaskNotFound:
+        return GONE
+
+
+def cures_work(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that each task of the operator has started, or was gone."""
+    for cure in trace.of(NAME, "cure"):
+        if cure.done and cure.result not in (STARTED, GONE):
+            yield f"{cure.argument}: {cure.result}"

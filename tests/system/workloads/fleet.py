@@ -1,0 +1,122 @@
+"""A small fleet: workers on machines that die and stall, and handlers that fail, hang or come too late."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from fdb import tuple as layer
+
+from fdbqueue.core.database import run
+from fdbqueue.core.seam import Transaction
+from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.held import HeldTask
+from fdbqueue.fleet.outcomes import Bury, Retry
+from fdbqueue.fleet.worker import Worker
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.workloads import Size, workload
+from tests.system.workloads.common import cramped, values_of
+from tests.system.workloads.effects import succeed
+from tests.system.workloads.fleet_checks import (
+    KEYS,
+    LOOK,
+    NAME,
+    RUN,
+    done_once_or_buried,
+    histories_told,
+    left,
+    run_counted,
+)
+from tests.system.workloads.tasks import counted_and_found
+
+ATTEMPTS_MAX = 4
+TTR_S = 2.0
+TIMEOUT_S = 3.0
+SESSION_TTR_S = 3.0
+FOR_EVER_US = 2**60
+
+
+@workload(clients=2, steps=4)
+def fleet(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    simulation.limit(DUE_BATCH=3, VERB_BATCH=3, FAILURES_KEPT=3)
+
+    def produce(client: Client) -> None:
+        q = opened(client)
+        for value in values_of(client, size.steps):
+            client.call(NAME, "put", value, partial(q.put, client.db, value))
+            client.pause(0.5)
+
+    def work(client: Client) -> None:
+        opened(client)
+        for _ in range(2):
+            worker = hired(client, partial(handle, client))
+            worker.start()
+            client.runtime.sleep(client.random.uniform(1, 8))
+            worker.stop(at_once=client.random.random() < 0.3)
+            ended(worker)
+
+    def survive(client: Client) -> None:
+        q = opened(client)
+        worker = hired(client, lambda task: succeed(task))
+        worker.start(until_empty=True)
+        ended(worker)
+        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+        client.call(NAME, LOOK, None, lambda: run(client.db, partial(left, q)))
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(work, f"worker-{number}")
+    simulation.afterwards(survive, "survivor")
+    return [exact_statistics(NAME), done_once_or_buried, histories_told, run_counted, no_watch_left_behind]
+
+
+def opened(client: Client) -> TaskQueue:
+    run(client.db, supervise)
+    return TaskQueue.create(client.db, NAME, "fifottl", ttr=TTR_S, if_not_exists=True)
+
+
+def supervise(tr: Transaction) -> None:
+    """Write the session of the run's supervisor. Its deadline is far away, so that it never dies."""
+    tr.set(KEYS.session(RUN), layer.pack((b"supervisor", None, FOR_EVER_US)))
+    tr.set(KEYS.heartbeat(RUN), layer.pack((FOR_EVER_US,)))
+    tr.set(KEYS.beat_due(FOR_EVER_US, RUN), b"")
+
+
+def hired(client: Client, handler: Callable[[HeldTask], object]) -> Worker:
+    return Worker(
+        client.db,
+        NAME,
+        handler,
+        threads=2,
+        max_attempts=ATTEMPTS_MAX,
+        backoff=Backoff(first_s=0.2, cap_s=1.0),
+        timeout_s=TIMEOUT_S,
+        grace_s=2.0,
+        session_ttr_s=SESSION_TTR_S,
+        run_id=RUN,
+    )
+
+
+def ended(worker: Worker) -> None:
+    worker.join()
+    if worker.error is not None:
+        raise worker.error
+
+
+def handle(client: Client, task: HeldTask) -> None:
+    """Work on a task for some time; then succeed, fail, overrun, or check the lease, by chance."""
+    client.runtime.sleep(client.random.choice((0, 0.01, 0.5, 2.5)))
+    deeds: list[Callable[[], object]] = [
+        partial(succeed, task),
+        partial(succeed, task),
+        partial(fail, task),
+        partial(client.runtime.sleep, 2 * TIMEOUT_S),  # it overruns its timeout
+        task.check,
+    ]
+    client.random.choice(deeds)()
+    succeed(task)
+
+
+def fail(task: HeldTask) -> None:
+    raise (ValueError("odd"), Retry(0.1), Bury("never"))[len(task.id + task.data) % 3]

@@ -1,0 +1,108 @@
+"""Limit keys: as `laned`, but the limits count each key that tasks name apart, and are deleted at times."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import LimitInUse, LimitNotFound
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.workloads import Size, workload
+from tests.system.workloads.common import QUIET_S, cramped
+from tests.system.workloads.laned import KINDS, PASS, none_is_held_up
+from tests.system.workloads.limited_checks import (
+    BURST,
+    NAMES,
+    PER_S,
+    PROMISES,
+    RATE,
+    SLOTS,
+    STARTS,
+    WAIT_S,
+    starts_in_bounds,
+)
+from tests.system.workloads.limited_clients import Opened, start
+from tests.system.workloads.limited_wakes import wake_across, wakes_reach_other_queues
+
+KEYS: Sequence[Any] = ("a", 2)
+SETS: Sequence[Any] = (
+    None,
+    *({SLOTS: key} for key in KEYS),
+    *({STARTS: key} for key in KEYS),
+    *({SLOTS: key, STARTS: None} for key in KEYS),
+)
+
+
+@workload(clients=2, steps=4)
+def limit_keys(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    random = simulation.random
+    if random.random() < 0.7:
+        few = random.randint(1, 2)
+        simulation.limit(LANES_TURNED=few - 1, KEYS_SETTLED=few, KEY_ROWS_WALKED=2, KEYS_PASSED=1)
+    opened = Opened(random, KINDS, lambda: {"task_limits": [SLOTS, STARTS]}, per_key=True)
+
+    def produce(client: Client, q: TaskQueue) -> None:
+        for _ in range(size.clients * size.steps):
+            delay = client.random.choice((0, 0, 0.5))
+            q.put(client.db, "x", delay=delay, limits=client.random.choice(SETS))
+            client.pause(0.2)
+
+    simulation.client(partial(delete_at_times, times=size.steps), "deleter")
+    start(simulation, size, opened, produce, at_end=pass_by, at_last=wake)
+    in_bounds = [starts_in_bounds(partial(_is_of, key)) for key in (None, *KEYS)]
+    counted, ends = map(exact_statistics, NAMES), (none_is_held_up, nothing_is_left, wakes_reach_other_queues)
+    return [*counted, *PROMISES, *in_bounds, *ends, no_watch_left_behind]
+
+
+def _is_of(key: Any, _: str, task: Any) -> bool:
+    return STARTS in task.limits and bool(task.limits[STARTS] == key)
+
+
+def wake(client: Client, queues: Sequence[TaskQueue]) -> None:
+    """Let a slot come back, and a take of the other queue wait for it: of a key, and of tasks without one."""
+    one, other = queues
+    wake_across(client, one, other, {SLOTS: "f"}, per_key=True)
+    wake_across(client, other, one, [SLOTS], per_key=True)
+
+
+def delete_at_times(client: Client, times: int) -> None:
+    """Delete the limit of slots, and set it anew."""
+    for _ in range(times):
+        client.pause(3.0)
+        with suppress(LimitInUse, LimitNotFound):
+            Limit.delete(client.db, SLOTS)
+            client.pause(0.5)
+            Limit.set(client.db, SLOTS, slots=2, per_key=True)
+
+
+def pass_by(client: Client, q: TaskQueue) -> None:
+    """Take a task of a free key, behind many tasks of exhausted ones; then see which keys are left."""
+    db = client.db
+    Limit.set(db, SLOTS, slots=1, per_key=True)
+    q.truncate(db)
+    with Session(db, ttr=1e6) as session:
+        for key in ("c", "d"):
+            q.put_many(db, ["x", "x", "x"], limits={SLOTS: key}, ttr=1e6)
+        q.take_many(db, 6, session=session)  # two hold the slots
+        q.put(db, "free", limits={SLOTS: "e"})
+        client.call(q.name, PASS, None, partial(q.take, db, WAIT_S, session=session))
+        q.truncate(db)
+    client.runtime.sleep(QUIET_S + BURST * PER_S / RATE)
+    client.call(
+        q.name, "keys", None, lambda: [one.key for name in (SLOTS, STARTS) for one in Limit.keys(db, name)]
+    )
+
+
+def nothing_is_left(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that an idle key leaves no row behind."""
+    for name in NAMES:
+        for op in trace.of(name, "keys"):
+            if op.done and op.result:
+                yield f"the keys {op.result!r} have rows, and no task uses them"

@@ -1,0 +1,19 @@
+"""As `paired`, with a queue that moves to another number of partitions: each verb meets each other one."""
+
+from collections.abc import Sequence
+from random import Random
+
+from fdbqueue.testing.simulation import Checker, Simulation
+from fdbqueue.testing.workloads import Size, workload
+from tests.system.workloads.paired_partitions_world import Moves
+from tests.system.workloads.paired_runs import NEVER, bounded, let_pairs_meet
+
+NAME = "paired_partitions"
+
+
+@workload(clients=1, steps=8, never=NEVER)
+def paired_partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    random = Random(f"{simulation.seed} {NAME}")
+    bounded(simulation, random)
+    let_pairs_meet(simulation, size, NAME, random, Moves)
+    return []

@@ -1,0 +1,147 @@
+"""A task queue whose processes have callbacks: each committed change is told once, and no other."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import Any
+
+from fdbqueue.core import limits
+from fdbqueue.core.calls.once import run_once
+from fdbqueue.core.errors import NotTaken, QueueFull, TaskNotFound, UnknownSession, WaitStopped
+from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import Task
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.workloads import Size, workload
+from tests.system.workloads.common import cramped, set_later, values_of
+from tests.system.workloads.tasks import total
+from tests.system.workloads.told_checks import DOUBTING, MARK, NAME, NEVER, checks
+
+TTR_S = 2.0
+TTLS_S = (None, None, 4.0)
+BRIEF_S = (None, 0.05, 0.05)
+FULL_P, CAPACITY, RARELY_S = 0.3, 2, 5.0
+"""In some runs the queue is full, and puts sweep tasks that have expired."""
+
+
+@workload(clients=2, steps=4)
+def told(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
+    if simulation.random.random() < 0.5:
+        simulation.faults = simulation.faults.without(*DOUBTING)
+    # From other dice, so that all else of a seed is as it would be without.
+    is_full = Random(f"{simulation.seed} full").random() < FULL_P
+    ttls_s = BRIEF_S if is_full else TTLS_S
+    if is_full:
+        simulation.limit(SWEEP_EVERY_S=RARELY_S)
+
+    def produce(client: Client) -> None:
+        q = listening(client, is_full)
+        for value in values_of(client, size.steps):
+            with suppress(QueueFull):
+                client.call(NAME, "put", value, partial(put_with_mark, client, q, value, ttls_s))
+            if client.random.random() < 0.3:
+                put_and_cancel(client, q, value)
+            client.pause(0.5)
+        client.runtime.sleep(1)  # so that the last events are told
+
+    def take(client: Client) -> None:
+        q = listening(client, is_full)
+        for _ in range(size.steps):
+            with suppress(UnknownSession):
+                take_once(client, q)
+
+    def work(client: Client) -> None:
+        for thread in [client.thread(take, name) for name in ("a", "b", "c")]:
+            thread.join()
+        client.runtime.sleep(1)
+
+    def survive(client: Client) -> None:
+        q = listening(client, is_full)
+        client.runtime.sleep(2 * (limits.SESSION_TTR_S + limits.CLOCK_SKEW_S))
+        while total(q, client.db):
+            q.kick(client.db, 9)
+            task = client.call(NAME, "take", None, partial(q.take, client.db, 1))
+            if task is not None:
+                end(client, q, "ack", task)
+        client.runtime.sleep(1)
+        client.call(NAME, "statistics", None, lambda: q.statistics(client.db)["calls"])
+
+    for number in range(size.clients):
+        simulation.client(produce, f"producer-{number}")
+        simulation.client(work, f"worker-{number}")
+    simulation.afterwards(survive, "survivor")
+    return list(checks(set(simulation.faults.active)))
+
+
+def listening(client: Client, is_full: bool) -> TaskQueue:
+    """Return the queue, with a callback that fails now and then."""
+    q = opened(client, is_full)
+
+    def callback(task: Task, event: str) -> None:
+        seen = partial(client.db.get, MARK + task.data.encode())
+        client.call(NAME, "told", (client.name, task.data, event), seen)
+        if client.random.random() < 0.1:
+            raise ValueError(event)
+
+    q.on_task_change(callback)
+    return q
+
+
+def opened(client: Client, is_full: bool) -> TaskQueue:
+    if is_full:
+        create = partial(TaskQueue.create, client.db, NAME, "limfifottl", capacity=CAPACITY)
+    else:
+        create = partial(TaskQueue.create, client.db, NAME, "fifottl")
+    return create(ttr=TTR_S, if_not_exists=True)
+
+
+def put_with_mark(client: Client, q: TaskQueue, value: str, ttls_s: Sequence[float | None]) -> None:
+    """Put a task, and a key beside it that shows to other transactions that it was committed."""
+    ttl = client.random.choice(ttls_s)
+
+    def body(tr: Transaction) -> None:
+        q.put(tr, value, ttl=ttl)
+        tr.set(MARK + value.encode(), b"committed")
+
+    run_once(client.db, RootKeys(DEFAULT_ROOT), body)
+
+
+def put_and_cancel(client: Client, q: TaskQueue, value: str) -> None:
+    tr = client.db.create_transaction()
+    with suppress(FDBError, QueueFull):  # too old
+        q.put(tr, NEVER + value)
+    tr.cancel()
+
+
+def take_once(client: Client, q: TaskQueue) -> None:
+    """Take a task, unless the wait is stopped before, and call a verb with it."""
+    timeout, after_s = client.random.choice((0, 1, 1)), client.random.choice((0.005, 0.1, 2))
+    stop, stopper = set_later(client, after_s)
+    with suppress(WaitStopped):
+        take = partial(q.take, client.db, timeout, stop=stop)
+        task = client.call(NAME, "take", None, take, timeout_s=timeout)
+        if task is not None:
+            client.pause(client.random.choice((0.5, 1.5 * TTR_S)))
+            once(client, q, task)
+    stopper.join()
+
+
+def once(client: Client, q: TaskQueue, task: Task) -> None:
+    """Call one verb with a task, by chance."""
+    verb = client.random.choice(("ack", "ack", "release", "bury", "delete", "touch", "kick"))
+    with suppress(NotTaken, TaskNotFound):
+        end(client, q, verb, task)
+
+
+def end(client: Client, q: TaskQueue, verb: str, task: Task) -> None:
+    calls: dict[str, Callable[[], Any]] = {
+        "touch": partial(q.touch, client.db, task, 1),
+        "kick": partial(q.kick, client.db, 1),
+    }
+    call = calls.get(verb) or partial(getattr(q, verb), client.db, task)
+    client.call(NAME, verb, task.data, call)

@@ -1,0 +1,141 @@
+"""The promises of unique keys, checked after a simulated run."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+from fdbqueue.core.database import Database
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.testing.simulation import Checker
+from fdbqueue.testing.trace import Operation, Trace
+from tests.system.audit.answers import TAKE
+
+NAME = "unique"
+WINDOW_S = 3.0
+LATEST_S = 3.0
+TTR_S = 2.0
+QUEUED, IMMORTAL, IN_SECONDS = "a", "d", "c"
+ENDS = ("ack", "delete", "cancel")
+
+
+class Put(NamedTuple):
+    """The argument of a put. `twice`: in a transaction of the caller, whose retries have no receipt."""
+
+    key: str
+    data: str
+    on_conflict: str
+    twice: bool
+
+
+def puts(trace: Trace) -> list[tuple[Operation, Put, Task]]:
+    """Return the puts that have returned a task."""
+    return [(op, op.argument, op.result) for op in trace.of(NAME, "put") if op.done]
+
+
+def one_task_has_a_key(trace: Trace, _: Database, skew_s: float) -> Iterator[str]:
+    """Check that no put made a task while another one surely had its key.
+
+    `skew_s`: the most by which two clocks of the run differ.
+    """
+    made = [(op, wish, task) for op, wish, task in puts(trace) if not task.existed]
+    for op, wish, task in made:
+        for earlier, other, holder in made:
+            is_earlier = other.key == wish.key and earlier.before(op)
+            if is_earlier and has_surely(trace, wish.key, earlier, op, skew_s):
+                yield f"{op.client} made {task.id}, while {holder.id} had the key {wish.key}"
+
+
+def has_surely(trace: Trace, key: str, put: Operation, until: Operation, skew_s: float) -> bool:
+    """True if nothing that had begun at the end of `until` may have ended the scope of the task of `put`."""
+    if any(begun(op, until) for op in trace.of(NAME, "truncate")):
+        return False
+    if key == IN_SECONDS:  # the window begins within the put
+        return until.ended_s is not None and until.ended_s - put.began_s < WINDOW_S - skew_s
+    if key not in (QUEUED, IMMORTAL):
+        return False
+    ends = [op for op in trace.of(NAME, *ENDS) if op.argument == put.result.id]
+    if key == QUEUED:
+        ends += [op for op in trace.of(NAME, TAKE) if _may_have_taken(op, put.result, skew_s)]
+    return not any(begun(op, until) for op in ends)
+
+
+def _may_have_taken(op: Operation, task: Task, skew_s: float) -> bool:
+    """True, too, for a take that has given back what another one had delivered to it: it has no answer, or it
+    lasted longer than that lease, and got another task.
+    """
+    if not op.done or op.result is None or op.result.id == task.id:
+        return True
+    lasted_s = (op.ended_s or 0.0) - op.began_s
+    return lasted_s > TTR_S - skew_s
+
+
+def begun(op: Operation, until: Operation) -> bool:
+    """True if `op` had begun when `until` ended."""
+    return until.ended is None or op.began < until.ended
+
+
+def returned_tasks_exist(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a task that a put has found was put before, and had not ended before."""
+    found = puts(trace)
+    made = {task.id for _, _, task in found if not task.existed}
+    for op, wish, task in found:
+        if not task.existed:
+            continue
+        if task.id not in made and not any(begun(other, op) for other in doubtful(trace, wish.key)):
+            yield f"{op.client} found {task.id}, which no put has made"
+        if wish.key != IN_SECONDS:
+            yield from (
+                f"{op.client} found {task.id}, which {end.name} had ended"
+                for end in ended(trace, task.id)
+                if end.before(op)
+            )
+
+
+def doubtful(trace: Trace, key: str) -> list[Operation]:
+    """Return the puts of a key that may have made a task that none of them has returned as new."""
+    return [
+        op for op in trace.of(NAME, "put") if op.argument.key == key and (not op.done or op.argument.twice)
+    ]
+
+
+def ended(trace: Trace, id_: str) -> list[Operation]:
+    """Return the calls that have ended the task. The cancel of a taken task only marks it."""
+    ends = [op for op in trace.of(NAME, *ENDS) if op.done and op.argument == id_]
+    return [op for op in ends if op.name != "cancel" or op.result == str(TaskState.DONE)]
+
+
+def later_data_win(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no take gives data that a later put had replaced."""
+    written = [one for one in puts(trace) if not one[2].existed or one[1].on_conflict != "skip"]
+    for take in trace.of(NAME, TAKE):
+        task = take.result if take.done else None
+        if task is None:
+            continue
+        of_task = [(op, wish) for op, wish, other in written if other.id == task.id]
+        for op, wish in of_task:
+            if wish.data == task.data and any(op.before(one) and one.before(take) for one, _ in of_task):
+                yield f"{take.client} got {wish.data} of {task.id}, which a later put had replaced"
+
+
+def debounces_are_bounded(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no put has moved a due time beyond the maximum from the first put."""
+    for op, wish, task in puts(trace):
+        moved = task.existed and wish.on_conflict == "debounce" and task.state == TaskState.DELAYED
+        if moved and task.until is not None and task.until > task.created + LATEST_S + 1e-6:
+            yield f"{op.client} made {task.id} due {task.until - task.created} s after its put"
+
+
+def nothing_is_left(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no entry and no window is left once all tasks have ended, and all windows are over."""
+    yield from (f"{op.result} keys of unique keys are left" for op in trace.of(NAME, "left") if op.result)
+
+
+def promises(skew_s: float) -> tuple[Checker, ...]:
+    """The checkers of a run. `skew_s`: the most by which two of its clocks differ."""
+    return (
+        partial(one_task_has_a_key, skew_s=skew_s),
+        returned_tasks_exist,
+        later_data_win,
+        debounces_are_bounded,
+        nothing_is_left,
+    )

@@ -1,0 +1,142 @@
+"""Payloads of mixed sizes under small bounds in bytes: batches, combined calls, and takes that wait."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from fdbqueue.core import limits
+from fdbqueue.core.errors import NotTaken, TooMuchForOneTransaction, UnknownSession
+from fdbqueue.core.page import Page, every_page
+from fdbqueue.queues.recipe.queue import Queue
+from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.soundness import sound
+from fdbqueue.testing.workloads import Size, workload
+from tests.system.workloads.common import QUIET_S, SPACE, crowded
+from tests.system.workloads.tasks import total
+from tests.system.workloads.weighty_checks import BYTES_MAX, NAME, SERVE_BYTES_MAX, SIZES, checks
+
+THREADS = 3
+MANY = 12
+AT_LAST = 4
+
+
+class Used(Protocol):
+    """A queue of some kind: put several values, and take up to some number of values for good."""
+
+    def put(self, values: Sequence[str]) -> None: ...
+    def take(self, count: int, timeout: float) -> list[str]: ...
+    def page(self, after: str | None) -> Page[Any]: ...
+    def size(self) -> int: ...
+
+
+class Items:
+    def __init__(self, client: Client, _: str) -> None:
+        self._queue, self._db = Queue(SPACE[NAME]), client.db
+
+    def put(self, values: Sequence[str]) -> None:
+        self._queue.enqueue_many(self._db, values)
+
+    def take(self, count: int, timeout: float) -> list[str]:
+        if not timeout:
+            return list(self._queue.dequeue_many(self._db, count))
+        value = self._queue.dequeue(self._db, timeout=timeout)
+        return [] if value is None else [value]
+
+    def page(self, after: str | None) -> Page[Any]:
+        return self._queue.items(self._db, MANY, after=after)
+
+    def size(self) -> int:
+        return self._queue.size(self._db)
+
+
+class Tasks:
+    def __init__(self, client: Client, kind: str) -> None:
+        self._queue, self._db = TaskQueue.create(client.db, NAME, kind, if_not_exists=True), client.db
+
+    def put(self, values: Sequence[str]) -> None:
+        self._queue.put_many(self._db, values)
+
+    def take(self, count: int, timeout: float) -> list[str]:
+        done = []
+        for task in self._queue.take_many(self._db, count, timeout):
+            with suppress(NotTaken):
+                done.append(self._queue.ack(self._db, task).data)
+        return done
+
+    def page(self, after: str | None) -> Page[Any]:
+        return self._queue.tasks(self._db, "r", MANY, after=after)
+
+    def size(self) -> int:
+        return total(self._queue, self._db)
+
+
+@workload(clients=1, steps=4)
+def weighty(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    crowded(simulation)
+    simulation.limit(BATCH_BYTES_MAX=BYTES_MAX, SERVE_BYTES_MAX=SERVE_BYTES_MAX)
+    random = simulation.random
+    kind = random.choice(("", "", "fifo", "fair"))
+    sizes, make = random.sample(SIZES, 3), Tasks if kind else Items
+    timeouts = random.choice(((0.0,), (0.0, 1.0, 3.0)))
+
+    def produce(client: Client) -> None:
+        used: Used = make(client, kind)
+        for step in range(2 * size.steps):
+            count = client.random.choice((1, 1, 2, 4, 8))
+            put(client, used, [value(client, f"{step}.{n}", sizes) for n in range(count)])
+            client.pause(0.2)
+
+    def consume(client: Client) -> None:
+        used: Used = make(client, kind)
+        for _ in range(2 * size.steps):
+            take(client, used, client.random.choice((1, 2, MANY)), client.random.choice(timeouts))
+            client.pause(0.1)
+
+    def by_threads(client: Client) -> None:
+        bodies = [produce, consume] * THREADS
+        threads = [client.thread(body, f"{number}") for number, body in enumerate(bodies)]
+        for thread in threads:
+            thread.join()
+
+    def survive(client: Client) -> None:
+        used: Used = make(client, kind)
+        client.runtime.sleep(QUIET_S + 2 * limits.SESSION_TTR_S)
+        for step in range(AT_LAST):
+            put(client, used, [value(client, f"last {step}", sizes)])
+        client.call(NAME, "pages", used.size(), partial(number_in_pages, used))
+        while take(client, used, MANY, 0.0):
+            pass
+
+    simulation.client(produce, "producer")
+    for number in range(size.clients + 1):
+        simulation.client(consume, f"consumer-{number}")
+    simulation.client(by_threads, "both")
+    simulation.afterwards(survive, "survivor")
+    return [
+        *checks(set(simulation.faults.active), len(timeouts) > 1),
+        *(() if kind else (sound(Queue(SPACE[NAME])),)),
+    ]
+
+
+def value(client: Client, name: str, sizes: Sequence[int]) -> str:
+    """A value that no other thread puts, with a payload of one of `sizes`."""
+    label = f"{client.runtime.thread_id()}.{name}."
+    return label + "x" * (client.random.choice(sizes) - len(label) - 2)
+
+
+def number_in_pages(used: Used) -> int:
+    """The number of values in all pages."""
+    return sum(map(len, every_page(used.page)))
+
+
+def put(client: Client, used: Used, values: Sequence[str]) -> None:
+    with suppress(TooMuchForOneTransaction):
+        client.call(NAME, "enqueue", values, partial(used.put, values))
+
+
+def take(client: Client, used: Used, count: int, timeout: float) -> list[str]:
+    with suppress(UnknownSession):
+        return client.call(NAME, "dequeue", count, partial(used.take, count, timeout))
+    return []
