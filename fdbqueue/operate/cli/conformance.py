@@ -80,7 +80,7 @@ def _read(file: Path | None) -> dict[str, Any]:
         [heard_result(one.returns) for one in vectors_in(found)]
         unescaped(found["root"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise CommandError(f"{file} has no vectors: see fdbqueue/operate/layout/vectors.schema.json") from None
+        raise CommandError(f"{file} has no vectors: see operate/layout/vectors.schema.json") from None
     return found
 
 

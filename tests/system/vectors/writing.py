@@ -1,4 +1,4 @@
-"""Writes fdbqueue/operate/layout/vectors.json: `python -m tests.system.vectors.writing`, or `make vectors`."""
+"""Writes operate/layout/vectors.json: `python -m tests.system.vectors.writing`, or `make vectors`."""
 
 import json
 from contextlib import closing
