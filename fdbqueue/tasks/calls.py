@@ -41,7 +41,7 @@ from fdbqueue.tasks.records.keys import id_bytes
 from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource, lease_of
-from fdbqueue.tasks.swept import swept
+from fdbqueue.tasks.swept import Swept
 from fdbqueue.tasks.verbs import Target
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Care:
         # A handle may have calls on several databases, and each has a plan of its own.
         self.current = None if shape.current is None else Current(shape.registry, shape.definition)
         parts = Parts(shape.following(self.current), database, self.callbacks)
-        self._swept = swept(parts, database.runtime)
+        self._swept = Swept(parts, database.runtime)
         keeper.look_after(self._swept)  # for as long as this lives
         for name in SWEPT:
             keeper.sweep_root(name)

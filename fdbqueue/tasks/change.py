@@ -6,7 +6,7 @@ come, and the statistics follow. The counters are added once, at the end.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from fdbqueue.core.runs import run_of
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import Failure, TaskState
 from fdbqueue.tasks.failures import clear_failures, note
+from fdbqueue.tasks.feature import End, Site, met_by
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
 from fdbqueue.tasks.records import statistics
@@ -32,9 +33,6 @@ from fdbqueue.tasks.records.keys import (
     record_to_bytes,
 )
 from fdbqueue.tasks.shape import Shape
-
-if TYPE_CHECKING:
-    from fdbqueue.tasks.members import Roll
 
 T = TypeVar("T")
 
@@ -185,36 +183,27 @@ class Change:
         if file is not None:
             file(records)
 
-    def move(self, olds: Sequence[Record], news: Sequence[Record], is_done: bool = False) -> Sequence[Record]:
-        """Turn each of `olds` into its counterpart in `news`; without counterparts, they are gone: acked if
-        `is_done`. Return `news` as they are stored: a task may have lost its unique key to another one.
+    def move(self, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
+        """Turn each of `olds` into its counterpart in `news`. Return `news` as they are stored: a task may
+        have lost its unique key to another one.
         """
         if not olds:
             return news
-        for record in (*olds, *news):
-            if record.extra is not None and (record.extra.unique is not None or record.extra.groups):
-                news = self._followed(olds, news, is_done)
-                break
-        if self.shape.limits is not None:
-            late.limited.ended(self.tr, self.shape.limits, olds, news)
+        for feature in met_by((*olds, *news), self.shape.moving):
+            news = feature.moved(self.site, olds, news)
         self._depart(olds)
         self._arrive(news)
         self._shift(self.tr, olds, news)
         self._file = None  # an answer from before the change is stale
         return news
 
-    def _followed(
-        self, olds: Sequence[Record], news: Sequence[Record], is_done: bool = False
-    ) -> Sequence[Record]:
-        """Let unique keys and groups follow tasks. Return `news` as they are to be stored."""
-        news = late.unique.follow(self.tr, self.shape.shared, olds, news, self.now_us)
-        return late.members.follow(self.roll, olds, news, is_done)
-
     @property
-    def roll(self) -> "Roll":
-        """The keys of the groups of the queue."""
+    def site(self) -> Site:
+        """The view of this change that features have."""
         shape = self.shape
-        return late.members.Roll(self.tr, shape.root, shape.shared, shape.definition.id, shape.name)
+        return Site(
+            self.tr, self.now_us, shape.root, shape.shared, shape.keys, shape.definition.id, shape.name
+        )
 
     def let_go(self, key: bytes) -> bool:
         """Let the first task of a held key be taken: the key has left its old partition. False if it was not
@@ -258,19 +247,27 @@ class Change:
         for record in records:
             self.tr.clear(self.shape.keys.task(record.id))
 
-    def remove(self, records: Sequence[Record], is_acked: bool = False) -> None:
-        self.discard(records, is_acked)
+    def remove(self, records: Sequence[Record], end: End) -> None:
+        self.discard(records, end)
         self.count("done", len(records))
 
-    def discard(self, records: Sequence[Record], is_acked: bool = False) -> None:
+    def discard(self, records: Sequence[Record], end: End) -> None:
         """Remove tasks, without counting them as done."""
-        self.move(records, (), is_acked)
+        for feature in met_by(records, self.shape.ending):
+            feature.gone(self.site, records, end)
+        self.forget(records)
+
+    def forget(self, records: Sequence[Record]) -> None:
+        """Clear the keys of tasks, but not those of features."""
+        if not records:
+            return
+        self._depart(records)
+        self._shift(self.tr, records, ())
+        self._file = None  # as in `move`
         keys = self.shape.keys
         for record in records:
             self.tr.clear(keys.task(record.id))
             clear_payload(self.tr, keys, record)
-            if record.extra is not None and record.extra.steps:
-                late.steps.clear_steps(self.tr, keys, record)
             if record.id[1] != keys.partition:
                 self.tr.clear(self.shape.shared.moved(record.id))
         clear_failures(self.tr, keys, records)

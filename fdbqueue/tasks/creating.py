@@ -19,6 +19,7 @@ from fdbqueue.core.registry.registry import Registry, checked_name, exists_alrea
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.core.sessions.ending import end_session, is_overdue
 from fdbqueue.core.sessions.session import own_session_of
+from fdbqueue.tasks.feature import features_of_queue
 from fdbqueue.tasks.kinds import (
     Settings,
     as_given,
@@ -29,7 +30,6 @@ from fdbqueue.tasks.kinds import (
     settings_for,
     stored_settings,
 )
-from fdbqueue.tasks.shape import limits_of
 
 ANY = "any"
 _CURE = ' Open it with the options that it has, or as it is: if_not_exists="any".'
@@ -164,7 +164,7 @@ def _owned(target: DatabaseOrTransaction, registry: Registry, settings: Settings
 
 def _give_back_slots(tr: Transaction, registry: Registry, found: Definition) -> None:
     """The end of its session may have left tasks that hold slots of limits."""
-    limits = limits_of(registry.keys.prefix, found.id, stored_settings(found))
+    limits = features_of_queue(stored_settings(found), registry.keys.prefix, found.id).get("limits")
     if limits is not None:
         limits.give_back_all(tr)
 

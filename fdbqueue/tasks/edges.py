@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fdbqueue import tasks as late
 from fdbqueue.core import limits
 from fdbqueue.core.runs import ask_counted, run_of
 from fdbqueue.core.task import Failure, TaskState
-from fdbqueue.tasks import failures, results
+from fdbqueue.tasks import failures
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.feature import ACKED, Encode, End, met_by
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.payloads import for_record
 from fdbqueue.tasks.records.extra import without_slots
@@ -63,41 +63,38 @@ def arrive(change: Change, drafts: Sequence[Draft], index: int, random: bytes) -
     """`put` in a queue that counts no calls."""
     records = [_new(change, draft, new_id(n, random)) for n, draft in enumerate(drafts, index)]
     change.create(records, map(_payload, drafts))
-    for draft in drafts:
-        if draft.extra is not None and draft.extra.groups:
-            # All of a call come from another queue, or none.
-            late.members.enter(change.roll, records, draft.arrives)
-            break
+    for feature in met_by(records, ()):
+        feature.entered(change.site, records, drafts[0].arrives)
     return records
 
 
 def take(change: Change, records: Sequence[Record], lease: Lease, gate: "Gate | None" = None) -> list[Record]:
     """`gate`: the one that has let these tasks through, in this transaction."""
-    taken = [_taken(change, record, lease) for record in records]
-    if change.shape.limits is not None:
-        taken = late.limited.started(change.tr, change.shape, change.shape.limits, taken, change.now_us, gate)
+    taken: Sequence[Record] = [_taken(change, record, lease) for record in records]
+    for feature in change.shape.starting:
+        taken = feature.started(change.site, taken, gate)
     return change.counted(change.move(records, taken), "take")
 
 
-def ack(change: Change, records: Sequence[Record], result: results.Encode | None = None) -> list[Record]:
+def ack(change: Change, records: Sequence[Record], result: Encode | None = None) -> list[Record]:
     """`result`: that of these tasks; None for the result None."""
     change.end(records, "done")
-    return _gone(change, records, "ack", results.ACKED, result=result)
+    return _gone(change, records, "ack", End(ACKED, result))
 
 
 def delete(change: Change, records: Sequence[Record], by_holder: bool = False) -> list[Record]:
     change.end(records, "done" if by_holder else "lost")
-    return _gone(change, records, "delete", "deleted")
+    return _gone(change, records, "delete", End("deleted"))
 
 
 def expire(change: Change, records: Sequence[Record]) -> list[Record]:
     change.count("ttl", len(records))
-    return _gone(change, records, "delete", "expired", told=("delete", "ttl"))
+    return _gone(change, records, "delete", End("expired"), told=("delete", "ttl"))
 
 
 def cancel(change: Change, records: Sequence[Record]) -> list[Record]:
     change.end(records, "cancelled")
-    return _gone(change, records, "cancel", "cancelled", told=("delete", "cancel"))
+    return _gone(change, records, "cancel", End("cancelled"), told=("delete", "cancel"))
 
 
 def ask_cancel(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -240,7 +237,8 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
         extra=_overwritten(record.extra or Extra(), draft.extra or Extra()),
     )
     change.replace_payload(record, later_one, draft.payload)
-    late.steps.clear_steps(change.tr, change.shape.keys, record)  # they were steps of other work
+    for feature in met_by([record], ()):
+        feature.overwritten(change.site, record)
     change.move([record], [later_one])
     change.count("other")  # it may be due earlier
     return later_one if waits or state == TaskState.READY else due(change, [later_one])[0]
@@ -393,22 +391,13 @@ def freed(record: Record) -> Record:
 
 
 def _gone(
-    change: Change,
-    records: Sequence[Record],
-    call: str,
-    outcome: str,
-    told: Sequence[str] = ("delete",),
-    result: results.Encode | None = None,
+    change: Change, records: Sequence[Record], call: str, end: End, told: Sequence[str] = ("delete",)
 ) -> list[Record]:
-    """End tasks with this `outcome`, for a queue that keeps ended tasks, and for tasks with a result."""
-    results.keep(change, records, outcome, result)
     gone = [replace(freed(record), state=TaskState.DONE) for record in records]
     if change.tells:
         for record in gone:
             for event in told:
                 change.tell([record], event)  # while the payload is still there
-    change.remove(records, outcome == results.ACKED)
-    if change.shape.retain_us is not None:
-        late.retaining.keep(change, records, outcome)
+    change.remove(records, end)
     change.count(call, len(gone))
     return gone

@@ -12,7 +12,7 @@ from fdbqueue.core.seam import Value
 from fdbqueue.core.task import EndedTask
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.records.keys import ID_BYTES, id_in, id_text
-from fdbqueue.tasks.retaining import Entry, entry_of
+from fdbqueue.tasks.retaining import Entry, entry_of, retain_us_of
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.tasks_of import key_in
 
@@ -29,7 +29,7 @@ def place_after(after: str | None) -> bytes | None:
 
 def require_retaining(shape: Shape) -> None:
     """Raises: UnsupportedOption for a queue that keeps no ended task."""
-    if shape.retain_us is None:
+    if not retain_us_of(shape.settings):
         raise UnsupportedOption(kind=shape.kind.name, option="ended tasks: it was created without `retain_s`")
 
 
@@ -72,7 +72,7 @@ def _ask_before(change: Change, key: bytes, limit: int, after: bytes | None) -> 
 
 def _over_us(change: Change) -> int:
     """The time of the latest end that is too old."""
-    return max(0, change.now_us - (change.shape.retain_us or 0))
+    return max(0, change.now_us - retain_us_of(change.shape.settings))
 
 
 def _shown(change: Change, id_: bytes, value: Value) -> EndedTask | None:

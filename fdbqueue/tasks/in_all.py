@@ -11,7 +11,7 @@ from fdbqueue.core.arguments import too_many
 from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.members import truncated
+from fdbqueue.tasks.feature import OF_TASKS, feature_of_tasks
 from fdbqueue.tasks.records.keys import TaskKeys
 
 TRANSACTION_TOO_LARGE = 2101
@@ -71,13 +71,11 @@ def remove_first(changes: Sequence[Change], count: int) -> int:
 def truncate(changes: Sequence[Change]) -> None:
     for change in changes:
         verbs.truncate(change)
-    shape, shared = changes[0].shape, changes[0].shape.shared
-    shape.tell_of_room(changes[0].tr)
-    if shape.limits is not None:
-        shape.limits.give_back_all(changes[0].tr)
-    for under in (shared.all_moved, shared.uniques, shared.windows):
-        changes[0].tr.clear_range(under.start, under.stop)
-    truncated(changes[0].roll)
+    first = changes[0]
+    first.shape.tell_of_room(first.tr)
+    first.tr.clear_range(first.shape.shared.all_moved.start, first.shape.shared.all_moved.stop)
+    for feature in (*first.shape.features, *map(feature_of_tasks, OF_TASKS)):
+        feature.cleared(first.site)
 
 
 def pause(changes: Sequence[Change]) -> None:

@@ -3,11 +3,11 @@
 A queue without limits never comes here.
 
 The record of a taken task has the cells of its slots. So the change that ends the lease gives them back in
-its own transaction (Change.move calls `ended` for each edge). It reads nothing for that; for a slot of a key,
-the lanes that wait for it.
+its own transaction. It reads nothing for that; for a slot of a key, the lanes that wait for it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,10 +15,10 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.disciplines.discipline import Discipline
 from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
+from fdbqueue.tasks.feature import End, Feature, Site
 from fdbqueue.tasks.limiting.gate import Gate
 from fdbqueue.tasks.parking.under import Limits
 from fdbqueue.tasks.records.keys import Extra, Record
-from fdbqueue.tasks.shape import Shape
 
 
 def first(discipline: Discipline, tr: Transaction, limit: int, gate: Gate) -> Iterable[Record]:
@@ -33,34 +33,47 @@ def passes(gate: Gate, record: Record) -> bool:
     return gate.passes(limits_named(record), keyed_limit(record))
 
 
-def started(
-    tr: Transaction,
-    shape: Shape,
-    limits: Limits,
-    records: Sequence[Record],
-    now_us: int,
-    gate: Gate | None,
-) -> list[Record]:
-    """The records of tasks that one lease takes, with the slots that they hold now. Raises: as
-    Limits.start.
-    """
-    if not records:
-        return []
-    holder = (shape.name, shape.keys.partition, records[0].session)
-    starting = [(record.id, limits_named(record), keyed_limit(record)) for record in records]
-    held = limits.start(tr, starting, holder, records[0].token, now_us, gate)
-    return [
-        replace(record, extra=replace(record.extra or Extra(), slots=dict(slots))) if slots else record
-        for record, slots in zip(records, held, strict=True)
-    ]
+class Limited(Limits, Feature):
+    """The limits of a queue as a feature."""
 
+    def __init__(self, settings: Any, root: bytes, queue: int) -> None:
+        super().__init__(root, queue, settings.limits, settings.task_limits)
 
-def ended(tr: Transaction, limits: Limits, olds: Sequence[Record], news: Sequence[Record]) -> None:
-    """Give back the slots of the tasks that are taken no more; without counterparts, they are gone."""
-    held = [
-        (old.id, old.extra.slots, keyed_limit(old))
-        for at, old in enumerate(olds)
-        if old.extra is not None and old.extra.slots and (not news or news[at].state != TaskState.TAKEN)
-    ]
-    if held:
-        limits.give_back(tr, held)
+    def started(self, site: Site, records: Sequence[Record], gate: Gate | None) -> Sequence[Record]:
+        """Let tasks hold slots. Raises: as Limits.start."""
+        if not records:
+            return []
+        holder = (site.queue, site.keys.partition, records[0].session)
+        starting = [(record.id, limits_named(record), keyed_limit(record)) for record in records]
+        held = self.start(site.tr, starting, holder, records[0].token, site.now_us, gate)
+        return [
+            replace(record, extra=replace(record.extra or Extra(), slots=dict(slots))) if slots else record
+            for record, slots in zip(records, held, strict=True)
+        ]
+
+    def moved(self, site: Site, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
+        """Give back the slots of the tasks that are taken no more."""
+        pairs = zip(olds, news, strict=True)
+        self._give_back_of(site.tr, [old for old, new in pairs if new.state != TaskState.TAKEN])
+        return news
+
+    def gone(self, site: Site, records: Sequence[Record], end: End) -> None:  # noqa: ARG002
+        self._give_back_of(site.tr, records)
+
+    def _give_back_of(self, tr: Transaction, records: Sequence[Record]) -> None:
+        held = [
+            (record.id, record.extra.slots, keyed_limit(record))
+            for record in records
+            if record.extra is not None and record.extra.slots
+        ]
+        if held:
+            self.give_back(tr, held)
+
+    def cleared(self, site: Site) -> None:
+        self.give_back_all(site.tr)
+
+    def ask_due(self, site: Site) -> Callable[[], int | None]:
+        return self.ask_next_rest(site.tr)
+
+    def sweep(self, site: Site) -> bool:
+        return self.ask_rest(site.tr, site.now_us)()

@@ -14,23 +14,11 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fdbqueue.core.partitions.keys import EPOCH_BYTES, SharedKeys
-from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.partitions.keys import EPOCH_BYTES
 from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.feature import ACKED, End, Feature, Site
 from fdbqueue.tasks.records.groups import NO_MEMBERS, counts_added, members_added
 from fdbqueue.tasks.records.keys import Extra, Member, Record
-
-
-@dataclass(frozen=True)
-class Roll:
-    """The keys of the groups of one queue in a transaction."""
-
-    tr: Transaction
-    root: RootKeys
-    shared: SharedKeys
-    queue_id: int
-    queue: str
 
 
 @dataclass
@@ -50,21 +38,21 @@ class _Sums:
         self.groups[member.group][name] += change
         self.members[member.epoch, member.group][name] += change
 
-    def write(self, roll: Roll) -> None:
-        tr = roll.tr
+    def write(self, site: Site) -> None:
+        tr = site.tr
         for group, changes in self.groups.items():
             if any(changes.values()):
-                tr.add(roll.root.group_counts(group), counts_added(changes))
+                tr.add(site.root.group_counts(group), counts_added(changes))
         for (epoch, group), changes in self.members.items():
             if any(changes.values()):
-                key = roll.shared.members_of(epoch, group)
+                key = site.shared.members_of(epoch, group)
                 tr.add(key, members_added(changes))
                 if changes["members"] < 0:
                     tr.compare_and_clear(key, NO_MEMBERS)
         for group in self.entered:
-            tr.set(roll.root.group_spread(group, roll.queue_id), roll.queue.encode())
+            tr.set(site.root.group_spread(group, site.queue_id), site.queue.encode())
         for group in self.doubts:
-            tr.set(roll.root.doubt(group), b"")
+            tr.set(site.root.doubt(group), b"")
 
 
 def groups_of(record: Record) -> tuple[Member, ...]:
@@ -75,67 +63,86 @@ def with_groups(record: Record, groups: tuple[Member, ...]) -> Record:
     return replace(record, extra=replace(record.extra or Extra(), groups=groups))
 
 
-def enter(roll: Roll, records: Sequence[Record], arrived: bool = False) -> None:
-    """Count new tasks as members of their groups. `arrived`: they come from another queue, where they have
-    been counted for the groups.
-    """
-    sums = _Sums()
-    for record in records:
-        for member in groups_of(record):
-            _enter(roll, sums, record.id, member, arrived)
-    sums.write(roll)
+class Members(Feature):
+    def entered(self, site: Site, records: Sequence[Record], arrived: bool) -> None:
+        """Count new tasks. `arrived`: they come from another queue, where they have been counted."""
+        sums = _Sums()
+        for record in records:
+            for member in groups_of(record):
+                _enter(site, sums, record.id, member, arrived)
+        sums.write(site)
+
+    def withheld(self, site: Site, records: Sequence[Record]) -> Sequence[Record]:
+        """Those of cancelled groups. Reads: a key for each group, together."""
+        asked = {group: site.tr.get(site.root.group_cancelled(group)) for group in groups_in(records)}
+        over = {group for group, cancelled in asked.items() if cancelled.present()}
+        return [record for record in records if not over.isdisjoint(groups_in([record]))]
+
+    def moved(self, site: Site, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
+        """Count the members. Return `news`, where a burial that counts is marked.
+
+        Writes: the counts of their groups, blindly.
+        """
+        sums, marked = _Sums(), list(news)
+        for at, (old, new) in enumerate(zip(olds, news, strict=True)):
+            if groups_of(old) or groups_of(new):
+                marked[at] = _moved(site, sums, old, new)
+        sums.write(site)
+        return marked
+
+    def gone(self, site: Site, records: Sequence[Record], end: End) -> None:
+        """Writes: as `moved`."""
+        sums = _Sums()
+        for record in records:
+            for member in groups_of(record):
+                _end(site, sums, record, member, end.outcome == ACKED)
+        sums.write(site)
+
+    def cleared(self, site: Site) -> None:
+        """Leave the members to the sweeps of groups: their counts belong to an earlier epoch from now on.
+
+        Reads: the first counts, and the epoch if there are any, serialisably.
+        Conflicts: a put of a member.
+        """
+        tr, shared = site.tr, site.shared
+        if not tr.get_range(shared.members.start, shared.members.stop, limit=1).to_list():
+            return
+        epoch = (epoch_of(tr.get(shared.epoch).value) + 1).to_bytes(EPOCH_BYTES, "big")
+        tr.set(shared.epoch, epoch)
+        tr.set(site.root.lost_members(site.queue_id), epoch)
+        tr.clear_range(shared.all_member.start, shared.all_member.stop)
 
 
-def _enter(roll: Roll, sums: _Sums, id_: bytes, member: Member, arrived: bool = False) -> None:
+def _enter(site: Site, sums: _Sums, id_: bytes, member: Member, arrived: bool = False) -> None:
     sums.members[member.epoch, member.group]["members"] += 1
     if not arrived:
         sums.groups[member.group]["put"] += 1
     elif member.counted:
         sums.members[member.epoch, member.group]["counted"] += 1
-    roll.tr.set(roll.shared.member(member.group, id_), b"")
+    site.tr.set(site.shared.member(member.group, id_), b"")
     sums.entered.add(member.group)
 
 
-def leave(roll: Roll, records: Sequence[Record]) -> None:
+def leave(site: Site, records: Sequence[Record]) -> None:
     """Count tasks off that go to another queue, and stay members."""
     sums = _Sums()
     for record in records:
         for member in groups_of(record):
-            _leave(roll, sums, record, member)
+            _leave(site, sums, record, member)
             if member.counted:
                 sums.members[member.epoch, member.group]["counted"] -= 1
-    sums.write(roll)
+    sums.write(site)
 
 
-def _leave(roll: Roll, sums: _Sums, old: Record, member: Member) -> None:
+def _leave(site: Site, sums: _Sums, old: Record, member: Member) -> None:
     sums.members[member.epoch, member.group]["members"] -= 1
     if old.state == TaskState.BURIED:
         sums.add(member, "buried", -1)
-    roll.tr.clear(roll.shared.member(member.group, old.id))
+    site.tr.clear(site.shared.member(member.group, old.id))
 
 
-def follow(
-    roll: Roll, olds: Sequence[Record], news: Sequence[Record], is_done: bool = False
-) -> Sequence[Record]:
-    """Count the members among tasks that go from `olds` to `news`; without counterparts, they have ended:
-    acked if `is_done`.
-
-    Return `news`, where a burial that counts is marked.
-    Writes: the counts of their groups, blindly.
-    """
-    sums, marked = _Sums(), list(news)
-    for at, old in enumerate(olds):
-        if not news:
-            for member in groups_of(old):
-                _end(roll, sums, old, member, is_done)
-        elif groups_of(old) or groups_of(news[at]):
-            marked[at] = _moved(roll, sums, old, news[at])
-    sums.write(roll)
-    return marked
-
-
-def _end(roll: Roll, sums: _Sums, old: Record, member: Member, is_done: bool) -> None:
-    _leave(roll, sums, old, member)
+def _end(site: Site, sums: _Sums, old: Record, member: Member, is_done: bool) -> None:
+    _leave(site, sums, old, member)
     counts = sums.groups[member.group]
     if member.counted:
         sums.add(member, "counted", -1)
@@ -147,7 +154,7 @@ def _end(roll: Roll, sums: _Sums, old: Record, member: Member, is_done: bool) ->
     sums.doubts.add(member.group)
 
 
-def _moved(roll: Roll, sums: _Sums, old: Record, new: Record) -> Record:
+def _moved(site: Site, sums: _Sums, old: Record, new: Record) -> Record:
     """`new`, with the marks of its groups. A group that only `new` has begins to count it."""
     before = {member.group for member in groups_of(old)}
     marked: list[Member] = []
@@ -155,7 +162,7 @@ def _moved(roll: Roll, sums: _Sums, old: Record, new: Record) -> Record:
     for member in groups_of(new):
         is_new = member.group not in before
         if is_new:
-            _enter(roll, sums, new.id, member)
+            _enter(site, sums, new.id, member)
         if buried := is_buried - (was_buried and not is_new):
             sums.add(member, "buried", buried)
         counts_now = is_buried and not member.holds and not member.counted
@@ -173,22 +180,6 @@ def without_groups(record: Record) -> Record:
 
 def epoch_of(value: bytes | None) -> int:
     return int.from_bytes(value or b"", "big")
-
-
-def truncated(roll: Roll) -> None:
-    """Leave the members of a queue that is emptied to the sweeps of groups: their counts belong to an
-    earlier epoch from now on.
-
-    Reads: the first counts, and the epoch if there are any, serialisably.
-    Conflicts: a put of a member.
-    """
-    tr, shared = roll.tr, roll.shared
-    if not tr.get_range(shared.members.start, shared.members.stop, limit=1).to_list():
-        return
-    epoch = (epoch_of(tr.get(shared.epoch).value) + 1).to_bytes(EPOCH_BYTES, "big")
-    tr.set(shared.epoch, epoch)
-    tr.set(roll.root.lost_members(roll.queue_id), epoch)
-    tr.clear_range(shared.all_member.start, shared.all_member.stop)
 
 
 def groups_in(records: Sequence[Record]) -> Iterator[bytes]:

@@ -18,16 +18,15 @@ from fdbqueue.core.partitions.keys import Flag, ring
 from fdbqueue.core.partitions.plan import Plan, home_of
 from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks import members, unique
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.disciplines.key_counts import slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.failures import ask_entries, keep, moved_bytes
+from fdbqueue.tasks.feature import met_by
 from fdbqueue.tasks.payloads import ask_stored
 from fdbqueue.tasks.records.keys import Record, TaskKeys, partition_of
 from fdbqueue.tasks.records.statistics import LIVE, unpacked
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.steps import ask_steps
 
 _ORDERED = (TaskState.READY, TaskState.TAKEN)
 """The states in which the order of a task key depends on a task."""
@@ -135,16 +134,19 @@ class Parted(Change):
     def _send(self, old: Record, new: Record, place: int) -> Record:
         """Move a task, with its payload, steps and failures, to another partition. Return it as stored."""
         self.moved_bytes += moved_bytes(old)
-        payload, steps, entries = (
+        payload, entries = (
             ask_stored(self.tr, self.shape.keys, old),
-            ask_steps(self.tr, self.shape.keys, old),
             ask_entries(self.tr, self.shape.keys, old.id),
         )
+        features = met_by([old, new], self.shape.moving)
+        carried = [feature.carried(self.site, old) for feature in features]
         there, failed = self._elsewhere(place), entries()
         payload(there.shape.keys)
-        steps(there.shape.keys)
-        [new] = self._followed([old], [new])
-        self.discard([members.without_groups(unique.without_unique(old))])  # the task keeps its entries
+        for carry in carried:
+            carry(there.shape.keys)
+        for feature in features:
+            [new] = feature.moved(self.site, [old], [new])
+        self.forget([old])
         keep(self.tr, there.shape.keys, new.id, failed)
         there.restore([new])
         self._sent[new.id] = there.shape.keys

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fdbqueue import tasks as late
@@ -13,6 +14,8 @@ from fdbqueue.tasks.shape import Shape
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.limiting.gate import Gate
+
+_value = attrgetter("value")
 
 
 class Ready:
@@ -94,7 +97,7 @@ class Ready:
 
 
 def records_of(offers: Iterable[Offer]) -> list[Record]:
-    return [record_of(offer.value) for offer in offers]
+    return list(map(record_of, map(_value, offers)))
 
 
 def gate_of(offers: Sequence[Offer]) -> "Gate | None":

@@ -17,9 +17,10 @@ from fdbqueue.core.task import TaskState
 from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import ask_last
+from fdbqueue.tasks.feature import ACKED
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.records.keys import Record, id_text
-from fdbqueue.tasks.results import ACKED, Stored, is_asked, is_whole, stored_of
+from fdbqueue.tasks.results import Stored, is_asked, is_whole, stored_of
 from fdbqueue.tasks.sweep import as_of
 
 _ENDED = {"deleted": "it was deleted", "cancelled": "it was cancelled", "expired": "its ttl was over"}

@@ -18,13 +18,9 @@ from fdbqueue.core.errors import PayloadUnsupported
 from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.feature import Encode, End, Feature, Site
 from fdbqueue.tasks.kinds import later
 from fdbqueue.tasks.records.keys import NEVER_US, Record, id_in
-
-ACKED = "acked"
-
-Encode = Callable[[], bytes]
-"""Encodes the result of a task, if it was asked for. Raises PayloadUnsupported, PayloadTooLarge."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
@@ -66,17 +62,40 @@ def is_asked(record: Record) -> bool:
     return record.extra is not None and record.extra.result_ttl_us > 0
 
 
-def keep(change: Change, records: Sequence[Record], outcome: str, result: Encode | None) -> None:
-    """Keep the ends of those tasks that were asked for a result. Writes: two keys each, and large results."""
-    for record in records:
-        if record.extra is not None and record.extra.result_ttl_us:  # no call: each end comes here
-            _keep(change, record, outcome, None if result is None else result())
+class Results(Feature):
+    def gone(self, site: Site, records: Sequence[Record], end: End) -> None:
+        """Keep the ends of those tasks that were asked for a result. Writes: two keys each, and large
+        results.
+        """
+        for record in records:
+            if end.outcome and is_asked(record):
+                _keep(site, record, end.outcome, None if end.result is None else end.result())
+
+    def ask_due(self, site: Site) -> Callable[[], int | None]:
+        """Reads: the oldest result."""
+        keys = site.shared
+        first = site.tr.snapshot.get_range(keys.result_times.start, keys.result_times.stop, limit=1)
+        return lambda: next((keys.result_time(row.key) for row in first), None)
+
+    def sweep(self, site: Site) -> bool:
+        """Remove one batch of the results that are over.
+
+        Reads: the oldest, by snapshot.
+        Writes: clears them. Two sweeps at once clear the same keys, and nothing counts them.
+        """
+        tr, keys = site.tr, site.shared
+        under = keys.results_until(site.now_us)
+        rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.VERB_BATCH).to_list()
+        for row in rows:
+            tr.clear(row.key)
+            _clear(tr, keys, id_in(row.key))
+        return bool(rows)
 
 
-def _keep(change: Change, record: Record, outcome: str, payload: bytes | None) -> None:
-    tr, keys = change.tr, change.shape.shared
+def _keep(site: Site, record: Record, outcome: str, payload: bytes | None) -> None:
+    tr, keys = site.tr, site.shared
     assert record.extra is not None  # it was asked for
-    until_us = later(change.now_us, record.extra.result_ttl_us)
+    until_us = later(site.now_us, record.extra.result_ttl_us)
     if payload is None:
         stored = Stored(outcome, until_us)
     elif is_whole(len(payload)):
@@ -93,12 +112,6 @@ def _keep(change: Change, record: Record, outcome: str, payload: bytes | None) -
 def is_whole(size_bytes: int) -> bool:
     """True if a result of that size lies in one value with the end of its task."""
     return size_bytes <= limits.PAYLOAD_PIECE_BYTES_MAX
-
-
-def ask_over(tr: Transaction, keys: SharedKeys) -> Callable[[], int | None]:
-    """Ask when the next sweep of results is due. Reads: the oldest, by snapshot."""
-    first = tr.snapshot.get_range(keys.result_times.start, keys.result_times.stop, limit=1)
-    return lambda: next((keys.result_time(row.key) for row in first), None)
 
 
 def forget_one(change: Change, id_: bytes) -> bool:
@@ -123,17 +136,3 @@ def _clear(tr: Transaction, keys: SharedKeys, id_: bytes) -> None:
     pieces = keys.pieces_of(id_)
     tr.clear(keys.result(id_))
     tr.clear_range(pieces.start, pieces.stop)
-
-
-def forget(tr: Transaction, keys: SharedKeys, now_us: int) -> bool:
-    """Remove one batch of the results that are over. True if there were any.
-
-    Reads: the oldest, by snapshot.
-    Writes: clears them. Two sweeps at once clear the same keys, and nothing counts them.
-    """
-    under = keys.results_until(now_us)
-    rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.VERB_BATCH).to_list()
-    for row in rows:
-        tr.clear(row.key)
-        _clear(tr, keys, id_in(row.key))
-    return bool(rows)

@@ -1,6 +1,6 @@
 """Shape: the facts and helpers of one task queue that belong to no single transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,7 +19,8 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.disciplines.discipline import Discipline, Mended
 from fdbqueue.tasks.disciplines.fifo import Fifo
-from fdbqueue.tasks.kinds import NOT_GIVEN, Draft, Settings, drafted, kind_named, owner_of, stored_settings
+from fdbqueue.tasks.feature import Feature, features_of_queue, overriding
+from fdbqueue.tasks.kinds import NOT_GIVEN, Draft, drafted, kind_named, owner_of, stored_settings
 from fdbqueue.tasks.mending import Mender
 from fdbqueue.tasks.records.keys import TaskKeys
 
@@ -49,8 +50,6 @@ class Shape:
         self.name = definition.name
         self.kind = kind_named(definition.kind)
         self.settings = stored_settings(definition)
-        self.retain_us = None if self.settings.retain_s is None else round(self.settings.retain_s * 1_000_000)
-        """Time for which the queue keeps ended tasks; None if it keeps none."""
         self.codec = codec
         self.result_codec = stored_codec(self.settings.codec)
         """That of results: the type of a handle is one of data."""
@@ -71,8 +70,14 @@ class Shape:
         """As `guard`, for calls that do not go by the plan."""
         # All partitions set values aside in one place, which outlives each of them.
         self.aside: Aside = Aside(keys.prefix, keys.line) if family is None else family[0].aside
-        self.limits = limits_of(self.root.prefix, definition.id, self.settings)
+        of_queue = features_of_queue(self.settings, self.root.prefix, definition.id)
+        self.limits: Limits | None = of_queue.get("limits")
         """None for a queue without limits."""
+        self.features: Sequence[Feature] = tuple(of_queue.values())
+        """The features that the queue was created with, but not those that its tasks may have."""
+        self.starting, self.moving, self.ending = (
+            overriding(self.features, hook) for hook in ("started", "moved", "gone")
+        )
         self.mender = Mender(
             self.keys, self.shared, self.discipline, self.aside, self.limits, self.tell_of_room
         )
@@ -149,12 +154,6 @@ class Shape:
         """Raises: UnsupportedOption for a kind that has no ttr, so that its leases do not end by time."""
         if not self.kind.supports("ttr"):
             raise UnsupportedOption(kind=self.kind.name, option="touch")
-
-
-def limits_of(root: bytes, queue: int, settings: Settings) -> "Limits | None":
-    if not settings.limits and not settings.task_limits:
-        return None
-    return late.parking.under.Limits(root, queue, settings.limits, settings.task_limits)
 
 
 def shape_of(registry: Registry, definition: Definition, type: Any = None) -> Shape:

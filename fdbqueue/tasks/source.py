@@ -25,6 +25,7 @@ from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change, Deliver
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.feature import met_by
 from fdbqueue.tasks.ready import Ready, gate_of, records_of
 from fdbqueue.tasks.records.keys import NUMBER, SESSION_BYTES, Record, TaskKeys, id_text
 from fdbqueue.tasks.shape import Shape
@@ -135,21 +136,12 @@ class TaskSource:
         return tasks
 
     def _wanted(self, change: Change, records: list[Record]) -> list[Record]:
-        """The tasks without those of cancelled groups, which end here."""
-        for record in records:
-            if record.extra is not None and record.extra.groups:
-                return self._without_cancelled(change, records)
+        """The tasks that may be taken. The others end here."""
+        for feature in met_by(records, ()):
+            gone = feature.withheld(change.site, records)
+            edges.cancel(change, gone)
+            records = [record for record in records if record not in gone]
         return records
-
-    def _without_cancelled(self, change: Change, records: Sequence[Record]) -> list[Record]:
-        asked = {
-            group: change.tr.get(self.shape.root.group_cancelled(group))
-            for group in late.members.groups_in(records)
-        }
-        over = {group for group, cancelled in asked.items() if cancelled.present()}
-        gone = [record for record in records if not over.isdisjoint(late.members.groups_in([record]))]
-        edges.cancel(change, gone)
-        return [record for record in records if record not in gone]
 
     def _read(
         self, change: Change, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]

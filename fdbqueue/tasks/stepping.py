@@ -14,8 +14,8 @@ from fdbqueue.core.errors import PayloadTooLarge, PayloadUnreadable, StepUnderWa
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import TaskCalls
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.feature import Encode
 from fdbqueue.tasks.records.keys import Extra, Record, id_text
-from fdbqueue.tasks.results import Encode
 from fdbqueue.tasks.steps import Step, has_steps, step_of, to_bytes
 from fdbqueue.tasks.verbs import Target, held
 

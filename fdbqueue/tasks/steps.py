@@ -4,12 +4,13 @@ The record of the task has their number and their bytes. A task without steps ha
 end costs nothing more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from fdbqueue.core.seam import Transaction
+from fdbqueue.tasks.feature import End, Feature, Site
 from fdbqueue.tasks.records.keys import Record, TaskKeys
 
 
@@ -41,20 +42,28 @@ def counted_in(record: Record) -> Counted:
     return Counted(0, 0) if record.extra is None else Counted(record.extra.steps, record.extra.steps_bytes)
 
 
-def ask_steps(tr: Transaction, keys: TaskKeys, record: Record) -> Callable[[TaskKeys], None]:
-    """Ask for the steps, by snapshot: they change only with their record. The reply stores them in another
-    partition.
-    """
-    under = keys.steps_of(record.id)
-    rows = tr.snapshot.get_range(under.start, under.stop) if has_steps(record) else ()
+class Steps(Feature):
+    def overwritten(self, site: Site, record: Record) -> None:
+        """They were steps of other work."""
+        _clear(site.tr, site.keys.steps_of(record.id))
 
-    def store(there: TaskKeys) -> None:
-        for row in list(rows):
-            tr.set(there.steps_of(record.id).start + row.key[len(under.start) :], row.value)
+    def carried(self, site: Site, record: Record) -> Callable[[TaskKeys], None]:
+        """Reads: the steps, by snapshot: they change only with their record."""
+        tr, under = site.tr, site.keys.steps_of(record.id)
+        rows = tr.snapshot.get_range(under.start, under.stop) if has_steps(record) else ()
 
-    return store
+        def move(there: TaskKeys) -> None:
+            for row in list(rows):
+                tr.set(there.steps_of(record.id).start + row.key[len(under.start) :], row.value)
+            _clear(tr, under)
+
+        return move
+
+    def gone(self, site: Site, records: Sequence[Record], end: End) -> None:  # noqa: ARG002
+        for record in records:
+            if has_steps(record):
+                _clear(site.tr, site.keys.steps_of(record.id))
 
 
-def clear_steps(tr: Transaction, keys: TaskKeys, record: Record) -> None:
-    under = keys.steps_of(record.id)
+def _clear(tr: Transaction, under: slice) -> None:
     tr.clear_range(under.start, under.stop)

@@ -1,56 +1,52 @@
-"""Swept: what the keeper sweeps of a queue: tasks, windows of unique keys, results, and ended tasks."""
+"""Swept: what the keeper sweeps of a queue: tasks, the keys of features, and the end of a repartition."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fdbqueue import tasks as late
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.chores import Tidied
-from fdbqueue.tasks import results
+from fdbqueue.tasks.feature import SWEPT, Feature, Site, feature_of_tasks, overriding
 from fdbqueue.tasks.parts import Parts
-from fdbqueue.tasks.unique import ask_first_window, close_windows
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.repartition import Settling
 
 
-def swept(parts: Parts, runtime: Runtime) -> Tidied:
-    """The keeper's view of a queue."""
-    retain_us = parts.shape.retain_us
-    return Swept(parts, runtime) if retain_us is None else SweptAndRetaining(parts, runtime, retain_us)
-
-
-def _first(asked: Iterable[Callable[[], int | None]]) -> int | None:
-    return min((due for reply in asked if (due := reply()) is not None), default=None)
-
-
 class Swept:
+    """The keeper's view of a queue."""
+
     def __init__(self, parts: Parts, runtime: Runtime) -> None:
         self.name = parts.zero.name
         self.guard = parts.zero.guard
         self._parts = parts
-        self._shared = parts.shape.shared
-        self._limits = parts.shape.limits
+        of_tasks = tuple(map(feature_of_tasks, SWEPT))
+        self._features = (*of_tasks, *overriding(parts.shape.features, "sweep"))
         self._settling: Settling | None = None
         self._monotonic = runtime.monotonic
-        self._now_us = runtime.now_us
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
-        keys = self._shared
-        asked = [self._parts.ask_next_due(tr), ask_first_window(tr, keys), results.ask_over(tr, keys)]
-        if self._limits is not None:
-            asked.append(self._limits.ask_next_rest(tr))
-        return lambda: _first(asked) if self._due_settling() is None else 0
+        asked = [self._parts.ask_next_due(tr), *(one.ask_due(site) for one, site in self._swept(tr))]
+
+        def reply() -> int | None:
+            if self._due_settling() is not None:
+                return 0
+            return min((due for ask in asked if (due := ask()) is not None), default=None)
+
+        return reply
 
     def tidy(self, tr: Transaction) -> bool:
         return (
             self._parts.tidy(tr)
             or self._settle(tr)
-            or close_windows(tr, self._shared, self._now_us())
-            or results.forget(tr, self._shared, self._now_us())
-            or (self._limits is not None and self._limits.ask_rest(tr, self._now_us())())
+            or any(feature.sweep(site) for feature, site in self._swept(tr))
         )
+
+    def _swept(self, tr: Transaction) -> Iterator[tuple[Feature, Site]]:
+        """The features, each with the parts of the queue in which it has keys of its own that come due."""
+        for feature in self._features:
+            for source in self._parts.holding() if feature.in_each_part else (self._parts.zero,):
+                yield feature, source.change(tr).site
 
     def _settle(self, tr: Transaction) -> bool:
         settling = self._due_settling()
@@ -63,22 +59,3 @@ class Swept:
         if self._settling is None:
             self._settling = late.repartition.Settling(self._parts, self._monotonic)
         return self._settling if self._settling.is_due() else None
-
-
-class SweptAndRetaining(Swept):
-    def __init__(self, parts: Parts, runtime: Runtime, retain_us: int) -> None:
-        super().__init__(parts, runtime)
-        self._retain_us = retain_us
-
-    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
-        holding = self._parts.holding()
-        asked = [
-            super().ask_next_due(tr),
-            *(late.retaining.ask_surplus_due(tr, source.shape.keys, self._retain_us) for source in holding),
-        ]
-        return lambda: _first(asked)
-
-    def tidy(self, tr: Transaction) -> bool:
-        return super().tidy(tr) or any(
-            late.retaining.forget(source.change(tr), self._retain_us) for source in self._parts.holding()
-        )

@@ -1,6 +1,7 @@
 """Task objects from stored records."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fdb import tuple as layer
@@ -23,7 +24,7 @@ def shown_tasks(tr: Any, keys: TaskKeys, codec: PayloadCodec, records: Sequence[
 
 
 def ask_payloads(tr: Any, keys: TaskKeys, records: Sequence[Record]) -> list[Callable[[], bytes]]:
-    return [ask_payload(tr, keys, record) for record in records]
+    return list(map(partial(ask_payload, tr, keys), records))
 
 
 def task_of(record: Record, data: Any) -> Task:

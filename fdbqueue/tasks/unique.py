@@ -22,6 +22,7 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.partitions.keys import TIME_BYTES, SharedKeys, time_bytes
 from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.feature import End, Feature, Site
 from fdbqueue.tasks.records.keys import ID_BYTES, Extra, Record, Unique
 
 UNIQUE_OPTIONS = frozenset({"unique", "scope", "on_conflict", "debounce_max"})
@@ -140,27 +141,59 @@ def enter(tr: Transaction, keys: SharedKeys, key: bytes, entry: Entry, before: E
         tr.set(keys.window(entry.until_us, key), entry.id)
 
 
-def follow(
-    tr: Transaction, keys: SharedKeys, olds: Sequence[Record], news: Sequence[Record], now_us: int
-) -> Sequence[Record]:
-    """Let entries follow tasks from `olds` to `news`; without counterparts, the tasks are gone.
+class UniqueKeys(Feature):
+    def moved(self, site: Site, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
+        """Let entries follow tasks. A task has no unique key any more that comes back while another task has
+        its key.
 
-    Return `news`, where a task has no unique key any more that comes back while another task has its key.
+        Reads: the entries of tasks that come back into their scope, together.
+        Conflicts: a put with one of these keys; a task that comes back: any other change of its entry.
+        """
+        tr, keys = site.tr, site.shared
+        back: list[tuple[int, bytes, Value]] = []
+        for at, (old, new) in enumerate(zip(olds, news, strict=True)):
+            unique = unique_of(old)
+            if unique is None or unique.until_us:
+                continue
+            was, is_ = is_in_scope(unique, old.state), is_in_scope(unique, new.state)
+            if was and not is_:
+                tr.compare_and_clear(keys.unique(unique.key), old.id)
+            elif is_ and not was:
+                back.append((at, unique.key, tr.get(keys.unique(unique.key))))
+        return _returned(tr, keys, news, back, site.now_us)
 
-    Reads: the entries of tasks that come back into their scope, together.
-    Conflicts: a put with one of these keys; a task that comes back: any other change of its entry.
-    """
-    back: list[tuple[int, bytes, Value]] = []
-    for at, old in enumerate(olds):
-        unique = unique_of(old)
-        if unique is None or unique.until_us:
-            continue
-        was, is_ = is_in_scope(unique, old.state), bool(news) and is_in_scope(unique, news[at].state)
-        if was and not is_:
-            tr.compare_and_clear(keys.unique(unique.key), old.id)
-        elif is_ and not was:
-            back.append((at, unique.key, tr.get(keys.unique(unique.key))))
-    return _returned(tr, keys, news, back, now_us)
+    def gone(self, site: Site, records: Sequence[Record], end: End) -> None:  # noqa: ARG002
+        """Conflicts: a put with one of these keys."""
+        for record in records:
+            unique = unique_of(record)
+            if unique is not None and not unique.until_us and is_in_scope(unique, record.state):
+                site.tr.compare_and_clear(site.shared.unique(unique.key), record.id)
+
+    def cleared(self, site: Site) -> None:
+        for under in (site.shared.uniques, site.shared.windows):
+            site.tr.clear_range(under.start, under.stop)
+
+    def ask_due(self, site: Site) -> Callable[[], int | None]:
+        """Reads: the end of the first window, which is that of a scope in seconds."""
+        windows = site.shared.windows
+        first = site.tr.snapshot.get_range(windows.start, windows.stop, limit=1)
+        return lambda: next((site.shared.window_parts(row.key)[0] for row in first), None)
+
+    def sweep(self, site: Site) -> bool:
+        """Remove one batch of the windows that are over, with their entries.
+
+        Reads: the windows, by snapshot.
+        Conflicts: a put with one of these keys.
+        """
+        tr, keys = site.tr, site.shared
+        until = keys.windows_until(site.now_us)
+        rows = tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH).to_list()
+        for row in rows:
+            until_us, key = keys.window_parts(row.key)
+            # Blindly: a later put may have replaced the entry.
+            tr.compare_and_clear(keys.unique(key), entry_bytes(row.value, until_us))
+            tr.clear(row.key)
+        return bool(rows)
 
 
 def arrive(tr: Transaction, keys: SharedKeys, records: Sequence[Record], now_us: int) -> Sequence[Record]:
@@ -205,28 +238,3 @@ def _is_in_use(found: Value, now_us: int) -> bool:
 
 def without_unique(record: Record) -> Record:
     return replace(record, extra=None if record.extra is None else replace(record.extra, unique=None))
-
-
-# Windows: the ends of scopes in seconds.
-
-
-def ask_first_window(tr: Transaction, keys: SharedKeys) -> Callable[[], int | None]:
-    """Ask for the end of the first window. Reads by snapshot."""
-    first = tr.snapshot.get_range(keys.windows.start, keys.windows.stop, limit=1)
-    return lambda: next((keys.window_parts(row.key)[0] for row in first), None)
-
-
-def close_windows(tr: Transaction, keys: SharedKeys, now_us: int) -> bool:
-    """Remove one batch of the windows that are over, with their entries. True if there were any.
-
-    Reads: the windows, by snapshot.
-    Conflicts: a put with one of these keys.
-    """
-    until = keys.windows_until(now_us)
-    rows = tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH).to_list()
-    for row in rows:
-        until_us, key = keys.window_parts(row.key)
-        # Blindly: a later put may have replaced the entry.
-        tr.compare_and_clear(keys.unique(key), entry_bytes(row.value, until_us))
-        tr.clear(row.key)
-    return bool(rows)

@@ -17,11 +17,11 @@ from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_failures, rewrite
+from fdbqueue.tasks.feature import REMOVED, Encode
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.records.keys import NEVER_US, Record, id_in, id_text, sound_record
-from fdbqueue.tasks.results import Encode
 from fdbqueue.tasks.sweep import apply, as_of, catch_up, plan
 from fdbqueue.tasks.tasks_of import seconds_or_never, task_of
 
@@ -331,7 +331,7 @@ def remove_first(change: Change, count: int) -> int:
         tr.add_read_conflict_key(entry.key)
     prefix = len(keys.tasks.start)
     sound = [(entry.key[prefix:], sound_record(entry.value, entry.key[prefix:])) for entry in found]
-    change.discard([record for _, record in sound if record is not None])
+    change.discard([record for _, record in sound if record is not None], REMOVED)
     for id_, record in sound:
         if record is None:
             change.shape.mender.forget(tr, id_)

@@ -100,6 +100,7 @@ from fdbqueue.tasks import (
 )
 from fdbqueue.tasks import ending as tasks_ending
 from fdbqueue.tasks import results as task_results
+from fdbqueue.tasks import steps as task_steps
 from fdbqueue.tasks.dead import elsewhere, pacing, redrive
 from fdbqueue.tasks.disciplines import bag, fair, key_counts, key_lanes, keyed, lanes, micro, places, shifts
 from fdbqueue.tasks.groups import settling
@@ -1075,7 +1076,7 @@ PLANTS = (
     ),
     Plant(
         "failures that outlive their task",
-        change.Change.discard,
+        change.Change.forget,
         "clear_failures(self.tr, keys, records)",
         "pass",
         "fleet",
@@ -1561,7 +1562,7 @@ PLANTS = (
     ),
     Plant(
         "an end of a scope that leaves its entry",
-        unique.follow,
+        unique.UniqueKeys.moved,
         "tr.compare_and_clear(keys.unique(unique.key), old.id)",
         "pass",
         "unique",
@@ -1588,7 +1589,7 @@ PLANTS = (
     ),
     Plant(
         "a scope that ends while its task comes back",
-        unique.follow,
+        unique.UniqueKeys.moved,
         "elif is_ and not was",
         "elif False",
         "unique",
@@ -1606,7 +1607,7 @@ PLANTS = (
     ),
     Plant(
         "a sweep that clears the entry of a later put",
-        unique.close_windows,
+        unique.UniqueKeys.sweep,
         "tr.compare_and_clear(keys.unique(key), entry_bytes(row.value, until_us))",
         "tr.clear(keys.unique(key))",
         "unique",
@@ -1616,8 +1617,8 @@ PLANTS = (
     Plant(
         "a task that loses its entry on the way to another partition",
         parted.Parted._send,
-        "unique.without_unique(old)",
-        "old",
+        "self.forget([old])",
+        "from fdbqueue.tasks.feature import REMOVED; self.discard([old], REMOVED)",
         "unique",
         300,
         near=22,
@@ -1642,9 +1643,9 @@ PLANTS = (
     ),
     Plant(
         "a truncate that leaves the entries of unique keys",
-        in_all.truncate,
-        "(shared.all_moved, shared.uniques, shared.windows)",
-        "(shared.all_moved,)",
+        unique.UniqueKeys.cleared,
+        "(site.shared.uniques, site.shared.windows)",
+        "()",
         "unique",
         50,
         near=9,
@@ -1721,8 +1722,8 @@ PLANTS = (
     ),
     Plant(
         "a truncate that forgets the members of groups",
-        in_all.truncate,
-        "truncated(changes[0].roll)",
+        members.Members.cleared,
+        "tr.set(site.root.lost_members(site.queue_id), epoch)",
         "pass",
         "groups",
         50,
@@ -1738,16 +1739,16 @@ PLANTS = (
     ),
     Plant(
         "a take of a member of a cancelled group",
-        source.TaskSource._wanted,
-        "return self._without_cancelled(change, records)",
-        "pass",
+        members.Members.withheld,
+        "not over.isdisjoint(groups_in([record]))",
+        "False",
         "groups",
         100,
         near=21,
     ),
     Plant(
         "a sweep of ended tasks that does not conflict with another",
-        retaining.forget,
+        retaining.Retention.sweep,
         "tr.add_read_conflict_key(row.key)",
         "pass",
         "retained",
@@ -1756,7 +1757,7 @@ PLANTS = (
     ),
     Plant(
         "a sweep that leaves an ended task in the index of its key",
-        retaining.forget,
+        retaining.Retention.sweep,
         "if row.value:",
         "if False:",
         "retained",
@@ -1764,7 +1765,7 @@ PLANTS = (
     ),
     Plant(
         "a sweep that does not look at the number of ended tasks",
-        retaining.ask_surplus_due,
+        retaining.Retention.ask_due,
         "count_in(counted.value) > limits.RETAINED_MAX",
         "False",
         "retained",
@@ -1808,8 +1809,8 @@ PLANTS = (
     ),
     Plant(
         "a sweep of results that are not over yet",
-        task_results.forget,
-        "keys.results_until(now_us)",
+        task_results.Results.sweep,
+        "keys.results_until(site.now_us)",
         "keys.result_times",
         "results",
         50,
@@ -1817,7 +1818,7 @@ PLANTS = (
     ),
     Plant(
         "a sweep that leaves the pieces of a result",
-        task_results.forget,
+        task_results.Results.sweep,
         "_clear(tr, keys, id_in(row.key))",
         "tr.clear(keys.result(id_in(row.key)))",
         "results",
@@ -1844,7 +1845,7 @@ PLANTS = (
     Plant(
         "a task that moves to another partition without its steps",
         parted.Parted._send,
-        "steps(there.shape.keys)",
+        "carry(there.shape.keys)",
         "pass",
         "steps",
         100,
@@ -1852,8 +1853,8 @@ PLANTS = (
     ),
     Plant(
         "a task that ends, and its steps stay",
-        change.Change.discard,
-        "late.steps.clear_steps(self.tr, keys, record)",
+        task_steps.Steps.gone,
+        "_clear(site.tr, site.keys.steps_of(record.id))",
         "pass",
         "steps",
         50,
@@ -1894,17 +1895,17 @@ PLANTS = (
     ),
     Plant(
         "the end of a lease that keeps the slot of a task that is ready again",
-        limited.ended,
-        "(not news or news[at].state != TaskState.TAKEN)",
-        "not news",
+        limited.Limited.moved,
+        "new.state != TaskState.TAKEN",
+        "False",
         "limited",
         50,
         near=1,
     ),
     Plant(
         "a truncate that keeps the slots of taken tasks",
-        in_all.truncate,
-        "shape.limits.give_back_all(changes[0].tr)",
+        limited.Limited.cleared,
+        "self.give_back_all(site.tr)",
         "pass",
         "limited",
         100,
@@ -2195,8 +2196,8 @@ PLANTS = (
     Plant(
         "an expiry that does not count as a delete",
         edges.expire,
-        '"delete", "expired"',
-        '"ttl", "expired"',
+        '"delete", End("expired")',
+        '"ttl", End("expired")',
         "composed",
         50,
     ),
@@ -2882,7 +2883,7 @@ PLANTS = (
     ),
     Plant(
         "an ended task whose key still tells its partition",
-        change.Change.discard,
+        change.Change.forget,
         "self.tr.clear(self.shape.shared.moved(record.id))",
         "pass",
         "partitions",
@@ -3399,9 +3400,9 @@ PLANTS = (
     ),
     Plant(
         "a truncate of partitions that leaves their unique keys",
-        in_all.truncate,
-        "shared.all_moved, shared.uniques, shared.windows",
-        "shared.all_moved, shared.windows",
+        unique.UniqueKeys.cleared,
+        "(site.shared.uniques, site.shared.windows)",
+        "(site.shared.windows,)",
         "exact_partitions",
         50,
         near=1,

@@ -18,7 +18,7 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.records.keys import id_bytes, id_text, partition_of, record_of
-from fdbqueue.tasks.swept import swept
+from fdbqueue.tasks.swept import Swept
 from fdbqueue.tasks.verbs import Target
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
@@ -513,7 +513,7 @@ def test_a_sweep_goes_by_the_plan_that_is_stored(parted: MakeBench) -> None:
     for number in range(4):
         b.put(number, delay=1)
     parts = calls_of(b.db, b.queue._shape).parts
-    keeper = swept(parts, b.clock)
+    keeper = Swept(parts, b.clock)
     other = b.other_process()
     other.repartition(other._database, 1)
     b.clock.advance(2)

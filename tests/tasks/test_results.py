@@ -23,9 +23,10 @@ from fdbqueue.core.errors import (
     WaitStopped,
 )
 from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.records.keys import Extra, Record, id_bytes, new_id, record_of, record_to_bytes
-from fdbqueue.tasks.results import Stored, forget, stored_of
+from fdbqueue.tasks.results import Results, Stored, stored_of
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.partitions import MakeBench as MakeParted
 from tests.tasks.support import Bench, StillClock
@@ -244,8 +245,8 @@ def test_two_sweeps_of_results_do_not_conflict(bench: MakeBench) -> None:
     for result in (1, LARGE):
         acked(b, result)
     b.clock.advance(100)
-    shared, now_us, sweeps = b.queue._shape.shared, b.db.runtime.now_us(), [begin(b.db), begin(b.db)]
-    assert [forget(tr, shared, now_us) for tr in sweeps] == [True, True]
+    source, sweeps = calls_of(b.db, b.queue._shape).source, [begin(b.db), begin(b.db)]
+    assert [Results().sweep(source.change(tr).site) for tr in sweeps] == [True, True]
     assert [commit_code(tr) for tr in sweeps] == [0, 0]
     assert results_of(b) == []
 

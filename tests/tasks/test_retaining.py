@@ -12,7 +12,7 @@ from fdbqueue.core.errors import InvalidArgument, QueueExists, TaskNotFound, Uns
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.records.keys import ENDED, ENDED_COUNT, TaskKeys
-from fdbqueue.tasks.swept import swept
+from fdbqueue.tasks.swept import Swept
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import PartitionsBench
 from tests.tasks.support import Bench
@@ -196,7 +196,7 @@ def test_a_sweep_of_ended_tasks_does_not_conflict_with_an_end(bench: MakeBench) 
     b.queue.ack(b.db, b.take())
     b.clock.advance(2)
     tr = begin(b.db)
-    assert swept(calls_of(b.db, b.queue._shape).parts, b.db.runtime).tidy(tr)
+    assert Swept(calls_of(b.db, b.queue._shape).parts, b.db.runtime).tidy(tr)
     b.queue.ack(b.db, b.take())
     assert commit_code(tr) == 0
 
@@ -221,7 +221,7 @@ def test_two_sweeps_of_an_ended_task_conflict(bench: MakeBench) -> None:
     b.put("x")
     b.queue.ack(b.db, b.take())
     b.clock.advance(61)
-    together, kept = [begin(b.db), begin(b.db)], swept(calls_of(b.db, b.queue._shape).parts, b.db.runtime)
+    together, kept = [begin(b.db), begin(b.db)], Swept(calls_of(b.db, b.queue._shape).parts, b.db.runtime)
     assert [kept.tidy(tr) for tr in together] == [True, True]
     assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
     assert set(columns(b).values()) == {0}

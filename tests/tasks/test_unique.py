@@ -12,9 +12,10 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnknownSession, UnsupportedOption
 from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
-from fdbqueue.tasks.unique import arrive, close_windows, without_unique
+from fdbqueue.tasks.unique import UniqueKeys, arrive, without_unique
 from fdbqueue.tasks.unique_puts import tasks_in
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
@@ -367,7 +368,7 @@ def test_a_sweep_leaves_the_entry_of_a_put_that_it_has_not_seen(b: PartitionsBen
     put(b, scope=30)
     b.clock.advance(31)
     sweep = b.db.create_transaction()
-    assert close_windows(sweep, b.queue._shape.shared, round(b.clock.now() * 1_000_000))
+    assert UniqueKeys().sweep(calls_of(b.db, b.queue._shape).source.change(sweep).site)
     second = put(b, scope=30)
     assert not second.existed
     assert commits(sweep)

@@ -86,7 +86,7 @@ class Elsewhere:
                 id_ = id_bytes(task.id)
                 failures.keep(tr, self._shape.partition(partition_of(id_)).keys, id_, entries)
             for number, records in by_partition(one for one, _, _ in whole):
-                leave(changes[number].roll, records)  # they stay members
+                leave(changes[number].site, records)  # they stay members
                 edges.delete(changes[number], [without_groups(record) for record in records])
         return len(whole)
 

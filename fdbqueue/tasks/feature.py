@@ -1,0 +1,136 @@
+"""Feature: what a task or a queue may have beside its life cycle, as hooks at the edges and in sweeps.
+
+A feature is one file, which two tables here name. The life cycle (change.py, edges.py) knows no feature: it
+calls hooks, and a task without any feature meets none of them. A hook changes nothing by default.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import Transaction
+from fdbqueue.tasks.records.keys import Record, TaskKeys
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.limiting.gate import Gate
+
+OF_TASKS = {
+    "result_ttl_us": "fdbqueue.tasks.results:Results",
+    "unique": "fdbqueue.tasks.unique:UniqueKeys",
+    "groups": "fdbqueue.tasks.members:Members",
+    "steps": "fdbqueue.tasks.steps:Steps",
+}
+"""The features of tasks, by the field of `Extra` that a task with it has. Their hooks run in this order."""
+SWEPT = ("result_ttl_us", "unique")
+"""Those with keys that come due: a process that sweeps a queue imports no other one."""
+OF_QUEUES = {
+    "limits": (("limits", "task_limits"), "fdbqueue.tasks.limited:Limited"),
+    "retention": (("retain_s",), "fdbqueue.tasks.retaining:Retention"),
+}
+"""The features of queues, each with the options of which a queue with it has one."""
+
+Encode = Callable[[], bytes]
+"""Encodes the result of a task, if it was asked for. Raises PayloadUnsupported, PayloadTooLarge."""
+
+
+class Site(NamedTuple):
+    """One partition of a queue in a transaction."""
+
+    tr: Transaction
+    now_us: int
+    root: RootKeys
+    shared: SharedKeys
+    """The keys that all partitions share."""
+    keys: TaskKeys
+    queue_id: int
+    queue: str
+
+
+class End(NamedTuple):
+    """How tasks end."""
+
+    outcome: str
+    result: Encode | None = None
+    """That of an ack; None for the result None."""
+
+
+ACKED = "acked"
+REMOVED = End("")
+"""The end of tasks that a truncate removes: they have no outcome."""
+
+
+class Feature:
+    in_each_part = False
+    """True if it has keys in each partition that come due; otherwise they are among those that all share."""
+
+    def entered(self, site: Site, records: Sequence[Record], arrived: bool) -> None:
+        """Tasks have been put. `arrived`: they come from another queue."""
+
+    def withheld(self, site: Site, records: Sequence[Record]) -> Sequence[Record]:  # noqa: ARG002
+        """The tasks that are cancelled in place of a take."""
+        return ()
+
+    def started(self, site: Site, records: Sequence[Record], gate: "Gate | None") -> Sequence[Record]:  # noqa: ARG002
+        """One lease takes tasks. Return them as they are to be stored. `gate`: as in edges.take."""
+        return records
+
+    def moved(self, site: Site, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:  # noqa: ARG002
+        """Tasks change, most of them their state. Return `news` as they are to be stored."""
+        return news
+
+    def overwritten(self, site: Site, record: Record) -> None:
+        """A later put replaces the work of a task that waits."""
+
+    def carried(self, site: Site, record: Record) -> Callable[[TaskKeys], None]:  # noqa: ARG002
+        """Ask for the keys of a task that joins another partition. The reply moves them there."""
+        return lambda _: None
+
+    def gone(self, site: Site, records: Sequence[Record], end: End) -> None:
+        """Tasks end."""
+
+    def cleared(self, site: Site) -> None:
+        """A truncate removes all tasks. Of the keys of a partition, it clears those of `contents` itself."""
+
+    def ask_due(self, site: Site) -> Callable[[], int | None]:  # noqa: ARG002
+        """Ask, by snapshot, for the time at which `sweep` has something to do, in microseconds."""
+        return lambda: None
+
+    def sweep(self, site: Site) -> bool:  # noqa: ARG002
+        """Remove one batch of keys that are over. True if there were any."""
+        return False
+
+
+@cache
+def feature_of_tasks(field: str) -> Feature:
+    found: Feature = resolve_name(OF_TASKS[field])()
+    return found
+
+
+def features_of_queue(settings: Any, root: bytes, queue: int) -> dict[str, Any]:
+    """The features that the queue was created with, by their names."""
+    return {
+        name: resolve_name(made)(settings, root, queue)
+        for name, (options, made) in OF_QUEUES.items()
+        if any(getattr(settings, option) for option in options)
+    }
+
+
+def met_by(records: Sequence[Record], of_queue: Sequence[Feature]) -> Sequence[Feature]:
+    """The features of these tasks, behind those of their queue."""
+    for record in records:
+        if record.extra is not None:
+            return [*of_queue, *_of_tasks(records)]
+    return of_queue
+
+
+def _of_tasks(records: Iterable[Record]) -> Iterator[Feature]:
+    extras = [record.extra for record in records if record.extra is not None]
+    return (feature_of_tasks(field) for field in OF_TASKS if any(getattr(one, field) for one in extras))
+
+
+def overriding(features: Iterable[Feature], hook: str) -> tuple[Feature, ...]:
+    """The features with a hook of that name of their own."""
+    return tuple(one for one in features if getattr(type(one), hook) is not getattr(Feature, hook))
