@@ -170,7 +170,7 @@ def checked_timeout(timeout: Any, name: str = "timeout") -> float:
 
 def checked_wait(timeout: Any, target: Any) -> float:
     """The timeout of a call that waits only if `target` is a database. Raises InvalidArgument."""
-    seconds = checked_timeout(timeout)
+    seconds = 0.0 if type(timeout) is int and not timeout else checked_timeout(timeout)
     if seconds and is_transaction(target):
         raise InvalidArgument(name="timeout", wanted="0 in a transaction, which cannot wait", got=timeout)
     return seconds

@@ -131,6 +131,11 @@ class Change:
     def count(self, call: str, times: int = 1) -> None:
         self._calls[call] += times
 
+    def count_ends(self, call: str, tasks: int) -> None:
+        """Count tasks that a call has ended."""
+        self._calls["done"] += tasks
+        self._calls[call] += tasks
+
     def counted(self, records: Sequence[Record], call: str) -> list[Record]:
         """Count the call, and keep its event. Return the tasks."""
         self._calls[call] += len(records)
@@ -166,13 +171,6 @@ class Change:
     def ask_create(self, keys: Collection[bytes]) -> None:
         """Ask early for the reads that creating tasks of these task keys needs."""
         self._file = self.shape.discipline.ask_put(self.tr, keys)
-
-    def create(self, records: Sequence[Record], payloads: Iterable[bytes]) -> None:
-        """Make tasks of records, and store their payloads."""
-        self.require_queue()
-        for record, payload in zip(records, payloads, strict=True):
-            set_payload(self.tr, self.shape.keys, record, payload)
-        self.restore(records)
 
     def restore(self, records: Sequence[Record]) -> None:
         """Make tasks of records that have their payloads stored already."""
@@ -246,10 +244,6 @@ class Change:
         self.shape.discipline.shift(self.tr, taken, ())
         for record in records:
             self.tr.clear(self.shape.keys.task(record.id))
-
-    def remove(self, records: Sequence[Record], end: End) -> None:
-        self.discard(records, end)
-        self.count("done", len(records))
 
     def discard(self, records: Sequence[Record], end: End) -> None:
         """Remove tasks, without counting them as done."""

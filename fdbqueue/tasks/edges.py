@@ -25,7 +25,6 @@ Writes: as Change.move.
 """
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -38,14 +37,12 @@ from fdbqueue.tasks import failures
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.feature import ACKED, Encode, End, met_by
 from fdbqueue.tasks.kinds import Draft, later
-from fdbqueue.tasks.payloads import for_record
+from fdbqueue.tasks.payloads import for_record, set_payload
 from fdbqueue.tasks.records.extra import without_slots
 from fdbqueue.tasks.records.keys import NEVER_US, Extra, Record, new_id
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.limiting.gate import Gate
-
-_payload = attrgetter("payload")
 
 
 class Lease(Struct, frozen=True):
@@ -62,7 +59,11 @@ def put(change: Change, drafts: Sequence[Draft], index: int, random: bytes) -> l
 def arrive(change: Change, drafts: Sequence[Draft], index: int, random: bytes) -> list[Record]:
     """`put` in a queue that counts no calls."""
     records = [_new(change, draft, new_id(n, random)) for n, draft in enumerate(drafts, index)]
-    change.create(records, map(_payload, drafts))
+    change.require_queue()
+    for record, draft in zip(records, drafts, strict=True):
+        if len(draft.payload) != len(record.payload):  # it lies beside its record
+            set_payload(change.tr, change.shape.keys, record, draft.payload)
+    change.restore(records)
     for feature in met_by(records, ()):
         feature.entered(change.site, records, drafts[0].arrives)
     return records
@@ -398,6 +399,6 @@ def _gone(
         for record in gone:
             for event in told:
                 change.tell([record], event)  # while the payload is still there
-    change.remove(records, end)
-    change.count(call, len(gone))
+    change.discard(records, end)
+    change.count_ends(call, len(gone))
     return gone

@@ -122,9 +122,11 @@ class TaskHandle(Handle):
         self, target: DatabaseOrTransaction, task: Task | str, verb: str, body: Callable[[Change], Task]
     ) -> Task:
         """Run a verb that ends a lease."""
-        note_end(task, None)  # a verb that raises has ended nothing
+        if not isinstance(task, Task):
+            return self._once(target, verb, body, task)
+        task._note_end(None, within=False)  # a verb that raises has ended nothing
         ended = self._once(target, verb, body, task)
-        note_end(task, verb, is_transaction(target))
+        task._note_end(verb, is_transaction(target))
         return ended
 
     def _look(self, target: DatabaseOrTransaction, body: Callable[[Sequence[Change]], T]) -> T:
@@ -148,7 +150,9 @@ class TaskHandle(Handle):
         return run(target, lambda tr: parts.look_at_all(writable(tr), body))
 
     def _calls(self, target: DatabaseOrTransaction) -> TaskCalls:
-        return calls_of(self._database if target is self._database else self._of(target), self._shape)
+        database = self._database if target is self._database else self._of(target)
+        found: TaskCalls | None = database.known(self._shape.service)
+        return calls_of(database, self._shape) if found is None else found
 
     def _told(
         self, target: DatabaseOrTransaction, name: str, call: Callable[[], T], task: Task | str = ""
@@ -187,8 +191,3 @@ class TaskHandle(Handle):
         if session is not None:
             return checked_instance("session", session, Session).id
         return own_session_of(self._of(tr), self._shape.root).id()
-
-
-def note_end(task: Task | str, verb: str | None, within: bool = False) -> None:
-    if isinstance(task, Task):
-        task._note_end(verb, within)

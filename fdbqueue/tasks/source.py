@@ -98,7 +98,11 @@ class TaskSource:
         # The time comes before the first read, which may be slow. A later time would end leases that another
         # transaction has renewed since that read.
         now_us = self._runtime.now_us()
-        return change_of(tr, self.shape, now_us, told, self.shape.guard(tr) if guarded else None)
+        shape = self.shape
+        check = shape.guard(tr) if guarded else None
+        if shape.current is None or shape.current.plan is None:  # as change_of, with fewer calls
+            return Change(tr, shape, now_us, told, check)
+        return change_of(tr, shape, now_us, told, check)
 
     def look(self, tr: Transaction, verb: Callable[[Change], T], plan: Plan | None = None) -> T:
         """Run a verb that changes nothing. Asks the guard before the verb's first read.
@@ -183,7 +187,8 @@ class TaskSource:
         return (self.doorbell, *self.limit_bells)
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        due, settle = ask_due(tr, self.shape.keys, now_us), self.ask_settle(tr, now_us)
+        due = ask_due(tr, self.shape.keys, now_us)
+        settle = None if self.shape.limits is None else self.ask_settle(tr, now_us)
 
         def tidy() -> Swept:
             timers = due.to_list()

@@ -21,7 +21,6 @@ from fdbqueue.core.task import Failure, Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.attempts import Attempts
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.handle import note_end
 from fdbqueue.tasks.kinds import delay_us, increment_us
 from fdbqueue.tasks.results import encoder
 
@@ -97,7 +96,8 @@ class Taking(Attempts):
         a result that the codec cannot carry; then nothing changes.
         """
         target = self._target(tr, task, session)
-        note_end(task, None)
+        if isinstance(task, Task):
+            task._note_end(None, within=False)
         within = is_transaction(tr)
         if not within and isinstance(task, Task) and task.result_ttl is None:
             ack = partial(self._calls(tr).acks.ack, target)
@@ -105,7 +105,8 @@ class Taking(Attempts):
         else:  # acks that combine are bounded in their number, and not in the bytes of results
             body = partial(verbs.ack, target=target, result=encoder(self._shape.result_codec, result))
             acked = self._once(tr, "ack", body, task)
-        note_end(task, "ack", within)
+        if isinstance(task, Task):
+            task._note_end("ack", within)
         return acked
 
     def release(

@@ -385,7 +385,7 @@ def _still_held(change: Change, targets: Sequence[Target]) -> list[Record]:
 
 
 def held(change: Change, target: Target) -> Record:
-    record = _read(change, target)
+    [record] = change.read([target.id])
     if record is None or not target.holds(record, change.now_us):
         raise NotTaken(id=id_text(target.id))
     return record

@@ -452,8 +452,8 @@ PLANTS = (
     Plant(
         "a caller that is made leader as it leaves abandons the request",
         combine.Combiner.call,
-        "if mine.leads:\n            self._lead(mine)",
-        "if mine.leads:\n            self._pass_on(mine) if self._is_over(mine) else self._lead(mine)",
+        "not self._work_once(mine)",
+        "not (self._pass_on(mine) if self._is_over(mine) else self._work_once(mine))",
         "crowd",
         600,
         near=165,

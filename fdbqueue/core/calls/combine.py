@@ -137,8 +137,8 @@ class Combiner:
                 waiter.on_ready(lambda _: self._stop(mine))
             if not mine.leads:
                 self._follow(mine)
-            if mine.leads:
-                self._lead(mine)
+            while mine.leads and not self._work_once(mine):
+                pass
         except BaseException:
             self._forget(mine)
             raise
@@ -257,14 +257,6 @@ class Combiner:
                 call.signal()
 
     # For the callers.
-
-    def _lead(self, mine: Call) -> None:
-        try:
-            while not self._work_once(mine):
-                pass
-        except BaseException:
-            self._pass_on(mine)
-            raise
 
     def _work_once(self, mine: Call) -> bool:
         """Do the work for one batch. True if `mine` has passed on the lead.

@@ -75,9 +75,7 @@ class Receipts:
 
 
 def receipts_of(database: Database, keys: RootKeys) -> Receipts:
-    key = ("receipts", keys.prefix)
-    found: Receipts | None = database.known(key)
-    return database.service(key, lambda owner: Receipts(owner, keys)) if found is None else found
+    return database.service(("receipts", keys.prefix), lambda owner: Receipts(owner, keys))
 
 
 def sweep(tr: Transaction, keys: RootKeys, now_us: int, place: bytes) -> int:
@@ -130,7 +128,7 @@ def run_once(
     Raises: the errors of the body; the engine's FDBError that is not retryable; with `yield_to_conflict`,
     LostConflict for a conflict that certainly changed nothing.
     """
-    receipts = receipts_of(database, keys)
+    receipts: Receipts = database.known(("receipts", keys.prefix)) or receipts_of(database, keys)
     try:
         slot = receipts.free.pop()
     except IndexError:
