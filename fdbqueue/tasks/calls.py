@@ -20,6 +20,7 @@ from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.line.take import Taker
 from fdbqueue.core.line.taking import Takes
 from fdbqueue.core.partitions.current import Current, PartitionGone
+from fdbqueue.core.partitions.parts import WIDE, TakesOfParts
 from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.partitions.wide import Homes
 from fdbqueue.core.runs import token_of
@@ -47,10 +48,6 @@ from fdbqueue.tasks.verbs import Target
 T = TypeVar("T")
 
 _payload, _key, _draft = attrgetter("payload"), attrgetter("key"), itemgetter(0)
-_WIDE = -1
-"""The number of all partitions together, among the takes of a session."""
-
-
 SWEPT = ("fdbqueue.tasks.groups.settling:Settling",)
 """Sweeps of the root beside those of its queues: the first round of the keeper imports them."""
 
@@ -108,20 +105,17 @@ class TaskCalls:
         self.source = self.parts.zero
         self._database = database
         self._runtime = database.runtime
-        self._lock = database.runtime.lock()
         self.acks = Acks(database, self.parts, care.callbacks)
         self._puts = Writes(database, shape.root, self._put_all)
         self._unique_puts = Writes(database, shape.root, self._put_all)
         self._puts_alone = Writes(database, shape.root, self._put_all_alone)
         self._turns = count(0 if self.parts.plan is None else self._first_turn())
-        self._takes: dict[tuple[Session, int], Takes] = {}
+        self._takes = TakesOfParts[Session](database.runtime, self.parts, self._new_takes)
         self._keeper = care.keeper
         self._homes = Homes(database, shape.root)
         self.steps: set[tuple[bytes, bytes | None, bytes, str]] = set()
         """The steps that this process runs now."""
         self.steps_lock = database.runtime.lock()
-        if care.current is not None:
-            care.current.on_partitions(self._end_waits_elsewhere)
 
     def close(self) -> None:
         """Does nothing: the database has ended the waits."""
@@ -299,7 +293,7 @@ class TaskCalls:
     def _take_at_home(self, plan: Plan, session: Session, count: int, stop: Stop | None) -> Sequence[Task]:
         number = self._next_home(plan, session)
         with suppress(PartitionGone):  # since it was chosen
-            return self._takes_of(session, self.parts.source(number), number).take(count, stop)
+            return self._takes.of(session, number).take(count, stop)
         return ()
 
     def _next_home(self, plan: Plan, session: Session) -> int:
@@ -314,7 +308,7 @@ class TaskCalls:
         stop: Stop | None,
     ) -> Sequence[Task]:
         until = self._runtime.monotonic() + timeout_s
-        takes = self._takes_of(session, source, 0 if source is self.source else _WIDE)
+        takes = self._takes.of(session, 0 if source is self.source else WIDE)
         found = takes.wait(timeout_s, count, stop) if timeout_s > 0 else takes.take(count, stop)
         if found:
             return found
@@ -326,39 +320,17 @@ class TaskCalls:
 
     def takes(self, session: Session) -> Takes:
         """The takes of one session from partition 0."""
-        return self._takes_of(session, self.source, 0)
+        return self._takes.of(session, 0)
 
     def end_waits(self, session: Session) -> None:
         """End the waits of a session's takes."""
-        for source, number in ((self.source, 0), (self.parts.wide, _WIDE)):
-            self._takes_of(session, source, number).end_waits()
+        for number in (0, WIDE):
+            self._takes.of(session, number).end_waits()
 
-    def _end_waits_elsewhere(self) -> None:
-        """Let takes that wait for partition 0 wait for all; or the other way round."""
-        ended = _WIDE if self.parts.plan is None else 0
-        for (_, number), takes in list(self._takes.items()):
-            if number == ended:
-                takes.end_waits()
-
-    def _has_parts(self) -> bool:
-        return self.parts.plan is not None
-
-    def _has_no_parts(self) -> bool:
-        return self.parts.plan is None
-
-    def _takes_of(self, session: Session, source: TaskSource | WideTasks, number: int) -> Takes:
-        """The takes of one session from a partition, or from all: only these combine."""
-        with self._lock:
-            found = self._takes.get((session, number))
-            if found is None:
-                living = {known: takes for known, takes in self._takes.items() if not known[0].lost}
-                found = self._new_takes(session, source)
-                self._takes = {**living, (session, number): found}
-            return found
-
-    def _new_takes(self, session: Session, source: TaskSource | WideTasks) -> Takes:
+    def _new_takes(self, session: Session, number: int, has_ended: Callable[[], bool]) -> Takes:
         ask = session.ask  # before it is kept: a wrong type would break the takes of all sessions
-        source = self._source_of_taker(source)
+        found = self.parts.wide if number == WIDE else self.parts.part(number)
+        source = self._source_of_taker(found)
         return Takes(
             self._database,
             self.shape.root,
@@ -368,7 +340,7 @@ class TaskCalls:
             self._undo_take,
             is_named=session.name is not None,
             lost=partial(self._start_elsewhere, source),
-            has_ended=self._has_no_parts if isinstance(source, WideTasks) else self._has_parts,
+            has_ended=has_ended,
         )
 
     def _undo_take(self, tasks: Sequence[Task]) -> None:
@@ -387,7 +359,7 @@ class TaskCalls:
         params, now_us, plan = self._new_params(session), self._runtime.now_us(), self.parts.plan
         if plan is None:
             return self._taker(self.source, session).take(tr, count, params, now_us).values
-        home = self._taker(self.parts.source(self._next_home(plan, session)), session)
+        home = self._taker(self.parts.part(self._next_home(plan, session)), session)
         found: Sequence[Task] = ()
         with suppress(PartitionGone):
             found = home.take(tr, count, params, now_us, is_last=False).values

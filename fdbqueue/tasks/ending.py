@@ -162,7 +162,7 @@ def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None
         def verb(change: Change) -> int:
             return verbs.release_taken(change, shape.keys.all_taken_by(session), count, died)
 
-        return run(database, lambda tr: parts.source(number).within(tr, verb, parts.plan))
+        return run(database, lambda tr: parts.part(number).within(tr, verb, parts.plan))
 
     for _ in in_all.in_batches(release):
         keeper_of(database, shape.root).beat()  # hundreds of dead sessions may hold thousands of tasks each

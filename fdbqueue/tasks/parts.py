@@ -9,6 +9,7 @@ from fdbqueue.core.binding import may_be_lost
 from fdbqueue.core.database import Database, conflict_in
 from fdbqueue.core.line.source import Swept
 from fdbqueue.core.line.staging import Line
+from fdbqueue.core.partitions.parts import Partitioned
 from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.partitions.wide import Wide
 from fdbqueue.core.seam import Range, ReadTransaction, Transaction
@@ -43,39 +44,16 @@ def _sweep(tr: Transaction, asked: Sequence[tuple[TaskSource, Range]]) -> Swept:
     return max((source.sweep(tr, timers, budget) for source, timers in given), default=Swept.NOTHING)
 
 
-class Parts:
+class Parts(Partitioned[TaskSource]):
     def __init__(self, shape: Shape, database: Database, callbacks: Callbacks) -> None:
+        now_us = self.now_us = database.runtime.now_us
+        super().__init__(
+            shape.current, lambda number: TaskSource(shape.partition(number), database.runtime, callbacks)
+        )
         self.shape = shape
-        self._runtime = database.runtime
-        self._callbacks = callbacks
-        self.now_us = database.runtime.now_us
-        self._turns = count()
-        self.zero = TaskSource(shape, self._runtime, callbacks)
-        self._sources = [self.zero]
+        turn = count().__next__
         # A transaction of the binding has no runtime: by its clock, a task may be due that the sweep leaves.
-        now_us = self._runtime.now_us
-        turn = self._turns.__next__
         self.wide = WideTasks(self.zero, shape.shared, self.holding, turn, lambda _: now_us())
-
-    @property
-    def plan(self) -> Plan | None:
-        return self.shape.plan
-
-    def source(self, number: int) -> TaskSource:
-        return self._upto(number + 1)[number]
-
-    def holding(self) -> Sequence[TaskSource]:
-        """The partitions that may hold a task, by the present plan."""
-        plan = self.plan
-        return self._upto(1 if plan is None else plan.high)
-
-    def _upto(self, high: int) -> Sequence[TaskSource]:
-        known = self._sources
-        if len(known) < high:
-            more = (self.shape.partition(number) for number in range(len(known), high))
-            known = [*known, *(TaskSource(shape, self._runtime, self._callbacks) for shape in more)]
-            self._sources = known  # replaced as a whole: threads read it without a lock
-        return known[:high]
 
     def lines(self) -> list[Line]:
         """The line of each partition, and then that of all."""
@@ -91,7 +69,7 @@ class Parts:
         Raises: QueueDropped; a conflict if the plan has changed.
         """
         check, source = self.zero.guard(tr), self.zero if self.plan is None else self.wide
-        results, now_us = source.line.results, self._runtime.now_us()
+        results, now_us = source.line.results, self.now_us()
         sweep, lying = source.ask_tidy(tr, now_us), results.ask_due(tr)
         check()
         swept = sweep()
@@ -112,17 +90,17 @@ class Parts:
 
     def within(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes) -> T:
         """Run a verb about one task that changes it. Raises as TaskSource.within."""
-        plan = self.shape.plan
+        plan = self.plan
         if plan is None:
             return self.zero.within(tr, verb)
-        return self._upto(plan.high)[self.place_of(tr, plan, id_, tr)].within(tr, verb, plan)
+        return self.upto(plan.high)[self.place_of(tr, plan, id_, tr)].within(tr, verb, plan)
 
     def look(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes) -> T:
         """Run a verb about one task that changes nothing."""
         plan = self.plan
         if plan is None:
             return self.zero.look(tr, verb)
-        return self._upto(plan.high)[self.place_of(tr, plan, id_, tr)].look(tr, verb, plan)
+        return self.upto(plan.high)[self.place_of(tr, plan, id_, tr)].look(tr, verb, plan)
 
     def place_of(self, tr: Transaction, plan: Plan, id_: bytes, reads: ReadTransaction) -> int:
         """The partition of the task. Reads: the key of a task that has moved; early, by `reads`, the task."""
@@ -138,7 +116,7 @@ class Parts:
         moved = tr.get(self.shape.shared.moved(id_)) if plan.may_have_moved else None
         self.zero.guard(tr)
         if put_into <= last:
-            reads.get(self.source(put_into).shape.keys.task(id_))
+            reads.get(self.part(put_into).shape.keys.task(id_))
             tr.snapshot.get(self.shape.shared.flag(put_into))
         return lambda: min(moved.value[-1] if moved is not None and moved.present() else put_into, last)
 
@@ -161,7 +139,7 @@ class Parts:
         answers: dict[int, T] = {}
         for number, places in groups.items():
             about = partial(_about, verb, [targets[at] for at in places])
-            found = self._upto(plan.high)[number].within(tr, about, plan)
+            found = self.upto(plan.high)[number].within(tr, about, plan)
             answers.update(zip(places, found, strict=True))
         return [answers[at] for at in range(len(targets))]
 

@@ -142,7 +142,7 @@ class Settling:
 
     def _let_go(self, tr: Transaction, number: int, states: Mapping[bytes, bytes]) -> bool:
         """Let go of the task keys that are held. False if there is none."""
-        change = self._parts.source(number).change(tr)
+        change = self._parts.part(number).change(tr)
         held = [key_of(slug) for slug, value in states.items() if is_slug(slug) and _is_held(value)]
         freed = [change.let_go(key) for key in held]
         change.finish()
@@ -173,7 +173,7 @@ def _lower(tr: Transaction, parts: Parts, plan: Plan) -> bool:
     high, shape = plan.high, parts.shape
     if _first(tr, parts.wide.line.keys.due).to_list():
         return False  # the return of a task that lies ready for a request counts in its partition
-    while high > plan.count and _is_empty(tr, parts.source(high - 1)):
+    while high > plan.count and _is_empty(tr, parts.part(high - 1)):
         high -= 1
         calls = tr.get(shape.partition(high).keys.calls)
         if calls.present():

@@ -52,7 +52,7 @@ def ask_put(
     sizes = _ask_sizes(parts, tr)
     batches = []
     for number, places in _routed(parts, plan, drafts, turn).items():
-        change = parts.source(number).change(tr)
+        change = parts.part(number).change(tr)
         few = [drafts[at] for at in places]
         batches.append(_Batch(change, places, ask_place(change, few, random, None, is_owner_asked)))
         is_owner_asked = True  # one batch asks for it

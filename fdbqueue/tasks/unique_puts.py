@@ -181,7 +181,7 @@ class UniquePuts:
 
     def _change(self, tr: Transaction, plan: Plan | None, number: int) -> Change:
         """Return the change of a partition, unless another plan is known by now."""
-        change = self._parts.source(number).change(tr)
+        change = self._parts.part(number).change(tr)
         if change.plan is not plan:
             raise conflict_in(tr)
         return change

@@ -140,7 +140,7 @@ def test_a_partition_that_ends_leaves_no_key(db: Database, space: Subspace) -> N
 
 def test_no_request_joins_the_first_partition_behind_the_plan(db: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", "fifo", root=space, partitions=3)
-    line = calls_of(db, queue._shape).parts.source(2).line
+    line = calls_of(db, queue._shape).parts.part(2).line
     queue.repartition(db, 2)
     while len(queue.partitions(db)) > 2:
         keeper_of(db, RootKeys(space)).tick()

@@ -53,7 +53,7 @@ def serve_dead_request(b: PartitionsBench, at_home: bool = False) -> None:
     """Let the first task lie ready for a minute, in the line of all partitions or of its own."""
     calls = calls_of(b.db, b.queue._shape)
     params = params_of(calls.new_lease(b.session))
-    source = calls.parts.source(*b.places().values()) if at_home else calls.parts.wide
+    source = calls.parts.part(*b.places().values()) if at_home else calls.parts.wide
 
     def serve(tr: Any) -> None:
         source.guard(tr)()

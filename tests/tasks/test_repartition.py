@@ -486,7 +486,7 @@ def test_a_look_follows_a_plan_that_another_thread_meets(
 
 def test_a_request_of_a_dead_process_keeps_no_partition(parted: MakeBench) -> None:
     b = parted("fifottl", partitions=4)
-    line = calls_of(b.db, b.queue._shape).parts.source(3).line
+    line = calls_of(b.db, b.queue._shape).parts.part(3).line
     run(b.db, lambda tr: line.register(tr, b"dead", 1, b"", now_us=0))
     b.repartition(1)
     b.settle()
@@ -497,7 +497,7 @@ def test_no_request_joins_the_line_of_a_partition_that_has_gone(
     parted: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b = parted("fifottl", partitions=4)
-    line = calls_of(b.db, b.queue._shape).parts.source(3).line
+    line = calls_of(b.db, b.queue._shape).parts.part(3).line
     b.repartition(1)
     b.settle()
     with pytest.raises(PartitionGone):

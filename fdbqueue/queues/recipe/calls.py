@@ -1,6 +1,6 @@
 """The services of one process for one recipe queue of one database: combined calls, and takes in line."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +11,12 @@ from fdbqueue.core.calls.writes import Writes
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.line.taking import Takes
 from fdbqueue.core.partitions.current import PartitionGone
+from fdbqueue.core.partitions.parts import WIDE, Process, TakesOfParts
 from fdbqueue.core.partitions.wide import Homes
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import Future, Transaction
 from fdbqueue.queues.recipe.parts import RecipeParts, visited
-
-_WIDE = -1
-"""The number of all partitions together, among the takes."""
 
 
 class QueueCalls:
@@ -30,15 +28,13 @@ class QueueCalls:
         self._root = root
         self.recipe = recipe
         """The items, by the plan of this database."""
-        self._lock = database.runtime.lock()
         self._homes = Homes(database, root)
         self._process = b""
         """The name of this process among the homes, made when it is needed."""
         self._appends = Writes(database, root, self._append)
-        self._narrow = self._new_takes(0)
-        self._takes = {0: self._narrow}
-        if recipe.current is not None:
-            recipe.current.on_partitions(self._end_waits_elsewhere)
+        self._takes = TakesOfParts[Process](database.runtime, recipe, self._new_takes)
+        self._all = Process()
+        self._narrow = self._takes.of(self._all, 0)
 
     def close(self) -> None:
         """Does nothing: the database has ended the waits."""
@@ -75,7 +71,7 @@ class QueueCalls:
             return (0,)
         self._process = self._process or self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         home = self._homes.next(plan.count, visited(plan), self._process)
-        return (home, _WIDE) if home < plan.high else (_WIDE,)
+        return (home, WIDE) if home < plan.high else (WIDE,)
 
     def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
         """Take one item, and wait for it. Empty only if there is none at the end.
@@ -87,37 +83,20 @@ class QueueCalls:
             plan = self.recipe.plan
             found = () if plan is None else self._first(1, stop)
             left_s = max(0.0, until - self._runtime.monotonic())
-            found = found or self._takes_of(0 if plan is None else _WIDE).wait(left_s, stop=stop)
+            found = found or self._takes_of(0 if plan is None else WIDE).wait(left_s, stop=stop)
             if found or (plan is None) == (self.recipe.plan is None):
                 return found or self._none()
 
     def _takes_of(self, number: int) -> Takes:
         """The takes from a partition, or from all."""
-        with self._lock:
-            found = self._takes.get(number)
-            if found is None:
-                found = self._takes[number] = self._new_takes(number)
-            return found
+        return self._takes.of(self._all, number)
 
-    def _new_takes(self, number: int) -> Takes:
-        if number == _WIDE:
-            wide = self.recipe.wide
-            ended = self._has_no_parts
-            return Takes(self._database, self._root, wide.line, wide.taker().take_in_turn, has_ended=ended)
-        part, ended = self.recipe.part(number), self._has_parts
-        return Takes(self._database, self._root, part.line, part.taker.take_in_turn, has_ended=ended)
-
-    def _has_parts(self) -> bool:
-        return self.recipe.plan is not None
-
-    def _has_no_parts(self) -> bool:
-        return self.recipe.plan is None
-
-    def _end_waits_elsewhere(self) -> None:
-        """Let takes that wait for partition 0 wait for all; or the other way round."""
-        waiting = self._takes.get(_WIDE if self.recipe.plan is None else 0)
-        if waiting is not None:
-            waiting.end_waits()
+    def _new_takes(self, _: Process, number: int, has_ended: Callable[[], bool]) -> Takes:
+        if number == WIDE:
+            line, taker = self.recipe.wide.line, self.recipe.wide.taker()
+        else:
+            line, taker = self.recipe.part(number).line, self.recipe.part(number).taker
+        return Takes(self._database, self._root, line, taker.take_in_turn, has_ended=has_ended)
 
     def _none(self) -> Sequence[Any]:
         """An empty answer. Raises: the error of an item that was passed over, if one is left."""

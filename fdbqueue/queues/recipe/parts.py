@@ -16,12 +16,11 @@ from fdbqueue.core.line.take import Taken
 from fdbqueue.core.page import Page, no_place, place_text
 from fdbqueue.core.partitions.current import Current, PartitionGone
 from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions.parts import Partitioned
 from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.partitions.wide import Turns, Wide, grouped, partition_of
 from fdbqueue.core.seam import Range, Transaction
 from fdbqueue.queues.recipe.items import Recipe, size_of
-
-MakeRecipe = Callable[[int], Recipe]
 
 _PLACE = b"\x00"
 """The first byte of a place with a partition. That of a place in a queue without any is another."""
@@ -58,46 +57,22 @@ def _returned_first(tr: Transaction, asked: Sequence[tuple[Results, Range]], now
     return Swept.NOTHING
 
 
-class RecipeParts:
-    def __init__(self, make: MakeRecipe, current: Current | None, shared: SharedKeys) -> None:
-        """`make` makes the items of a partition. `current`: the plan; None for a queue without a name."""
-        self.current = current
-        self.zero = make(0)
+class RecipeParts(Partitioned[Recipe]):
+    def __init__(self, make: Callable[[int], Recipe], current: Current | None, shared: SharedKeys) -> None:
+        super().__init__(current, make)
         self.codec: PayloadCodec = self.zero.codec
         self.aside, self.guard = self.zero.aside, self.zero.guard
         self.keys, self.name, self.registered = self.zero.keys, self.zero.name, self.zero.registered
-        self._make = make
         self.shared = shared
-        self._known = [self.zero]
-        self._looks = count()
         self._turns: Turns | None = None
         self._puts: Iterator[int] | None = None
         self.wide = WideRecipe(
-            self.zero, shared, self.holding, self._looks.__next__, lambda tr: runtime_of(tr).now_us()
+            self.zero, shared, self.holding, count().__next__, lambda tr: runtime_of(tr).now_us()
         )
-
-    @property
-    def plan(self) -> Plan | None:
-        return None if self.current is None else self.current.plan
 
     @property
     def doorbell(self) -> bytes:
         return self.zero.doorbell if self.plan is None else self.wide.doorbell
-
-    def holding(self) -> Sequence[Recipe]:
-        """The partitions that may hold an item, by the present plan."""
-        plan = self.plan
-        return self._upto(1 if plan is None else plan.high)
-
-    def part(self, number: int) -> Recipe:
-        return self._upto(number + 1)[number]
-
-    def _upto(self, high: int) -> Sequence[Recipe]:
-        known = self._known
-        if len(known) < high:
-            known = [*known, *(self._make(number) for number in range(len(known), high))]
-            self._known = known  # replaced as a whole: threads read it without a lock
-        return known[:high]
 
     def _open_one(self, plan: Plan, random: bytes) -> Recipe:
         """The open partition whose turn it is to get items. The first is a random one: many processes may
