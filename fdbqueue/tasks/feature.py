@@ -23,7 +23,9 @@ OF_TASKS = {
     "groups": "fdbqueue.tasks.members:Members",
     "steps": "fdbqueue.tasks.steps:Steps",
 }
-"""The features of tasks, by the field of `Extra` that a task with it has. Their hooks run in this order."""
+"""The features of tasks, by the field of `Extra` that a task with it has. Their hooks run in this order, and
+before those of queues. Results come first: one that cannot be stored raises before anything is written.
+"""
 SWEPT = ("result_ttl_us", "unique")
 """Those with keys that come due: a process that sweeps a queue imports no other one."""
 OF_QUEUES = {
@@ -119,10 +121,10 @@ def features_of_queue(settings: Any, root: bytes, queue: int) -> dict[str, Any]:
 
 
 def met_by(records: Sequence[Record], of_queue: Sequence[Feature]) -> Sequence[Feature]:
-    """The features of these tasks, behind those of their queue."""
+    """The features of these tasks, and behind them those of their queue."""
     for record in records:
         if record.extra is not None:
-            return [*of_queue, *_of_tasks(records)]
+            return [*_of_tasks(records), *of_queue]
     return of_queue
 
 

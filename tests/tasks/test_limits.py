@@ -43,6 +43,16 @@ def sound(db: Database) -> bool:
     return not verify(db).findings
 
 
+def test_a_refused_result_writes_nothing_in_a_transaction_that_goes_on(slots: Callable[..., Bench]) -> None:
+    b = slots(1, retain_s=60)
+    b.put("x", result_ttl=60, unique="k")
+    task, before, tr = b.take(), b.stored(), b.db.create_transaction()
+    with pytest.raises(TypeError):
+        b.queue.ack(tr, task, result=object())
+    tr.commit().wait()
+    assert b.stored() == before
+
+
 @pytest.mark.parametrize("kind", kind_names())
 def test_at_most_its_slots_of_tasks_run_at_a_time(slots: Callable[..., Bench], kind: str) -> None:
     b = slots(2, kind)
