@@ -1,4 +1,4 @@
-"""Feature: what a task or a queue may have beside its life cycle, as hooks at the edges and in sweeps.
+"""Feature: an option of tasks or of queues, as hooks at the edges of the life cycle and in sweeps.
 
 A feature is one file, which two tables here name. The life cycle (change.py, edges.py) knows no feature: it
 calls hooks, and a task without any feature meets none of them. A hook changes nothing by default.
@@ -32,7 +32,7 @@ OF_QUEUES = {
     "limits": (("limits", "task_limits"), "fdbqueue.tasks.limited:Limited"),
     "retention": (("retain_s",), "fdbqueue.tasks.retaining:Retention"),
 }
-"""The features of queues, each with the options of which a queue with it has one."""
+"""The features of queues. A queue has a feature if it was created with one of the options named here."""
 
 Encode = Callable[[], bytes]
 """Encodes the result of a task, if it was asked for. Raises PayloadUnsupported, PayloadTooLarge."""

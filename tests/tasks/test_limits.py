@@ -43,7 +43,8 @@ def sound(db: Database) -> bool:
     return not verify(db).findings
 
 
-def test_a_refused_result_writes_nothing_in_a_transaction_that_goes_on(slots: Callable[..., Bench]) -> None:
+def test_a_refused_result_writes_nothing(slots: Callable[..., Bench]) -> None:
+    """In a transaction that goes on behind the error."""
     b = slots(1, retain_s=60)
     b.put("x", result_ttl=60, unique="k")
     task, before, tr = b.take(), b.stored(), b.db.create_transaction()
