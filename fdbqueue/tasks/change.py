@@ -6,6 +6,7 @@ come, and the statistics follow. The counters are added once, at the end.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -195,7 +196,7 @@ class Change:
         self._file = None  # an answer from before the change is stale
         return news
 
-    @property
+    @cached_property
     def site(self) -> Site:
         """The view of this change that features have."""
         shape = self.shape

@@ -4,7 +4,7 @@ A feature is one file, which two tables here name. The life cycle (change.py, ed
 calls hooks, and a task without any feature meets none of them. A hook changes nothing by default.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -120,17 +120,17 @@ def features_of_queue(settings: Any, root: bytes, queue: int) -> dict[str, Any]:
     }
 
 
-def met_by(records: Sequence[Record], of_queue: Sequence[Feature]) -> Sequence[Feature]:
+def met_by(records: Iterable[Record], of_queue: Sequence[Feature]) -> Sequence[Feature]:
     """The features of these tasks, and behind them those of their queue."""
+    found = set[str]()
     for record in records:
         if record.extra is not None:
-            return [*_of_tasks(records), *of_queue]
-    return of_queue
-
-
-def _of_tasks(records: Iterable[Record]) -> Iterator[Feature]:
-    extras = [record.extra for record in records if record.extra is not None]
-    return (feature_of_tasks(field) for field in OF_TASKS if any(getattr(one, field) for one in extras))
+            for field in OF_TASKS:
+                if getattr(record.extra, field):
+                    found.add(field)
+    if not found:
+        return of_queue
+    return [*map(feature_of_tasks, filter(found.__contains__, OF_TASKS)), *of_queue]
 
 
 def overriding(features: Iterable[Feature], hook: str) -> tuple[Feature, ...]:

@@ -15,7 +15,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.disciplines.discipline import Discipline
 from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
-from fdbqueue.tasks.feature import End, Feature, Site
+from fdbqueue.tasks.feature import REMOVED, End, Feature, Site
 from fdbqueue.tasks.limiting.gate import Gate
 from fdbqueue.tasks.parking.under import Limits
 from fdbqueue.tasks.records.keys import Extra, Record
@@ -53,21 +53,19 @@ class Limited(Limits, Feature):
 
     def moved(self, site: Site, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
         """Give back the slots of the tasks that are taken no more."""
-        pairs = zip(olds, news, strict=True)
-        self._give_back_of(site.tr, [old for old, new in pairs if new.state != TaskState.TAKEN])
+        ended = [old for old, new in zip(olds, news, strict=True) if new.state != TaskState.TAKEN]
+        if ended:
+            self.gone(site, ended, REMOVED)
         return news
 
     def gone(self, site: Site, records: Sequence[Record], end: End) -> None:  # noqa: ARG002
-        self._give_back_of(site.tr, records)
-
-    def _give_back_of(self, tr: Transaction, records: Sequence[Record]) -> None:
         held = [
             (record.id, record.extra.slots, keyed_limit(record))
             for record in records
             if record.extra is not None and record.extra.slots
         ]
         if held:
-            self.give_back(tr, held)
+            self.give_back(site.tr, held)
 
     def cleared(self, site: Site) -> None:
         self.give_back_all(site.tr)

@@ -143,8 +143,9 @@ class TaskSource:
         """The tasks that may be taken. The others end here."""
         for feature in met_by(records, ()):
             gone = feature.withheld(change.site, records)
-            edges.cancel(change, gone)
-            records = [record for record in records if record not in gone]
+            if gone:
+                edges.cancel(change, gone)
+                records = [record for record in records if record not in gone]
         return records
 
     def _read(
