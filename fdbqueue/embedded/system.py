@@ -1,7 +1,7 @@
 """The calls by which the processes of a directory meet: byte locks, shared memory, LMDB, sockets.
 
 The commit path and the watches make these calls through the `System` of their store. The simulation gives
-each simulated process a System of its own: each call may stop or end the process (testing/processes.py).
+each simulated process a System of its own: each call may stop or end the process (tests/system/processes/).
 In production each field is the function itself, so the seam costs nothing.
 
 The byte locks are open file description locks; the kernel ends them when their holder dies. The older kind of

@@ -12,9 +12,7 @@ assert not result.violations, result
 
 import gc
 import os
-import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -25,14 +23,11 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.deferred import checked_function, require_finished
 from fdbqueue.core.observing import MAYBE_COMMITTED
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
-from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.store import Store, private_store
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered
-from fdbqueue.testing.power import place
-from fdbqueue.testing.processes import PowerCut, ProcessDatabase, SharedDirectory
 from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread
 from fdbqueue.testing.scheduler import Host, Scheduler, Stuck
 from fdbqueue.testing.soundness import unsound
@@ -43,7 +38,6 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Machine)
 
 POINTS_MAX = 300_000
-_GENERATION_BYTES = (1, 1_000, 2_000, 10_000)  # a commit of a test has some 500
 # Shared memory if the system has it: on a disk, opening costs more than most runs.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -199,7 +193,8 @@ class Simulation:
         self._limits: dict[str, float] = {}  # the values before this run
         self.store = self._open_store()
         self._watches = [make(self) for make in watches]
-        self._directory: SharedDirectory | None = None
+        self.closing: list[Callable[[], None]] = []
+        """Called at the end of the run, before the engine closes."""
 
     def _open_store(self) -> Store:
         store = private_store(self._runtime(Host("engine")), MEMORY)
@@ -232,73 +227,15 @@ class Simulation:
         """
         self._start(function, name, self.faults)
 
-    def process(self, function: Callable[[Client], object], name: str) -> None:
-        """Add a process with a store of its own over one directory, which all processes of this run share.
-
-        Each of its system calls is a scheduling point, at which it may die or stall. Of the other faults, it
-        meets slow replies only.
-        """
-        if self._directory is None:
-            self._directory = SharedDirectory(self.scheduler, self.store.env, MEMORY)
-            self.limit(GENERATION_BYTES_MAX=Random(f"{self.seed} journal").choice(_GENERATION_BYTES))
-        machine = self._machine(Machine, name, self.faults)
-        self._start_machine(machine, partial(self._run_process, function, machine, self._directory))
-
     def kill(self, name: str, at_s: float) -> None:
-        """Kill the client or process `name` at a virtual time."""
+        """Kill the client `name` at a virtual time."""
         host = self._host(name)
         self.scheduler.call_at(at_s, lambda: self.scheduler.die(host))
 
-    def kill_writer(self, at_s: float, after_s: float) -> None:
-        """Kill the first process that begins to write at a virtual time or later, `after_s` later."""
-        self._strike_writer(at_s, after_s, self.scheduler.die)
-
-    def kill_behind_commit(self, at_s: float) -> None:
-        """Kill the first process that has committed at a virtual time or later, before its next step."""
-        self._shared().kills.append(at_s)
-
-    def stop_writer(self, at_s: float, after_s: float, seconds: float) -> None:
-        """Stop such a process for `seconds`."""
-        scheduler = self.scheduler
-        self._strike_writer(at_s, after_s, lambda host: scheduler.stall(host, scheduler.now + seconds))
-
-    def _strike_writer(self, at_s: float, after_s: float, strike: Callable[[Host], None]) -> None:
-        scheduler = self.scheduler
-
-        def later(host: Host) -> None:
-            scheduler.call_at(scheduler.now + after_s, lambda: strike(host))
-
-        self._shared().strikes.append((at_s, later))
-
     def stop(self, name: str, at_s: float, seconds: float) -> None:
-        """Stop the client or process `name` at a virtual time, for `seconds`."""
+        """Stop the client `name` at a virtual time, for `seconds`."""
         host = self._host(name)
         self.scheduler.call_at(at_s, lambda: self.scheduler.stall(host, at_s + seconds))
-
-    def fail_flush(self, at_s: float) -> None:
-        """Fail the first flush of a process at a virtual time or later."""
-        self._shared().failures.append((at_s, Random(f"{self.seed} failure {at_s}")))
-
-    def power_cut(self, random: Random) -> PowerCut:
-        """Return the files that a power cut would leave now; the run goes on."""
-        directory = self._shared()
-        version = directory.environment.info()["last_txnid"]
-        disk = directory.disk
-        return PowerCut(disk.cut(random), len(self.trace.events), version, disk.deceives)
-
-    @contextmanager
-    def recovered(self, cut: PowerCut) -> Iterator[Database]:
-        """Open the files that a power cut has left, as the first process of the next boot."""
-        with tempfile.TemporaryDirectory(prefix="fdbqueue-recovered-", dir=MEMORY) as path:
-            place(cut.files, path)
-            runtime = self._runtime(Host("recovery"))
-            engine = ProcessDatabase(Store(Directory.open(path), runtime, private=False), runtime)
-            with Database(engine, runtime, engine.close) as database:
-                yield database
-
-    def _shared(self) -> SharedDirectory:
-        assert self._directory is not None, "there is no process"
-        return self._directory
 
     def end_at(self, end_s: float) -> None:
         """Fail a run that has not ended at this virtual time: some call waits for ever."""
@@ -343,12 +280,6 @@ class Simulation:
     def _run_client(self, function: Callable[[Client], object], machine: Machine) -> None:
         database = Database(FaultyDatabase(self.store, machine), machine.runtime)
         self._run_with(database, function, machine)
-
-    def _run_process(
-        self, function: Callable[[Client], object], machine: Machine, directory: SharedDirectory
-    ) -> None:
-        engine = directory.open(machine)
-        self._run_with(Database(engine, machine.runtime, engine.close), function, machine)
 
     def _run_with(self, database: Database, function: Callable[[Client], object], machine: Machine) -> None:
         client = Client(machine, database, self.trace, self._pace, self._watches)
@@ -427,6 +358,6 @@ class Simulation:
         for machine in self._machines:
             for one in machine.watches:
                 one.cancel()
-        if self._directory is not None:
-            self._directory.close()
+        for close in self.closing:
+            close()
         EmbeddedDatabase(self.store, self._runtime(Host("engine"))).close()

@@ -11,6 +11,7 @@ from random import Random
 from fdbqueue.testing import Checker, Client, Result, Simulation
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.scheduler import POINT_S
+from tests.system.processes import processes_of
 from tests.system.workloads.power_checks import survives_power_cuts
 from tests.system.workloads.process_checks import checks
 from tests.system.workloads.processes import POINTS_MAX, interrupted, label, no_result_unknown, tried
@@ -81,7 +82,7 @@ def _run(
     simulation = Simulation(0, faults=NONE, schedule=schedule, points_max=POINTS_MAX)
     simulation.end_at(END_S)
     for name, process in processes.items():
-        simulation.process(process, name)
+        processes_of(simulation).add(process, name)
     simulation.limit(GENERATION_BYTES_MAX=GENERATION_BYTES)
     for strike in strikes:
         strike(simulation)

@@ -21,6 +21,7 @@ from fdbqueue.testing.faults import NONE
 from tests.commit import first_seed
 from tests.simulation.exploring import NAMES, Script, Strike, explored, interrupted_at, killed, stopped
 from tests.simulation.planted import Plant, planted
+from tests.system.processes import processes_of
 from tests.system.workloads.processes import label, tried
 
 SLOT_LOCKS, EPOCH_LOCKS = 1 << 40, 1 << 41  # as in embedded/pool.py
@@ -102,7 +103,7 @@ def run_processes(*processes: Callable[[Client], object], checks: Sequence[Check
     """Run processes named p0, p1 ... without faults, and fail at any violation."""
     simulation = Simulation(1, faults=NONE)
     for number, process in enumerate(processes):
-        simulation.process(process, f"p{number}")
+        processes_of(simulation).add(process, f"p{number}")
     result = simulation.run(checks)
     assert result.violations == ()
     return simulation
@@ -138,8 +139,8 @@ def test_the_transaction_of_a_killed_process_is_aborted() -> None:
         write(client, b"survivor")
 
     simulation = Simulation(1, faults=NONE)
-    simulation.process(victim, "victim")
-    simulation.process(survivor, "survivor")
+    processes_of(simulation).add(victim, "victim")
+    processes_of(simulation).add(survivor, "survivor")
     simulation.kill("victim", 2)
     result = simulation.run([holds(b"survivor"), lambda _, db: [] if db[b"victim"] is None else ["it wrote"]])
     assert result.violations == ()
@@ -166,7 +167,7 @@ def test_closed_processes_keep_no_lock() -> None:
 
     simulation = Simulation(1, faults=NONE)
     for name in NAMES:
-        simulation.process(process, name)
+        processes_of(simulation).add(process, name)
     assert simulation.run().violations == ()
     assert taken
     assert not any(taken)
@@ -203,8 +204,8 @@ def test_a_stopped_process_keeps_its_locks() -> None:
         ended_s.append(client.runtime.monotonic())
 
     simulation = Simulation(1, faults=NONE)
-    simulation.process(holder, "holder")
-    simulation.process(waiting, "waiting")
+    processes_of(simulation).add(holder, "holder")
+    processes_of(simulation).add(waiting, "waiting")
     simulation.stop("holder", 0.7, 50)
     assert simulation.run().violations == ()
     assert ended_s[0] > 50
@@ -217,6 +218,6 @@ def test_a_run_that_goes_on_after_its_end_is_a_failure() -> None:
 
     simulation = Simulation(1, faults=NONE)
     simulation.end_at(5)
-    simulation.process(endless, "endless")
+    processes_of(simulation).add(endless, "endless")
     (violation,) = simulation.run().violations
     assert violation.endswith("endless did not end")

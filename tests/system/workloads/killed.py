@@ -11,6 +11,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
+from tests.system.processes import processes_of
 from tests.system.workloads.effects import taken
 from tests.system.workloads.killed_checks import NAME, SEEN_ON_CLUSTER_S, TTR_S, VICTIM, checks
 from tests.system.workloads.tasks import finish
@@ -32,7 +33,7 @@ def killed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     victims = random.randint(1, size.clients)
     died_s = {f"{VICTIM}-{number}": random.uniform(*KILLED_S) for number in range(victims)}
     simulation.gives_signs = is_cluster = Random(f"{simulation.seed} cluster").random() < 0.5
-    start = simulation.client if is_cluster else simulation.process
+    start = simulation.client if is_cluster else processes_of(simulation).add
     opened = partial(opened_in, ttr_s=TTR_S if is_cluster else LONG_S)
     for name in died_s:
         start(partial(be_killed, opened), name)

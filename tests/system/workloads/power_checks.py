@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from fdbqueue.core.database import Database
-from fdbqueue.testing.processes import PowerCut
 from fdbqueue.testing.simulation import Checker, Simulation
 from fdbqueue.testing.trace import Operation, Trace
+from tests.system.processes import PowerCut, processes_of
 from tests.system.workloads.process_checks import (
     COUNT,
     NAME,
@@ -28,12 +28,12 @@ def survives_power_cuts(
         stored = records(database)
         ends = {name for _, name, what, _ in trace.events if what == "finished"}
         have_closed = bool(closing) and ends.issuperset(closing)
-        last = simulation.power_cut(Random(simulation.seed))
+        last = processes_of(simulation).power_cut(Random(simulation.seed))
         for cut in [*cuts, last]:
             visible = [record for record in stored if record.version <= cut.version]
             ended = [op for op in trace.operations if op.done and (op.ended or 0) < cut.events]
             try:
-                with simulation.recovered(cut) as recovered:
+                with processes_of(simulation).recovered(cut) as recovered:
                     if not cut.deceives:
                         are_durable = have_closed and cut is last
                         yield from _complete(recovered, visible, ended, are_durable=are_durable)

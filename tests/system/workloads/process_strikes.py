@@ -3,8 +3,8 @@
 from random import Random
 
 from fdbqueue.testing.faults import scattered
-from fdbqueue.testing.processes import PowerCut
 from fdbqueue.testing.simulation import Simulation
+from tests.system.processes import PowerCut, processes_of
 
 WRITERS_KILLED, BEHIND_MAX, STOP_S = 2, 2, 30.0
 FAILS_P = 0.3  # of the runs
@@ -22,15 +22,15 @@ def strike_near_commits(simulation: Simulation) -> bool:
     if "die" in active:
         simulation.kill("process-0", scattered(random, *STRIKE_S))
         for _ in range(WRITERS_KILLED):
-            simulation.kill_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S))
+            processes_of(simulation).kill_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S))
         behind = Random(f"{simulation.seed} behind")
         for _ in range(behind.randint(0, BEHIND_MAX)):
-            simulation.kill_behind_commit(scattered(behind, *STRIKE_S))
+            processes_of(simulation).kill_behind_commit(scattered(behind, *STRIKE_S))
     if "stall" in active:
-        simulation.stop_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S), STOP_S)
+        processes_of(simulation).stop_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S), STOP_S)
     fails = random.random() < FAILS_P
     if fails:
-        simulation.fail_flush(scattered(random, *STRIKE_S))
+        processes_of(simulation).fail_flush(scattered(random, *STRIKE_S))
     return fails
 
 
@@ -40,5 +40,5 @@ def cut_near_commits(simulation: Simulation) -> list[PowerCut]:
     cuts: list[PowerCut] = []
     for _ in range(random.randint(0, CUTS_MAX)):
         at_s = scattered(random, *CUT_S)
-        simulation.scheduler.call_at(at_s, lambda: cuts.append(simulation.power_cut(random)))
+        simulation.scheduler.call_at(at_s, lambda: cuts.append(processes_of(simulation).power_cut(random)))
     return cuts

@@ -13,6 +13,7 @@ from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
+from tests.system.processes import processes_of
 from tests.system.workloads.power_checks import survives_power_cuts
 from tests.system.workloads.process_checks import BY, COUNT, DONE, LATE, NAME, checks
 from tests.system.workloads.process_strikes import cut_near_commits, strike_near_commits
@@ -51,8 +52,8 @@ def processes(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.pause(0.05)
 
     for number in range(size.clients):
-        simulation.process(partial(process, number), f"process-{number}")
-    simulation.process(lambda client: tried(client, b"late"), "late-comer")
+        processes_of(simulation).add(partial(process, number), f"process-{number}")
+    processes_of(simulation).add(lambda client: tried(client, b"late"), "late-comer")
     fails = strike_near_commits(simulation)
     cuts = cut_near_commits(simulation)
     known = [] if fails or may_interrupt else [no_result_unknown]

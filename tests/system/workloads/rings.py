@@ -12,6 +12,7 @@ from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from fdbqueue.testing.workloads import Size, workload
+from tests.system.processes import processes_of
 
 NAME, KEYS, BALL = "rings", [b"bell/%d" % number for number in range(2)], b"ball"
 BUCKETS = 1023
@@ -74,10 +75,10 @@ def rings(simulation: Simulation, size: Size) -> Sequence[Checker]:
         del crowd
 
     for number in range(2):
-        simulation.process(partial(player, number), f"player-{number}")
+        processes_of(simulation).add(partial(player, number), f"player-{number}")
     for number in range(size.clients):
-        simulation.process(watcher, f"watcher-{number}")
-        simulation.process(writer, f"writer-{number}")
+        processes_of(simulation).add(watcher, f"watcher-{number}")
+        processes_of(simulation).add(writer, f"writer-{number}")
     active = set(simulation.faults.active)
     late_s = PROMPT_AFTER_A_DEATH_S if "die" in active else PROMPT_S
     return [no_change_missed, *([] if "stall" in active else [rung_in_time(late_s)])]

@@ -11,6 +11,7 @@ from random import Random
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
+from tests.system.processes import processes_of
 from tests.system.workloads.process_checks import versions_grow
 from tests.system.workloads.process_strikes import strike_near_commits
 from tests.system.workloads.processes import END_S, POINTS_MAX
@@ -40,7 +41,7 @@ def serial(simulation: Simulation, size: Size) -> Sequence[Checker]:
     is_private = random.random() < 0.25
     if is_private:  # one process: no other one looks for it, and nothing fails
         simulation.faults = NONE
-    begin = simulation.client if is_private else simulation.process
+    begin = simulation.client if is_private else processes_of(simulation).add
     for number in range(size.clients):
         begin(partial(process, number), f"process-{number}")
     fails = not is_private and strike_near_commits(simulation)

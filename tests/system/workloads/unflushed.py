@@ -5,9 +5,9 @@ from functools import partial
 from random import Random
 
 from fdbqueue.testing.faults import scattered
-from fdbqueue.testing.processes import PowerCut
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.workloads import Size, workload
+from tests.system.processes import PowerCut, processes_of
 from tests.system.workloads.power_checks import survives_power_cuts
 from tests.system.workloads.process_checks import LATE, checks
 from tests.system.workloads.process_strikes import FAILS_P, STRIKE_S
@@ -28,13 +28,13 @@ def unflushed(simulation: Simulation, size: Size) -> Sequence[Checker]:
             is_late = client.random.random() < late_p
             tried(client, label(client, number, step) + (LATE if is_late else b""))
             if len(cuts) < CUTS_MAX and client.random.random() < cut_p:
-                cuts.append(simulation.power_cut(random))
+                cuts.append(processes_of(simulation).power_cut(random))
             client.pause(0.05)
 
     names = [f"process-{number}" for number in range(size.clients)]
     for number, name in enumerate(names):
-        simulation.process(partial(process, number), name)
+        processes_of(simulation).add(partial(process, number), name)
     fails = random.random() < FAILS_P
     if fails:
-        simulation.fail_flush(scattered(random, *STRIKE_S))
+        processes_of(simulation).fail_flush(scattered(random, *STRIKE_S))
     return [*checks(simulation), survives_power_cuts(simulation, cuts, () if fails else names)]

@@ -35,9 +35,9 @@ from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.system import UNKNOWN, LockFile, System
 from fdbqueue.testing.engine import Machine
-from fdbqueue.testing.power import BaseEnvironment, Disk
-from fdbqueue.testing.process_memory import Cells, Pages
 from fdbqueue.testing.scheduler import Host, Scheduler
+from tests.system.processes.memory import Cells, Pages
+from tests.system.processes.power import BaseEnvironment, Disk
 
 _FLOCK = struct.Struct("@hhqqi")  # type, whence, start, length, 0
 
