@@ -79,6 +79,11 @@ class Parts(Partitioned[TaskSource]):
         results.return_overdue(tr, overdue)
         return bool(swept) or bool(overdue)
 
+    def sweep(self, tr: Transaction) -> bool:
+        """Sweep a batch of the tasks that have come due. True if there were any."""
+        source = self.zero if self.plan is None else self.wide
+        return bool(source.ask_tidy(tr, self.now_us())())
+
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         """Ask, by snapshot, for the time at which the next sweep has something to do, in microseconds."""
         if self.plan is None:

@@ -6,7 +6,6 @@ its effect and its result are committed together.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from fdbqueue.core import limits
 from fdbqueue.core.aside import DAMAGED
@@ -18,14 +17,6 @@ from fdbqueue.tasks.feature import Encode
 from fdbqueue.tasks.records.keys import Extra, Record, id_text
 from fdbqueue.tasks.steps import Step, has_steps, step_of, to_bytes
 from fdbqueue.tasks.verbs import Target, held
-
-
-class StepKey(NamedTuple):
-    """A step of one lease."""
-
-    target: Target
-    name: str
-
 
 Running = tuple[bytes, bytes | None, bytes, str]
 """A step that runs now: its task, token and session, and its name."""

@@ -22,17 +22,17 @@ from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.sessions.session import ask_alive
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.core.unreadable import shown
-from fdbqueue.tasks import edges, routing
-from fdbqueue.tasks.capacity import NoRoom, admit
+from fdbqueue.tasks import edges
+from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.payloads import ask_payload, is_held_by
 from fdbqueue.tasks.records.keys import Record, Unique, id_bytes, id_text, sound_record
+from fdbqueue.tasks.routing import ask_put
 from fdbqueue.tasks.sweep import as_of, catch_up
 from fdbqueue.tasks.tasks_of import key_in, task_of
 from fdbqueue.tasks.unique import WAITING, Entry, OnConflict, Wish, enter, entry_of, has_key
-from fdbqueue.tasks.verbs import ask_place
 
 
 class Postponed(NamedTuple):
@@ -121,7 +121,8 @@ class UniquePuts:
         check, plan = self._parts.zero.guard(tr), self._parts.plan
         check_owner = None if shape.owner is None else ask_alive(tr, shape.root, shape.owner)
         asked = [tr.get(shared.unique(_key(draft))) for draft in drafts]
-        put = self._ask_new(tr, plan, drafts, random, turn)  # the reads of the usual case, in one round trip
+        ask_new = partial(ask_put, self._parts, tr, plan, random=random, turn=turn, is_guarded=True)
+        put = ask_new(drafts)  # the reads of the usual case, in one round trip
         check()
         if check_owner is not None:
             check_owner()
@@ -129,7 +130,7 @@ class UniquePuts:
         holders = self._holders(tr, plan, drafts, entries)
         new = [at for at, holder in enumerate(holders) if holder is None]
         if new and any(entries):  # otherwise these reads are those of before, and no task has ended since
-            put = self._ask_new(tr, plan, [drafts[at] for at in new], random, turn)
+            put = ask_new([drafts[at] for at in new])
         tasks = put() if new else []
         if isinstance(tasks, NoRoom):
             return tasks
@@ -145,17 +146,6 @@ class UniquePuts:
         for change in {id(holder.change): holder.change for holder in holders if holder is not None}.values():
             change.finish()
         return answers
-
-    def _ask_new(
-        self, tr: Transaction, plan: Plan | None, drafts: Sequence[Draft], random: bytes, turn: int
-    ) -> Callable[[], list[Task] | NoRoom]:
-        """Ask for the reads of a put of new tasks. The reply puts them."""
-        if plan is not None:
-            return routing.ask_put(self._parts, tr, plan, drafts, random, turn, is_owner_asked=True)
-        change = self._change(tr, None, 0)
-        admits = admit if change.shape.settings.capacity else None
-        place = ask_place(change, drafts, random, admits, is_owner_asked=True)
-        return partial(_put, change, drafts, random, place)
 
     def _holders(
         self, tr: Transaction, plan: Plan | None, drafts: Sequence[Draft], entries: Sequence[Entry | None]
@@ -185,18 +175,6 @@ class UniquePuts:
         if change.plan is not plan:
             raise conflict_in(tr)
         return change
-
-
-def _put(
-    change: Change, drafts: Sequence[Draft], random: bytes, place: Callable[[], int | NoRoom]
-) -> list[Task] | NoRoom:
-    index = place()
-    if isinstance(index, NoRoom):
-        change.finish()  # the search for room may have swept tasks
-        return index
-    records = edges.put(change, drafts, index, random)
-    change.finish()
-    return [task_of(record, draft.data) for record, draft in zip(records, drafts, strict=True)]
 
 
 def _found(asked: _Asked, key: bytes) -> _Holder | None:

@@ -2812,8 +2812,8 @@ PLANTS = (
     Plant(
         "a put that goes by an old plan",
         routing.ask_put,
-        "check = parts.zero.guard(tr)",
-        "check = int",
+        "check, is_owner_asked = None if is_guarded else parts.zero.guard(tr), is_guarded",
+        "check, is_owner_asked = None, is_guarded",
         "partitions",
         200,
         near=92,
