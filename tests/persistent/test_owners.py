@@ -1,7 +1,6 @@
 """Owners: a client that comes back gets its items at once (section 2.1: identity beyond the process)."""
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -70,15 +69,6 @@ def test_reopening_is_bounded_however_many_proxies_died(
     assert drained(opened(owner="me")) == list(range(7))
 
 
-@pytest.fixture
-def quick_collections() -> Iterator[None]:
-    """A collection visits new objects only: of all objects of a test process, it takes a second."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("quick_collections")
 def test_nothing_is_kept_of_proxies_that_ended_without_a_word(still: Still) -> None:
     q = filled(still.opened(owner="me"), range(20))
     for number in range(20):
