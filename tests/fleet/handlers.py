@@ -15,10 +15,14 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Bury, Done, Hooks, TaskQueue
 from fdbqueue.embedded import store
+from fdbqueue.fleet import child
 
 # The test chooses the subspace: processes inherit the environment.
 SPACE = "FDBQUEUE_TEST_SPACE"
 EFFECTS = Subspace(("effects",), bytes.fromhex(os.environ.get(SPACE, "")))
+# Seconds beyond its grace after which a process ends itself, if the test has no time for the usual ten.
+KILL_AFTER = "FDBQUEUE_TEST_KILL_AFTER_S"
+child.KILL_AFTER_S = float(os.environ.get(KILL_AFTER, child.KILL_AFTER_S))
 _kept = []
 _attempts = []
 

@@ -17,7 +17,7 @@ from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.fleet.status import Tally
 from tests.conftest import DURABLE
 from tests.fleet.conftest import HERE, OBEY, gone
-from tests.fleet.handlers import SPACE
+from tests.fleet.handlers import KILL_AFTER, SPACE
 from tests.interrupting import At, interrupted
 from tests.support import wait_until
 
@@ -223,8 +223,11 @@ def test_workers_end_when_their_supervisor_is_killed(db, queue, supervise):
     ("handler", "deed"),
     [(OBEY, "leave a thread"), (OBEY, "leave a child"), ("tests.fleet.handlers:stand_still", "")],
 )
-def test_a_worker_that_cannot_end_does_not_outlive_its_fleet(db, queue, supervise, handler, deed):
+def test_a_worker_that_cannot_end_does_not_outlive_its_fleet(
+    db, queue, supervise, monkeypatch, handler, deed
+):
     """The supervisor was killed, and cannot kill it."""
+    monkeypatch.setenv(KILL_AFTER, "1")
     queue.put_many(db, [[deed], ["sleep", 1.0]])
     supervisor = supervise(processes=1, threads=2, grace_s=0.3, handler=handler)
     (pid,) = supervisor.wait_until_running()
