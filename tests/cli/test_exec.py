@@ -18,7 +18,7 @@ from fdbqueue import TaskQueue, workers
 from fdbqueue.fleet.outcomes import Away, Unavailable, judge
 from fdbqueue.operate.cli.execute import of_this_machine
 from tests.cli import shell as shells
-from tests.cli.shell import CLOSED_PIPE, Shell, rest_of
+from tests.cli.shell import CLOSED_PIPE, Shell, Within, rest_of
 from tests.cli.test_queues import root_of
 from tests.cli.test_work import filled, statistics, wait_until
 
@@ -30,9 +30,9 @@ def run(shell: Shell, *arguments: str) -> tuple[int, str, str]:
     return shell.run("work", "q", "--exec", "--until-empty", "--processes", "1", *arguments)
 
 
-def buried(shell: Shell) -> list[dict[str, Any]]:
+def buried(program: Within) -> list[dict[str, Any]]:
     return [
-        json.loads(line) for line in shell.run("tasks", "q", "--state", "buried", "--json")[1].splitlines()
+        json.loads(line) for line in program.run("tasks", "q", "--state", "buried", "--json")[1].splitlines()
     ]
 
 
@@ -91,13 +91,13 @@ IGNORING = (
 
 
 def test_a_parent_that_ignores_its_children_hides_no_failure(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, program: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that ignores SIGCHLD gets no exit statuses, and Python takes each of them for 0."""
     monkeypatch.setattr(shells, "PROGRAM", [shells.PROGRAM[0], "-c", IGNORING, *shells.PROGRAM])
     filled(shell, "q", "x")
     assert run(shell, "--max-attempts", "1", "--", "false")[0] == 1
-    assert len(buried(shell)) == 1
+    assert len(buried(program)) == 1
 
 
 @pytest.mark.commits_by_hand  # a sweep that ends by its timeout is told on standard error
@@ -110,73 +110,73 @@ def test_with_json_output_of_commands_goes_to_standard_error(shell: Shell) -> No
     assert sorted(err.splitlines()) == ["hello", "oops"]
 
 
-def test_a_failing_command_is_buried_with_its_output(shell: Shell) -> None:
+def test_a_failing_command_is_buried_with_its_output(shell: Shell, program: Within) -> None:
     filled(shell, "q", "x")
     script = 'echo "$FDBQUEUE_ATTEMPT of $FDBQUEUE_TASK"; echo oops >&2; exit 3'
     status, out, err = run(shell, "--max-attempts", "2", "--", "sh", "-c", script)
     assert (status, out) == (1, "")
     assert "1 buried" in err
-    (task,) = buried(shell)
+    (task,) = buried(program)
     assert [failure["error"] for failure in task["history"]] == ["CommandFailed", "CommandFailed"]
     assert task["history"][1]["message"] == "exit status 3"
     assert task["history"][1]["detail"] == f"--- stdout:\n2 of {task['id']}\n--- stderr:\noops"
 
 
-def test_a_command_reads_the_headers_of_its_task(shell: Shell) -> None:
-    assert shell.run("create", "q", "--kind", "fifo")[0] == 0
-    assert shell.run("put", "q", "x", "--header", "a=b=c", "--header", "d=")[0] == 0
+def test_a_command_reads_the_headers_of_its_task(shell: Shell, program: Within) -> None:
+    assert program.run("create", "q", "--kind", "fifo")[0] == 0
+    assert program.run("put", "q", "x", "--header", "a=b=c", "--header", "d=")[0] == 0
     status, out, _ = run(shell, "--", "sh", "-c", 'echo "$FDBQUEUE_HEADERS"')
     assert (status, json.loads(out)) == (0, {"a": "b=c", "d": ""})
 
 
-def test_the_output_of_a_command_is_its_result(shell: Shell) -> None:
-    assert shell.run("create", "q", "--kind", "fifo")[0] == 0
+def test_the_output_of_a_command_is_its_result(shell: Shell, program: Within) -> None:
+    assert program.run("create", "q", "--kind", "fifo")[0] == 0
     outputs = ['{"a": [1]}', "two\nlines", "", "{no json"]
-    put = [shell.run("put", "q", text, "--text", "--result-ttl", "60", "--json")[1] for text in outputs]
+    put = [program.run("put", "q", text, "--text", "--result-ttl", "60", "--json")[1] for text in outputs]
     assert run(shell, "--", "cat")[:2] == (0, "".join(outputs))
-    found = [shell.run("result", "q", json.loads(line)["id"]) for line in put]
+    found = [program.run("result", "q", json.loads(line)["id"]) for line in put]
     assert [status for status, _, _ in found] == [0] * 4
     assert [json.loads(out) for _, out, _ in found] == [{"a": [1]}, "two\nlines", None, "{no json"]
     id_ = json.loads(put[1])["id"]
-    assert shell.run("result", "q", id_, "--forget")[:2] == (0, '"two\\nlines"\n')
-    assert shell.run("result", "q", id_)[0] == 1
+    assert program.run("result", "q", id_, "--forget")[:2] == (0, '"two\\nlines"\n')
+    assert program.run("result", "q", id_)[0] == 1
 
 
-def test_json_of_a_result_names_its_task(shell: Shell) -> None:
-    assert shell.run("create", "q", "--kind", "fifo")[0] == 0
-    id_ = json.loads(shell.run("put", "q", "[1]", "--result-ttl", "60", "--json")[1])["id"]
+def test_json_of_a_result_names_its_task(shell: Shell, program: Within) -> None:
+    assert program.run("create", "q", "--kind", "fifo")[0] == 0
+    id_ = json.loads(program.run("put", "q", "[1]", "--result-ttl", "60", "--json")[1])["id"]
     assert run(shell, "--", "cat")[0] == 0
-    status, out, _ = shell.run("result", "q", id_, "--json", "--forget")
+    status, out, _ = program.run("result", "q", id_, "--json", "--forget")
     assert (status, json.loads(out)) == (0, {"id": id_, "result": [1]})
-    assert shell.run("result", "q", id_, "--json")[:2] == (1, "")
+    assert program.run("result", "q", id_, "--json")[:2] == (1, "")
 
 
-def test_a_result_that_is_not_there_is_told(shell: Shell) -> None:
-    assert shell.run("create", "q", "--kind", "fifo")[0] == 0
-    id_ = json.loads(shell.run("put", "q", "x", "--result-ttl", "60", "--json")[1])["id"]
-    status, out, err = shell.run("result", "q", id_, "--wait", "0.1")
+def test_a_result_that_is_not_there_is_told(shell: Shell, program: Within) -> None:
+    assert program.run("create", "q", "--kind", "fifo")[0] == 0
+    id_ = json.loads(program.run("put", "q", "x", "--result-ttl", "60", "--json")[1])["id"]
+    status, out, err = program.run("result", "q", id_, "--wait", "0.1")
     assert (status, out) == (1, "")
     assert "has no result yet: it is ready" in err
     assert run(shell, "--max-attempts", "1", "--", "false")[0] == 1
-    status, out, err = shell.run("result", "q", id_, "--wait", "60")
+    status, out, err = program.run("result", "q", id_, "--wait", "60")
     assert (status, out) == (1, "")
     assert "is buried: CommandFailed: exit status 1" in err
 
 
-def test_a_command_that_is_killed_has_failed(shell: Shell) -> None:
+def test_a_command_that_is_killed_has_failed(shell: Shell, program: Within) -> None:
     filled(shell, "q", "x")
     assert run(shell, "--max-attempts", "1", "--", "sh", "-c", "kill -9 $$")[0] == 1
-    assert buried(shell)[0]["history"][0]["message"] == "killed by SIGKILL"
+    assert buried(program)[0]["history"][0]["message"] == "killed by SIGKILL"
 
 
-def test_data_that_no_argument_can_hold_fails_one_task_only(shell: Shell) -> None:
+def test_data_that_no_argument_can_hold_fails_one_task_only(shell: Shell, program: Within) -> None:
     filled(shell, "q", "a\0b", "fine")
     status, out, _ = run(shell, "--max-attempts", "1", "--", "echo", "{}")
     assert (status, out) == (1, "fine\n")
-    assert "null byte" in buried(shell)[0]["history"][0]["message"]
+    assert "null byte" in buried(program)[0]["history"][0]["message"]
 
 
-def test_a_reader_that_closes_the_pipe_costs_no_attempt(shell: Shell) -> None:
+def test_a_reader_that_closes_the_pipe_costs_no_attempt(shell: Shell, program: Within) -> None:
     """The fleet stops, and the tasks with unread output stay: the pipe holds one output at a time."""
     filled(shell, "q", *range(40))
     process = shell.start("work", "q", "--exec", "--until-empty", "--", "echo", "{}")
@@ -189,7 +189,7 @@ def test_a_reader_that_closes_the_pipe_costs_no_attempt(shell: Shell) -> None:
     calls = statistics(shell)
     assert calls["tasks"]["done"] == 1
     assert calls["tasks"]["buried"] == 0
-    left = [json.loads(line) for line in shell.run("tasks", "q", "--json")[1].splitlines()]
+    left = [json.loads(line) for line in program.run("tasks", "q", "--json")[1].splitlines()]
     assert all(task["failures"] == 0 for task in left)
 
 
@@ -206,34 +206,34 @@ def test_an_exhausted_machine_is_no_failure_of_the_task(number: int) -> None:
     assert judge(Unavailable(), "me") == Away()
 
 
-def test_output_goes_line_by_line_into_a_queue(shell: Shell) -> None:
+def test_output_goes_line_by_line_into_a_queue(shell: Shell, program: Within) -> None:
     filled(shell, "q", "1", "two", '{"three"')
     filled(shell, "out")
     assert run(shell, "--into", "out", "--", "sh", "-c", 'echo "$1"; echo; echo "[$1]"', "sh", "{}")[:2] == (
         0,
         "",
     )
-    lines = [json.loads(line)["data"] for line in shell.run("tasks", "out", "--json")[1].splitlines()]
+    lines = [json.loads(line)["data"] for line in program.run("tasks", "out", "--json")[1].splitlines()]
     assert lines == [1, [1], "two", "[two]", '{"three"', '[{"three"]']
 
 
-def test_output_too_large_for_a_transaction_buries_the_task(shell: Shell) -> None:
+def test_output_too_large_for_a_transaction_buries_the_task(shell: Shell, program: Within) -> None:
     filled(shell, "q", "1001")
-    shell.run("create", "out", "--kind", "queue")
+    program.run("create", "out", "--kind", "queue")
     assert run(shell, "--into", "out", "--", "seq", "{}")[0] == 1
-    assert "too much for one transaction" in buried(shell)[0]["history"][0]["message"]
-    assert shell.run("size", "out")[1] == "0\n"
+    assert "too much for one transaction" in buried(program)[0]["history"][0]["message"]
+    assert program.run("size", "out")[1] == "0\n"
 
 
-def test_a_command_ends_with_its_lease(shell: Shell) -> None:
+def test_a_command_ends_with_its_lease(shell: Shell, program: Within) -> None:
     filled(shell, "q", "x", ttr=1)
     begun = shell.folder / "begun"
     working = shell.start(
         "work", "q", "--exec", "--processes", "1", "--", "sh", "-c", f"echo $$ >> {begun}; sleep 1000"
     )
     wait_until(lambda: begun.exists() and begun.read_text().endswith("\n"))
-    shell.run("pause", "q")
-    shell.run("release-all", "q")
+    program.run("pause", "q")
+    program.run("release-all", "q")
     process = int(begun.read_text())
     wait_until(lambda: not alive(process))
     working.send_signal(signal.SIGTERM)
@@ -241,14 +241,14 @@ def test_a_command_ends_with_its_lease(shell: Shell) -> None:
     assert working.returncode == 0
 
 
-def test_a_command_of_a_cancelled_task_is_killed(shell: Shell) -> None:
+def test_a_command_of_a_cancelled_task_is_killed(shell: Shell, program: Within) -> None:
     filled(shell, "q", "x", ttr=1)
     begun = shell.folder / "begun"
     command = ["sh", "-c", f"echo $$ $FDBQUEUE_TASK > {begun}; sleep 1000"]
     working = shell.start("work", "q", "--exec", "--until-empty", "--processes", "1", "--", *command)
     wait_until(lambda: begun.exists() and begun.read_text().endswith("\n"))
     process, id_ = begun.read_text().split()
-    assert shell.run("cancel", "q", id_)[0] == 0
+    assert program.run("cancel", "q", id_)[0] == 0
     wait_until(lambda: not alive(int(process)))
     assert "1 cancelled" in rest_of(working)[1]
     assert working.returncode == 0
@@ -290,24 +290,26 @@ def kill_as_it_goes_on(shell: Shell, until: int) -> int:
     return killed
 
 
-def test_each_output_is_put_once_in_spite_of_kills(shell: Shell, rounds: Callable[[int, int], int]) -> None:
+def test_each_output_is_put_once_in_spite_of_kills(
+    shell: Shell, program: Within, rounds: Callable[[int, int], int]
+) -> None:
     """The output is put in the transaction of the ack."""
     count = rounds(80, 1_000)
     filled(shell, "q", *range(count), ttr=2)
-    shell.run("create", "out", "--kind", "queue")
+    program.run("create", "out", "--kind", "queue")
     options = ("--processes", "2", "--threads", "2", "--max-attempts", "50", "--into", "out")
     command = ("sh", "-c", 'sleep 0.02; echo "$1"', "sh", "{}")
     working = shell.start("work", "q", "--exec", "--until-empty", *options, "--", *command)
     killed = kill_as_it_goes_on(shell, until=count * 3 // 4)
     rest_of(working, timeout_s=300)
     assert (working.returncode, killed > 1) == (0, True)
-    assert Counter(shell.get("out", count + 100)) == Counter(range(count))
+    assert Counter(program.get("out", count + 100)) == Counter(range(count))
 
 
-def test_a_second_run_does_the_tasks_that_are_left(shell: Shell) -> None:
+def test_a_second_run_does_the_tasks_that_are_left(shell: Shell, program: Within) -> None:
     """Tasks that are done stay done."""
     filled(shell, "q", *range(30))
-    shell.run("create", "out", "--kind", "queue")
+    program.run("create", "out", "--kind", "queue")
     command = ("--into", "out", "--", "sh", "-c", 'sleep 0.05; echo "$1"', "sh", "{}")
     working = shell.start("work", "q", "--exec", "--processes", "1", *command)
     wait_until(lambda: statistics(shell)["tasks"]["done"] > 3)
@@ -316,5 +318,5 @@ def test_a_second_run_does_the_tasks_that_are_left(shell: Shell) -> None:
     left = statistics(shell)["tasks"]["ready"]
     assert 0 < left < 30
     assert run(shell, *command)[0] == 0
-    printed = shell.get("out")
+    printed = program.get("out")
     assert sorted(printed) == list(range(30))

@@ -32,16 +32,17 @@ from tests.cli.shell import (
     rest_of,
 )
 from tests.queue_support import FATES, faulty
+from tests.support import wait_until
 
 # -- put and get ----------------------------------------------------------------------------------------
 
 
-def test_values_come_out_in_order_one_json_value_a_line(shell: Shell) -> None:
-    assert shell.run("put", "q", "--create", "1", "hello", '{"a": [null, true]}', '"quoted"') == (0, "", "")
-    assert shell.run("size", "q") == (0, "4\n", "")
-    assert shell.run("peek", "q") == (0, "1\n", "")
-    assert shell.run("get", "q", "-n", "3") == (0, '1\n"hello"\n{"a":[null,true]}\n', "")
-    assert shell.run("get", "q") == (0, '"quoted"\n', "")
+def test_values_come_out_in_order_one_json_value_a_line(program: Within) -> None:
+    assert program.run("put", "q", "--create", "1", "hello", '{"a": [null, true]}', '"quoted"') == (0, "", "")
+    assert program.run("size", "q") == (0, "4\n", "")
+    assert program.run("peek", "q") == (0, "1\n", "")
+    assert program.run("get", "q", "-n", "3") == (0, '1\n"hello"\n{"a":[null,true]}\n', "")
+    assert program.run("get", "q") == (0, '"quoted"\n', "")
 
 
 def test_json_of_plain_queues_is_an_object_a_line(program: Within) -> None:
@@ -55,66 +56,66 @@ def test_json_of_plain_queues_is_an_object_a_line(program: Within) -> None:
         assert program.run(command, "q", "--json") == (1, "", "fdbqueue: 'q' is empty\n")
 
 
-def test_json_of_bytes_is_base64_in_its_object(shell: Shell) -> None:
+def test_json_of_bytes_is_base64_in_its_object(shell: Shell, program: Within) -> None:
     root = {"root": Subspace(tuple(shell.root))} if shell.root else {}
     with fdbqueue.open(shell.url) as db:
         fdbqueue.Queue.named(db, "q", codec="bytes", **root).enqueue(db, b"\xff\x00")
-    assert shell.run("get", "q", "--json") == (0, '{"data":"/wA="}\n', "")
+    assert program.run("get", "q", "--json") == (0, '{"data":"/wA="}\n', "")
 
 
-def test_an_empty_queue_is_status_1(shell: Shell) -> None:
-    shell.run("put", "q", "--create", "1")
-    assert shell.get("q") == [1]
+def test_an_empty_queue_is_status_1(program: Within) -> None:
+    program.run("put", "q", "--create", "1")
+    assert program.get("q") == [1]
     for command in ("get", "peek"):
-        assert shell.run(command, "q") == (1, "", "fdbqueue: 'q' is empty\n")
-    assert shell.run("size", "q") == (0, "0\n", "")
+        assert program.run(command, "q") == (1, "", "fdbqueue: 'q' is empty\n")
+    assert program.run("size", "q") == (0, "0\n", "")
 
 
-def test_fewer_items_than_wanted_is_no_failure(shell: Shell) -> None:
-    shell.run("put", "q", "--create", "1", "2")
-    assert shell.run("get", "q", "-n", "5") == (0, "1\n2\n", "")
+def test_fewer_items_than_wanted_is_no_failure(program: Within) -> None:
+    program.run("put", "q", "--create", "1", "2")
+    assert program.run("get", "q", "-n", "5") == (0, "1\n2\n", "")
 
 
-def test_data_that_only_looks_like_json_is_refused(shell: Shell) -> None:
-    shell.run("put", "q", "--create", "first")
+def test_data_that_only_looks_like_json_is_refused(program: Within) -> None:
+    program.run("put", "q", "--create", "first")
     for broken in ('{"a": 1', "[1,]", '"open'):
-        status, out, err = shell.run("put", "q", "--create", "fine", broken)
+        status, out, err = program.run("put", "q", "--create", "fine", broken)
         assert (status, out, err.count("\n")) == (2, "", 1)
         assert "is not JSON" in err
-    assert shell.get("q") == ["first"]
+    assert program.get("q") == ["first"]
 
 
-def test_text_is_put_unchanged(shell: Shell) -> None:
-    assert shell.run("put", "q", "--create", "--text", "42", "{", "née")[0] == 0
-    assert shell.get("q") == ["42", "{", "née"]
+def test_text_is_put_unchanged(program: Within) -> None:
+    assert program.run("put", "q", "--create", "--text", "42", "{", "née")[0] == 0
+    assert program.get("q") == ["42", "{", "née"]
 
 
-def test_a_value_too_large_is_refused(shell: Shell) -> None:
-    shell.run("put", "q", "--create", "1")
+def test_a_value_too_large_is_refused(shell: Shell, program: Within) -> None:
+    program.run("put", "q", "--create", "1")
     status, out, err = shell.run("put", "q", "--create", "--lines", "-", given="2\n" + "x" * 9_000_000)
     assert (status, out) == (1, "")
     assert "over the limit of 8000000 bytes" in err
-    assert shell.get("q") == [1, 2]
+    assert program.get("q") == [1, 2]
 
 
-def test_a_queue_of_bytes_names_the_type_that_it_carries(shell: Shell) -> None:
+def test_a_queue_of_bytes_names_the_type_that_it_carries(shell: Shell, program: Within) -> None:
     root = {"root": Subspace(tuple(shell.root))} if shell.root else {}
     with fdbqueue.open(shell.url) as db:
         fdbqueue.Queue.named(db, "q", codec="bytes", **root).enqueue(db, b"\xff\x00")
-    assert shell.run("put", "q", "--create", "hello") == (
+    assert program.run("put", "q", "--create", "hello") == (
         1,
         "",
         "fdbqueue: codec 'bytes' cannot carry str at data[0]: it carries bytes only\n",
     )
-    assert shell.run("get", "q") == (0, '"/wA="\n', "")
+    assert program.run("get", "q") == (0, '"/wA="\n', "")
 
 
-def test_clear_must_be_confirmed(shell: Shell) -> None:
-    shell.run("put", "q", "--create", "1", "2")
-    status, _, err = shell.run("clear", "q")
+def test_clear_must_be_confirmed(program: Within) -> None:
+    program.run("put", "q", "--create", "1", "2")
+    status, _, err = program.run("clear", "q")
     assert (status, err) == (1, "fdbqueue: clear would remove 2 items of 'q': confirm with --yes\n")
-    assert shell.run("clear", "q", "--yes") == (0, "", "fdbqueue: 2 removed\n")
-    assert shell.run("size", "q") == (0, "0\n", "")
+    assert program.run("clear", "q", "--yes") == (0, "", "fdbqueue: 2 removed\n")
+    assert program.run("size", "q") == (0, "0\n", "")
 
 
 @pytest.mark.parametrize("fate", FATES)
@@ -132,41 +133,45 @@ def test_clear_tells_its_number_after_any_result_of_commits(
 # -- lines ----------------------------------------------------------------------------------------------
 
 
-def test_lines_of_a_file_keep_their_order(shell: Shell, tmp_path: Path) -> None:
+def test_lines_of_a_file_keep_their_order(program: Within, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(2_500)))
-    assert shell.run("put", "q", "--create", "--lines", "lines") == (0, "", "fdbqueue: 2500 put\n")
-    assert shell.get("q", 2_500) == list(range(2_500))
+    assert program.run("put", "q", "--create", "--lines", f"{tmp_path}/lines") == (
+        0,
+        "",
+        "fdbqueue: 2500 put\n",
+    )
+    assert program.get("q", 2_500) == list(range(2_500))
 
 
-def test_the_output_of_get_is_input_for_put(shell: Shell) -> None:
-    shell.run("put", "a", "--create", '{"n": 1}', "two", "3")
+def test_the_output_of_get_is_input_for_put(shell: Shell, program: Within) -> None:
+    program.run("put", "a", "--create", '{"n": 1}', "two", "3")
     getting = shell.start("get", "a", "-n", "9")
     assert shell.run("put", "b", "--create", "--lines", "-", stdin=getting.stdout)[0] == 0
     assert rest_of(getting) == ("", "")
     assert getting.returncode == 0
-    assert shell.get("b") == [{"n": 1}, "two", 3]
+    assert program.get("b") == [{"n": 1}, "two", 3]
 
 
-def test_empty_lines_are_skipped_and_the_last_needs_no_newline(shell: Shell) -> None:
+def test_empty_lines_are_skipped_and_the_last_needs_no_newline(shell: Shell, program: Within) -> None:
     assert (
         shell.run("put", "q", "--create", "--lines", "-", given="a\n\n  \nb\r\nc")[2] == "fdbqueue: 3 put\n"
     )
-    assert shell.get("q") == ["a", "b", "c"]
+    assert program.get("q") == ["a", "b", "c"]
 
 
-def test_the_mark_of_utf_8_is_no_part_of_the_first_line(shell: Shell) -> None:
+def test_the_mark_of_utf_8_is_no_part_of_the_first_line(shell: Shell, program: Within) -> None:
     """Programs of Windows write it. Elsewhere the character is data."""
     given = '\ufeff{"n": 1}\r\n\ufefftwo\r\n'
     assert shell.run("put", "q", "--create", "--lines", "-", given=given)[2] == "fdbqueue: 2 put\n"
-    assert shell.get("q") == [{"n": 1}, "\ufefftwo"]
+    assert program.get("q") == [{"n": 1}, "\ufefftwo"]
 
 
-def test_an_invalid_line_stops_the_put_and_is_named(shell: Shell) -> None:
+def test_an_invalid_line_stops_the_put_and_is_named(shell: Shell, program: Within) -> None:
     status, _, err = shell.run("put", "q", "--create", "--lines", "-", given='1\n2\n{"a"\n4\n')
     assert status == 2
     assert err.splitlines()[0] == "fdbqueue: 2 put"
     assert "line 3:" in err.splitlines()[1]
-    assert shell.get("q") == [1, 2]
+    assert program.get("q") == [1, 2]
 
 
 def test_a_line_that_is_not_utf8_is_refused(shell: Shell) -> None:
@@ -178,13 +183,13 @@ def test_a_line_that_is_not_utf8_is_refused(shell: Shell) -> None:
     assert "line 2" in err
 
 
-def test_a_line_is_put_as_soon_as_it_is_read(shell: Shell) -> None:
+def test_a_line_is_put_as_soon_as_it_is_read(shell: Shell, program: Within) -> None:
     """The line of a slow producer does not wait until a batch is full."""
     process = shell.start("put", "q", "--create", "--lines", "-", stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write("1\n")
     process.stdin.flush()
-    assert shell.run("get", "q", "--wait", "20")[:2] == (0, "1\n") or shell.get("q") == [1]
+    wait_until(lambda: program.get("q") == [1])
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert (process.returncode, err) == (INTERRUPTED, "fdbqueue: 1 put\n")
@@ -221,12 +226,12 @@ def test_a_long_text_is_shortened_in_a_message() -> None:
 # -- waiting, and readers that end -----------------------------------------------------------------------
 
 
-def test_a_waiting_get_prints_items_that_are_put_meanwhile(shell: Shell) -> None:
-    shell.run("put", "q", "--create", "1")
+def test_a_waiting_get_prints_items_that_are_put_meanwhile(shell: Shell, program: Within) -> None:
+    program.run("put", "q", "--create", "1")
     waiting = shell.start("get", "q", "-n", "2", "--wait", "30")
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == "1\n"
-    shell.run("put", "q", "--create", "2")
+    program.run("put", "q", "--create", "2")
     assert rest_of(waiting) == ("2\n", "")
     assert waiting.returncode == 0
 
@@ -238,8 +243,8 @@ def test_wait_ends_when_its_time_is_over(program: Within) -> None:
     assert time.monotonic() - began >= 0.5
 
 
-def test_an_interrupted_wait_ends_at_once_and_takes_nothing(shell: Shell) -> None:
-    shell.run("put", "q", "--create", "1")
+def test_an_interrupted_wait_ends_at_once_and_takes_nothing(shell: Shell, program: Within) -> None:
+    program.run("put", "q", "--create", "1")
     for number, status in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)):
         waiting = shell.start("get", "q", "-n", "9", "--wait", "60")
         assert waiting.stdout is not None
@@ -247,12 +252,12 @@ def test_an_interrupted_wait_ends_at_once_and_takes_nothing(shell: Shell) -> Non
         waiting.send_signal(number)
         assert rest_of(waiting) == ("", "")
         assert waiting.returncode == status
-        shell.run("put", "q", "--create", "1")
-    assert shell.get("q") == [1]
+        program.run("put", "q", "--create", "1")
+    assert program.get("q") == [1]
 
 
-def test_a_closed_pipe_takes_nothing(shell: Shell) -> None:
-    shell.run("put", "q", "--create", "1", "2")
+def test_a_closed_pipe_takes_nothing(shell: Shell, program: Within) -> None:
+    program.run("put", "q", "--create", "1", "2")
     for command in (["get", "q", "-n", "2"], ["peek", "q"], ["size", "q"], ["completion", "zsh"], ["--help"]):
         ours, theirs = os.pipe()
         os.close(ours)
@@ -260,28 +265,28 @@ def test_a_closed_pipe_takes_nothing(shell: Shell) -> None:
         os.close(theirs)
         assert process.communicate()[1] == ""
         assert process.returncode == CLOSED_PIPE
-    assert shell.get("q") == [1, 2]
+    assert program.get("q") == [1, 2]
 
 
-def test_a_full_disk_takes_nothing(shell: Shell) -> None:
-    shell.run("put", "q", "--create", "1", "2")
+def test_a_full_disk_takes_nothing(shell: Shell, program: Within) -> None:
+    program.run("put", "q", "--create", "1", "2")
     with open("/dev/full", "w") as full:
         status, _, err = shell.run("get", "q", "-n", "2", stdout=full)
     assert status == 2
     assert err == "fdbqueue: standard output: there is no room left on its disk\n"
-    assert shell.get("q") == [1, 2]
+    assert program.get("q") == [1, 2]
 
 
-def test_a_closed_standard_output_takes_nothing(shell: Shell) -> None:
+def test_a_closed_standard_output_takes_nothing(shell: Shell, program: Within) -> None:
     """Otherwise descriptor 1 becomes a file of the engine, and lines are written into the data."""
-    shell.run("put", "q", "--create", "1")
+    program.run("put", "q", "--create", "1")
     command = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, *shell.where, "get", "q"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "fdbqueue: standard output is closed\n")
-    assert shell.get("q") == [1]
+    assert program.get("q") == [1]
 
 
-def test_a_reader_that_ends_gets_a_prefix_and_the_rest_stays(shell: Shell) -> None:
+def test_a_reader_that_ends_gets_a_prefix_and_the_rest_stays(shell: Shell, program: Within) -> None:
     """The lines are long, and the pipe holds a few: most items are still in the queue, in order."""
     items = [f"{number} " + "x" * 5_000 for number in range(100)]
     shell.run("put", "q", "--create", "--lines", "-", given="\n".join(items))
@@ -292,7 +297,7 @@ def test_a_reader_that_ends_gets_a_prefix_and_the_rest_stays(shell: Shell) -> No
     getting.stdout.close()
     assert getting.communicate(timeout=20)[1] == ""
     assert getting.returncode == CLOSED_PIPE
-    left = shell.get("q")
+    left = program.get("q")
     assert taken == items[:3]
     assert left == items[len(items) - len(left) :]
     assert len(left) > 50
@@ -310,9 +315,9 @@ def test_a_slow_reader_gets_each_item_once(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_at_any_moment_loses_nothing(shell: Shell, number: int) -> None:
+def test_a_signal_at_any_moment_loses_nothing(shell: Shell, program: Within, number: int) -> None:
     items = list(range(400))
-    shell.run("put", "q", "--create", *map(str, items))
+    program.run("put", "q", "--create", *map(str, items))
     printed: list[int] = []
     for _ in range(6):
         getting = shell.start("get", "q", "-n", "60")
@@ -324,12 +329,12 @@ def test_a_signal_at_any_moment_loses_nothing(shell: Shell, number: int) -> None
         assert getting.returncode in (0, 128 + number, -number)
         assert err == ""
         printed += map(int, (first + out).splitlines())
-    assert printed + shell.get("q") == items
+    assert printed + program.get("q") == items
 
 
-def test_a_kill_loses_nothing(shell: Shell) -> None:
+def test_a_kill_loses_nothing(shell: Shell, program: Within) -> None:
     items = list(range(300))
-    shell.run("put", "q", "--create", *map(str, items))
+    program.run("put", "q", "--create", *map(str, items))
     printed: list[int] = []
     for _ in range(4):
         getting = shell.start("get", "q", "-n", "100")
@@ -343,9 +348,9 @@ def test_a_kill_loses_nothing(shell: Shell) -> None:
     assert len(printed + left) <= len(items) + 4 * 50, "more than what four readers can have held came twice"
 
 
-def test_two_readers_share_the_items_without_overlap(shell: Shell) -> None:
+def test_two_readers_share_the_items_without_overlap(shell: Shell, program: Within) -> None:
     items = list(range(300))
-    shell.run("put", "q", "--create", *map(str, items))
+    program.run("put", "q", "--create", *map(str, items))
     readers = [shell.start("get", "q", "-n", "100") for _ in range(4)]
     shares = [[int(line) for line in reader.communicate(timeout=60)[0].splitlines()] for reader in readers]
     assert sorted(chain.from_iterable(shares)) == items

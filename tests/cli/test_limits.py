@@ -32,32 +32,32 @@ def taken(shell: Shell) -> Iterator[Task]:
         yield task
 
 
-def test_a_limit_is_set_shown_listed_and_deleted(shell: Shell) -> None:
-    assert shell.run("limit", "set", "api", "--slots", "1")[0] == 0
-    assert shell.run("limit", "set", "mails", "--rate", "100", "--per", "60", "--burst", "20")[0] == 0
-    shell.run("create", "q", "--limit", "api")
-    shell.run("put", "q", "a", "b")
+def test_a_limit_is_set_shown_listed_and_deleted(shell: Shell, program: Within) -> None:
+    assert program.run("limit", "set", "api", "--slots", "1")[0] == 0
+    assert program.run("limit", "set", "mails", "--rate", "100", "--per", "60", "--burst", "20")[0] == 0
+    program.run("create", "q", "--limit", "api")
+    program.run("put", "q", "a", "b")
     with taken(shell) as task:
-        rows = [line.split("\t") for line in shell.run("limit", "list")[1].splitlines()]
+        rows = [line.split("\t") for line in program.run("limit", "list")[1].splitlines()]
         assert rows == [["api", "1 at a time", "1", "0"], ["mails", "100 in 60 s, burst 20", "0", "20"]]
-        shown = json.loads(shell.run("limit", "show", "api", "--json")[1])
+        shown = json.loads(program.run("limit", "show", "api", "--json")[1])
         assert (shown["slots"], shown["used"], shown["free"]) == (1, 1, 0)
         assert [(one["task"], one["queue"]) for one in shown["holders"]] == [(task.id, "q")]
-        assert shell.run("limit", "show", "api")[1].startswith(f"{task.id}\tq\t")
-        status, _, err = shell.run("limit", "delete", "api")
+        assert program.run("limit", "show", "api")[1].startswith(f"{task.id}\tq\t")
+        status, _, err = program.run("limit", "delete", "api")
     assert (status, err.count("\n")) == (1, 1)
     assert "is in use by 1 task:" in err
-    deleted = json.loads(shell.run("limit", "delete", "mails", "--json")[1])
+    deleted = json.loads(program.run("limit", "delete", "mails", "--json")[1])
     assert deleted == {"name": "mails", "deleted": True}
 
 
-def test_an_explanation_tells_the_limit(shell: Shell) -> None:
-    shell.run("limit", "set", "api", "--slots", "1")
-    shell.run("create", "q", "--limit", "api")
-    shell.run("put", "q", "a", "b")
+def test_an_explanation_tells_the_limit(shell: Shell, program: Within) -> None:
+    program.run("limit", "set", "api", "--slots", "1")
+    program.run("create", "q", "--limit", "api")
+    program.run("put", "q", "a", "b")
     with taken(shell) as task:
-        waits = json.loads(shell.run("tasks", "q", "--state", "ready", "--json")[1])
-        [first, *_] = shell.run("explain", "q", waits["id"])[1].splitlines()
+        waits = json.loads(program.run("tasks", "q", "--state", "ready", "--json")[1])
+        [first, *_] = program.run("explain", "q", waits["id"])[1].splitlines()
 
     assert first.startswith("limit reached\tThe limit 'api' has no free slot: 1 of 1 are held, by ")
     assert task.id in first
@@ -126,120 +126,120 @@ def test_work_that_waits_for_a_token_says_so(program: Within) -> None:
     assert re.search(said, err, re.MULTILINE), err
 
 
-def test_wrong_limits_are_refused(shell: Shell) -> None:
+def test_wrong_limits_are_refused(program: Within) -> None:
     for arguments in (("api",), ("api", "--slots", "1", "--rate", "1"), ("api", "--rate", "1")):
-        status, _, err = shell.run("limit", "set", *arguments)
+        status, _, err = program.run("limit", "set", *arguments)
         assert (status, err.count("\n")) == (2, 1), err
-    shell.run("create", "plain", "--kind", "queue")
-    assert shell.run("limit", "show", "api")[0] == 2
-    assert shell.run("limit", "delete", "api")[0] == 2
-    assert shell.run("create", "q", "--limit", "api")[0] == 2
-    assert shell.run("create", "p", "--kind", "queue", "--limit", "api")[0] == 2
+    program.run("create", "plain", "--kind", "queue")
+    assert program.run("limit", "show", "api")[0] == 2
+    assert program.run("limit", "delete", "api")[0] == 2
+    assert program.run("create", "q", "--limit", "api")[0] == 2
+    assert program.run("create", "p", "--kind", "queue", "--limit", "api")[0] == 2
 
 
-def test_a_task_names_limits(shell: Shell) -> None:
-    shell.run("limit", "set", "api", "--slots", "1")
-    assert shell.run("create", "q", "--task-limit", "api")[0] == 0
-    assert shell.run("put", "q", "--limit", "api", "a", "b")[0] == 0
-    put = json.loads(shell.run("put", "q", "--json", "free")[1])
+def test_a_task_names_limits(shell: Shell, program: Within) -> None:
+    program.run("limit", "set", "api", "--slots", "1")
+    assert program.run("create", "q", "--task-limit", "api")[0] == 0
+    assert program.run("put", "q", "--limit", "api", "a", "b")[0] == 0
+    put = json.loads(program.run("put", "q", "--json", "free")[1])
     assert put["limits"] == {}
     with taken(shell) as task:
         assert (task.data, dict(task.limits)) == ("a", {"api": None})
         with taken(shell) as other:
             assert other.data == "free"
-        ready = map(json.loads, shell.run("tasks", "q", "--state", "ready", "--json")[1].splitlines())
+        ready = map(json.loads, program.run("tasks", "q", "--state", "ready", "--json")[1].splitlines())
         [waits] = [row for row in ready if row["limits"] == {"api": None}]
-        assert shell.run("explain", "q", waits["id"])[1].startswith("limit reached\tThe limit 'api'")
-    status, _, err = shell.run("put", "q", "--limit", "none", "x")
+        assert program.run("explain", "q", waits["id"])[1].startswith("limit reached\tThe limit 'api'")
+    status, _, err = program.run("put", "q", "--limit", "none", "x")
     assert (status, err.count("\n")) == (2, 1)
 
 
-def test_a_limit_counts_each_key_apart(shell: Shell) -> None:
-    told = shell.run("limit", "set", "tenant", "--slots", "1", "--per-key")
+def test_a_limit_counts_each_key_apart(shell: Shell, program: Within) -> None:
+    told = program.run("limit", "set", "tenant", "--slots", "1", "--per-key")
     assert told[0] == 0
-    shell.run("create", "q", "--task-limit", "tenant")
+    program.run("create", "q", "--task-limit", "tenant")
     for key in ("acme", "acme", "7"):
-        assert shell.run("put", "q", "--limit-key", "tenant", key, f"of {key}")[0] == 0
+        assert program.run("put", "q", "--limit-key", "tenant", key, f"of {key}")[0] == 0
     with taken(shell) as task:
         assert dict(task.limits) == {"tenant": "acme"}
         with taken(shell) as other:
             assert dict(other.limits) == {"tenant": 7}
-            assert shell.run("limit", "list")[1] == "tenant\t1 at a time for each key\t2\t1\n"
-            rows = {row["key"]: row for row in map(json.loads, shell.run(*KEYS, "--json")[1].splitlines())}
+            assert program.run("limit", "list")[1] == "tenant\t1 at a time for each key\t2\t1\n"
+            rows = {row["key"]: row for row in map(json.loads, program.run(*KEYS, "--json")[1].splitlines())}
             assert {key: (row["used"], row["free"]) for key, row in rows.items()} == {
                 "acme": (1, 0),
                 7: (1, 0),
             }
-        assert "more keys follow the first 1" in shell.run(*KEYS, "-n", "1")[2]
-        one = json.loads(shell.run(*KEYS, "--key", "acme", "--json")[1])
+        assert "more keys follow the first 1" in program.run(*KEYS, "-n", "1")[2]
+        one = json.loads(program.run(*KEYS, "--key", "acme", "--json")[1])
         assert [holder["task"] for holder in one["holders"]] == [task.id]
-        assert shell.run(*KEYS, "--key", "acme")[1].startswith(f"{task.id}\tq\t")
-        ready = map(json.loads, shell.run("tasks", "q", "--state", "ready", "--json")[1].splitlines())
+        assert program.run(*KEYS, "--key", "acme")[1].startswith(f"{task.id}\tq\t")
+        ready = map(json.loads, program.run("tasks", "q", "--state", "ready", "--json")[1].splitlines())
         [waits] = [row for row in ready if row["limits"] == {"tenant": "acme"}]
-        reason = shell.run("explain", "q", waits["id"])[1]
+        reason = program.run("explain", "q", waits["id"])[1]
         assert reason.startswith("limit reached\tThe limit 'tenant' has no free slot for the key 'acme': ")
-    assert shell.run("limit", "set", "tenant", "--slots", "2")[0] == 2
-    shell.run("limit", "set", "whole", "--slots", "2")
-    assert shell.run("limit", "keys", "whole")[0] == 2
-    assert shell.run("put", "q", "--limit-key", "none", "a", "x")[0] == 2
+    assert program.run("limit", "set", "tenant", "--slots", "2")[0] == 2
+    program.run("limit", "set", "whole", "--slots", "2")
+    assert program.run("limit", "keys", "whole")[0] == 2
+    assert program.run("put", "q", "--limit-key", "none", "a", "x")[0] == 2
 
 
 KEYS = ("limit", "keys", "tenant")
 
 
-def test_a_limit_has_slots_or_a_rate(shell: Shell) -> None:
+def test_a_limit_has_slots_or_a_rate(program: Within) -> None:
     for numbers in ((), ("--slots", "2", "--rate", "1", "--per", "1"), ("--slots", "10001")):
-        status, _, err = shell.run("limit", "set", "a", *numbers)
+        status, _, err = program.run("limit", "set", "a", *numbers)
         assert (status, err.count("\n")) == (2, 1)
 
 
-def test_an_unreadable_limit_is_told(shell: Shell) -> None:
-    shell.run("limit", "set", "api", "--slots", "1")
+def test_an_unreadable_limit_is_told(shell: Shell, program: Within) -> None:
+    program.run("limit", "set", "api", "--slots", "1")
     with fdbqueue.open(shell.url) as db:
         root = RootKeys(Subspace(tuple(shell.root)) if shell.root else DEFAULT_ROOT)
         db[LimitKeys(root.prefix, "api").row] = b"damaged"
-    assert shell.run("limit", "list")[1] == "api\tunreadable\t\t\n"
-    row = json.loads(shell.run("limit", "list", "--json")[1])
+    assert program.run("limit", "list")[1] == "api\tunreadable\t\t\n"
+    row = json.loads(program.run("limit", "list", "--json")[1])
     assert (row["name"], row["slots"], "cannot be read" in row["error"]) == ("api", None, True)
     for command in (("limit", "show", "api"), ("limit", "keys", "api"), ("create", "q", "--limit", "api")):
-        status, _, err = shell.run(*command)
+        status, _, err = program.run(*command)
         assert (status, err.startswith("fdbqueue: The limit 'api' cannot be read")) == (2, True)
-    assert shell.run("limit", "set", "api", "--slots", "2")[0] == 0
-    assert shell.run("create", "q", "--limit", "api")[0] == 0
+    assert program.run("limit", "set", "api", "--slots", "2")[0] == 0
+    assert program.run("create", "q", "--limit", "api")[0] == 0
 
 
-def test_a_list_of_limits_has_no_holders(shell: Shell) -> None:
+def test_a_list_of_limits_has_no_holders(shell: Shell, program: Within) -> None:
     """Those are in `show`, and in `keys --key`."""
-    shell.run("limit", "set", "tenant", "--slots", "3", "--per-key")
-    shell.run("create", "q", "--task-limit", "tenant")
-    shell.run("put", "q", "--limit-key", "tenant", "acme", "x")
+    program.run("limit", "set", "tenant", "--slots", "3", "--per-key")
+    program.run("create", "q", "--task-limit", "tenant")
+    program.run("put", "q", "--limit-key", "tenant", "acme", "x")
     with taken(shell):
         for listed in (("limit", "list"), KEYS):
-            row = json.loads(shell.run(*listed, "--json")[1])
+            row = json.loads(program.run(*listed, "--json")[1])
             assert (row["used"], "holders" in row) == (1, False)
-        told = shell.run("limit", "show", "tenant")[2]
+        told = program.run("limit", "show", "tenant")[2]
         assert "tasks hold 1 slot; `fdbqueue limit keys tenant` lists the keys" in told
 
 
-def test_a_put_names_one_limit_with_a_key(shell: Shell) -> None:
+def test_a_put_names_one_limit_with_a_key(program: Within) -> None:
     """Each of these dropped a limit, and put the task."""
     for name in ("tenant", "other"):
-        shell.run("limit", "set", name, "--slots", "1", "--per-key")
-    shell.run("create", "q", "--task-limit", "tenant", "--task-limit", "other")
+        program.run("limit", "set", name, "--slots", "1", "--per-key")
+    program.run("create", "q", "--task-limit", "tenant", "--task-limit", "other")
     tenant = ("--limit-key", "tenant", "a")
     for more in (("--limit-key", "other", "b"), ("--limit-key", "tenant", "b"), ("--limit", "tenant")):
-        assert shell.run("put", "q", *tenant, *more, "x")[0] == 2
-        assert shell.run("schedule", "create", "s", "q", "--every", "60", *tenant, *more)[0] == 2
-    assert shell.run("tasks", "q")[1] == ""
-    assert shell.run("put", "q", *tenant, "--limit", "other", "x")[0] == 0
+        assert program.run("put", "q", *tenant, *more, "x")[0] == 2
+        assert program.run("schedule", "create", "s", "q", "--every", "60", *tenant, *more)[0] == 2
+    assert program.run("tasks", "q")[1] == ""
+    assert program.run("put", "q", *tenant, "--limit", "other", "x")[0] == 0
 
 
-def test_tasks_of_a_schedule_name_a_key(shell: Shell) -> None:
-    shell.run("limit", "set", "tenant", "--slots", "1", "--per-key")
-    shell.run("create", "q", "--task-limit", "tenant")
-    made = shell.run(
+def test_tasks_of_a_schedule_name_a_key(program: Within) -> None:
+    program.run("limit", "set", "tenant", "--slots", "1", "--per-key")
+    program.run("create", "q", "--task-limit", "tenant")
+    made = program.run(
         "schedule", "create", "s", "q", "--every", "60", "--limit-key", "tenant", "acme", "--json"
     )
     assert json.loads(made[1])["options"]["limits"] == {"tenant": "acme"}
-    changed = shell.run("schedule", "change", "s", "--without", "limit", "--json")
+    changed = program.run("schedule", "change", "s", "--without", "limit", "--json")
     assert "limits" not in json.loads(changed[1])["options"]

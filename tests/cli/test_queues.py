@@ -256,19 +256,19 @@ def test_stats_and_top_count_ended_and_due_tasks(program: Within) -> None:
     assert (lines["ends.acked"], lines["ends.deleted"], lines["tasks.due"]) == ("2", "1", "0")
 
 
-def test_stats_sweep_where_no_worker_runs(shell: Shell) -> None:
-    shell.run("create", "q", "--kind", "fifottl")
-    shell.run("put", "q", "1", "--delay", "0.1")
+def test_stats_sweep_where_no_worker_runs(program: Within) -> None:
+    program.run("create", "q", "--kind", "fifottl")
+    program.run("put", "q", "1", "--delay", "0.1")
 
     def seen() -> dict[str, int]:
-        found: dict[str, int] = json.loads(shell.run("stats", "q", "--json")[1])["tasks"]
+        found: dict[str, int] = json.loads(program.run("stats", "q", "--json")[1])["tasks"]
         return found
 
     wait_until(lambda: (tasks := seen())["ready"] == 1 and not tasks["delayed"])
 
 
-def test_top_shows_rates_and_workers(shell: Shell) -> None:
-    shell.run("create", "q")
+def test_top_shows_rates_and_workers(shell: Shell, program: Within) -> None:
+    program.run("create", "q")
     watching = shell.start("top", "q", "--json", "--interval", "0.2")
     assert watching.stdout is not None
     watching.stdout.readline()
@@ -298,9 +298,9 @@ def test_top_shows_the_busiest_keys(program: Within) -> None:
     assert "keys" not in found
 
 
-def test_top_on_a_terminal_is_a_table(shell: Shell) -> None:
-    shell.run("create", "[bold]q[/bold]", "--kind", "utube")
-    shell.run("put", "[bold]q[/bold]", "1", "--key", '"[red]"')
+def test_top_on_a_terminal_is_a_table(shell: Shell, program: Within) -> None:
+    program.run("create", "[bold]q[/bold]", "--kind", "utube")
+    program.run("put", "[bold]q[/bold]", "1", "--key", '"[red]"')
     ours, theirs = pty.openpty()
     process = shell.start(
         "top",
