@@ -203,7 +203,7 @@ def test_a_take_waits_for_ever_where_its_timeout_is_inf(b: Bench, timeout: float
     b.put(1)
     task = b.take(timeout)  # type: ignore[arg-type]
     assert task is not None
-    b.queue.release(b.db, task, delay=9_999)
+    b.queue.release(b.db, task, delay=999)
     assert b.take(timeout).data == 1  # type: ignore[arg-type]
 
 

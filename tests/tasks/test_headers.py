@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
@@ -89,6 +89,7 @@ def test_headers_that_cannot_be_stored_are_refused(bench: Callable[..., Bench], 
     assert b.contents() == []
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=30), max_size=9))
 def test_a_record_gives_its_headers_back(headers: dict[str, str]) -> None:
     record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=Extra(checked_headers(headers)))
