@@ -260,7 +260,7 @@ def test_programs_do_the_same_on_the_engine_and_on_the_model(engine, db, fdb_mod
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=2_000 if SLOW else 150 if engine == "memory" else 20,
+            max_examples=2_000 if SLOW else 80 if engine == "memory" else 20,
             stateful_step_count=60 if SLOW else 40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

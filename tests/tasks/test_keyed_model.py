@@ -136,6 +136,6 @@ class MicroLife(LifeCycle):
 
 
 MicroLife.TestCase.settings = settings(
-    max_examples=5_000 if SLOW else 80, stateful_step_count=60 if SLOW else 40, deadline=None
+    max_examples=5_000 if SLOW else 50, stateful_step_count=60 if SLOW else 40, deadline=None
 )
 TestMicroLife = MicroLife.TestCase
