@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import fdbqueue
 
 PACKAGE = Path(fdbqueue.__file__).parent
 MODULES = {
-    ".".join(("fdbqueue", *path.relative_to(PACKAGE).with_suffix("").parts)): ast.parse(path.read_text())
+    ".".join(("fdbqueue", *path.relative_to(PACKAGE).with_suffix("").parts)): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 ENTRIES = ("core", "embedded", "tasks", "queues", "fleet", "operate", "aio", "integrations", "testing")
@@ -25,6 +26,12 @@ MAY_IMPORT_ABOVE = {
     "fdbqueue.core.open": {"embedded"},  # it chooses the engine
     "fdbqueue.operate.cli.metrics": {"integrations"},  # late
 }
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Not made at import: each process of a run collects this file, and one of them runs it."""
+    return {module: ast.parse(path.read_text()) for module, path in MODULES.items()}
 
 
 def entry_of(module: str) -> str:
@@ -81,10 +88,11 @@ def is_ours(module: str) -> bool:
     return module.split(".")[0] == "fdbqueue"
 
 
+@cache
 def arrows() -> dict[str, set[str]]:
     """The rooms that each room imports."""
     found: dict[str, set[str]] = {}
-    for module, tree in MODULES.items():
+    for module, tree in trees().items():
         room = room_of(module)
         below = {room_of(name) for name in imports_of(tree) if is_ours(name)}
         found.setdefault(room, set()).update(below - {room})
@@ -102,7 +110,7 @@ def test_no_file_imports_a_file_that_imports_it() -> None:
     """
     files = {
         module.removesuffix(".__init__"): set(filter(is_ours, _imported(nodes_of(module, tree)))) - {module}
-        for module, tree in MODULES.items()
+        for module, tree in trees().items()
     }
     TopologicalSorter(files).prepare()
 
@@ -125,7 +133,7 @@ def above(module: str) -> set[str]:
     entry = entry_of(module)
     if entry not in ENTRIES:
         return set()
-    found = {entry_of(name) for name in imports_of(MODULES[module]) if is_ours(name)} & set(ENTRIES)
+    found = {entry_of(name) for name in imports_of(trees()[module]) if is_ours(name)} & set(ENTRIES)
     return found - set(ENTRIES[: ENTRIES.index(entry) + 1]) - MAY_IMPORT_ABOVE.get(module, set())
 
 
@@ -137,7 +145,7 @@ def test_no_import_stands_inside_a_function() -> None:
     """It would hide a circle."""
     late = {
         module.removesuffix(".__init__")
-        for module, tree in MODULES.items()
+        for module, tree in trees().items()
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for _ in imports_of(function)

@@ -1,5 +1,7 @@
 """Every block of every page runs, or gives its reason; every picture has a text alternative."""
 
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,24 +10,33 @@ from tests.pages.blocks import ROOT, Block, PageError, blocks_of, pages, picture
 from tests.pages.running import Reader
 
 PAGES = {name: (ROOT / name).read_text() for name in pages()}
-BLOCKS = {name: blocks_of(name, text) for name, text in PAGES.items()}
+RUNS = re.compile(r"^[ >]*(```+|~~~+) *(python|sh)\b", re.MULTILINE)
 FOLLOWED_ELSEWHERE = {"docs/quickstart.md"}  # by tests/packaging, in an environment with the built package
-RUN = [
-    name
-    for name, blocks in BLOCKS.items()
-    if name not in FOLLOWED_ELSEWHERE and any(b.language in ("python", "sh") for b in blocks)
-]
+RUN = [name for name, text in PAGES.items() if name not in FOLLOWED_ELSEWHERE and RUNS.search(text)]
+
+
+@cache
+def blocks() -> dict[str, list[Block]]:
+    """Not parsed at import: each process of a run collects this file, and all pages take seconds."""
+    return {name: blocks_of(name, text) for name, text in PAGES.items()}
 
 
 @pytest.mark.parametrize("name", RUN)
 @pytest.mark.timeout(900)
 def test_a_page_can_be_followed(name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     compiled = tmp_path_factory.getbasetemp().parent / "compiled"  # one for all processes of pytest-xdist
-    Reader(tmp_path, compiled).follow(BLOCKS[name])
+    Reader(tmp_path, compiled).follow(blocks_of(name, PAGES[name]))
+
+
+def test_a_page_with_a_block_to_run_is_followed() -> None:
+    found = {
+        name for name, blocks_ in blocks().items() if any(b.language in ("python", "sh") for b in blocks_)
+    }
+    assert found - FOLLOWED_ELSEWHERE == set(RUN)
 
 
 def test_every_block_runs_or_gives_its_reason() -> None:
-    refused = [str(error) for blocks in BLOCKS.values() for block in blocks if (error := refusal(block))]
+    refused = [str(error) for found in blocks().values() for block in found if (error := refusal(block))]
     assert not refused, "\n".join(refused)
 
 
@@ -39,9 +50,9 @@ def refusal(block: Block) -> PageError | None:
 
 def test_the_pieces_of_a_source_are_the_whole_file() -> None:
     """A page that shows a program shows all of it, in its order."""
-    for blocks in BLOCKS.values():
-        for source in {block.options["source"] for block in blocks if "source" in block.options}:
-            pieces = "".join(b.text for b in blocks if b.options.get("source") == source)
+    for found in blocks().values():
+        for source in {block.options["source"] for block in found if "source" in block.options}:
+            pieces = "".join(b.text for b in found if b.options.get("source") == source)
             assert without_blank_lines(pieces) == without_blank_lines((ROOT / source).read_text()), source
 
 
