@@ -28,6 +28,7 @@ class Environment:
             "--no-deps",
             "--no-index",
             "--no-build-isolation",
+            "--no-compile",
             "--disable-pip-version-check",
         )
         ran(*self._pip, *options, archive, cwd=archive.parent)
