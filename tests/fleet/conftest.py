@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Backoff, Database, Hooks, TaskQueue, Worker
+from fdbqueue.core import limits
 from tests.fleet.handlers import SPACE
 
 HERE = Path(__file__).parents[2]
@@ -31,6 +32,12 @@ def no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for worker in started:
         worker.stop(at_once=True)
+
+
+@pytest.fixture(autouse=True)
+def empty_queues_are_looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of a test ends soon after its last task; those in other processes have the usual time."""
+    monkeypatch.setattr(limits, "EMPTY_QUEUE_LOOK_S", 0.02)
 
 
 @pytest.fixture

@@ -191,8 +191,9 @@ def test_a_verb_that_did_not_commit_ends_nothing(db, queue):
 
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.commits_by_hand
-def test_an_attempt_that_met_something_away_is_retried(db, queue, fdb_module, fate):
+def test_an_attempt_that_met_something_away_is_retried(db, queue, fdb_module, monkeypatch, fate):
     """An unknown result of the commit that puts it off is no lost lease."""
+    monkeypatch.setattr("fdbqueue.core.limits.AWAY_FIRST_S", 0.02)
     names, (faults, engine) = Names(), faulty(db, fdb_module.FDBError, RealRuntime())
 
     def handler(task):
