@@ -110,6 +110,12 @@ def keeper_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "fdbqueue-keeper"}
 
 
+@pytest.fixture
+def workers_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of this process ends soon after its last task; those of others have the usual time."""
+    monkeypatch.setattr("fdbqueue.core.limits.EMPTY_QUEUE_LOOK_S", 0.02)
+
+
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
     """The engine's name: a test that takes `db` runs on each of them."""

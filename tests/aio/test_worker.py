@@ -24,6 +24,8 @@ from fdbqueue.core.errors import (
 from tests.aio.handlers import SENT
 from tests.aio.support import on_loop
 
+pytestmark = pytest.mark.usefixtures("workers_end_soon")
+
 
 @pytest.fixture
 def queue(db: fdbqueue.Database, space: Subspace) -> fdbqueue.TaskQueue:

@@ -17,6 +17,7 @@ from fdbqueue.integrations.django import api, attempts
 from tests.django.test_backend import status
 from tests.support import Keys
 
+pytestmark = pytest.mark.usefixtures("workers_end_soon")
 Work = Callable[..., fdbqueue.Worker]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fdbqueue import Backoff, Database, Hooks, TaskQueue, Worker
-from fdbqueue.core import limits
 from tests.fleet.handlers import SPACE
 
 HERE = Path(__file__).parents[2]
@@ -35,9 +34,7 @@ def no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def empty_queues_are_looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker of a test ends soon after its last task; those in other processes have the usual time."""
-    monkeypatch.setattr(limits, "EMPTY_QUEUE_LOOK_S", 0.02)
+def _empty_queues_are_looked_at_often(workers_end_soon: None) -> None: ...
 
 
 @pytest.fixture
