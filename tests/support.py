@@ -42,7 +42,7 @@ VALUE_TOO_LARGE = 2103
 EXACT_MODE_WITHOUT_LIMITS = 2210
 
 # How long a test waits for what should come at once, before it says that it never came.
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 def replace_method(patch: pytest.MonkeyPatch, one: Any, name: str, new: Callable[..., Any]) -> None:

@@ -20,7 +20,7 @@ CLOSED_PIPE, INTERRUPTED, TERMINATED = 141, 130, 143
 HELD_S = 10.0
 
 
-def rest_of(process: subprocess.Popen[str], timeout_s: float = 20) -> tuple[str, str]:
+def rest_of(process: subprocess.Popen[str], timeout_s: float = PATIENCE_S) -> tuple[str, str]:
     """Return all output until the end; `communicate` would lose lines that `readline` buffered."""
     assert process.stdout is not None
     assert process.stderr is not None

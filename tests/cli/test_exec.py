@@ -21,6 +21,7 @@ from tests.cli import shell as shells
 from tests.cli.shell import CLOSED_PIPE, Shell, Within, rest_of
 from tests.cli.test_queues import root_of
 from tests.cli.test_work import filled, statistics, wait_until
+from tests.support import PATIENCE_S
 
 RESTART_S = 60.0
 """Time for a killed process to have a successor that works, on a loaded machine."""
@@ -183,7 +184,7 @@ def test_a_reader_that_closes_the_pipe_costs_no_attempt(shell: Shell, program: W
     assert process.stdout is not None
     assert process.stdout.readline()
     process.stdout.close()
-    assert process.wait(30) == CLOSED_PIPE
+    assert process.wait(PATIENCE_S) == CLOSED_PIPE
     assert process.stderr is not None
     process.stderr.close()
     calls = statistics(shell)

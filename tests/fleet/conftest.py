@@ -11,6 +11,7 @@ import pytest
 
 from fdbqueue import Backoff, Database, Hooks, TaskQueue, Worker
 from tests.fleet.handlers import SPACE
+from tests.support import PATIENCE_S
 
 HERE = Path(__file__).parents[2]
 OBEY = "tests.fleet.handlers:obey"
@@ -83,7 +84,7 @@ class Supervisor:
 
     def end(self) -> tuple[int, dict[str, Any]]:
         said = self.read_until(lambda said: "processes" not in said)
-        return self.process.wait(20), said
+        return self.process.wait(PATIENCE_S), said
 
 
 @pytest.fixture

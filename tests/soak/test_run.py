@@ -63,7 +63,7 @@ def test_a_kill_loses_nothing_and_an_interrupt_counts(tmp_path: Path) -> None:
     ) as soak:
         try:
             # The third process takes the place of one that was killed.
-            wait_until(lambda: bool(list(tmp_path.glob(f"*/{NOTES}/w2"))), 12 * PATIENCE_S)
+            wait_until(lambda: bool(list(tmp_path.glob(f"*/{NOTES}/w2"))), 6 * PATIENCE_S)
             soak.send_signal(signal.SIGINT)
             said, _ = soak.communicate(timeout=120)
         finally:
