@@ -69,6 +69,13 @@ def test_reopening_is_bounded_however_many_proxies_died(
     assert drained(opened(owner="me")) == list(range(7))
 
 
+@pytest.fixture
+def quick_collections() -> None:
+    """A collection visits new objects only, not those of the tests before it."""
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("quick_collections")
 def test_nothing_is_kept_of_proxies_that_ended_without_a_word(still: Still) -> None:
     q = filled(still.opened(owner="me"), range(20))
     for number in range(20):
