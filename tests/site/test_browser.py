@@ -10,7 +10,10 @@ from typing import NamedTuple
 import pytest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH")
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH"),
+    pytest.mark.timeout(900),  # as in test_pages.py
+]
 
 
 class Visit(NamedTuple):

@@ -9,6 +9,8 @@ import pytest
 
 from tests.page import ROOT
 
+pytestmark = pytest.mark.timeout(900)  # the first test builds the site, and another process waits for it
+
 PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
 LOADS = {
     "script": ("src",),
