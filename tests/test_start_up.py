@@ -1,6 +1,7 @@
 """Start-up: the modules of fdbqueue that a program loads, as numbers that may only fall."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,9 +31,10 @@ with fdbqueue.open("embedded:data") as db:
 
 
 def modules_after(program: str, directory: Path) -> int:
-    ran = subprocess.run(
-        [sys.executable, "-c", f"{program}\n{OWN}"], cwd=directory, capture_output=True, text=True, check=True
-    )
+    """Without the guard of a run on a cluster (tests/guard.py), which loads modules of its own."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", f"{program}\n{OWN}"]
+    ran = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True)
     return int(json.loads(ran.stdout.splitlines()[-1]))
 
 
