@@ -63,7 +63,6 @@ def _size_bytes(text: str) -> int:
 
 
 def checked_bytes(name: str, value: Any, bytes_max: int) -> bytes:
-    """Raises InvalidArgument."""
     if not isinstance(value, bytes) or len(value) > bytes_max:
         raise InvalidArgument(name=name, wanted=f"at most {bytes_max} bytes", got=value)
     return bytes(value)
@@ -95,7 +94,6 @@ def checked_prefix(name: str, subspace: Any) -> bytes:
 
 
 def checked_instance(name: str, value: Any, wanted: type[T]) -> T:
-    """Raises WrongType."""
     if not isinstance(value, wanted):
         raise WrongType(name=name, wanted=f"a {wanted.__name__}", got=value)
     return value
@@ -131,7 +129,6 @@ def checked_int(name: str, number: Any) -> int:
 
 
 def checked_whole(name: str, number: Any, low: int, high: int = WHOLE_MAX) -> int:
-    """Raises InvalidArgument."""
     if not is_whole(number) or not low <= number <= high:
         bounds = f", {low} or more" if high == WHOLE_MAX else f" from {low} to {high}"
         wanted = f"a whole number{bounds}"
@@ -243,7 +240,6 @@ def checked_items(name: str, items: Iterable[T]) -> list[T]:
 
 
 def checked_batch(payloads: list[bytes]) -> list[bytes]:
-    """Raises TooMuchForOneTransaction."""
     size_bytes = sum(map(len, payloads))
     if len(payloads) > limits.BATCH_ITEMS_MAX or (len(payloads) > 1 and size_bytes > limits.BATCH_BYTES_MAX):
         raise too_much(len(payloads), size_bytes)
@@ -251,7 +247,6 @@ def checked_batch(payloads: list[bytes]) -> list[bytes]:
 
 
 def checked_payload(payload: bytes) -> bytes:
-    """Raises PayloadTooLarge."""
     if len(payload) > limits.PAYLOAD_BYTES_MAX:
         raise PayloadTooLarge(size_bytes=len(payload), limit_bytes=limits.PAYLOAD_BYTES_MAX)
     return payload

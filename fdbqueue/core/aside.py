@@ -74,10 +74,6 @@ class Aside:
     ) -> None:
         """Set `values` aside, which were found at `key` and beside it, and then the values of the keys in
         `pieces`. The caller clears them.
-
-        Reads: `key`, serialisably; `pieces`, by snapshot.
-        Writes: the entry, a key for each value, the count.
-        Conflicts: any change of `key`.
         """
         tr.add_read_conflict_key(key)
         id_ = self._id(runtime_of(tr).now_us(), key)
@@ -89,10 +85,7 @@ class Aside:
         tr.add(self.count_key, COUNTER.pack(1))
 
     def page(self, tr: Transaction, limit: int, after: bytes) -> Page[SetAside]:
-        """The next entries, up to `limit` and limits.BATCH_BYTES_MAX bytes, or one that is larger.
-
-        Reads: the entries and their parts, by snapshot. Conflicts: none.
-        """
+        """The next entries, up to `limit` and limits.BATCH_BYTES_MAX bytes, or one that is larger."""
         start = self._entry + after + b"\x00" if after else self._entry
         found = list(tr.snapshot.get_range(start, self._part, limit=limit + 1))
         entries = [(row.key[len(self._entry) :], _entry_of(row.value)) for row in found]
@@ -110,12 +103,7 @@ class Aside:
         return Page(rows, place_text(entries[count - 1][0]) if count < len(entries) else None)
 
     def remove(self, tr: Transaction, ids: Iterable[bytes]) -> int:
-        """Remove the entries of `ids`, and return their number; an id given twice counts once.
-
-        Reads: the entries.
-        Writes: clears the entries and their parts; the count.
-        Conflicts: their removal.
-        """
+        """Remove the entries of `ids`, and return their number; an id given twice counts once."""
         asked = [(id_, tr.get(self._entry + id_)) for id_ in dict.fromkeys(ids)]
         there = [id_ for id_, entry in asked if entry.present()]
         for id_ in there:
@@ -126,7 +114,6 @@ class Aside:
         return len(there)
 
     def ask_count(self, tr: Transaction) -> Callable[[], int]:
-        """Ask for the number of entries. Reads one key by snapshot."""
         found = tr.snapshot.get(self.count_key)
         return lambda: count_in(found.value)
 
@@ -159,7 +146,6 @@ class Aside:
 
 
 def entry_in(value: bytes) -> Entry | None:
-    """The entry in `value`; None for damaged bytes."""
     try:
         return _from_bytes(value)
     except DAMAGED:
@@ -176,7 +162,6 @@ def count_in(value: bytes | None) -> int:
 
 
 def aside_text(id_: bytes) -> str:
-    """The id of a value as `aside` lists it."""
     return b32hexencode(id_).decode()
 
 

@@ -58,10 +58,7 @@ class _Absent:
 
 
 def load() -> Any:
-    """Return the module `fdb` with its library and an API version: 710, unless the program has chosen one.
-
-    Raises: ClientLibraryMissing, ClientLibraryTooOld.
-    """
+    """Return the module `fdb` with its library and an API version: 710, unless the program has chosen one."""
     try:
         impl = importlib.import_module("fdb.impl")
     except Exception as error:  # the binding raises a bare one if it finds no library

@@ -52,7 +52,6 @@ def sized(shortest: int, longest: int | None = None) -> Part[bytes]:
 
 
 def number(size: int) -> Part[int]:
-    """A number of `size` bytes, big-endian."""
     return Part(size, size, struct.Struct({1: ">B", 4: ">I", 8: ">Q"}[size]).pack, int.from_bytes)
 
 
@@ -98,11 +97,9 @@ class Column(int, Generic[*Parts]):
         return prefix + self.code
 
     def all(self, prefix: bytes) -> slice:
-        """The slice of all keys of the column."""
         return slice(prefix + self.code, prefix + self.end)
 
     def key(self, prefix: bytes) -> Callable[[*Parts], bytes]:
-        """Return the builder of a key from its parts."""
         return self._builder(prefix + self.code)
 
     def of(self: "Column[A, *tuple[Any, ...]]", prefix: bytes, end: bytes = b"") -> Callable[[A], slice]:
@@ -123,7 +120,6 @@ class Column(int, Generic[*Parts]):
         return lambda number: slice(build(number + 1), stop)
 
     def first(self: "Column[A, *tuple[Any, ...]]", prefix: bytes) -> Callable[[bytes], A]:
-        """Return the reader of the first part of a key."""
         return self._reader(prefix, 0)
 
     def last(self: "Column[*tuple[Any, ...], A]", prefix: bytes) -> Callable[[bytes], A]:
@@ -131,7 +127,6 @@ class Column(int, Generic[*Parts]):
         return self._reader(prefix, len(self.parts) - 1)
 
     def pair(self: "Column[A, B]", prefix: bytes) -> Callable[[bytes], tuple[A, B]]:
-        """Return the reader of both parts of a key."""
         first, last = self.first(prefix), self.last(prefix)
         return lambda key: (first(key), last(key))
 

@@ -303,7 +303,6 @@ def runtime_of(transaction: Any) -> Runtime:
 
 
 def unknown_result(database: Database) -> Exception:
-    """The error 1021 of the engine of `database`."""
     if _is_cluster(database.engine):
         error: Exception = sys.modules["fdb.impl"].FDBError(_UNKNOWN_RESULT)
         return error
@@ -371,10 +370,7 @@ def limit_attempts(options: Any, retry_limit: int | None, timeout_s: float | Non
 
 
 def require_answer(database: Database, url: str, timeout_s: float) -> None:
-    """The binding itself waits for ever for a cluster that does not answer.
-
-    Raises: ClusterMismatch, DatabaseNotFound.
-    """
+    """The binding itself waits for ever for a cluster that does not answer."""
     try:
         run(database, lambda tr: tr.get_read_version().wait(), timeout_s=timeout_s)
     except engine_errors() as error:

@@ -6,10 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needs(name: str, *modules: str) -> Iterator[None]:
-    """For the imports of a part: an error that one of `modules` is missing names the extra to install.
-
-    Raises: ModuleNotFoundError.
-    """
+    """For the imports of a part: an error that one of `modules` is missing names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as missing:

@@ -23,7 +23,6 @@ def is_local_name(header: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """True for a loopback address, or `localhost`."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -31,7 +30,6 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """True for an IP address."""
     try:
         ip_address(host)
     except ValueError:

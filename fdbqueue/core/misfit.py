@@ -35,9 +35,7 @@ def refused_part(value: Any, encode: Callable[[Any], bytes]) -> tuple[str, str]:
 
 
 def lost_part(value: Any, back: Any) -> tuple[str, str, str]:
-    """Type and place of the first smallest part that did not come back equal, with the value that came
-    back.
-    """
+    """Type and place of the first smallest part that did not come back equal, and what came back."""
     place = "data"
     while type(value) is type(back):
         others = dict(parts_of(back))

@@ -240,7 +240,6 @@ class Watch:
 
 
 def tell_committed() -> None:
-    """Tell the observers of a commit."""
     for observer in observers:
         try:
             observer.committed()
@@ -290,7 +289,6 @@ class Counters:
     """Transactions that have committed, also those that wrote nothing."""
 
     def note_error(self, code: int) -> None:
-        """Count an attempt that ended in the engine's error `code`."""
         self.retries += 1
         self.conflicts += code == NOT_COMMITTED
         self.unknown += code in MAYBE_COMMITTED

@@ -155,7 +155,6 @@ def in_home(path: str, url: str) -> str:
 
 
 def url_from_environment() -> str:
-    """The URL to use if the program gives none."""
     url = os.environ.get("FDBQUEUE_URL")
     if url:
         return url

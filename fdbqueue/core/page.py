@@ -59,12 +59,10 @@ def checked_limit(limit: Any) -> int:
 
 
 def place_text(place: bytes) -> str:
-    """The printable form of a place."""
     return place.hex()
 
 
 def place_bytes(after: Any) -> bytes | None:
-    """Parse the `next` of a page. Raises InvalidArgument."""
     if after is None:
         return None
     try:

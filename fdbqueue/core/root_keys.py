@@ -110,7 +110,6 @@ _BYTES = b"\x01"
 
 class RootKeys:
     def __init__(self, root: Any) -> None:
-        """Raises WrongType, InvalidArgument."""
         self.prefix = prefix = checked_prefix("root", root)
         self.definition, self.definitions = DEFINITION.key(prefix), DEFINITION.all(prefix)
         self._definition_in = DEFINITION.parse(prefix)
@@ -163,7 +162,6 @@ class RootKeys:
         return column is not None and column not in _OF_QUEUES
 
     def is_receipt(self, key: bytes) -> bool:
-        """True if `key` has the shape of a receipt."""
         return bool(self.shape_of(key)[0] == RECEIPT)
 
     def shape_of(self, key: bytes) -> tuple[Any, list[Any]]:
@@ -216,7 +214,6 @@ class RootKeys:
     # Groups.
 
     def rows_of_group(self, group: bytes) -> slice:
-        """All rows of a group."""
         start = self.group(group)
         return slice(start, start + b"\xff")
 

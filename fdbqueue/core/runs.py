@@ -24,7 +24,6 @@ def token_of(random: bytes, run: bytes) -> bytes:
 
 
 def run_of(token: bytes) -> bytes:
-    """The run that a lease counts for; empty if there is none."""
     return token[limits.RANDOM_SUFFIX_BYTES :]
 
 
@@ -38,7 +37,6 @@ def ask_counted(tr: Transaction, keys: RootKeys, session: bytes, run: bytes) -> 
     supervisor, the row is gone, and a count would make it for ever.
 
     A line may deliver a task to a session that ends. No caller receives it, and its lease ends by time.
-    Conflicts: the end of both.
     """
     asked = (tr.get(keys.membership(session)), tr.get(keys.session(run)))
     return lambda: any(key.present() for key in asked)

@@ -214,8 +214,6 @@ class RealRuntime:
 
 
 class _Exit:
-    """Callbacks for the end of this process."""
-
     _began: float | None = None
 
     @classmethod

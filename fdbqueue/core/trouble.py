@@ -26,7 +26,6 @@ from fdbqueue.core.visible import SURVIVED, text_of
 
 
 def traceback_of(error: BaseException, frames: TracebackType | None) -> str:
-    """The traceback of `error`, from `frames` on."""
     try:
         return "".join(traceback.format_exception(type(error), error, frames))
     except SURVIVED as failure:
@@ -103,7 +102,6 @@ class Troubles:
 
 
 def _place_of(error: BaseException) -> tuple[str, int]:
-    """The file and the line that raised it."""
     frames = error.__traceback__
     if frames is None:
         return "", 0

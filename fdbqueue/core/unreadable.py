@@ -33,7 +33,6 @@ class Unreadable:
 
 
 def shown(codec: PayloadCodec, payload: Callable[[], bytes]) -> Any:
-    """The data, or an Unreadable in its place."""
     raw = b""
     try:
         raw = payload()
@@ -51,8 +50,6 @@ Head = Callable[[int], Iterable[bytes]]
 
 @dataclass(frozen=True)
 class Sorted:
-    """Items that were decoded, or not: by their ids."""
-
     data: Mapping[bytes, Any]
     damaged: Mapping[bytes, FdbQueueError]
     """No process can read them."""
@@ -126,7 +123,6 @@ class Passed(dict[bytes, FdbQueueError]):
 
 
 def located(error: FdbQueueError, queue: str, key: str) -> FdbQueueError:
-    """The error, with the queue and the key of its item."""
     if not hasattr(error, "queue"):
         error.queue, error.key = queue, key  # type: ignore[attr-defined]
         error.args = (f"{error.args[0]} It is {key} in the queue {queue!r}.", *error.args[1:])

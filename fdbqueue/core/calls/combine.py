@@ -190,7 +190,6 @@ class Combiner:
             call.held = True
 
     def _prepend(self, calls: Sequence[Call]) -> None:
-        """Make `calls` pending, ahead of all others."""
         for call in reversed(calls):
             self._pending[call] = None
             self._pending.move_to_end(call, last=False)
@@ -239,7 +238,6 @@ class Combiner:
             call.signal()
 
     def release(self) -> None:
-        """Make claimed calls pending again."""
         with self._lock:
             self._unclaim()
 
@@ -357,7 +355,6 @@ class Combiner:
             return True
 
     def _others(self, mine: Call) -> int:
-        """The number of calls that wait or are claimed, without `mine`."""
         present = len(self._pending) + len(self._claimed)
         return present - (mine in self._pending) - (mine in self._claimed)
 

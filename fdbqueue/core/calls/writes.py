@@ -49,10 +49,7 @@ def write_claimed(
     wrote: Callable[[Any], bool] | None = None,
     yield_to_conflict: bool = False,
 ) -> None:
-    """Write the items of claimed calls in one transaction, and deal out the answers.
-
-    Raises: the errors of run_once; LostConflict only with `yield_to_conflict`.
-    """
+    """Write the items of claimed calls in one transaction, and deal out the answers. As run_once."""
     calls = combiner.claim(count_max, limits.BATCH_BYTES_MAX)
     items = list(chain.from_iterable(map(_items, calls)))
     random = database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)

@@ -18,8 +18,6 @@ from fdbqueue.core.line.keys import Ticket
 
 
 class Offer(Struct, frozen=True):
-    """An available item."""
-
     id: bytes
     value: bytes
     """The value that the source stores for it."""
@@ -148,8 +146,6 @@ class Otherwise(Enum):
 
 
 class Look(Struct, frozen=True):
-    """One look of a request at the line."""
-
     now_us: int
     reason: Reason = Reason.ARRIVAL
     otherwise: Otherwise = Otherwise.SLEEP
@@ -215,8 +211,6 @@ class Seen(Struct, frozen=True):
 
 
 class Take(Struct, frozen=True):
-    """Hand out `pairs`, and remove `dead` requests."""
-
     pairs: Sequence[Pair]
     dead: Sequence[Ticket]
     ahead: int

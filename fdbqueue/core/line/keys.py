@@ -41,8 +41,6 @@ _RESULT_SIZES = struct.Struct(">HI")
 
 
 class Ticket(Struct, frozen=True):
-    """A request in the line."""
-
     stamp: bytes
     """The versionstamp of its registration; empty for a take without a request."""
     rid: bytes
@@ -147,7 +145,6 @@ def deadline_of(renewal: bytes) -> int:
 
 
 def notice_of(value: bytes) -> Notice | None:
-    """The notice in `value`; None if it is damaged."""
     try:
         deadline_us, crowd = _NOTICE.unpack_from(value)
         results = list(_results_in(value))

@@ -67,8 +67,6 @@ class Outcome(Enum):
 
 
 class Turn(Struct, frozen=True):
-    """The result of a look."""
-
     outcome: Outcome
     answers: Sequence[Any] = ()
     wrote: bool = True
@@ -112,8 +110,6 @@ class Line:
     def register(self, tr: Transaction, rid: bytes, count: int, params: bytes, now_us: int) -> None:
         """Join the line at its end; the stamp of the commit completes the `Ticket`.
 
-        Reads the definition of the queue.
-        Writes the request.
         Conflicts: another registration of `rid`, and its withdrawal: one that arrives late fails.
         """
         self.source.guard(tr)()
@@ -141,7 +137,6 @@ class Line:
     def look(self, tr: Transaction, ticket: Ticket, look: Look) -> Turn:
         """Collect the results of `ticket`; else take its share; else tell the watches to wait for.
 
-        Reads its notice serialisably, and some keys of the source; the rest by snapshot.
         Writes as the decision says; a request that waits writes nothing, or its renewal.
         Conflicts: collecting, with the return and the removal of the results; taking and serving, with every
         use of a paired request or item; leaving and renewing, with the removal of this request.
@@ -161,8 +156,6 @@ class Line:
 
         SERVED; LEFT, having written nothing, if nothing is available; else AGAIN: something was done for
         other requests, or the line is too long to tell.
-        Reads the first requests, items and results by snapshot.
-        Conflicts: every use of the same items.
         """
         look, mine = passing(Look(now_us, wanted=count)), Ticket(b"", b"", count, params)
         known = self._known((asked := self._ask(tr, mine, look)).requests)
@@ -175,7 +168,6 @@ class Line:
     def withdraw(self, tr: Transaction, ticket: Ticket) -> Turn:
         """Leave the line for good, and give back the items that were delivered meanwhile.
 
-        Reads the definition of the queue, the request, its notice and its results serialisably.
         Conflicts: its service; without a stamp, its registration, which may still be under way.
         """
         check, asked = self.source.guard(tr), tr.get(self.keys.notice(ticket.rid))
@@ -199,10 +191,6 @@ class Line:
         return [ticket for ticket, _ in living], dead
 
     def drop_dead(self, tr: Transaction, dead: Sequence[Ticket]) -> None:
-        """Remove requests of dead callers.
-
-        Conflicts: their renewal, their removal, their service by another transaction.
-        """
         self._protect(tr, dead, dead, ())
         for ticket in dead:
             self._clear_request(tr, ticket)
@@ -242,7 +230,6 @@ class Line:
         return self.life.silent(asked.signs, [ticket for ticket, _ in known], look.now_us, look.silent_us)
 
     def _see(self, tr: Transaction, mine: Ticket, asked: _Asked, look: Look) -> Seen | None:
-        """None if `mine` is not in the line."""
         known = self._known(asked.requests)
         at = next((at for at, (ticket, _) in enumerate(known) if ticket.rid == mine.rid), None)
         seen = self._seen(tr, mine, known, at, look, self._silent(asked, known, look))

@@ -24,8 +24,6 @@ HandOut = Callable[[Transaction, Sequence[Offer], bytes], Sequence[Any]]
 
 
 class Taken(Struct, frozen=True):
-    """The result of a take."""
-
     values: Sequence[Any] = ()
     cut_short: bool = False
     """There may be more items, beyond the bounds of one transaction."""
@@ -44,8 +42,6 @@ class Taken(Struct, frozen=True):
 
 
 class Taker:
-    """The takes from one queue."""
-
     def __init__(self, line: Line, asks: Sequence[Ask], hand_out: HandOut) -> None:
         """The replies to `asks` raise if the caller may not take anything."""
         self._line = line
@@ -58,7 +54,6 @@ class Taker:
         """Take the first items, up to `count`, for the transaction of a caller.
 
         `is_last`: without an item, the answer is that there is none; otherwise another source is asked.
-        Reads: the first items, overdue results and due times by snapshot; serialisably the keys it changes.
         Conflicts: every use of the same items; if it finds nothing, everything that makes an item available.
         Raises: the error of an item that this process cannot read, if there is no other item; TooMuchToSweep
         if that is not known after limits.TIDY_ROUNDS_MAX batches.
@@ -89,11 +84,7 @@ class Taker:
         return taken
 
     def take_in_turn(self, tr: Transaction, count: int, params: bytes, now_us: int) -> Taken:
-        """Take the first items, up to `count`, to which no request in the line is entitled.
-
-        Reads: the first items, requests and due times by snapshot; serialisably the keys it changes.
-        Conflicts: every use of the same items.
-        """
+        """Take the first items, up to `count`, to which no request in the line is entitled."""
         source, activity = self._source, self._activity
         checks = [ask(tr) for ask in self._asks]
         tidy, found = source.ask_tidy(tr, now_us), source.available(tr, count, now_us)

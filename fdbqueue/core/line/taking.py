@@ -68,10 +68,6 @@ class Takes:
         self._waits = Combiner(database.runtime, self._wait_for, self._nudge.give, has_ended)
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
-        """Take up to `count` items that are there now.
-
-        Raises: WaitStopped if `stop` is set; DatabaseClosed.
-        """
         with self._database.waiter(stop) as waiter:
             return self._kept(self._takes.call(None, count), waiter)
 

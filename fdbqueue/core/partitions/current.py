@@ -137,7 +137,6 @@ def epoch_of(plan: Plan | None) -> int:
 
 
 def plan_of(definition: Definition) -> Plan | None:
-    """Raises: DefinitionUnreadable."""
     stored = definition.options.get(OPTION)
     try:
         plan = msgspec.convert(stored, Plan | None)

@@ -119,7 +119,6 @@ class Flag:
         self._asked: Value | None = None
 
     def ask(self) -> None:
-        """Ask early for the flag."""
         if self._asked is None:
             self._asked = self._tr.snapshot.get(self._key)
 
@@ -135,10 +134,8 @@ class Flag:
 
 
 def ring(tr: Transaction, keys: SharedKeys) -> None:
-    """Wake the first take that waits for all partitions."""
     tr.add(keys.bell, _RING)
 
 
 def ring_for_room(tr: Transaction, keys: SharedKeys) -> None:
-    """Wake the puts that wait for room in any partition."""
     tr.add(keys.room, _RING)

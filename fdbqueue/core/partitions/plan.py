@@ -48,12 +48,10 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
 
 
 def checked_partitions(count: int) -> int:
-    """Raises InvalidArgument."""
     return checked_whole("partitions", count, 1, limits.PARTITIONS_MAX)
 
 
 def first_plan(count: int) -> Plan | None:
-    """The plan of a new queue; None without partitions."""
     return Plan(0, count, 0, count) if count > 1 else None
 
 

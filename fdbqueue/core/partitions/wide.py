@@ -58,8 +58,6 @@ P = TypeVar("P", bound=Part)
 
 
 class Placed(Offer, frozen=True):
-    """An available item, with its partition."""
-
     partition: int = 0
 
 
@@ -98,7 +96,6 @@ class Wide(ABC, Generic[P]):
         return self._each(offers, partition_of, lambda part, few: part.hand_out(tr, few, params))
 
     def ask_available(self, tr: Transaction) -> Callable[[], bool]:
-        """Ask whether an item is available. Reads by snapshot."""
         check, found = self.guard(tr), self.available(tr, 1, self._now_us(tr))
 
         def reply() -> bool:
@@ -189,14 +186,12 @@ class Wide(ABC, Generic[P]):
             self._clear_flags(tr, firsts)
 
     def _flagged(self, flags: Range, turn: int) -> list[P]:
-        """The flagged partitions, each first in its turn."""
         holding = self._holding()
         numbers = [number for row in flags if (number := self._keys.flagged(row.key)) < len(holding)]
         at = turn % max(1, len(numbers))
         return [holding[number] for number in chain(numbers[at:], numbers[:at])]
 
     def _clear_flags(self, tr: Transaction, firsts: Iterable[tuple[P, Range]]) -> None:
-        """Clear the flags of the partitions without a first item."""
         for source, first in firsts:
             if not first.to_list():
                 self._clear_flag(tr, source)
@@ -273,7 +268,6 @@ class Homes:
         return self._turns.next(homes, shared, drained, self._runtime.monotonic())
 
     def found_nothing(self, number: int) -> None:
-        """A take has found nothing in this partition."""
         self._turns.found_nothing(number, self._runtime.monotonic())
 
     def _homes(self, count: int, session: bytes) -> list[int]:

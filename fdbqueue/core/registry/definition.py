@@ -51,10 +51,6 @@ class Definition:
 
     @classmethod
     def from_bytes(cls, name: str, value: bytes) -> "Definition":
-        """Decode a definition.
-
-        Raises: LayoutNewer; DefinitionUnreadable for damage, or the value of a newer release.
-        """
         with _damage_told(name):
             id_, kind, options, *version = layer.unpack(value)
             if version:
@@ -64,9 +60,7 @@ class Definition:
 
     @classmethod
     def listed(cls, name: str, value: bytes) -> "Definition":
-        """Decode a definition for a listing: an unreadable one has its name, and its id if that is
-        readable.
-        """
+        """For a listing: an unreadable definition has its name, and its id if that is readable."""
         try:
             return cls.from_bytes(name, value)
         except DefinitionUnreadable:
@@ -78,17 +72,13 @@ class Definition:
 
 
 def require_known_layout(name: str, value: bytes) -> None:
-    """Judge the stored layout of a queue without a definition: the packed tuple (layout, *more).
-
-    Raises: LayoutNewer; DefinitionUnreadable for damage.
-    """
+    """Judge the stored layout of a queue without a definition: the packed tuple (layout, *more)."""
     with _damage_told(name):
         _require_known(name, layer.unpack(value)[0])
 
 
 @contextmanager
 def _damage_told(name: str) -> Iterator[None]:
-    """Turn an error of damaged bytes into DefinitionUnreadable."""
     try:
         yield
     except LayoutNewer:

@@ -183,11 +183,7 @@ def end_the_dead(database: Database, keys: RootKeys, after: bytes | None = None)
 def ask_overdue(
     tr: Transaction, keys: RootKeys, now_us: int, after: bytes | None = None
 ) -> Callable[[], Overdues]:
-    """Ask for the first overdue sessions, at most limits.DEAD_SESSIONS_MAX.
-
-    Reads: by snapshot.
-    Round trips: 1; 2 if there are any.
-    """
+    """Ask, by snapshot, for the first limits.DEAD_SESSIONS_MAX overdue sessions. Round trips: 1, or 2."""
     beats, most = keys.beats_due_until(now_us), limits.DEAD_SESSIONS_MAX
     start = beats.start if after is None else after + b"\x00"
     first = tr.snapshot.get_range(start, beats.stop, limit=most)
@@ -283,14 +279,10 @@ class Gone:
 
     @property
     def is_at_end(self) -> bool:
-        """True if the next batch is the first one."""
         return self._after is None
 
     def batch(self) -> Sequence[bytes]:
-        """Those among the next limits.BATCH_ITEMS_MAX sessions; on a cluster there are none.
-
-        Reads: the entries of their heartbeats, by snapshot.
-        """
+        """Those among the next limits.BATCH_ITEMS_MAX sessions; on a cluster there are none."""
         if not name_of_process(self._database.engine):
             return ()
         entries = run(self._database, self._entries)
@@ -308,7 +300,6 @@ class Gone:
 
 
 def end_the_gone(database: Database, keys: RootKeys) -> None:
-    """End the sessions of all processes that are gone."""
     gone = Gone(database, keys)
     while True:
         for session in gone.batch():

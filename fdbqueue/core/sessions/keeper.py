@@ -78,10 +78,7 @@ class Keeper:
                 self._forget_exit = self._runtime.at_exit(partial(_end_at_exit, weakref.ref(self)))
 
     def keep(self, session: Kept) -> None:
-        """Renew the session from now on.
-
-        Raises: DatabaseClosed while the process ends: nothing would end it.
-        """
+        """Renew the session from now on. DatabaseClosed while the process ends: nothing would end it."""
         if self._is_exiting:
             raise DatabaseClosed
         with self._lock:
@@ -106,17 +103,13 @@ class Keeper:
         self.start()
 
     def end_unwanted(self) -> None:
-        """End the sessions that are not wanted any more."""
         # `wanted` is polled: a finalizer may hold any lock in any thread, so it cannot end a session.
         with self._ending:  # a second caller waits until the first is done
             for session in [session for session in self._sessions if not self._is_wanted(session)]:
                 self._end_or_let_die(session)
 
     def _is_wanted(self, session: Kept) -> bool:
-        """True unless the `wanted` of the session returns false.
-
-        A `wanted` that returns a coroutine is not called again.
-        """
+        """False if the session's `wanted` is; one that returns a coroutine is not called again."""
         if session.wanted is None:
             return True
         try:
@@ -365,9 +358,7 @@ class Keeper:
             self._cannot_tidy(queue, error)
 
     def _put_last(self, queue: Tidied) -> None:
-        """Move the queue to the end: the database may be too slow for this one only, and others must get
-        their turn.
-        """
+        """Let others have their turn: the database may be too slow for this queue only."""
         with self._lock:
             self._queues.sort(key=lambda other: other() is queue)
 

@@ -153,7 +153,6 @@ class Session(Handle):
             self.ttr = ttr_s
 
     def _open(self) -> tuple[bytes, float]:
-        """The id and the ttr of the session. Raises: UnknownSession."""
         # A session with a name outlives the process that opens it first.
         start = name_of_process(self._database.engine) if self.name is None else b""
         fresh = start + self._runtime.random_bytes(SESSION_BYTES - len(start))
@@ -204,7 +203,6 @@ class Session(Handle):
         return (owner, ttr_us, more) if sound else unknown
 
     def _beat(self, tr: Transaction) -> float | None:
-        """The ttr of the session; None if it is over."""
         last, record = tr.get(self._keys.heartbeat(self.id)), tr.get(self._key).value
         if record is None:
             return None

@@ -14,8 +14,6 @@ from fdbqueue.core.sessions.openers import deadline_if_readable
 
 
 class _Presence(msgspec.Struct):
-    """The part of a presence that names the queues."""
-
     queues: tuple[str, ...]
     more_queues: int = 0
 
@@ -25,8 +23,6 @@ _read = msgspec.json.Decoder(_Presence).decode
 
 @dataclass(frozen=True)
 class LiveWorkers:
-    """Numbers of the live workers of a root."""
-
     total: int = 0
     of_any_queue: int = 0
     """Workers with more queues than their presence has room for: each may take from any."""
@@ -89,7 +85,6 @@ def _takes_from(value: bytes, queue: str) -> bool:
 
 
 def _presence_of(value: bytes) -> _Presence | None:
-    """None for a damaged value."""
     try:
         return _read(value)
     except DAMAGED:
