@@ -44,7 +44,6 @@ class Cursor:
     """
 
     def __init__(self, batch_max: int) -> None:
-        """Reads at most `batch_max` names at a time."""
         self._batch_max = max(1, min(batch_max, limits.BATCH_ITEMS_MAX))
         self.end()
 
@@ -53,7 +52,6 @@ class Cursor:
         return Cursor(self._batch_max)
 
     def rewind(self) -> None:
-        """Start a pass."""
         self._ahead: list[str] = []  # in reverse
         self._last = ""
         self._ended = False
@@ -353,7 +351,6 @@ def _runtime(target: DatabaseOrTransaction) -> Runtime:
 
 
 def _bytes(token: LockToken | str | None) -> bytes | None:
-    """Parse a token. Raises InvalidArgument."""
     if token is None:
         return None
     try:

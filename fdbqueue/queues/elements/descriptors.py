@@ -44,7 +44,6 @@ def listed(name: str, at: int) -> list[str]:
 
 
 def write_new(name: str, at: int, data: bytes, owner: tuple[int, int] | None) -> None:
-    """Write a new file, for `owner` if given, and sync it."""
     with open(os.open(name, _NEW_FILE_FLAGS, 0o666, dir_fd=at), "wb") as file:
         file.write(data)
         file.flush()
@@ -62,7 +61,6 @@ def rename_new(source: str, target: str, *, source_fd: int, target_fd: int) -> N
     """Rename between two open directories, in one step, unless there is a `target`.
 
     A system without such a rename gets a look and a rename. A file made in between is then replaced.
-    Raises: FileExistsError, OSError.
     """
     number = _rename(source, target, source_fd, target_fd)
     if number in _UNSUPPORTED:
@@ -72,7 +70,6 @@ def rename_new(source: str, target: str, *, source_fd: int, target_fd: int) -> N
 
 
 def _rename(source: str, target: str, source_fd: int, target_fd: int) -> int:
-    """The errno of the rename."""
     if _renameat2 is None:
         return errno.ENOSYS
     names = os.fsencode(source), os.fsencode(target)

@@ -69,7 +69,6 @@ class Folder(ABC):
         """Keep other movers out. The folder gets the identity `new_id` unless it has one.
 
         `taken` and `prepared` list the elements of the queue with this `mark` only.
-        Raises: DirectoryQueueInUse, UnsafePath, OSError.
         """
         self._mark = mark
         with closing(walked(str(self.path))) as self._fd, closing(self._opened_area()) as self._area:
@@ -122,7 +121,6 @@ class Folder(ABC):
     # Out of the folder.
 
     def names(self) -> list[str]:
-        """The elements, locked or not, in order."""
         minutes = [name for name in os.listdir(self._fd) if _DIRECTORY.fullmatch(name)]
         found = (f"{minute}/{name}" for minute in minutes for name in listed(minute, self._fd))
         return sorted(name for name in found if is_name(name))

@@ -43,7 +43,6 @@ def name_at(time_us: int, digit: int, granularity_s: int = GRANULARITY_S) -> str
 
 
 def following(name: str) -> str:
-    """The same name a microsecond later."""
     time_us = int(name[_SECONDS], 16) * _US_PER_S + int(name[_MICROSECONDS], 16) + 1
     seconds, microseconds = divmod(time_us, _US_PER_S)
     return f"{name[:9]}{seconds:08x}{microseconds:05x}{name[-1]}"

@@ -39,13 +39,7 @@ class Moved:
 
 
 def import_from(folder: Folder, database: Database, queue: ElementBase) -> Iterator[Moved]:
-    """Move every unlocked element of the folder into the queue. It keeps its name if that is free there.
-
-    Reads: in a transaction for each element, its name and a record of the move.
-    Writes: the element and the record; the mark of the queue, if there is none.
-    Conflicts: an add of that name.
-    Raises: DirectoryQueueInUse, OSError, errors of the database.
-    """
+    """Move every unlocked element of the folder into the queue. It keeps its name if that is free there."""
     mover = _Mover(folder, database, queue)
     with mover.at_the_folder():
         yield from map(mover.arrive, folder.taken())
@@ -60,13 +54,7 @@ def import_from(folder: Folder, database: Database, queue: ElementBase) -> Itera
 
 
 def export_to(folder: Folder, database: Database, queue: ElementBase) -> Iterator[Moved]:
-    """Move every unlocked element of the queue into the folder. It keeps its name if that is free there.
-
-    Reads: in a transaction for each element, the element and its lock.
-    Writes: clears the element, writes a record of the move; the mark of the queue, if there is none.
-    Conflicts: any change of the element.
-    Raises: DirectoryQueueInUse, OSError, errors of the database.
-    """
+    """Move every unlocked element of the queue into the folder. It keeps its name if that is free there."""
     mover = _Mover(folder, database, queue)
     with mover.at_the_folder():
         mover.finish_departures()

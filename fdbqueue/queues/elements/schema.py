@@ -31,7 +31,6 @@ class Schema:
     """The pieces of an object's elements; without any, it can neither add nor get."""
 
     def __init__(self, types: Any) -> None:
-        """Raises InvalidSchema."""
         parsed = _parsed(types)
         self.types = {name: type_ for name, (type_, _) in parsed.items()}
         self.mandatory = tuple(name for name, (_, optional) in parsed.items() if not optional)
@@ -39,12 +38,10 @@ class Schema:
             raise InvalidSchema(reason="no mandatory data")
 
     def require(self) -> None:
-        """Raises UnknownSchema."""
         if not self.types:
             raise UnknownSchema
 
     def encode(self, data: Any) -> Pieces:
-        """Raises UnknownSchema, InvalidElement."""
         self.require()
         if not isinstance(data, Mapping):
             raise InvalidElement(reason=f"unexpected data: {shown(data)} is no dictionary of pieces")

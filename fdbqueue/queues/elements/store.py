@@ -43,7 +43,6 @@ GONE = "there is no such element"
 
 
 def payload_of(pieces: Pieces) -> bytes:
-    """Encode an element. Raises PayloadTooLarge."""
     payload = _to_bytes(pieces)
     if len(payload) > limits.PAYLOAD_BYTES_MAX:
         raise PayloadTooLarge(size_bytes=len(payload), limit_bytes=limits.PAYLOAD_BYTES_MAX)
@@ -58,12 +57,7 @@ class Elements:
         self.guard = guard or SubspaceGuard(keys.prefix, keys.is_key, root).ask_until_known
 
     def add(self, tr: Transaction, name: str, payload: bytes) -> str:
-        """Add an element as `name`, or as the next free name, and return the name.
-
-        Reads: the element's key.
-        Writes: the element, its payload, the count.
-        Conflicts: an add of the same name.
-        """
+        """Add an element as `name`, or as the next free name, and return the name."""
         check = self.guard(tr)
         while tr.get(self.keys.element(name)).present():
             name = following(name)
@@ -75,12 +69,7 @@ class Elements:
         return name
 
     def acquire(self, tr: Transaction, name: str, lock: Lock) -> str:
-        """Lock the element, and return "", or the reason for a refusal.
-
-        Reads: the element, its lock.
-        Writes: the lock.
-        Conflicts: any change of the element or its lock.
-        """
+        """Lock the element, and return "", or the reason for a refusal."""
         refused = self.refusal(tr, name)
         if not refused:
             bypass_storage_quota(tr)  # on a full disk, too: a consumer locks in order to remove
@@ -97,45 +86,20 @@ class Elements:
         return "it is locked" if held.present() else ""
 
     def release(self, tr: Transaction, name: str, token: bytes | None) -> None:
-        """Unlock the element.
-
-        Reads: the lock.
-        Writes: clears the lock.
-        Conflicts: any change of the lock.
-        Raises: ElementNotLocked, LockLost.
-        """
         self._require_lock(tr, name, token, "unlock")()
         tr.clear(self.keys.lock(name))
 
     def get(self, tr: Any, name: str, token: bytes | None) -> Pieces:
-        """The pieces of a locked element.
-
-        Reads: the lock; the payload by snapshot.
-        Conflicts: any change of the lock.
-        Raises: ElementNotLocked, LockLost, DamagedElement.
-        """
         require, payload = self._require_lock(tr, name, token, "get"), self._ask_payload(tr, name)
         require()
         return payload()
 
     def remove(self, tr: Transaction, name: str, token: bytes | None) -> None:
-        """Remove a locked element.
-
-        Reads: the lock.
-        Writes: clears the element, its payload and its lock; the count.
-        Conflicts: any change of the lock.
-        Raises: ElementNotLocked, LockLost.
-        """
         self._require_lock(tr, name, token, "remove")()
         self._clear(tr, name)
 
     def peek(self, tr: Transaction, name: str) -> Pieces:
-        """The pieces of an unlocked element.
-
-        Reads: the element, its lock; its payload by snapshot.
-        Conflicts: any change of the element or its lock.
-        Raises: QueueLockError, DamagedElement.
-        """
+        """The pieces of an unlocked element."""
         payload = self._ask_payload(tr, name)
         refused = self.refusal(tr, name)
         if refused:
@@ -143,11 +107,6 @@ class Elements:
         return payload()
 
     def set_aside(self, tr: Transaction, name: str) -> None:
-        """Set the element aside if it is still damaged.
-
-        Reads: the element; its payload by snapshot.
-        Writes: the values below S[8]; clears the element; the counts.
-        """
         payload, element = self._ask_payload(tr, name), tr.get(self.keys.element(name))
         if not element.present():
             return
@@ -165,13 +124,7 @@ class Elements:
         self._clear(tr, name)
 
     def touch(self, tr: Transaction, name: str, now_us: int) -> bool:
-        """Set the lock's time to `now_us`, and never back: clocks differ. True if there is a lock.
-
-        Reads: the element, its lock.
-        Writes: the lock.
-        Conflicts: any change of the element or its lock.
-        Raises: ElementNotFound.
-        """
+        """Set the lock's time to `now_us`, and never back: clocks differ. True if there is a lock."""
         check, held = self.guard(tr), tr.get(self.keys.lock(name))
         element = tr.get(self.keys.element(name))
         check()
@@ -183,12 +136,7 @@ class Elements:
         return bool(held.present())
 
     def break_lock(self, tr: Transaction, name: str, before_us: int) -> bool:
-        """Unlock the element if its lock is from before `before_us`. True if it was.
-
-        Reads: the lock.
-        Writes: clears the lock.
-        Conflicts: any change of the lock, so a lock that was renewed meanwhile stays.
-        """
+        """True if the lock was from before `before_us`, and not renewed meanwhile: then it is broken."""
         check, held = self.guard(tr), tr.get(self.keys.lock(name))
         check()
         old = held.present() and Lock.from_bytes(held.value).since_us < before_us
@@ -259,7 +207,6 @@ class Elements:
 
 
 def is_readable(payload: bytes) -> bool:
-    """True if the payload is that of an element."""
     try:
         _from_bytes(payload)
     except DAMAGED:

@@ -87,9 +87,7 @@ class FairHandle(Handle):
 
 
 class FairCalls:
-    """The services of one process for one fair queue of one database: combined calls, and a place in the
-    line.
-    """
+    """The combined calls of one process on one fair queue of one database, and its place in the line."""
 
     def __init__(self, database: Database, items: FairItems, root: RootKeys) -> None:
         self._database = database

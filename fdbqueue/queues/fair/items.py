@@ -48,13 +48,10 @@ FLOOR_MAX = 2**62
 
 
 def draft(payload: bytes, key: bytes, cost: int) -> Draft:
-    """An item that is about to be put."""
     return Draft(None, payload, 0, key, cost, NEVER_US, NEVER_US, 0)
 
 
 class Handed(NamedTuple):
-    """An item that was removed, and its cost."""
-
     item: Any
     cost: int
 
@@ -89,12 +86,6 @@ class FairItems(Untimed):
         return None if admit_to(tr, self.keys, capacity, size, 1, random) else size
 
     def append(self, tr: Transaction, drafts: Sequence[Draft], random: bytes, now_us: int) -> None:
-        """Add items, in order.
-
-        Reads: the last item, the floor and the states of the keys by snapshot.
-        Writes: the items, the states of their keys and the size.
-        Conflicts: a change that adds the first item of one of the keys, or removes the last.
-        """
         check, keys, change = self.guard(tr), self.keys, Change(tr, self.shape, now_us)
         last = tr.snapshot.get_range(keys.own_tasks.start, keys.own_tasks.stop, limit=1, reverse=True)
         floor = tr.snapshot.get(self.floor)
@@ -171,7 +162,6 @@ class FairItems(Untimed):
     def _collected(
         self, tr: Transaction, records: Sequence[Record], asked: Sequence[Callable[[], bytes]]
     ) -> list[Handed]:
-        """The consumed items. Clears their payloads."""
         decode = self.codec.decode
         try:
             handed = [

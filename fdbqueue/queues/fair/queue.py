@@ -44,8 +44,6 @@ def snapshot(tr: Transaction, items: FairItems, limit: int, after: str | None) -
     """The next items by arrival: those of the current round, and the others.
 
     An item behind the first limits.BATCH_ITEMS_MAX of the round counts as one of the others.
-    Reads, by snapshot: `limit` + 1 items, the head of the round, limits.BATCH_BYTES_MAX of payloads.
-    Raises: InvalidArgument.
     """
     records, last = _records(tr, items, limit, _place(after))
     asked = ask_payloads(tr, items.keys, records)

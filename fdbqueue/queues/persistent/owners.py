@@ -49,7 +49,6 @@ class Owner:
         self._end_earlier()
 
     def enrol(self, session: Session) -> None:
-        """Raises: OwnerReplaced."""
         run_once(self._database, self._shape.root, lambda tr: self._enrol(tr, session))
         # Sessions that ended in the background: without this their members would stay for ever.
         over = [former for former in self._enrolled if former.lost]
@@ -59,20 +58,18 @@ class Owner:
             self.strike(former)
 
     def strike(self, session: Session) -> None:
-        """Remove the member of a session that has ended."""
         run(self._database, lambda tr: tr.clear(self._member(session.id)))
         with suppress(ValueError):  # another thread has
             self._enrolled.remove(session)
 
     def _write_claim(self, change: Change) -> None:
-        """Write the claim. Conflicts: a session that enrols in this name."""
+        """Conflicts: a session that enrols in this name."""
         tr = change.tr
         bypass_storage_quota(tr)
         tr.set(self._under, self._claim)
 
     def _enrol(self, tr: Transaction, session: Session) -> None:
-        """Write the member. Reads: the claim. Conflicts: another claim."""
-        self._require_mine(tr)
+        self._require_mine(tr)  # a read, so another claim conflicts
         bypass_storage_quota(tr)  # also on a full disk: a fetch makes room
         tr.set(self._member(session.id), self._claim)
 

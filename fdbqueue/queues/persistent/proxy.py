@@ -44,8 +44,6 @@ from fdbqueue.tasks.kinds import Draft
 
 @dataclass(frozen=True)
 class Client:
-    """The common state of the proxies of one PersistentQueue."""
-
     stored: Stored
     owner: Owner | None
     ttr_s: float
@@ -320,7 +318,6 @@ class Proxy(Handle):
         return call
 
     def _put(self, unit: Unit | None, draft: Draft, until: float | None, stop: Stop | None) -> bool:
-        """False if there was no room."""
         if unit is None:
             return self._stored.put(draft, until, stop)
         unit.put(draft, until, stop)
@@ -405,7 +402,6 @@ class Proxy(Handle):
 
 
 def checked_maxsize(maxsize: Any) -> int:
-    """Raises: InvalidArgument."""
     if not is_whole(maxsize):
         raise InvalidArgument(name="maxsize", wanted="a whole number", got=maxsize)
     return int(maxsize)

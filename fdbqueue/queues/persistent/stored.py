@@ -40,7 +40,6 @@ class Work:
     puts: Sequence[Draft] = ()
 
     def require_bounded(self) -> None:
-        """Raises: TooMuchForOneTransaction."""
         count = len(self.acked) + len(self.kept) + len(self.puts)
         size_bytes = sum(len(draft.payload) for draft in self.puts)
         if count > limits.BATCH_ITEMS_MAX:
@@ -50,12 +49,7 @@ class Work:
 
 
 def do(change: Change, work: Work, maxsize: int, random: bytes) -> NoRoom | None:
-    """Do the work, if there is room for its puts; if not, nothing is written.
-
-    Reads: the tasks of `work`, serialisably; for puts, the last task and the counters, by snapshot.
-    Conflicts: a change of these tasks; in a bounded queue other puts (tasks/capacity.py).
-    Raises: NotTaken if one of the tasks is not held any more.
-    """
+    """Do the work, if there is room for its puts; if not, nothing is written."""
     admit = partial(admit_waiting, maxsize)
     ask = partial(verbs.ask_place, change, work.puts, random, admit)
     place = ask() if work.puts else lambda: 0
@@ -78,19 +72,13 @@ def admit_waiting(maxsize: int, change: Change, live: Value, wanted: int, random
 
 
 def release(change: Change, tasks: Sequence[Task]) -> None:
-    """Give tasks back to their old places, without those that are no longer held.
-
-    Reads: the tasks.
-    Writes: moves them.
-    Conflicts: a change of the tasks.
-    """
+    """Give tasks back to their old places, without those that are no longer held."""
     records = change.read(id_bytes(task.id) for task in tasks)
     pairs = zip(tasks, records, strict=True)
     edges.release(change, [record for task, record in pairs if record and _holds(change, task, record)])
 
 
 def live_counters(change: Change) -> bytes | None:
-    """Reads: the counters, by snapshot. Conflicts: none."""
     found: bytes | None = change.tr.snapshot.get(change.shape.keys.live).value
     return found
 
@@ -160,7 +148,6 @@ class Stored:
         done.
 
         `keep` hears of the result as soon as it is known, even if this thread is interrupted.
-        Raises: NotTaken, TooMuchForOneTransaction; WaitStopped once one of `stops` is set.
         """
         work.require_bounded()
         room = Room(self.database, self.calls.parts.holding, waiting_in, lambda: self.maxsize, len(work.puts))
@@ -174,25 +161,17 @@ class Stored:
             self.calls.once(partial(release, tasks=tasks[start : start + limits.VERB_BATCH]))
 
     def waiting(self) -> int:
-        """The number of items that wait. Overdue sessions are ended before the answer is zero.
-
-        Reads: one key, by snapshot; the definition.
-        Conflicts: none.
-        """
+        """The number of items that wait. Overdue sessions are ended before the answer is zero."""
         return self._waiting_now() or self._keeper.try_again(self._waiting_now, self._ask_any) or 0
 
     def _waiting_now(self) -> int | None:
-        """As `waiting`, with None for zero."""
         return run(self.database, lambda tr: waiting_in(self._live(tr))) or None
 
     def _ask_any(self, tr: Transaction) -> Callable[[], bool]:
         return lambda: waiting_in(self._live(tr)) > 0
 
     def wait_until_finished(self, stop: Stop | None) -> None:
-        """Wait until every task is gone or buried. A task that cannot be read is buried.
-
-        Raises: WaitStopped once `stop` is set.
-        """
+        """Wait until every task is gone or buried. A task that cannot be read is buried."""
         with self.database.waiter(stop) as waiter:
             while (changed := run(self.database, self._watch_unless_finished)) is not None:
                 waiter.sleep([changed], limits.LOOK_EVERY_S)

@@ -16,9 +16,7 @@ from fdbqueue.tasks.kinds import Draft
 
 @dataclass(frozen=True, eq=False)
 class Delivery:
-    """A task held by a proxy. `number`: its place in the order of fetching; `thread`: the thread that fetched
-    it.
-    """
+    """A task held by a proxy: its place in the order of fetching, and the thread that fetched it."""
 
     number: int
     task: Task
@@ -63,7 +61,6 @@ class Unacked:
             return None if oldest is None else self._remove(oldest)
 
     def discard(self, deliveries: list[Delivery]) -> None:
-        """Remove these deliveries, as far as they are there."""
         with self._lock:
             for delivery in deliveries:
                 if delivery.number in self._deliveries:
@@ -79,7 +76,6 @@ class Unacked:
                 self._insert(delivery)
 
     def clear(self) -> None:
-        """Forget all items: their session is over."""
         with self._lock:
             self._first = self._next
             self._clear()

@@ -141,6 +141,5 @@ class QueueHandle(Handle):
 
 
 def require_contended(contended: Any) -> None:
-    """Raises: InvalidArgument."""
     if not isinstance(contended, str) or contended not in CALLS:
         raise InvalidArgument(name="contended", wanted='"staged" or "simple"', got=contended)

@@ -57,7 +57,6 @@ class Holder:
         """Remove the first `shown` of the held items, and return the others to their places.
 
         False if the deadline has passed and all of them were returned before.
-        Raises: InvalidArgument.
         """
         checked_whole("shown", shown, 0)
         turn = run_once(
@@ -69,10 +68,7 @@ class Holder:
         return turn.outcome is not Outcome.GONE
 
     def wait(self, timeout_s: float, *, stop: Stop | None = None) -> None:
-        """Wait until an item may be available, or `timeout_s` has passed. It may return earlier.
-
-        Raises: WaitStopped as soon as `stop` is set; DatabaseClosed as soon as the database closes.
-        """
+        """Wait until an item may be available, or `timeout_s` has passed. It may return earlier."""
         checked_event("stop", stop)
         patience_s = min(checked_timeout(timeout_s, "timeout_s"), limits.LOOK_EVERY_S)
         with self._database.waiter(stop) as waiter:
@@ -105,7 +101,6 @@ class Holder:
         return Look(self._runtime.now_us(), Reason.NOTICE, wanted=shown)
 
     def _watches_if_empty(self, tr: Transaction) -> list[Future]:
-        """Watches of the doorbells; none if an item is available."""
         source = self._recipe.holding_source()
         # As a look of the line: it clears the flags of empty partitions, and an item that sets one rings.
         check, found = source.guard(tr), source.available(tr, 1, self._runtime.now_us())

@@ -54,8 +54,6 @@ Readings = tuple[list[Any], Collection[bytes], Collection[bytes]]
 
 
 class Recipe(Untimed):
-    """The items of one queue; the `Source` of its line."""
-
     def __init__(
         self,
         keys: QueueKeys,
@@ -93,12 +91,6 @@ class Recipe(Untimed):
         self._shared = shared
 
     def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
-        """Add items at the end, in order.
-
-        Reads: the last item and the floor, by snapshot.
-        Writes: the items and the size.
-        Conflicts: none.
-        """
         check, current = self.guard(tr), self._current
         flag = None if current is None or current.plan is None else self._flag(tr)
         items, snapshot = self.keys.items, tr.snapshot
@@ -129,12 +121,6 @@ class Recipe(Untimed):
         return flag
 
     def prepend(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
-        """Add items before the first one, in order.
-
-        Reads: the first item and the floor, by snapshot.
-        Writes: the items and the size.
-        Conflicts: takers, as their first item changes.
-        """
         check, flag = self.guard(tr), self._flag(tr)
         items, snapshot = self.keys.items, tr.snapshot
         floor = snapshot.get(self.keys.floor)
@@ -149,13 +135,7 @@ class Recipe(Untimed):
             flag.set()
 
     def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
-        """Remove the first items, up to `count`, for the transaction of a caller.
-
-        Reads: the first items.
-        Writes: clears the items, changes the size.
-        Conflicts: other takers of these items; if it finds fewer than `count`, an enqueue.
-        Raises: PayloadUnreadable if there is no item but one that this process cannot decode.
-        """
+        """Remove the first items, up to `count`, for the transaction of a caller."""
         taken = self.taker.take(tr, count, b"", now_us)
         if len(taken.values) < count and not taken.cut_short:
             tr.add_read_conflict_range(self.ready.start, self.ready.stop)
@@ -164,8 +144,6 @@ class Recipe(Untimed):
     def first(self, tr: Any, count: int) -> list[Any]:
         """The first values, up to `count`, which stay in the queue. The reads conflict unless `tr` is a
         snapshot.
-
-        Raises: PayloadUnreadable, and the other errors of decoding.
         """
         check = self.guard(tr)
         items = self.keys.items
@@ -211,10 +189,8 @@ class Recipe(Untimed):
         return size_of(counter.value)
 
     def clear(self, tr: Transaction) -> None:
-        """Remove every item, and those that were delivered to requests.
+        """Remove every item, and those that were delivered to requests; abort every take of the same time.
 
-        Reads: one key at each end, by snapshot.
-        Conflicts: aborts every take of an item at the same time.
         Raises: SubspaceInUse, before it clears foreign keys.
         """
         self._guard_of_all(tr)()
@@ -247,7 +223,6 @@ class Recipe(Untimed):
             self.passed.require_none_of(self._head(tr, len(self.passed) + 1))
 
     def _head(self, tr: Any, count: int) -> Iterator[bytes]:
-        """The ids of the first items."""
         items = self.keys.items
         return (self.keys.suffix_of(row.key) for row in tr.get_range(items.start, items.stop, limit=count))
 
@@ -397,7 +372,6 @@ def _items(recipe: Recipe, found: Iterable[KeyValue]) -> list[Delivery]:
 
 
 def _joined(value: bytes, pieces: Range) -> bytes:
-    """The payload in these pieces."""
     count, size_bytes = split_sizes(value)
     if not count and value and value[0] < FORMATS_RESERVED and value[:1] != SPLIT:
         raise PayloadUnknown(codec="any", reason=f"storage format {value[0]}")

@@ -160,7 +160,6 @@ class Queue(Enqueuing, Dequeuing, KeepsAside):
 
 
 def stored_options(codec: str, partitions: int) -> dict[str, Any]:
-    """The options in the definition of a new queue."""
     plan = first_plan(partitions)
     return {"codec": codec} if plan is None else {"codec": codec, OPTION: msgspec.to_builtins(plan)}
 

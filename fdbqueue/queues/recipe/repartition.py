@@ -16,13 +16,7 @@ from fdbqueue.queues.recipe.parts import RecipeParts
 def begin(
     tr: Transaction, registry: Registry, current: Current, parts: RecipeParts, count: int
 ) -> Repartition:
-    """Store the plan for `count` partitions. Closed ones that are empty go.
-
-    Reads: the definition; the closed partitions, results that lie ready and, first, the size, serialisably.
-    Writes: the definition; with the first plan, the flag of partition 0, and its doorbell.
-    Conflicts: every call on the queue.
-    Raises: QueueNotFound, QueueDropped.
-    """
+    """Store the plan for `count` partitions. Closed ones that are empty go."""
     current.guard(tr)()
     name = current.definition.name
     plan = plan_of(registry.find(tr, name))
@@ -49,7 +43,6 @@ def _wake(tr: Transaction, zero: Recipe) -> None:
 
 
 def _lowered(tr: Transaction, parts: RecipeParts, plan: Plan) -> Plan:
-    """The plan without the last closed partitions that are empty."""
     if plan.high == plan.count or _first(tr, parts.wide.line.keys.due).to_list():
         return plan  # an item that lies ready for a request may come back to its place
     high = plan.high
