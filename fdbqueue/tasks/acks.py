@@ -35,8 +35,6 @@ Ended = Task | NotTaken | None
 
 
 class Acks:
-    """The acks of one process on one queue, given a database."""
-
     def __init__(self, database: Database, parts: Parts, callbacks: Callbacks) -> None:
         self._database = database
         self._parts = parts

@@ -15,13 +15,6 @@ from fdbqueue.tasks.verbs import Target
 
 
 def kick_one(change: Change, target: Target) -> Task:
-    """Make the task ready.
-
-    Reads: the task.
-    Writes: moves it.
-    Conflicts: a change of the task.
-    Raises: TaskNotFound, RecordUnreadable, NotBuried.
-    """
     record = _buried(change, target)
     # Before the edge: the task may join another partition.
     data = shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, record))
@@ -29,13 +22,7 @@ def kick_one(change: Change, target: Target) -> Task:
 
 
 def edit(change: Change, target: Target, data: Any, payload: bytes, kick: bool) -> Task:
-    """Store `payload` in place of that of the task, which may be unreadable; kick it as well, if told.
-
-    Reads: the task.
-    Writes: the task, its payload.
-    Conflicts: a change of the task.
-    Raises: TaskNotFound, RecordUnreadable, NotBuried.
-    """
+    """Store `payload` in place of that of the task, which may be unreadable; kick it as well, if told."""
     return task_of(edges.edit(change, _buried(change, target), payload, kick), data)
 
 

@@ -12,13 +12,7 @@ from fdbqueue.tasks.verbs import Target, done, present
 
 
 def cancel(change: Change, id_: bytes) -> Task:
-    """End the task, or mark it if it is taken.
-
-    Reads: the task.
-    Writes: clears it, or the task.
-    Conflicts: a change of the task.
-    Raises: TaskNotFound.
-    """
+    """End the task, or mark it if it is taken."""
     target = Target(id_)
     record = present(change, target)
     return done(change, target, record, lambda: _cancelled(change, record))

@@ -14,18 +14,15 @@ _ONE, _LESS, _NONE = ((n & (2**64 - 1)).to_bytes(_BYTES, "little") for n in (1, 
 
 
 def class_in(record: Record) -> str:
-    """The class of a buried task; empty without a failure."""
     return record.error or ""
 
 
 def enter(tr: Transaction, keys: TaskKeys, record: Record, place: bytes) -> None:
-    """File a task that is buried now."""
     tr.set(keys.classed_at(class_in(record), place), b"")
     tr.add(keys.class_count(class_in(record)), _ONE)
 
 
 def leave(tr: Transaction, keys: TaskKeys, record: Record, place: bytes) -> None:
-    """Take out a task that is no longer buried."""
     _clear(tr, keys, keys.classed_at(class_in(record), place), class_in(record))
 
 

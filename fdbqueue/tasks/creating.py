@@ -67,10 +67,7 @@ class Asked:
 def asked_for(
     name: str, kind: str | None, options: Mapping[str, Any], temporary: bool, if_not_exists: bool | str
 ) -> Asked:
-    """The definition with these options, None for those that were not given.
-
-    Raises: UnknownKind, UnsupportedOption, UnknownCodec, InvalidArgument.
-    """
+    """The definition with these options, None for those that were not given."""
     if not isinstance(if_not_exists, bool) and if_not_exists != ANY:
         raise InvalidArgument(name="if_not_exists", wanted='True, False or "any"', got=if_not_exists)
     given = {option: value for option, value in options.items() if value is not None}
@@ -96,12 +93,6 @@ def _comparable(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def created(target: DatabaseOrTransaction, registry: Registry, asked: Asked) -> Definition:
-    """Register a queue.
-
-    Reads: its limits, the session of a temporary queue; as Registry.create.
-    Writes: as Registry.create.
-    Raises: QueueExists, SubspaceInUse, LimitNotFound, LimitUnreadable; UnknownSession in a transaction.
-    """
     asked = _ready(target, registry, asked)
     try:
         return registry.create(target, asked.name, asked.kind, asked.settings.to_options())
@@ -113,9 +104,6 @@ def opened_or_created(target: DatabaseOrTransaction, registry: Registry, asked: 
     """The queue of that name. It is registered now if there is none, or a temporary one of an ended session.
 
     Given a database, an overdue session is ended first. Given a transaction, the stored state decides.
-    Reads: the definition, the session of a temporary queue; for a new queue, as `created`.
-    Raises: QueueExists for another kind or other options than those that are asked for, and for a temporary
-    queue of another session that lives; as `created`.
     """
     own = _own_id(target, registry)
     there = run(target, lambda tr: _usable(tr, registry, registry.look(tr, asked.name), own))
@@ -177,7 +165,6 @@ def _usable(tr: Transaction, registry: Registry, found: Definition | None, own: 
 
 
 def _is_alive(tr: Transaction, registry: Registry, found: Definition) -> bool:
-    """True if the session of a temporary queue has not ended."""
     return bool(tr.get(registry.keys.session(owner_of(found) or b"")).present())
 
 

@@ -20,7 +20,6 @@ _PLACE_BYTES = TIME_BYTES + ID_BYTES
 
 
 def place_after(after: str | None) -> bytes | None:
-    """Parse the `next` of a page. Raises InvalidArgument."""
     place = place_bytes(after)
     if place is not None and len(place) != _PLACE_BYTES:
         raise no_place(after)
@@ -46,11 +45,7 @@ def ended_task(changes: Sequence[Change], id_: bytes) -> EndedTask:
 
 
 def page(changes: Sequence[Change], key: bytes, limit: int, after: bytes | None) -> Page[EndedTask]:
-    """The tasks that ended before the place `after`, the latest first; those of `key`, unless it is empty.
-
-    Reads: `limit` entries of each partition, by snapshot.
-    Round trips: 2.
-    """
+    """The tasks that ended before the place `after`, the latest first; those of `key`, unless it is empty."""
     asked = [(change, _ask_before(change, key, limit, after)) for change in changes]
     rows = [(place, change) for change, reply in asked for place in reply()]
     latest = sorted(rows, key=itemgetter(0), reverse=True)[:limit]
@@ -71,7 +66,6 @@ def _ask_before(change: Change, key: bytes, limit: int, after: bytes | None) -> 
 
 
 def _over_us(change: Change) -> int:
-    """The time of the latest end that is too old."""
     return max(0, change.now_us - retain_us_of(change.shape.settings))
 
 

@@ -43,17 +43,13 @@ class Callbacks:
         """Does nothing: the thread ends when all events are delivered."""
 
     def install(self, callback: Callback | None, codec: PayloadCodec) -> Callback | None:
-        """Set the callback. Return the one before it. `codec` decodes the payloads for it.
-
-        Raises: InvalidArgument, DeferredBody.
-        """
+        """Set the callback. Return the one before it. `codec` decodes the payloads for it."""
         if callback is not None:
             checked_function("callback", callback)
         previous, self.callback, self._codec = self.callback, callback, codec
         return previous
 
     def after_commit(self, tr: Transaction, events: Events) -> None:
-        """Deliver `events` once `tr` has committed."""
         tr.get_versionstamp().on_ready(lambda stamp: self._committed(stamp, events))
 
     def _committed(self, stamp: Any, events: Events) -> None:

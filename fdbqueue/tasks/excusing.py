@@ -22,12 +22,7 @@ NOT_RECEIVED = "its lease ended before a call had received it: this does not cou
 
 
 def excuse(change: Change, id_: bytes, token: bytes | None, attempt: int) -> bool:
-    """Take back the count of a lost lease, or end the lease uncounted. True if there was something to do.
-
-    Reads: the task, serialisably; its failures, by snapshot.
-    Writes: both.
-    Conflicts: a change of the task.
-    """
+    """Take back the count of a lost lease, or end the lease uncounted. True if there was something to do."""
     asked = ask_entries(change.tr, change.shape.keys, id_)
     [record] = change.read([id_])
     if record is None:
@@ -39,9 +34,7 @@ def excuse(change: Change, id_: bytes, token: bytes | None, attempt: int) -> boo
 
 
 def forgive_missed(change: Change, id_: bytes, attempt: int) -> None:
-    """Take back the count of a lease that ended before its call collected the task. Reads and writes as
-    `excuse`.
-    """
+    """As `excuse`, for the count of a lease that ended before its call collected the task."""
     asked = ask_entries(change.tr, change.shape.keys, id_)
     [record] = change.read([id_])
     if record is not None:

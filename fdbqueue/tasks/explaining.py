@@ -81,7 +81,6 @@ def explain(change: Change, id_: bytes) -> Explanation:
 
 
 def _ask_tasks(change: Change) -> Callable[[], int]:
-    """Ask for the number of tasks of the queue, in all partitions."""
     plan, shape = change.plan, change.shape
     parts = [shape] if plan is None else map(shape.partition, range(plan.high))
     asked = [change.tr.snapshot.get(part.keys.live) for part in parts]
@@ -89,7 +88,6 @@ def _ask_tasks(change: Change) -> Callable[[], int]:
 
 
 def _ask_waited_for(change: Change, record: Record) -> Callable[[], WaitedFor | None]:
-    """Ask for the group that a task waits for."""
     group = b"" if record.extra is None else record.extra.waits
     if not group:
         return lambda: None
@@ -124,10 +122,7 @@ def _ask_waiting(change: Change) -> Callable[[], int]:
 
 
 def holder_of(change: Change, id_: bytes) -> Holder | None:
-    """The session that holds a task, and its processes; None for a task that is not taken now.
-
-    Raises: TaskNotFound, RecordUnreadable. Round trips: 2.
-    """
+    """The session that holds a task, and its processes; None for a task that is not taken now."""
     _, record = stored_and_current(change, id_)
     return _ask_holder(change, record)()
 
@@ -203,7 +198,6 @@ def _ask_key_holders(change: Change, was: Record) -> Later[tuple[KeyHolder, ...]
 
 
 def _ask_each(change: Change, taken: Sequence[bytes]) -> Callable[[], tuple[KeyHolder, ...]]:
-    """Ask for the holders of the tasks with these keys in the index of taken tasks."""
     snapshot, keys, root = change.tr.snapshot, change.shape.keys, change.shape.root
     asked = [
         (id_in(key), snapshot.get(keys.task(id_in(key))), ask_holder(snapshot, root, keys.taker_in(key)))

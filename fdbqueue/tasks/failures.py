@@ -84,7 +84,6 @@ def _read(rows: Iterable[KeyValue]) -> Iterator[Entry]:
 
 
 def entry_of(value: bytes) -> Entry | None:
-    """The stored failure in `value`; None for damaged bytes."""
     try:
         return _from_bytes(value)
     except DAMAGED:
@@ -100,7 +99,6 @@ def rewrite(
     message: str | None = None,
     run: bytes | None = None,
 ) -> None:
-    """Change the outcome of a stored failure. Writes: one key."""
     was = entry.failure
     said = dataclasses.replace(was, outcome=outcome, message=was.message if message is None else message)
     again = Entry(entry.number, said, entry.run if run is None else run)
@@ -158,7 +156,6 @@ def _text(said: object) -> str:
 
 
 def class_of(error: str) -> str:
-    """The class of a failure with this error."""
     return head(error, limits.FAILURE_CLASS_BYTES_MAX)
 
 

@@ -110,7 +110,6 @@ class TaskHandle(Handle):
     def _once_in_all(
         self, target: DatabaseOrTransaction, name: str, body: Callable[[Sequence[Change]], T]
     ) -> T:
-        """Run the verb `name` about all partitions."""
         calls = self._calls(target)
         if is_transaction(target):
             call = partial(calls.all_within, writable(target), body)
@@ -121,7 +120,6 @@ class TaskHandle(Handle):
     def _end(
         self, target: DatabaseOrTransaction, task: Task | str, verb: str, body: Callable[[Change], Task]
     ) -> Task:
-        """Run a verb that ends a lease."""
         if not isinstance(task, Task):
             return self._once(target, verb, body, task)
         task._note_end(None, within=False)  # a verb that raises has ended nothing
@@ -139,7 +137,6 @@ class TaskHandle(Handle):
         return found
 
     def _see(self, target: DatabaseOrTransaction, body: Callable[[Change], T], id_: bytes | None = None) -> T:
-        """Look at the task `id_`, or at partition 0."""
         parts = self._calls(target).parts
         if id_ is None:
             return run(target, lambda tr: parts.zero.look(writable(tr), body, parts.plan))
@@ -157,7 +154,6 @@ class TaskHandle(Handle):
     def _told(
         self, target: DatabaseOrTransaction, name: str, call: Callable[[], T], task: Task | str = ""
     ) -> T:
-        """Make a call, and tell the observers of it."""
         with self._observed(target, name, task=task) as observed:
             answer = call()
             if isinstance(answer, Task):

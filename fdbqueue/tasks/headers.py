@@ -15,7 +15,6 @@ _to_bytes = msgspec.msgpack.Encoder().encode
 
 
 def checked_headers(headers: Any) -> dict[str, str]:
-    """Raises: InvalidArgument."""
     if not _are_texts(headers) or _size_bytes(headers) > limits.HEADERS_BYTES_MAX:
         wanted = f"texts by name, at most {limits.HEADERS_BYTES_MAX} bytes together"
         raise InvalidArgument(name="headers", wanted=wanted, got=headers)

@@ -106,8 +106,7 @@ def in_batches(step: Callable[[int], int]) -> Iterator[int]:
     """Repeat `step` with a number of tasks until it has found none, and yield the number that it found.
 
     Tasks with long keys, many groups and limits may have too many bytes for one transaction: then the number
-    is halved.
-    Raises: an error of `step`; also that one for a single task.
+    is halved. An error of a single task is raised.
     """
     count = limits.VERB_BATCH
     while True:

@@ -28,10 +28,6 @@ Put = Callable[[Sequence[Draft]], list[Task] | NoRoom]
 def joined(parts: Parts, tr: Transaction, drafts: Sequence[Draft], put: Put) -> list[Task] | NoRoom:
     """Put tasks that are members of groups, or wait for one.
 
-    Reads: the groups, the epoch of the queue, and the task of `after`, serialisably.
-    Writes: as `put`; of `after`, that task and a group.
-    Conflicts: the close and the cancel of a group, a truncate; of `after`, a change of that task.
-    Raises: GroupNotFound, GroupClosed, InvalidArgument.
     Round trips: 1 more than `put`; with `after`, 2 more.
     """
     stored = tr.get(parts.shape.shared.epoch)
@@ -127,7 +123,6 @@ def _join(
 
 
 def _enrol(change: Change, id_: bytes, member: Member) -> bool:
-    """Make a task a member of one more group. False if it is not in this partition."""
     [record] = change.read([id_])
     if record is not None:
         change.move([record], [with_groups(record, (*groups_of(record), member))])
@@ -135,7 +130,6 @@ def _enrol(change: Change, id_: bytes, member: Member) -> bool:
 
 
 def _store(parts: Parts, tr: Transaction, group: bytes, task: Task, parent: bytes) -> None:
-    """Store the group of one member for which `task` waits."""
     shape = parts.shape
     then = Then(shape.definition.id, shape.name, id_bytes(task.id))
     row = GroupRow(parts.now_us(), is_open=False, then=then, parent=parent)

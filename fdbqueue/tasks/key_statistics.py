@@ -45,9 +45,7 @@ def busiest_keys(tr: Transaction, discipline: Keyed, limit: int, now_us: int) ->
 
 def busiest_of_all(changes: Sequence[Change], limit: int) -> list[KeyStatistics]:
     """The busiest task keys of all partitions. Their ready tasks are in one of them, or in two while the key
-    moves; their other tasks may be in any.
-
-    Reads: by snapshot, at most three times limits.KEYS_LOOKED_AT_MAX keys of each partition. Conflicts: none.
+    moves; their other tasks may be in any. It reads three times limits.KEYS_LOOKED_AT_MAX keys of each.
     """
     found: dict[bytes, KeyStatistics] = {}
     disciplines = [(change, _keyed(change)) for change in changes]
@@ -115,5 +113,4 @@ def _is_key(packed: bytes) -> bool:
 
 
 def checked_keys(limit: int) -> int:
-    """Raises InvalidArgument."""
     return checked_count("limit", limit, limits.KEYS_LOOKED_AT_MAX)

@@ -149,7 +149,6 @@ def register_kind(
 
 
 def kind_named(name: str) -> Kind:
-    """Raises UnknownKind."""
     try:
         return _kinds[name]
     except (KeyError, TypeError):
@@ -240,7 +239,6 @@ def owner_of(definition: Definition) -> bytes | None:
 
 
 def checked_retain_s(seconds: float) -> float:
-    """Raises InvalidArgument."""
     retain_s = checked_positive("retain_s", seconds, "seconds")
     if retain_s >= limits.SPAN_MAX_S:
         wanted = "less than a hundred years, or None to keep no ended tasks"
@@ -278,10 +276,6 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
-    """Resolve the options of a new task.
-
-    Raises: UnsupportedOption for an option that its kind lacks; InvalidArgument.
-    """
     wait_us = delay_us(options.get("delay", 0))
     given = {name for name, value in options.items() if value is not None} - OF_EVERY_KIND
     if options.get("pri") == 0:
@@ -337,9 +331,7 @@ def _extra(options: Mapping[str, Any], task_limits: Sequence[str]) -> Extra | No
 
 
 def _checked_limits(named: Any, task_limits: Sequence[str]) -> tuple[tuple[str, ...], dict[str, bytes]]:
-    """The names, and the keys that some have. Raises InvalidArgument for a limit that tasks of the queue may
-    not name.
-    """
+    """The names, and the keys that some have. It refuses limits that tasks of the queue may not name."""
     names, keys = late.limiting.names.checked_named("limits", named)
     if not set(names) <= set(task_limits):
         may = ", ".join(map(repr, task_limits))

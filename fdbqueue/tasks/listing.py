@@ -23,7 +23,6 @@ from fdbqueue.tasks.tasks_of import shown_tasks
 
 
 def checked_state(state: TaskState | str) -> TaskState:
-    """Raises InvalidArgument."""
     known = next((one for one in TaskState if isinstance(state, str) and one == state), None)
     if known is None:
         raise InvalidArgument(name="state", wanted="a TaskState, or its letter", got=state)
@@ -31,8 +30,6 @@ def checked_state(state: TaskState | str) -> TaskState:
 
 
 class PageEnd(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a page."""
-
     state: str
     index: bytes = b""
     """The last key of the index that was read, without its prefix."""
@@ -46,7 +43,6 @@ class PageEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 def place_after(state: TaskState, after: str | None) -> PageEnd:
-    """Raises InvalidArgument."""
     given = place_bytes(after)
     if given is None:
         return PageEnd(state)
@@ -158,7 +154,6 @@ def _bounded(change: Change, after: PageEnd, late: Sequence[KeyValue]) -> PageEn
 
 
 def _judged(change: Change, ids: Iterable[bytes], state: TaskState) -> list[Record]:
-    """Those tasks that are in `state` now, swept or not."""
     asked = {id_: change.tr.snapshot.get(change.shape.keys.task(id_)) for id_ in ids}
     sound = [sound_record(task.value, id_) for id_, task in asked.items()]
     found = [as_of(record, change.now_us) for record in sound if record is not None]
@@ -177,7 +172,6 @@ def _index_of(change: Change, state: TaskState) -> slice | None:
 
 
 def _order(change: Change, record: Record) -> bytes:
-    """The key of the task in the index of its state, without the prefix."""
     discipline = change.shape.discipline
     if record.state == TaskState.READY:
         return discipline.filed(record)[len(discipline.index.start) :]
@@ -187,5 +181,4 @@ def _order(change: Change, record: Record) -> bytes:
 
 
 def _behind(start: bytes, key: bytes) -> bytes:
-    """The begin of the range behind `key`; `start` without a key."""
     return start + key + b"\x00" if key else start

@@ -85,7 +85,6 @@ def sweep_a_batch(database: Database, parts: Parts) -> None:
 
 
 def _due(change: Change, timers: Range) -> int:
-    """Number of these timers that belong to tasks stored as delayed."""
     keys = change.shape.keys
     asked = [change.tr.snapshot.get(keys.delayed_at(id_in(timer.key))) for timer in timers]
     return sum(delayed.present() for delayed in asked)

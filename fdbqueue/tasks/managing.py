@@ -227,6 +227,5 @@ def require_more_transactions(target: DatabaseOrTransaction) -> None:
 
 
 def checked_verb_batch(count: int) -> None:
-    """Raises TooMuchForOneTransaction."""
     if count > limits.VERB_BATCH:
         raise too_many(count, limits.VERB_BATCH)

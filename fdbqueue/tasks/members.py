@@ -79,10 +79,7 @@ class Members(Feature):
         return [record for record in records if not over.isdisjoint(groups_in([record]))]
 
     def moved(self, site: Site, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
-        """Count the members. Return `news`, where a burial that counts is marked.
-
-        Writes: the counts of their groups, blindly.
-        """
+        """Count the members. Return `news`, where a burial that counts is marked."""
         sums, marked = _Sums(), list(news)
         for at, (old, new) in enumerate(zip(olds, news, strict=True)):
             if groups_of(old) or groups_of(new):
@@ -91,7 +88,6 @@ class Members(Feature):
         return marked
 
     def gone(self, site: Site, records: Sequence[Record], end: End) -> None:
-        """Writes: as `moved`."""
         sums = _Sums()
         for record in records:
             for member in groups_of(record):
@@ -99,11 +95,7 @@ class Members(Feature):
         sums.write(site)
 
     def cleared(self, site: Site) -> None:
-        """Leave the members to the sweeps of groups: their counts belong to an earlier epoch from now on.
-
-        Reads: the first counts, and the epoch if there are any, serialisably.
-        Conflicts: a put of a member.
-        """
+        """Leave the members to the sweeps of groups: their counts belong to an earlier epoch from now on."""
         tr, shared = site.tr, site.shared
         if not tr.get_range(shared.members.start, shared.members.stop, limit=1).to_list():
             return
@@ -183,5 +175,4 @@ def epoch_of(value: bytes | None) -> int:
 
 
 def groups_in(records: Sequence[Record]) -> Iterator[bytes]:
-    """The groups of these tasks, each once."""
     yield from dict.fromkeys(member.group for record in records for member in groups_of(record))

@@ -38,8 +38,6 @@ NO_INDEX = "the entry of a ready task cannot be read"
 
 
 class Mender:
-    """The mending of one queue, or of one partition."""
-
     def __init__(
         self,
         keys: TaskKeys,
@@ -60,10 +58,7 @@ class Mender:
         """Number of entries removed from indexes: a reader that sees it change must read on."""
 
     def entry(self, tr: Transaction, key: bytes, value: bytes) -> Record | None:
-        """The ready task at `key` of an index, its entry written anew; None if the task was set aside.
-
-        Reads: the record, serialisably. Conflicts: any change of the task and of the entry.
-        """
+        """The ready task at `key` of an index, its entry written anew; None if the task was set aside."""
         id_ = id_in(key)
         raw = tr.get(self._keys.task(id_)).value
         record = sound_record(raw, id_) or self._copy_of(tr, id_)
@@ -145,7 +140,6 @@ class Mender:
         )
 
     def _copy_of(self, tr: Transaction, id_: bytes) -> Record | None:
-        """The record of a ready task, from the index."""
         copies = (sound_record(row.value, id_) for row in self._entries_of(tr, self._discipline.index, id_))
         return next((copy for copy in copies if copy is not None), None)
 

@@ -104,7 +104,6 @@ class Parted(Change):
             other.finish()
 
     def _shift_and_note(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
-        """`shift` of the discipline."""
         self._note(olds, news)
         if self._keyed is None or not self.plan.before:
             self.shape.discipline.shift(tr, olds, news)
@@ -113,7 +112,6 @@ class Parted(Change):
         self._keyed.shift(tr, olds, news, self._ask_behind(enter))
 
     def _note(self, olds: Sequence[Record], news: Sequence[Record]) -> None:
-        """Note a change, for `finish`."""
         if any(record.state == TaskState.READY for record in news) or (
             self.shape.may_free_at_end and any(record.state == TaskState.TAKEN for record in olds)
         ):

@@ -15,7 +15,6 @@ from fdbqueue.tasks.records.keys import Record, TaskKeys
 
 
 def for_record(payload: bytes) -> bytes:
-    """The payload, if the record holds it; otherwise nothing."""
     return payload if len(payload) <= limits.RECORD_PAYLOAD_BYTES_MAX else b""
 
 
@@ -68,7 +67,6 @@ def _complete(record: Record, payload: bytes) -> bytes:
 
 
 def is_held_by(record: Record) -> bool:
-    """True if the payload is in the record."""
     return len(record.payload) == record.size_bytes
 
 

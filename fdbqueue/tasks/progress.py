@@ -23,13 +23,6 @@ from fdbqueue.tasks.verbs import Target, done, held
 
 
 def tell(change: Change, target: Target, fraction: float) -> Task:
-    """Store the progress of a held task.
-
-    Reads: the task.
-    Writes: the task.
-    Conflicts: a change of the task.
-    Raises: NotTaken.
-    """
     record = held(change, target)
     return done(change, target, record, lambda: edges.progress(change, [record], fraction))
 
@@ -39,8 +32,6 @@ def wait(
 ) -> Task | None:
     """Wait until the progress of the task is another one than `seen`. None if it is `until`
     (runtime.monotonic()) before.
-
-    Raises: TaskNotFound, RecordUnreadable; WaitStopped, DatabaseClosed, if the wait of `waiter` is ended.
     """
     look = partial(parts.look, verb=partial(_look, id_=id_, seen=seen), id_=id_)
     while not isinstance(found := run(database, look), Task):
@@ -54,7 +45,6 @@ def wait(
 
 
 def _look(change: Change, id_: bytes, seen: float | None) -> Task | Future:
-    """The task, or a watch of it while its progress is `seen`."""
     _, record = stored_and_current(change, id_)
     if record.fraction == seen:
         return change.tr.watch(change.shape.keys.task(id_))

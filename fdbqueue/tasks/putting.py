@@ -141,7 +141,6 @@ class Putting(TaskHandle):
     def _put_waiting(
         self, tr: DatabaseOrTransaction, data: Any, options: Mapping[str, Any], group: bytes
     ) -> Task:
-        """Put a task that waits for a group. Raises: as `put`."""
         if not isinstance(options, Mapping) or REFUSED.intersection(options):
             wanted = "options of a put, without unique and after"
             raise InvalidArgument(name="then", wanted=wanted, got=options)
@@ -192,7 +191,6 @@ def _require_fits(drafts: Sequence[Draft]) -> None:
 
 
 def _require_alone(options: Mapping[str, Any]) -> None:
-    """Refuse options that exclude each other."""
     joins = options.get("group") is not None or "waits" in options
     if joins and options.get("unique") is not None:
         wanted = "None beside `group` and `after`: the task that has the key may have other groups"

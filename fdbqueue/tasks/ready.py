@@ -19,8 +19,6 @@ _value = attrgetter("value")
 
 
 class Ready:
-    """The ready tasks of one queue."""
-
     def __init__(self, shape: Shape, passed: Passed) -> None:
         self._task = shape.keys.task
         self._discipline = shape.discipline
@@ -77,11 +75,9 @@ class Ready:
             found = self._first(tr, limit, gate)  # mending set entries aside: read the ones behind them
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
-        """Conflicts: every change of the offered tasks."""
         self.rely_on(tr, records_of(offers))
 
     def rely_on(self, tr: Transaction, records: Sequence[Record]) -> None:
-        """Conflicts: every change of these ready tasks."""
         for record in records:
             tr.add_read_conflict_key(self._task(record.id))
         self._discipline.claim(tr, records)
@@ -92,7 +88,6 @@ class Ready:
             self._passed.require_none_of(self.head(tr, 1 + len(self._passed)))
 
     def head(self, tr: Transaction, count: int) -> Iterator[bytes]:
-        """The ids of the first ready tasks. Reads: by snapshot."""
         return (record.id for record in self._first(tr, count))
 
 
@@ -101,5 +96,4 @@ def records_of(offers: Iterable[Offer]) -> list[Record]:
 
 
 def gate_of(offers: Sequence[Offer]) -> "Gate | None":
-    """The gate of the look that has found the offers."""
     return offers[0].gate if offers else None

@@ -33,8 +33,6 @@ _GONE = (
 
 
 class Found(NamedTuple):
-    """The encoded result of a task; None for the result None."""
-
     payload: bytes | None
 
 
@@ -46,13 +44,7 @@ class Pending(NamedTuple):
 
 
 def look(change: Change, id_: bytes, watches: bool) -> Found | Pending:
-    """The result of a task, or its state if it has not ended.
-
-    Reads: the task and its result, serialisably; the last failure of a buried task by snapshot.
-    Conflicts: a change of the task, the end of its result.
-    Raises: TaskFailed, NoResult, RecordUnreadable, PayloadUnreadable.
-    Round trips: 1, and 1 more for a large result, or for a failure.
-    """
+    """The result of a task, or its state if it has not ended."""
     asked = change.tr.get(change.shape.shared.result(id_))
     [record] = change.read([id_])
     if asked.present():
@@ -74,10 +66,7 @@ def at_once(change: Change, id_: bytes) -> Found:
 
 
 def wait(database: Database, parts: Parts, id_: bytes, until: float, waiter: Waiter) -> Found:
-    """Wait for the result until `until` (runtime.monotonic()).
-
-    Raises: ResultTimeout, as `look`; WaitStopped, DatabaseClosed, if the wait of `waiter` is ended.
-    """
+    """Wait for the result until `until` (runtime.monotonic())."""
     see = partial(parts.look, verb=partial(look, id_=id_, watches=True), id_=id_)
     while isinstance(found := run(database, see), Pending):
         assert found.watch is not None  # it was asked for
@@ -91,7 +80,6 @@ def wait(database: Database, parts: Parts, id_: bytes, until: float, waiter: Wai
 
 
 def decoded(codec: PayloadCodec, found: Found) -> Any:
-    """Raises PayloadUnreadable, UnknownCodec."""
     return None if found.payload is None else codec.decode(found.payload)
 
 

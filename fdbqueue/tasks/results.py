@@ -72,17 +72,12 @@ class Results(Feature):
                 _keep(site, record, end.outcome, None if end.result is None else end.result())
 
     def ask_due(self, site: Site) -> Callable[[], int | None]:
-        """Reads: the oldest result."""
         keys = site.shared
         first = site.tr.snapshot.get_range(keys.result_times.start, keys.result_times.stop, limit=1)
         return lambda: next((keys.result_time(row.key) for row in first), None)
 
     def sweep(self, site: Site) -> bool:
-        """Remove one batch of the results that are over.
-
-        Reads: the oldest, by snapshot.
-        Writes: clears them. Two sweeps at once clear the same keys, and nothing counts them.
-        """
+        """Remove a batch of results that are over. Two sweeps clear the same keys: nothing counts them."""
         tr, keys = site.tr, site.shared
         under = keys.results_until(site.now_us)
         rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.VERB_BATCH).to_list()
@@ -115,12 +110,7 @@ def is_whole(size_bytes: int) -> bool:
 
 
 def forget_one(change: Change, id_: bytes) -> bool:
-    """Remove the result of a task before its time. False if there is none.
-
-    Reads: its end, serialisably.
-    Writes: clears it.
-    Conflicts: the end of the task; a sweep that removes the result.
-    """
+    """Remove the result of a task before its time. False if there is none."""
     tr, keys = change.tr, change.shape.shared
     asked = tr.get(keys.result(id_))
     change.require_queue()

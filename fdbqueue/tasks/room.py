@@ -52,7 +52,6 @@ class Room:
         """Repeat `attempt` until it finds room or the time is `until` (runtime.monotonic()), at least once.
 
         More tasks than `size_max` do not wait: there can never be room for them.
-        Raises: WaitStopped, DatabaseClosed, if the wait of `waiter` is ended.
         """
         answer = self._attempts(attempt, until, waiter)
         if isinstance(answer, NoRoom):

@@ -38,7 +38,6 @@ class Counted(NamedTuple):
 
 
 def counted_in(record: Record) -> Counted:
-    """The steps that the record of a task counts."""
     return Counted(0, 0) if record.extra is None else Counted(record.extra.steps, record.extra.steps_bytes)
 
 

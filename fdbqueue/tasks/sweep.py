@@ -36,7 +36,6 @@ class Budget:
         self._told_bytes = 0
 
     def give(self, timers: Sequence[KeyValue]) -> Sequence[KeyValue]:
-        """The first of these timers, as far as the batch goes."""
         given = timers[: self._tasks]
         self._tasks -= len(given)
         return given
@@ -86,13 +85,11 @@ def as_of(record: Record, now_us: int) -> Record | None:
 
 
 def ask_due(tr: Transaction, keys: TaskKeys, now_us: int) -> Range:
-    """Ask, by snapshot, for the first timers that are due."""
     until = keys.timers_until(now_us)
     return tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH)
 
 
 def sweep_timers(change: Change, timers: Sequence[KeyValue], budget: Budget) -> Swept:
-    """Sweep the tasks of these timers, which `budget` has given."""
     if not timers:
         return Swept.NOTHING
     read = change.read([id_in(timer.key) for timer in timers])
@@ -110,10 +107,5 @@ def sweep_timers(change: Change, timers: Sequence[KeyValue], budget: Budget) -> 
 
 
 def tidy(change: Change) -> bool:
-    """Sweep one batch of tasks. True if there was any.
-
-    Reads: the first timers by snapshot, the tasks serialisably.
-    Conflicts: a change of these tasks.
-    """
     timers = ask_due(change.tr, change.shape.keys, change.now_us).to_list()
     return bool(sweep_timers(change, timers, Budget()))

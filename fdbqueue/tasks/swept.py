@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 class Swept:
-    """The keeper's view of a queue."""
-
     def __init__(self, parts: Parts, runtime: Runtime) -> None:
         self.name = parts.zero.name
         self.guard = parts.zero.guard

@@ -107,7 +107,6 @@ def entry_bytes(id_: bytes, until_us: int) -> bytes:
 
 
 def entry_of(value: bytes | None) -> Entry | None:
-    """None for bytes that are no entry."""
     if value is None or len(value) not in (ID_BYTES, ID_BYTES + TIME_BYTES):
         return None
     return Entry(bytes(value[:ID_BYTES]), int.from_bytes(value[ID_BYTES:], "big"))
@@ -146,7 +145,6 @@ class UniqueKeys(Feature):
         """Let entries follow tasks. A task has no unique key any more that comes back while another task has
         its key.
 
-        Reads: the entries of tasks that come back into their scope, together.
         Conflicts: a put with one of these keys; a task that comes back: any other change of its entry.
         """
         tr, keys = site.tr, site.shared
@@ -163,7 +161,6 @@ class UniqueKeys(Feature):
         return _returned(tr, keys, news, back, site.now_us)
 
     def gone(self, site: Site, records: Sequence[Record], end: End) -> None:  # noqa: ARG002
-        """Conflicts: a put with one of these keys."""
         for record in records:
             unique = unique_of(record)
             if unique is not None and not unique.until_us and is_in_scope(unique, record.state):
@@ -180,11 +177,7 @@ class UniqueKeys(Feature):
         return lambda: next((site.shared.window_parts(row.key)[0] for row in first), None)
 
     def sweep(self, site: Site) -> bool:
-        """Remove one batch of the windows that are over, with their entries.
-
-        Reads: the windows, by snapshot.
-        Conflicts: a put with one of these keys.
-        """
+        """Remove one batch of the windows that are over, with their entries."""
         tr, keys = site.tr, site.shared
         until = keys.windows_until(site.now_us)
         rows = tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH).to_list()
@@ -199,8 +192,6 @@ class UniqueKeys(Feature):
 def arrive(tr: Transaction, keys: SharedKeys, records: Sequence[Record], now_us: int) -> Sequence[Record]:
     """Let tasks that come from an export have their unique keys, where no other task has them. Return the
     tasks as they are to be stored.
-
-    Reads: the entries of their keys, together.
     """
     back = [
         (at, unique.key, tr.get(keys.unique(unique.key)))

@@ -54,12 +54,7 @@ class Held(NamedTuple):
 
 
 def put(change: Change, drafts: Sequence[Draft], random: bytes) -> list[Task] | NoRoom:
-    """Put new tasks. Return them, or NoRoom with the size of a full queue.
-
-    Reads: as `ask_place`.
-    Writes: the tasks, their payloads and index keys, the counters.
-    Conflicts: none; in a bounded queue, see capacity.py; in a keyed queue, see disciplines/keyed.py.
-    """
+    """Put new tasks. Return them, or NoRoom with the size of a full queue."""
     admits = admit if change.shape.settings.capacity else None
     index = ask_place(change, drafts, random, admits)()
     if isinstance(index, NoRoom):
@@ -77,8 +72,6 @@ def ask_place(
     """Ask for the reads of a put, in one round trip. The reply is the index of the first new task, or NoRoom.
 
     `admit`: None if there is room. `is_owner_asked`: another call of this transaction asks for the owner.
-    Reads: the last task by snapshot; to `admit`, the counters by snapshot; the owner of a temporary queue;
-    the discipline's reads for a put.
     """
     tr, shape, keys = change.tr, change.shape, change.shape.keys
     owner = None if is_owner_asked else shape.owner
@@ -101,24 +94,12 @@ def ask_place(
 
 
 def ack(change: Change, target: Target, result: Encode | None = None) -> Task:
-    """Remove a task that is done.
-
-    Reads: the task.
-    Writes: clears it.
-    Conflicts: a change of the task.
-    Raises: NotTaken.
-    """
     record = held(change, target)
     return done(change, target, record, lambda: edges.ack(change, [record], result))
 
 
 def ack_each(change: Change, targets: Sequence[Target]) -> list[Task | NotTaken]:
-    """Ack tasks as if one came after the other. The targets bring their payloads.
-
-    Reads: the tasks, together.
-    Writes: clears those that are held.
-    Conflicts: a change of the tasks.
-    """
+    """Ack tasks as if one came after the other. The targets bring their payloads."""
     ids = list(dict.fromkeys(target.id for target in targets))
     left = dict(zip(ids, change.read(ids), strict=True))
     held = [_take_out(left, target, change.now_us) for target in targets]
@@ -130,13 +111,7 @@ def ack_each(change: Change, targets: Sequence[Target]) -> list[Task | NotTaken]
 
 
 def release(change: Change, target: Target, delay_us: int, failure: Failure | None) -> Task:
-    """Make a held task ready, or delayed.
-
-    Reads: the task.
-    Writes: moves it.
-    Conflicts: a change of the task.
-    Raises: NotTaken.
-    """
+    """Make a held task ready, or delayed."""
     record = held(change, target)
     snoozed = failure is None
     return done(change, target, record, lambda: edges.release(change, [record], delay_us, failure, snoozed))
@@ -149,13 +124,6 @@ def give_back(change: Change, target: Target, delay_us: int) -> Task:
 
 
 def touch(change: Change, target: Target, span_us: int) -> Task:
-    """Lengthen a lease.
-
-    Reads: the task.
-    Writes: the task.
-    Conflicts: a change of the task.
-    Raises: NotTaken, then UnsupportedOption.
-    """
     record = held(change, target)
     change.shape.require_touch()
     return done(change, target, record, lambda: edges.touch(change, [record], span_us))
@@ -164,22 +132,13 @@ def touch(change: Change, target: Target, span_us: int) -> Task:
 def undo_take(change: Change, targets: Sequence[Target]) -> list[bool]:
     """Undo the takes of the tasks that are still held: they count no attempt. True for each that is ready
     now.
-
-    Reads: the tasks.
-    Writes: moves those that are held.
-    Conflicts: a change of the tasks.
     """
     ready = {record.id for record in edges.give_back(change, _still_held(change, targets))}
     return [target.id in ready for target in targets]
 
 
 def renew(change: Change, targets: Sequence[Target]) -> list[Held | None]:
-    """Lease the held tasks for a whole ttr from now. Return the lease of each; None if it is not held.
-
-    Reads: the tasks.
-    Writes: those that are held and have a ttr.
-    Conflicts: a change of the tasks.
-    """
+    """Lease the held tasks for a whole ttr from now. Return the lease of each; None if it is not held."""
     held = _still_held(change, targets)
     renewed = edges.renew(change, [record for record in held if record.until_us != NEVER_US])
     until = {record.id: seconds_or_never(record.until_us) for record in [*held, *renewed]}
@@ -188,19 +147,11 @@ def renew(change: Change, targets: Sequence[Target]) -> list[Held | None]:
 
 
 def renewed_of(targets: Sequence[Target], leases: Sequence[Held | None]) -> Renewed:
-    """The leases by the ids of their tasks."""
     held = [(id_text(target.id), lease) for target, lease in zip(targets, leases, strict=True) if lease]
     return Renewed({id_: lease.until for id_, lease in held}, [id_ for id_, lease in held if lease.cancelled])
 
 
 def bury(change: Change, target: Target, failure: Failure | None) -> Task:
-    """Put the task aside until it is kicked.
-
-    Reads: the task.
-    Writes: moves it.
-    Conflicts: a change of the task.
-    Raises: TaskNotFound, NotTaken.
-    """
     record = present(change, target)
     if record.state == TaskState.BURIED:
         return done(change, target, record, lambda: [record])
@@ -213,10 +164,6 @@ def exhaust(change: Change, target: Target, failures_max: int) -> bool:
 
     The burial counts for the run that held the lost lease, as long as that run is alive: another fleet may
     have taken the task since. Otherwise it counts for the run that holds the task now.
-
-    Reads: the task; its failures by snapshot; the session of the run that held the lost lease.
-    Conflicts: any change of the task; the end of that run.
-    Raises: NotTaken.
     """
     asked = ask_entries(change.tr, change.shape.keys, target.id)
     record = held(change, target)
@@ -234,13 +181,7 @@ def exhaust(change: Change, target: Target, failures_max: int) -> bool:
 
 
 def delete(change: Change, target: Target) -> Task:
-    """Remove the task, also if its record cannot be read.
-
-    Reads: the task.
-    Writes: clears it.
-    Conflicts: a change of the task.
-    Raises: TaskNotFound, NotTaken.
-    """
+    """Remove the task, also if its record cannot be read."""
     try:
         record = present(change, target)
     except TaskNotFound:
@@ -252,7 +193,6 @@ def delete(change: Change, target: Target) -> Task:
 
 
 def _deleted_unread(change: Change, id_: bytes) -> Task:
-    """Remove a task with a record that cannot be read."""
     raw = change.damaged.pop(id_)
     change.shape.mender.forget(change.tr, id_)
     change.count("delete")
@@ -262,12 +202,6 @@ def _deleted_unread(change: Change, id_: bytes) -> Task:
 
 
 def peek(change: Change, target: Target) -> Task:
-    """The task as it is now.
-
-    Reads: the task, serialisably.
-    Conflicts: a change of the task.
-    Raises: TaskNotFound, RecordUnreadable.
-    """
     record = _read(change, target)
     current = as_of(record, change.now_us) if record is not None else None
     if current is None:
@@ -279,9 +213,6 @@ def peek(change: Change, target: Target) -> Task:
 def kick(change: Change, count: int, besides: int = 0) -> tuple[int, int]:
     """Kick the first `count` buried tasks. Return how many were kicked, and how many were read: some may have
     expired. `count` stands, too, for tasks that wait for another transaction. `besides`: Change.joinable.
-
-    Reads: the tasks.
-    Conflicts: a change of the tasks.
     """
     looked_at, found = _swept(change, change.shape.keys.buried, count)
     buried = in_state(found, TaskState.BURIED)
@@ -294,8 +225,6 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
     read.
 
     If the holder `died`, the attempts have failed, except those of tasks that no caller has received.
-    Reads: the keys and the deliveries of the line by snapshot, the tasks serialisably.
-    Conflicts: a change of the tasks.
     """
     is_uncollected = late.uncollected.ask_uncollected(change.tr, change.shape)
     looked_at, found = _swept(change, under, count)
@@ -318,11 +247,7 @@ def truncate(change: Change) -> None:
 
 
 def remove_first(change: Change, count: int) -> int:
-    """Remove the first `count` tasks by arrival, in whatever state. Return their number.
-
-    Reads: the tasks, by snapshot.
-    Conflicts: a change of the tasks.
-    """
+    """Remove the first `count` tasks by arrival, in whatever state. Return their number."""
     tr, keys = change.tr, change.shape.keys
     asked = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=count)
     change.require_queue()  # after the read is sent: no round trip of its own
@@ -359,12 +284,6 @@ def is_paused(change: Change) -> bool:
 
 
 def failures_of(change: Change, id_: bytes) -> list[Failure]:
-    """The stored failures of a task, the oldest first.
-
-    Reads: the task; its failures by snapshot.
-    Conflicts: a change of the task.
-    Raises: TaskNotFound.
-    """
     asked = ask_failures(change.tr, change.shape.keys, id_)
     target = Target(id_)
     if _read(change, target) is None:
@@ -379,7 +298,6 @@ def _read(change: Change, target: Target) -> Record | None:
 
 
 def _still_held(change: Change, targets: Sequence[Target]) -> list[Record]:
-    """The tasks of those targets that are held."""
     found = zip(change.read(target.id for target in targets), targets, strict=True)
     return [record for record, target in found if record is not None and target.holds(record, change.now_us)]
 

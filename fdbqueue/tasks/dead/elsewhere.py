@@ -43,12 +43,6 @@ class Elsewhere:
 
     @classmethod
     def find(cls, change: Change, database: Database, name: str) -> "Elsewhere":
-        """The queue of that name.
-
-        Reads: its definition.
-        Raises: QueueNotFound; QueueKindMismatch for a queue of no tasks; InvalidArgument for the queue of the
-        tasks themselves, or one with another codec.
-        """
         registry = change.shape.registry
         found = registry.find(change.tr, name)
         if not is_kind(found.kind):
@@ -69,12 +63,7 @@ class Elsewhere:
         return max(0, min(count, capacity - size))
 
     def move(self, changes: Sequence[Change], chosen: Sequence[Chosen]) -> int:
-        """Move buried tasks, and their failures. Return their number: one with an unreadable payload stays.
-
-        Reads: the payloads and the failures, by snapshot; as a put.
-        Writes: as a put, and clears the tasks here.
-        Raises: QueueFull, UnknownSession for a temporary queue of an ended session.
-        """
+        """Move buried tasks and their failures. Return their number: one with an unreadable payload stays."""
         asked = [(one, *_ask_stored(changes[one.partition], one.record)) for one in chosen]
         read = [(one, _payload(payload), entries) for one, payload, entries in asked]
         whole = [(one, payload, entries()) for one, payload, entries in read if payload is not None]
@@ -112,7 +101,6 @@ class Elsewhere:
 def _ask_stored(
     change: Change, record: Record
 ) -> tuple[Callable[[], bytes], Callable[[], list[failures.Entry]]]:
-    """Ask for the payload and the failures of a task."""
     tr, keys = change.tr, change.shape.keys
     return ask_payload(tr, keys, record), failures.ask_entries(tr, keys, record.id)
 

@@ -31,7 +31,6 @@ class _End(msgspec.Struct, frozen=True, array_like=True):
 
 
 def place_after(matching: Matching, after: str | None) -> Place:
-    """Raises InvalidArgument."""
     given = place_bytes(after)
     if given is None:
         return Place()
@@ -45,7 +44,6 @@ def place_after(matching: Matching, after: str | None) -> Place:
 
 
 def next_after(matching: Matching, place: Place | None) -> str | None:
-    """The printable form of a place; None at the end."""
     if place is None:
         return None
     return place_text(_to_bytes(_End(matching.error, place.key, place.partition)))
@@ -71,7 +69,6 @@ def page(changes: Sequence[Change], matching: Matching, limit: int, after: Place
 
 
 def _page(change: Change, matching: Matching, limit: int, after: bytes) -> Page[DeadLetter]:
-    """A page of one partition."""
     tr, keys = change.tr, change.shape.keys
     most = ROWS_MAX if matching.text is not None else min(limit, ROWS_MAX)
     rows = ask_rows(change, matching.error, after, most).to_list()
@@ -92,7 +89,6 @@ def _page(change: Change, matching: Matching, limit: int, after: bytes) -> Page[
 
 
 def _buried(change: Change, ids: Sequence[bytes]) -> list[Record | None]:
-    """Those tasks, if they are buried now. Reads: by snapshot."""
     asked = [(id_, change.tr.snapshot.get(change.shape.keys.task(id_))) for id_ in ids]
     read = [sound_record(task.value, id_) for id_, task in asked]
     current = [None if record is None else as_of(record, change.now_us) for record in read]

@@ -20,7 +20,6 @@ class Matching:
 
     @classmethod
     def of(cls, error: Any, text: Any) -> "Matching":
-        """Raises: InvalidArgument."""
         return cls(
             None if error is None else _checked_class(error),
             None if text is None else checked_text("text", text, TEXT_BYTES_MAX),

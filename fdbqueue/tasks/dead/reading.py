@@ -48,20 +48,13 @@ def places_of(change: Change, error: str | None, rows: Sequence[KeyValue]) -> li
 
 
 def ahead(changes: Sequence[Change], error: str | None, after: Place) -> list[tuple[Change, bytes]]:
-    """The partitions with buried tasks from the place `after` on, each with the place in its order.
-
-    Reads: by snapshot one key of each partition, if there are several.
-    """
+    """The partitions with buried tasks from the place `after` on, each with the place in its order."""
     there = occupied(changes[after.partition :], lambda change: under(change.shape.keys, error))
     return [(change, after.key if _number(change) == after.partition else b"") for change in there]
 
 
 def buried_after(changes: Sequence[Change], matching: Matching, after: Place, limit: int) -> list[Row]:
-    """The first `limit` buried tasks behind the place `after`, swept, for a change of them.
-
-    Reads: the keys by snapshot, the tasks serialisably; with a text, their last failures by snapshot.
-    Conflicts: a change of the tasks.
-    """
+    """The first `limit` buried tasks behind the place `after`, swept, for a change of them."""
     rows = list[Row]()
     for change, start in ahead(changes, matching.error, after):
         rows += _buried_in(change, matching, start, limit - len(rows))
@@ -90,7 +83,6 @@ def _buried_in(change: Change, matching: Matching, after: bytes, limit: int) -> 
 
 
 def _lost(change: Change, error: str | None, row: KeyValue) -> None:
-    """Mend the keys of a task that is missing, or cannot be read."""
     if error is None:
         change.lost(row.key, row.value)
         return

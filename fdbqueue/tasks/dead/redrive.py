@@ -40,13 +40,7 @@ def stored(tr: ReadTransaction, key: bytes) -> Redrive | None:
 
 
 def begin(changes: Sequence[Change], database: Database, wanted: Redrive) -> Redrive:
-    """Store a new redrive, of the tasks that are buried now.
-
-    Reads: the redrive; the number of buried tasks by snapshot; the definition of the other queue.
-    Writes: the redrive.
-    Conflicts: another change of the redrive.
-    Raises: RedriveUnderWay; as Elsewhere.find.
-    """
+    """Store a new redrive, of the tasks that are buried now."""
     change = changes[0]
     before = stored(change.tr, change.shape.keys.redrive)
     if before is not None and before.is_open:
@@ -59,13 +53,6 @@ def begin(changes: Sequence[Change], database: Database, wanted: Redrive) -> Red
 
 
 def turned(change: Change, state: RedriveState) -> Redrive:
-    """Pause, resume or stop the redrive.
-
-    Reads: the redrive.
-    Writes: the redrive.
-    Conflicts: another change of the redrive.
-    Raises: NoRedrive.
-    """
     found = stored(change.tr, change.shape.keys.redrive)
     if found is None or not found.is_open:
         raise NoRedrive(name=change.shape.name)
@@ -73,13 +60,7 @@ def turned(change: Change, state: RedriveState) -> Redrive:
 
 
 def step(changes: Sequence[Change], database: Database) -> RedriveStep:
-    """Move the next tasks of a running redrive, if it is time.
-
-    Reads: the redrive; the tasks; with a text their last failures; the other queue, as a put.
-    Writes: moves the tasks; the redrive.
-    Conflicts: another change of the redrive, a change of the tasks.
-    Raises: NoRedrive; as Elsewhere.find and Elsewhere.move.
-    """
+    """Move the next tasks of a running redrive, if it is time."""
     change = changes[0]
     found = stored(change.tr, change.shape.keys.redrive)
     if found is None:
@@ -116,8 +97,6 @@ def kick_some(
     """Kick those tasks that match among the first behind `after`.
 
     Return their number, and the place of the last task that was looked at; None at the end.
-    Reads: the tasks; with a text their last failures.
-    Conflicts: a change of the tasks.
     """
     rows = buried_after(changes, matching, after, limit)
     looked_at, chosen = choose(rows, matching, limit)
@@ -157,7 +136,6 @@ def _number(changes: Sequence[Change], error: str | None) -> int:
 
 
 def is_readable(value: bytes) -> bool:
-    """True if the value is that of a redrive."""
     try:
         _from_bytes(value)
     except msgspec.MsgspecError:

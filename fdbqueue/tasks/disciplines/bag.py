@@ -63,7 +63,6 @@ class Bag(Fifo):
             self._hand = self.filed(records[-1])
 
     def start_at(self, random: bytes) -> None:
-        """Let the next take begin at a random place."""
         self._hand = self._keys.ready_at(random)
 
 

@@ -36,8 +36,6 @@ Numbers = dict[str, int]
 
 @dataclass(frozen=True)
 class Standing:
-    """The counters and the level of a task key before a change."""
-
     counts: Value
     level: Value
 
@@ -74,7 +72,6 @@ class KeyCounts:
             tr.compare_and_clear(self._counts + slug, _NONE)
 
     def numbers(self, tr: Transaction, slug: bytes) -> Numbers:
-        """The counters of a task key. Reads by snapshot."""
         return unpacked(LIVE, tr.snapshot.get(self._counts + slug).value)
 
     def index(

@@ -24,8 +24,6 @@ Read = Callable[[Transaction, Sequence[KeyValue]], Iterator[tuple[bytes, Record]
 
 @dataclass(frozen=True)
 class _Asked:
-    """A lane as a change finds it, and the limit of its key."""
-
     lane: KeyedLane
     records: Sequence[Record]
     state: Value
@@ -36,8 +34,6 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Head:
-    """A key with a pointer, as a look finds it."""
-
     keyed: Keyed
     fifo: slice
     tasks: Range
@@ -67,7 +63,6 @@ class KeyLanes:
     def put(self, tr: Transaction, records: Sequence[Record], lane_of: Filed, filed: Filed) -> None:
         """New tasks become ready; they are not filed yet.
 
-        Reads: the states, by snapshot; the limits and the counts of their keys.
         Conflicts: a change of the pointer beyond the task; for the first task of a key, its starts and ends.
         """
         for asked in self._ask(tr, tr.snapshot, records, lane_of):
@@ -80,10 +75,7 @@ class KeyLanes:
                 self._lead(tr, asked, stands, head)
 
     def follow(self, tr: Transaction, records: Sequence[Record], lane_of: Filed) -> None:
-        """Tasks have become ready, or are ready no more; the change is filed.
-
-        Reads: the states, serialisably; the first tasks, by snapshot; the limits and the counts of the keys.
-        """
+        """Tasks have become ready, or are ready no more; the change is filed."""
         for asked in self._ask(tr, tr, records, lane_of):
             stands, tasks, lane = stands_of(asked.state.value), asked.first.to_list(), asked.lane
             if not tasks:
@@ -104,7 +96,6 @@ class KeyLanes:
             self._lead(tr, asked, None, of_key.place_in(tasks[0].key))
 
     def claim(self, tr: Transaction, records: Sequence[Record], lane_of: Filed) -> None:
-        """Add read-conflict keys for a take."""
         for lane, key in {(lane_of(record), _key_of(record)) for record in records}:
             tr.add_read_conflict_key(self._keys.state(lane, key))
 
@@ -199,7 +190,6 @@ class KeyLanes:
     def _ask_heads(
         self, tr: Transaction, lane: bytes, rows: Sequence[KeyValue], limit: int, gate: Gate
     ) -> list[_Head]:
-        """Ask for the first tasks of these keys, and for their limit."""
         name, few = self._limit_of(lane).name, min(limit, limits.LANE_TASKS_FIRST)
         heads = []
         for row in rows:
@@ -210,7 +200,6 @@ class KeyLanes:
         return heads
 
     def _behind(self, tr: Transaction, head: _Head, limit: int, read: Read) -> Iterator[tuple[bytes, Record]]:
-        """The tasks of a key, with their places."""
         rows, asked = head.tasks.to_list(), head.few
         while rows:
             yield from read(tr, rows)

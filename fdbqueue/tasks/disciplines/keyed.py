@@ -180,7 +180,6 @@ class Keyed(Mended, ABC):
         return self._keys.ready_at(state.pointer) == ready_key and state.head == self.place(record)
 
     def ask_oldest(self, tr: ReadTransaction, key: bytes) -> Range:
-        """Ask for the first ready task of a key."""
         fifo = self.fifo(key)
         return tr.get_range(fifo.start, fifo.stop, limit=1)
 
@@ -195,8 +194,6 @@ class Keyed(Mended, ABC):
     def let_go(self, tr: Transaction, key: bytes) -> bool:
         """Let the first task of a held key be taken: the key has left its old partition. False if it was not
         held.
-
-        Reads: the state, serialisably; the first ready tasks of the key.
         """
         now, asked, fifo = self.ask_now(tr), tr.get(self.state_key(key)), self._ask_fifo(tr, key, 1)
         state = self._read(tr, key, asked)
@@ -212,7 +209,6 @@ class Keyed(Mended, ABC):
         return True
 
     def is_open(self, state: KeyState) -> bool:
-        """True if the first task of the key may be taken now."""
         return not state.held and self.open(state)
 
     # Implementation:
@@ -349,7 +345,6 @@ class Keyed(Mended, ABC):
         return KeyState(pointer=pointer, head=self.place(head), taken=taken, round=self.round_in(pointer))
 
     def round_in(self, pointer: bytes) -> int:  # noqa: ARG002
-        """The round of a pointer."""
         return 0
 
     def _ask_pointers(self, tr: Transaction, limit: int) -> Range:
@@ -390,7 +385,6 @@ class Keyed(Mended, ABC):
         return found
 
     def _heads(self, tr: Transaction, pointers: Sequence[tuple[bytes, Record]], limit: int) -> list[Head]:
-        """The states and next tasks of the keys of `pointers`, read together."""
         asked = [
             (tr.snapshot.get(self.state_key(record.key)), self._ask_rest(tr, record, _TASKS_AHEAD))
             for _, record in pointers
@@ -427,5 +421,4 @@ def _always_now() -> int:
 
 
 def _must_hold(state: KeyState, key: bytes, behind: Behind) -> bool:
-    """True if the key is not held yet, and must be."""
     return key in behind and not state.held and behind[key]()

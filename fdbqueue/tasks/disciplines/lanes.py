@@ -47,7 +47,6 @@ class _Page:
         self.asked = asked
 
     def see(self) -> Sequence[KeyValue]:
-        """Wait for the rows, and return them."""
         start, stop, found = self.under.start, self.under.stop, self._found.to_list()
         self.rows = [row for row in found if start <= row.key < stop]
         self.is_cut = len(found) == self.asked and found[-1].key < stop
@@ -55,13 +54,10 @@ class _Page:
 
     @property
     def is_empty(self) -> bool:
-        """True if the lane has no task."""
         return not self.rows and not self.is_cut
 
 
 class Lanes(Fifo):
-    """The tasks of `kind`, in lanes."""
-
     def __init__(self, keys: TaskKeys, kind: Fifo, names: Sequence[str], root: bytes, queue: int) -> None:
         """`names`: of the limits that tasks may name. `queue`: the id of the queue, under `root`."""
         super().__init__(keys, {})
@@ -106,7 +102,6 @@ class Lanes(Fifo):
         return slice(start, start + self._kind.place(record))
 
     def _start(self, record: Record) -> bytes:
-        """The begin of the tasks in the lane of a ready one."""
         lane = self.lane(record)
         keyed = None if len(lane) == 1 else keyed_limit(record)
         tasks = self.lane_keys.plain(lane) if keyed is None else self.lane_keys.fifo(lane, keyed[1])
@@ -117,7 +112,6 @@ class Lanes(Fifo):
         return self.lane_keys.open_key(lane)
 
     def tasks_of(self, lane: bytes) -> slice:
-        """The tasks of a lane, or its pointers."""
         return self.lane_keys.plain(lane) if len(lane) == 1 else self.lane_keys.pointers_of(lane)
 
     def is_lane(self, lane: bytes) -> bool:
@@ -289,7 +283,6 @@ def limits_named(record: Record) -> Sequence[str]:
 
 
 def _ready_with_keys(records: Iterable[Record]) -> list[Record]:
-    """Those that are ready, and name a limit with a key."""
     return [
         one
         for one in records
@@ -298,7 +291,6 @@ def _ready_with_keys(records: Iterable[Record]) -> list[Record]:
 
 
 def keyed_limit(record: Record) -> Keyed | None:
-    """The limit that a task names with a key."""
     if record.extra is None or not record.extra.limit_keys:
         return None
     return next(iter(record.extra.limit_keys.items()))

@@ -11,8 +11,6 @@ from fdbqueue.tasks.records.statistics import LIVE_OF
 
 @dataclass
 class Shift:
-    """The changes to the tasks of one key in one transaction."""
-
     enter: list[Record] = field(default_factory=list)
     leave: list[Record] = field(default_factory=list)
     took: list[Record] = field(default_factory=list)

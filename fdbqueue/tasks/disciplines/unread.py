@@ -39,5 +39,4 @@ def read(row: KeyValue, key: bytes, place: bytes) -> Record:
 
 
 def stored(record: Record) -> bytes:
-    """The value of a pointer at this task."""
     return record.raw if isinstance(record, Unread) else record_to_bytes(record)

@@ -55,8 +55,6 @@ _ID_BYTES = 8
 
 
 class Verdict(Enum):
-    """The judgement of a group in doubt."""
-
     ENDS = auto()
     CLEAR = auto()
     """It goes on: there is nothing to do before the next end of a member."""
@@ -75,8 +73,6 @@ class Start(Enum):
 
 @dataclass(frozen=True)
 class Doubted:
-    """A group in doubt, as a sweep sees it."""
-
     group: bytes
     row: GroupRow | None
     counts: Counts
@@ -94,7 +90,6 @@ def judge(found: Doubted, before: Counts | None) -> Verdict:
 
 
 def sweep_groups(database: Database, keys: RootKeys) -> None:
-    """Let this process sweep the groups under a root."""
     for name in SWEPT:
         keeper_of(database, keys).sweep_root(name)
 
@@ -220,7 +215,6 @@ class Settling:
         return 0 if self._look(tr, then.queue, then.queue_id) is None else Start.UNKNOWN
 
     def _look(self, tr: Transaction, name: str, id_: int) -> Definition | None:
-        """The definition of a queue; None if it was dropped."""
         try:
             found = self._registry.look(tr, name)
         except DefinitionUnreadable as error:

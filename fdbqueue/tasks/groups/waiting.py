@@ -63,7 +63,6 @@ def _wait(
 def _look(
     tr: Transaction, keys: RootKeys, group: bytes, seen: GroupProgress | None
 ) -> tuple[GroupProgress, list[Future]]:
-    """The progress, and the watches of a wait; none if it is over."""
     found = present(tr, keys, group)
     if seen is not None:
         rows = [keys.group(group), keys.group_counts(group), keys.group_cancelled(group)]

@@ -49,7 +49,6 @@ class Gate:
         """The keys that do, of limits that count each apart."""
 
     def _see(self) -> None:
-        """Wait for the replies, once."""
         if self._asked is None:
             return
         (of_all, named), self._asked = self._asked, None

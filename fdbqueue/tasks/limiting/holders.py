@@ -26,7 +26,6 @@ def ask_holders(tr: ReadTransaction, keys: LimitKeys) -> Callable[[], tuple[Limi
 def ask_key_holders(
     tr: ReadTransaction, keys: LimitKeys, key: bytes
 ) -> Callable[[], tuple[LimitHolder, ...]]:
-    """As `ask_holders`, of one key."""
     under, most = keys.key_holders(key), limits.LIMIT_HOLDERS_SHOWN
     rows = tr.get_range(under.start, under.stop, limit=most, streaming_mode=EXACT)
 

@@ -33,7 +33,6 @@ class LimitKey:
 
 
 def open_key(tr: Transaction, keys: LimitKeys, key: bytes) -> LimitKey:
-    """Raises: as `_counting`."""
     snapshot = writable(tr).snapshot
     rule, row, holders = (
         snapshot.get(keys.row),
@@ -45,7 +44,6 @@ def open_key(tr: Transaction, keys: LimitKeys, key: bytes) -> LimitKey:
 
 
 def listed_keys(tr: Transaction, keys: LimitKeys, limit: int, after: bytes | None) -> Page[LimitKey]:
-    """Raises: as `_counting`."""
     start = keys.counts.start if after is None else keys.count(after) + b"\x00"
     snapshot = writable(tr).snapshot
     asked, rows = snapshot.get(keys.row), snapshot.get_range(start, keys.counts.stop, limit=limit).to_list()

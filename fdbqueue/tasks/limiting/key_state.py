@@ -39,12 +39,10 @@ class KeyState:
 
     @property
     def is_apart(self) -> bool:
-        """True if the limit counts the key apart."""
         return self.rule is not None and self.rule.per_key
 
     @property
     def used(self) -> int:
-        """Number of slots that tasks of the key hold."""
         is_of_slots = self.rule is not None and self.rule.is_of_slots
         return number_of(self.stored) if is_of_slots else 0
 
@@ -74,7 +72,6 @@ class KeyState:
         return self.rule is None or self.used - ended < self.rule.slots
 
     def next_us(self, now_us: int) -> int | None:
-        """As State.next_us."""
         if self.rule is None or not self.rule.per_key or self.rule.is_of_slots:
             return None
         return self.bucket(self.rule, now_us).next_us()
@@ -118,7 +115,6 @@ class KeyState:
 
     @property
     def full_ns(self) -> int:
-        """The time at which the bucket of the key is full."""
         return number_of(self.stored)
 
     def refill(self, tr: Transaction, full_ns: int, now_us: int, *, anew: bool = False) -> None:

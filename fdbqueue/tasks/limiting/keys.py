@@ -63,8 +63,6 @@ class Held(NamedTuple):
 
 
 class LanePlace(NamedTuple):
-    """A lane of one key, in any queue."""
-
     queue: int
     partition: int
     lane: bytes
@@ -75,7 +73,6 @@ _decode_held = msgspec.msgpack.Decoder(Held).decode
 
 
 def held_of(value: bytes) -> Held | None:
-    """None for a damaged value."""
     try:
         return _decode_held(value)
     except DAMAGED:
@@ -91,8 +88,6 @@ def shown_key(key: bytes) -> Any:
 
 
 class LimitKeys:
-    """The keys of one limit."""
-
     def __init__(self, root: bytes, name: str) -> None:
         self.name = name
         self.row: bytes = layer.pack((LIMIT, name), prefix=root)
@@ -129,7 +124,6 @@ class LimitKeys:
         return parts
 
     def holders_in(self, queue: int) -> slice:
-        """The holders in the queue with that id."""
         return below(self._of_queue(queue))
 
     def holder(self, queue: int, id_: bytes) -> bytes:
@@ -139,7 +133,6 @@ class LimitKeys:
         return self._holder + _packed_queue(queue)
 
     def task_in(self, holder_key: bytes) -> tuple[int, bytes]:
-        """The queue and the task of a holder's key."""
         queue, id_ = layer.unpack(holder_key, prefix_len=len(self._holder))
         return queue, id_
 
@@ -167,7 +160,6 @@ def one_more_bytes(cells: Iterable[int]) -> bytes:
 
 
 def one_less_bytes(cells: Iterable[int]) -> bytes:
-    """As `one_more_bytes`, of -1."""
     return _long(-sum(map(_ONES.__getitem__, cells)))
 
 

@@ -15,12 +15,10 @@ from fdbqueue.tasks.limiting.rule import known_rule
 
 
 def keys_of(name: Any, root: Any) -> LimitKeys:
-    """Raises InvalidArgument."""
     return LimitKeys(RootKeys(root).prefix, checked_limit_name(name))
 
 
 def checked_limit_name(name: Any) -> str:
-    """Raises InvalidArgument."""
     return checked_text("limit", name, limits.QUEUE_NAME_BYTES_MAX)
 
 
@@ -35,9 +33,7 @@ def checked_limit_names(argument: str, names: Iterable[str] | None) -> tuple[str
 
 
 def checked_named(argument: str, named: Any) -> tuple[tuple[str, ...], dict[str, bytes]]:
-    """The names of limits in order, each once, and the packed keys that some of them have. Raises
-    InvalidArgument.
-    """
+    """The names of limits in order, each once, and the packed keys that some of them have."""
     names = checked_limit_names(argument, [*named] if isinstance(named, Mapping) else named)
     if not isinstance(named, Mapping):
         return names, {}

@@ -50,7 +50,6 @@ def rule_of(value: bytes | None) -> Rule | None:
 
 
 def known_rule(name: str, value: bytes | None) -> Rule:
-    """Raises: LimitNotFound, LimitUnreadable."""
     rule = rule_of(value)
     if rule is None:
         raise error_of(name, value) or LimitNotFound(name=name)

@@ -26,7 +26,6 @@ class State:
 
     @property
     def error(self) -> LimitUnreadable | None:
-        """The error of a limit that cannot be read."""
         return error_of(self.keys.name, self.stored)
 
     @property

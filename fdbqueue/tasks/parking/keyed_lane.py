@@ -27,7 +27,6 @@ class Stands:
 
 
 def stands_of(value: bytes | None) -> Stands | None:
-    """None for a lane without tasks, and for a damaged value."""
     if value == PARKED_STATE:
         return Stands()
     return Stands(value[1:]) if value is not None and value[:1] == OPEN_STATE and value[1:] else None
@@ -48,7 +47,6 @@ class KeyedLane:
         return tr.snapshot.get_range(self.fifo.start, self.fifo.stop, limit=1)
 
     def place_in(self, row_key: bytes) -> bytes:
-        """The place of a task, from its key."""
         return row_key[len(self.fifo.start) :]
 
     def rely_on(self, tr: Transaction, head: bytes | None) -> None:
@@ -63,7 +61,6 @@ class KeyedLane:
         tr.add_write_conflict_range(self.fifo.start, stop)
 
     def begin(self, tr: Transaction, head: bytes, has_room: bool) -> None:
-        """The lane gets its first task."""
         tr.set(self.row(OPEN if has_room else PARKED), b"")
         if has_room:
             self.point(tr, b"", head)
@@ -92,7 +89,6 @@ class KeyedLane:
             tr.set(self.state, PARKED_STATE)
 
     def forget(self, tr: Transaction, stands: Stands | None) -> None:
-        """The lane has no task left."""
         self.rely_on(tr, None)
         if stands is not None and stands.head:
             tr.clear(self._keys.pointer(self._at.lane, stands.head))

@@ -28,8 +28,6 @@ _SLUG_BYTES = 2
 
 
 class LaneKeys:
-    """The keys of the lanes of one queue, or of one partition."""
-
     def __init__(self, keys: TaskKeys) -> None:
         self._keys = keys
         self._beside = keys.beside
@@ -57,14 +55,11 @@ class LaneKeys:
         return self.states.start + lane + key
 
     def fifo(self, lane: bytes, key: bytes) -> slice:
-        """The ready tasks of a key."""
         start = self._keys.ready_at(KEYED + lane + len(key).to_bytes(_SLUG_BYTES, "big") + key)
         return slice(start, start + b"\xff" * 40)
 
     def parted(self, rest: bytes) -> tuple[bytes, bytes, bytes] | None:
-        """The lane, the key and the place in the part of a ready key behind its column; None for a task that
-        names no key.
-        """
+        """Lane, key and place of a ready key, from behind its column; None for a task that names no key."""
         if not rest.startswith(KEYED):
             return None
         lane, behind = rest[len(KEYED) : len(KEYED) + 2], rest[len(KEYED) + 2 :]

@@ -162,10 +162,8 @@ class Limit:
 
 
 def walk_all(db: Database, root: Any) -> None:
-    """Look at the keys of all limits: a queue is gone, and its definition told no limits.
-
-    Reads: the limits; the rows of their keys, and their tasks.
-    Writes: as a sweep, in a transaction for each limits.KEY_ROWS_WALKED rows.
+    """Look at the keys of all limits: a queue is gone, and its definition told no limits. A transaction for
+    each limits.KEY_ROWS_WALKED rows.
     """
     for found in Limit.list(db, root=root):
         keys = keys_of(found.name, root)
@@ -175,7 +173,6 @@ def walk_all(db: Database, root: Any) -> None:
 
 
 def _rows_behind(tr: Transaction, keys: RootKeys, after: bytes | None) -> Sequence[KeyValue]:
-    """The rows of the next limits, by snapshot."""
     start = keys.limits.start if after is None else after + b"\x00"
     return tr.snapshot.get_range(start, keys.limits.stop, limit=limits.LIMITS_READ_TOGETHER).to_list()
 
@@ -219,7 +216,6 @@ def _ask_holder(tr: Transaction, keys: LimitKeys) -> Range:
 
 
 def _ask_first_key(tr: Transaction, keys: LimitKeys) -> Callable[[], bool]:
-    """Ask, serialisably, whether tasks name the limit with keys."""
     first = tr.get_range(keys.of_keys.start, keys.of_keys.stop, limit=1)
     return lambda: bool(first.to_list())
 
@@ -257,7 +253,6 @@ def _open(tr: Transaction, keys: LimitKeys) -> Limit:
 
 
 def _listed(tr: Transaction, keys: RootKeys, after: bytes | None) -> "tuple[list[Limit], bytes | None]":
-    """The next limits, and the key of the last row; None at the end."""
     rows = _rows_behind(writable(tr), keys, after)
     names = [name for row in rows if (name := keys.limit_of(row.key)) is not None]
     each = [LimitKeys(keys.prefix, name) for name in names]

@@ -23,8 +23,6 @@ _LATER = b"\x00"
 
 
 class Settling:
-    """The keys of one limit."""
-
     def __init__(self, root: bytes, keys: LimitKeys) -> None:
         self._root = root
         self._keys = keys
@@ -35,9 +33,7 @@ class Settling:
         return lambda: self._settle(tr, due.to_list(), now_us)
 
     def ask_rest(self, tr: Transaction, now_us: int) -> Callable[[], bool]:
-        """Ask, by snapshot, for the work of the keeper: rows that are over, and a walk. The reply does some.
-        True if there was any.
-        """
+        """Ask, by snapshot, for the keeper's work: rows that are over, and a walk. True if there was any."""
         over, walk = self._ask_few(tr, self._keys.overs_until(now_us)), tr.snapshot.get(self._keys.walk)
         return lambda: self._forget(tr, over.to_list(), now_us) or self._walk(tr, walk, now_us)
 
@@ -45,7 +41,6 @@ class Settling:
         return tr.snapshot.get_range(under.start, under.stop, limit=limits.KEYS_SETTLED)
 
     def ask_next(self, tr: Transaction) -> Callable[[], int | None]:
-        """Ask, by snapshot, for the time at which a key is due."""
         return self._ask_first(tr, self._keys.dues)
 
     def ask_next_rest(self, tr: Transaction) -> Callable[[], int | None]:
@@ -68,7 +63,6 @@ class Settling:
         return bool(due)
 
     def _states(self, tr: Transaction, keys: Sequence[bytes]) -> list[KeyState]:
-        """These keys, read in one round trip."""
         rule, rows = tr.get(self._keys.row), [tr.get(self._keys.count(key)) for key in keys]
         found = rule_of(rule.value)
         return [KeyState(self._keys, key, found, row.value) for key, row in zip(keys, rows, strict=True)]
@@ -81,7 +75,6 @@ class Settling:
             state.refill(tr, state.full_ns, now_us, anew=True)
 
     def _forget(self, tr: Transaction, over: Sequence[KeyValue], now_us: int) -> bool:
-        """Clear the rows of keys with full buckets."""
         parts = [self._keys.parts_of(row.key) for row in over]
         states = self._states(tr, [key for _, _, key in parts])
         for (_, time_us, key), state in zip(parts, states, strict=True):
@@ -129,7 +122,6 @@ class Settling:
                 state.refill(tr, state.full_ns, now_us)
 
     def _take_back(self, tr: Transaction, holders: Sequence[tuple[KeyValue, bytes, int, bytes]]) -> None:
-        """Give back the slots of tasks that are gone."""
         asked = []
         for row, key, queue, id_ in holders:
             held = held_of(row.value)

@@ -22,12 +22,10 @@ from fdbqueue.tasks.records.keys import TaskKeys
 
 @lru_cache(maxsize=4096)
 def task_keys(root: bytes, queue: int, partition: int) -> TaskKeys:
-    """The keys of a partition of the queue with that id."""
     return TaskKeys(Subspace((CONTENTS, queue), root), partition)
 
 
 def ask_lanes(tr: ReadTransaction, limit: LimitKeys, key: bytes, has_room: bool) -> Range:
-    """Ask for the lanes of a key that are to be turned."""
     under = limit.lanes(key, PARKED if has_room else OPEN)
     return tr.get_range(under.start, under.stop, limit=max(1, _lanes_turned(key)) + 1)
 
@@ -74,8 +72,6 @@ def turn(
 ) -> None:
     """Open lanes, or park them: each is a key, its place and its row. A row without a lane is cleared: that
     queue was truncated, or is gone.
-
-    Reads: their states, serialisably; their first tasks, by snapshot.
     """
     found = [
         (lane_at(root, limit, key, LanePlace(*place)), row)  # type: ignore[arg-type]  # parts of a tuple have no type

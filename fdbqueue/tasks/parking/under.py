@@ -84,9 +84,7 @@ class Limits:
         return Gate(of_all, named, self._most, _Apart(states, now_us), states)
 
     def ask_settle(self, tr: Transaction, now_us: int) -> Callable[[], bool]:
-        """Ask, by snapshot, for keys that have to be looked at again. The reply settles some. True if there
-        were any.
-        """
+        """Ask, by snapshot, for keys to look at again. The reply settles some. True if there were any."""
         asked = [(name, tr.get(keys.row)) for name, keys in self._named.items() if self._may_have_keys(name)]
         if not asked:
             return _none_settled
@@ -189,16 +187,13 @@ class Limits:
         return unreadable_of(state, key) if waits else None
 
     def holder(self, name: str, id_: bytes, key: bytes | None = None) -> bytes | None:
-        """The key of a task that holds a slot, of its key if there is one; None for a limit that is none of
-        the queue.
-        """
+        """The key of a task that holds a slot, of its key if there is one; None for a limit of others."""
         keys = self._keys.get(name)
         if keys is None:
             return None
         return keys.holder(self._queue, id_) if key is None else keys.key_holder(key, self._queue, id_)
 
     def _of(self, names: Collection[str]) -> list[LimitKeys]:
-        """The limits of a task with these names."""
         return [*self._of_all.values(), *(keys for name, keys in self._named.items() if name in names)]
 
     def rely_on(self, tr: Transaction) -> None:
@@ -219,10 +214,7 @@ class Limits:
 
         `random`: another one for each take, so that takes use different cells. `gate`: that of the look, in
         this transaction, which has found the tasks.
-        Reads: the limits of these tasks, as `ask_gate`; none of them for the first start of a gate.
-        Writes: cells, and a holder for each slot.
         Conflicts: takes that use one of these cells.
-        Raises: a conflict if fewer tasks may start.
         """
         slots: list[dict[str, int]] = [{} for _ in tasks]
         known = {} if gate is None else gate.spend()
@@ -274,7 +266,6 @@ class Limits:
         return [at for at in few if at not in apart]
 
     def _users(self, tasks: Sequence[Starting]) -> Iterator[tuple[LimitKeys, Sequence[int]]]:
-        """Each limit of these tasks, with their numbers."""
         for keys in self._of_all.values():
             yield keys, range(len(tasks))
         for name, keys in self._named.items():
@@ -328,8 +319,6 @@ class Limits:
     def give_back_all(self, tr: Transaction) -> None:
         """Give back the slots of all tasks of the queue, at most limits.SLOTS_MAX of each limit. Sweeps give
         back those of keys.
-
-        Reads: the holders, serialisably.
         """
         begin_walks(tr, self._named.values())
         under = [(keys, keys.holders_in(self._queue)) for keys in self._keys.values()]

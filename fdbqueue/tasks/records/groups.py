@@ -56,7 +56,6 @@ row_of = msgspec.msgpack.Decoder(GroupRow).decode
 
 
 def readable_row(value: bytes | None) -> GroupRow | None:
-    """None for a missing row, and for damaged bytes."""
     try:
         return None if value is None else row_of(value)
     except DAMAGED:
@@ -65,8 +64,6 @@ def readable_row(value: bytes | None) -> GroupRow | None:
 
 @dataclass(frozen=True)
 class Counts:
-    """The counts of a group at one version."""
-
     put: int = 0
     done: int = 0
     failed: int = 0
@@ -79,7 +76,6 @@ class Counts:
 
     @property
     def stored(self) -> int:
-        """Members that a queue stores."""
         return self.left + self.counted
 
 

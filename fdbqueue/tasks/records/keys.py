@@ -140,7 +140,6 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def timer_us(self) -> int:
-        """The time of the task's timer."""
         return self.until_us if self.state in TIMED else self.expires_us
 
 
@@ -221,7 +220,6 @@ class TaskKeys:
         return id_ if partition_of(id_) == self.partition else self._before_own + id_
 
     def classed_under(self, error: str) -> slice:
-        """The buried tasks of a class of failure."""
         start = self.classed_at(error, b"")
         return slice(start, start[:-1] + bytes((start[-1] + 1,)))  # it ends in no 0xff
 
@@ -233,12 +231,10 @@ class TaskKeys:
 
 
 def partition_of(id_: bytes) -> int:
-    """The number of the partition into which the task was put."""
     return 0 if id_[0] else id_[1]
 
 
 def id_in(key: bytes) -> bytes:
-    """The task's id, in which every index key ends."""
     return key[-ID_BYTES:]
 
 
@@ -261,7 +257,6 @@ def id_text(id_: bytes) -> str:
 
 
 def id_bytes(text: Any) -> bytes:
-    """Parse the printable id of a task. Raises InvalidArgument."""
     if not isinstance(text, str) or len(text) != _ID_DIGITS or text.strip(_DIGITS):
         raise InvalidArgument(name="task", wanted="a Task, or the id of one", got=text)
     return int(text, 32).to_bytes(ID_BYTES)

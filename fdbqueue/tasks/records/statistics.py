@@ -45,7 +45,6 @@ _MASK = (1 << _FIELD_BITS) - 1
 
 
 def packed(fields: tuple[str, ...], changes: Mapping[str, int]) -> bytes:
-    """The operand of the atomic add that makes `changes`."""
     bits = _FIELD_BITS * len(fields)
     total = 0
     for name, change in changes.items():
@@ -59,7 +58,6 @@ def unpacked(fields: tuple[str, ...], value: bytes | None) -> dict[str, int]:
 
 
 def count_of(live: bytes | None) -> int:
-    """The number of tasks in all states."""
     return sum(unpacked(LIVE, live).values())
 
 
@@ -79,9 +77,7 @@ def summed(found: Sequence[Statistics]) -> Statistics:
 
 
 def ends_of(calls: Mapping[str, int]) -> dict[str, int]:
-    """The ends of tasks: acked, expired, deleted and cancelled ones are done; a buried one may be
-    kicked.
-    """
+    """The ends of tasks: acked, expired, deleted and cancelled ones are done; a buried one may be kicked."""
     # An expiry counts as a delete, too, as in the reference.
     return {
         "acked": calls["ack"],

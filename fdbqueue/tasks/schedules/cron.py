@@ -14,7 +14,6 @@ def times_from(expression: str, start: datetime) -> Iterator[datetime]:
     """The times of an expression behind `start`, in order, in its time zone.
 
     In the second pass through an hour that exists twice, the library may begin with a time of the first pass.
-    Raises: InvalidArgument for the expression.
     """
     try:
         return CronSim(expression, start)

@@ -39,8 +39,6 @@ def ask_first(tr: Transaction, keys: RootKeys) -> Callable[[], int | None]:
 
 
 class Pass:
-    """The passes of one process."""
-
     name = "a pass over the schedules"
 
     def __init__(self, database: Database, keys: RootKeys) -> None:
@@ -62,7 +60,6 @@ class Pass:
         self._look_at = float("-inf")
 
     def do(self, round_: Round) -> None:
-        """Look, if it is time, and fire the schedules that are due."""
         now = self._database.runtime.monotonic()
         if now < self._look_at:
             return
@@ -141,8 +138,6 @@ def pass_of(database: Database, keys: RootKeys) -> Pass:
 
 
 class _Alone:
-    """The round of a call that passes once."""
-
     sharers = 1
     is_stopping = False
 

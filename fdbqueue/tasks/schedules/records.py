@@ -63,7 +63,6 @@ class PutOptions(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def named(cls) -> list[str]:
-        """The names of the options of a put."""
         return [name for name in cls.__struct_fields__ if name != "limit_keys"]
 
     def given(self) -> dict[str, Any]:

@@ -245,7 +245,6 @@ class Schedule(Handle):
 
 
 def checked_schedule_name(name: Any) -> str:
-    """Raises: InvalidArgument."""
     return checked_text("name", name, limits.SCHEDULE_NAME_BYTES_MAX)
 
 

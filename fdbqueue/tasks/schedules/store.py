@@ -62,7 +62,6 @@ def ask_stored(tr: ReadTransaction, keys: RootKeys, name: str) -> Callable[[], S
 
 
 def stored(tr: ReadTransaction, keys: RootKeys, name: str) -> Stored:
-    """Raises: ScheduleNotFound, ScheduleUnreadable."""
     found = ask_stored(tr, keys, name)()
     if found is None:
         raise ScheduleNotFound(name=name)
@@ -72,10 +71,7 @@ def stored(tr: ReadTransaction, keys: RootKeys, name: str) -> Stored:
 def create(
     tr: Transaction, registry: Registry, name: str, wanted: Wanted, paused: bool, if_exists: str, now_us: int
 ) -> None:
-    """Store a new schedule, or do with one of that name as `if_exists` says.
-
-    Raises: ScheduleExists, ScheduleUnreadable; as `_fitting`.
-    """
+    """Store a new schedule, or do with one of that name as `if_exists` says."""
     there = ask_stored(tr, registry.keys, name)()
     if there is None:
         record = _fitting(tr, registry, name, _new(wanted, paused, now_us), wanted)
@@ -172,15 +168,11 @@ def _go_on(tr: Transaction, keys: RootKeys, name: str, record: Record, state: St
 
 
 def renew(tr: Transaction, keys: RootKeys, name: str, now_us: int) -> None:
-    """Write the state anew: it was lost. The counts begin at zero.
-
-    Raises: ScheduleNotFound, ScheduleUnreadable; InvalidArgument, ModuleNotFoundError as `Rule.times`.
-    """
+    """Write the state anew: it was lost. The counts begin at zero."""
     _begin(tr, keys, name, stored(tr, keys, name).record, State(), now_us)
 
 
 def pause(tr: Transaction, keys: RootKeys, name: str) -> None:
-    """Raises: ScheduleNotFound, ScheduleUnreadable."""
     found = stored(tr, keys, name)
     if not found.record.paused:
         tr.set(keys.schedule(name), to_bytes(replace(found.record, paused=True)))

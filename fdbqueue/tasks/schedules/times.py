@@ -18,8 +18,6 @@ _NO_ZONE = (LookupError, ValueError, OSError)
 
 
 class Times(Protocol):
-    """The due times of a schedule."""
-
     def after(self, time_us: int) -> int | None:
         """The first one behind this time; None if there is none."""
 
@@ -28,8 +26,6 @@ class Times(Protocol):
 
 
 class EveryTimes:
-    """Times with the same distance, counted from an anchor."""
-
     def __init__(self, every_us: int, anchor_us: int) -> None:
         self._every_us = every_us
         self._anchor_us = anchor_us
@@ -42,8 +38,6 @@ class EveryTimes:
 
 
 class CronTimes:
-    """The times of a cron expression in a time zone."""
-
     def __init__(self, expression: str, zone: tzinfo) -> None:
         self._expression = expression
         self._zone = zone
@@ -82,7 +76,6 @@ def zone_named(name: str) -> tzinfo:
 
 
 def shown(time_us: int, zone: tzinfo) -> datetime:
-    """A time as a datetime of that time zone."""
     return _datetime(time_us, zone)
 
 

@@ -42,6 +42,5 @@ def turn_of(times: Times, missed: str, due_us: int, now_us: int, most: int | Non
 
 
 def retry_us(now_us: int, tries: int) -> int:
-    """The time of the next try after `tries` that have failed."""
     waits = limits.SCHEDULE_RETRY_FIRST_S * 2.0 ** min(tries - 1, 30)
     return now_us + round(min(waits, limits.SCHEDULE_RETRY_MAX_S) * SECOND_US)

@@ -49,7 +49,6 @@ def rule_for(expression: Any, every: Any, timezone: Any, missed: Any, now_us: in
 
 
 def checked_missed(missed: Any) -> str:
-    """Raises: InvalidArgument."""
     if missed not in MISSED:
         raise InvalidArgument(name="missed", wanted='"once", "all" or "skip"', got=missed)
     return str(missed)
@@ -89,10 +88,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def options_for(given: Mapping[str, Any]) -> PutOptions:
-    """The stored form of the options of a put; None is the default. Their kind is not asked here.
-
-    Raises: UnsupportedOption, InvalidArgument.
-    """
+    """The stored form of the options of a put; None is the default. Their kind is not asked here."""
     for name in given:
         if name not in _CHECKS:
             raise UnsupportedOption(kind="a schedule", option=f"the option {name!r}")
