@@ -72,11 +72,10 @@ class Aside:
     def put(
         self, tr: Transaction, key: bytes, values: Sequence[bytes], reason: str, pieces: slice | None = None
     ) -> None:
-        """Set `values` aside, which were found at `key` and beside it, and then the values of the keys in
-        `pieces`. The caller clears them.
-        """
+        """Set `values` aside, found at `key` and beside it, and those in `pieces`. The caller clears them."""
         tr.add_read_conflict_key(key)
-        id_ = self._id(runtime_of(tr).now_us(), key)
+        now = runtime_of(tr).now_us().to_bytes(ID_BYTES - _HASH_BYTES, "big")
+        id_ = now + sha256(key).digest()[:_HASH_BYTES]
         kept = [*values, *_values_in(tr, pieces)][: limits.ASIDE_PARTS_MAX]
         shown = key.removeprefix(self._prefix)
         tr.set(self._entry + id_, _to_bytes(Entry(shown, reason, [len(value) for value in kept])))
@@ -88,7 +87,7 @@ class Aside:
         """The next entries, up to `limit` and limits.BATCH_BYTES_MAX bytes, or one that is larger."""
         start = self._entry + after + b"\x00" if after else self._entry
         found = list(tr.snapshot.get_range(start, self._part, limit=limit + 1))
-        entries = [(row.key[len(self._entry) :], _entry_of(row.value)) for row in found]
+        entries = [(row.key[len(self._entry) :], entry_in(row.value) or _UNREADABLE) for row in found]
         count, total = 0, 0
         for _, entry in entries[:limit]:
             total += sum(entry.sizes)
@@ -141,8 +140,8 @@ class Aside:
         rows = tr.snapshot.get_range(under, under + b"\xff" * (_NUMBER.size + 1))
         return lambda: [bytes(row.value) for row in rows]
 
-    def _id(self, now_us: int, key: bytes) -> bytes:
-        return now_us.to_bytes(ID_BYTES - _HASH_BYTES, "big") + sha256(key).digest()[:_HASH_BYTES]
+
+_UNREADABLE = Entry(b"", "the entry that describes this value cannot be read", [])
 
 
 def entry_in(value: bytes) -> Entry | None:
@@ -150,11 +149,6 @@ def entry_in(value: bytes) -> Entry | None:
         return _from_bytes(value)
     except DAMAGED:
         return None
-
-
-def _entry_of(value: bytes) -> Entry:
-    unreadable = Entry(b"", "the entry that describes this value cannot be read", [])
-    return entry_in(value) or unreadable
 
 
 def count_in(value: bytes | None) -> int:
@@ -165,12 +159,12 @@ def aside_text(id_: bytes) -> str:
     return b32hexencode(id_).decode()
 
 
+def _when(id_: bytes) -> float:
+    return int.from_bytes(id_[: ID_BYTES - _HASH_BYTES], "big") / 1_000_000
+
+
 def _values_in(tr: Transaction, under: slice | None) -> list[bytes]:
     if under is None:
         return []
     rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.ASIDE_PARTS_MAX)
     return [bytes(row.value) for row in rows]
-
-
-def _when(id_: bytes) -> float:
-    return int.from_bytes(id_[: ID_BYTES - _HASH_BYTES], "big") / 1_000_000

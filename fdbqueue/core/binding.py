@@ -76,7 +76,9 @@ def _choose_api_version(library: Any) -> None:
             raise ClientLibraryTooOld(
                 reason=f"It knows API versions up to {newest}, and fdbqueue needs {API_VERSION}."
             )
-        _stand_in(library)
+        for name in _SPARE_FUNCTIONS:
+            if not hasattr(library, name):
+                setattr(library, name, _Absent(name))
         fdb.LATEST_API_VERSION = min(LATEST_API_VERSION, newest)
         fdb.api_version(API_VERSION)
     except (RuntimeError, AttributeError) as error:
@@ -84,12 +86,6 @@ def _choose_api_version(library: Any) -> None:
         raise ClientLibraryTooOld(reason=f"{str(error).rstrip('.')}.") from None
     finally:
         fdb.LATEST_API_VERSION = LATEST_API_VERSION
-
-
-def _stand_in(library: Any) -> None:
-    for name in _SPARE_FUNCTIONS:
-        if not hasattr(library, name):
-            setattr(library, name, _Absent(name))
 
 
 def may_be_lost(transaction: Any) -> None:

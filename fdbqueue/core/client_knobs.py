@@ -34,13 +34,9 @@ def hand_to(binding: Any) -> None:
     """Set the knobs that the program asked for, unless the environment names them or the network runs."""
     given = os.environ.get(_VARIABLE, "")
     for name, value in _PROGRAM_KNOBS.items() if _asked else ():
-        if name not in given:
-            _set(binding, f"{name}={value}")
-
-
-def _set(binding: Any, knob: str) -> None:
-    try:
-        binding.options.set_knob(knob)
-    except binding.FDBError as error:
-        if error.code != _NETWORK_ALREADY_SET_UP:
-            raise
+        try:
+            if name not in given:
+                binding.options.set_knob(f"{name}={value}")
+        except binding.FDBError as error:
+            if error.code != _NETWORK_ALREADY_SET_UP:
+                raise

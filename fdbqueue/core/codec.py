@@ -53,9 +53,7 @@ class PayloadCodec(Protocol):
         """Raises TypeError, UnknownCodec."""
 
     def decode(self, payload: bytes) -> Any:
-        """Raises PayloadUnreadable for damaged bytes, an error of NOT_HERE for bytes that another process
-        may read.
-        """
+        """PayloadUnreadable for damaged bytes, an error of NOT_HERE for those that another may read."""
 
     def require(self) -> None:
         """Raises UnknownCodec."""

@@ -53,7 +53,10 @@ def require_finished(name: str, result: T, cure: str = IN_A_PLAIN_FUNCTION) -> T
     if kind is None:
         return result
     try:
-        _close(result)
+        # Python warns of a coroutine that is never awaited, unless it is closed.
+        close = getattr(getattr(result, "gen", result), "close", None)
+        if callable(close):
+            close()
     finally:
         raise DeferredResult(name=name, kind=kind, cure=_cure(kind, cure))
 
@@ -75,10 +78,3 @@ def _deferred_result(result: object) -> str | None:
     if isinstance(result, Generator | AsyncGenerator):
         return "a generator"
     return "a context manager of a generator" if isinstance(result, _MANAGERS) else None
-
-
-def _close(result: Any) -> None:
-    # Python warns of a coroutine that is never awaited, unless it is closed.
-    close = getattr(getattr(result, "gen", result), "close", None)
-    if callable(close):
-        close()

@@ -184,9 +184,7 @@ def _msgpack_is_deep(payload: bytes, depth_max: int) -> bool:
 
 
 def _reaches(level: Iterable[Any], depth_max: int, inner: Callable[[Any], Iterable[Any]]) -> bool:
-    """A level holds each object once; otherwise the levels of an object that contains itself twice would
-    grow without bound.
-    """
+    """A level holds each object once, as the levels of one that contains itself twice would grow for ever."""
     for _ in range(depth_max):
         level = {id(part): part for whole in level for part in inner(whole)}.values()
         if not level:

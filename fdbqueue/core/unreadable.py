@@ -96,7 +96,11 @@ class Passed(dict[bytes, FdbQueueError]):
         damaged = {id_: error for id_, error in errors.items() if self.is_damage(error)}
         passed = [(id_, key) for id_, key, _ in payloads if id_ in errors and id_ not in damaged]
         if len(self) + len(passed) > limits.PASSED_OVER_MAX:
-            self._keep(head(len(self) + len(payloads)))
+            # Forget all others: other processes have taken them, or a look meets them again.
+            there = set(head(len(self) + len(payloads)))
+            for id_ in list(self):
+                if id_ not in there:
+                    self.pop(id_, None)
         for id_, key in passed:
             self.note(id_, located(errors[id_], queue, key))
         return Sorted(data, damaged, {id_ for id_, _ in passed})
@@ -107,13 +111,6 @@ class Passed(dict[bytes, FdbQueueError]):
             self.clear()
             raise error
         self[id_] = error
-
-    def _keep(self, ids: Iterable[bytes]) -> None:
-        """Forget all others: other processes have taken them, or a look meets them again."""
-        there = set(ids)
-        for id_ in list(self):
-            if id_ not in there:
-                self.pop(id_, None)
 
     def require_none_of(self, ids: Iterable[bytes]) -> None:
         """Raises the error of the first of `ids` that was passed over."""

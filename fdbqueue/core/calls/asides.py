@@ -1,7 +1,6 @@
 """The calls of a queue for its values that could not be read."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_id, checked_items, writable
@@ -42,7 +41,8 @@ class KeepsAside:
 
         Reads, writes: their entries. Conflicts: their removal. Raises: InvalidArgument.
         """
-        known = [_id_of(id_) for id_ in checked_items("ids", ids)]
+        wanted = "ids of what aside() lists"
+        known = [checked_id("ids", id_, ID_BYTES, wanted) for id_ in checked_items("ids", ids)]
         if len(known) > limits.VERB_BATCH:
             wanted = f"at most {limits.VERB_BATCH} ids"
             raise InvalidArgument(name="ids", wanted=wanted, got=len(known))
@@ -64,7 +64,3 @@ class KeepsAside:
     def _there(self, tr: Transaction) -> Aside:
         self._ask_exists(tr)()
         return self._aside
-
-
-def _id_of(text: Any) -> bytes:
-    return checked_id("ids", text, ID_BYTES, "ids of what aside() lists")

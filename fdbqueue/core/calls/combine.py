@@ -340,7 +340,8 @@ class Combiner:
     def _pass_on(self, mine: Call, only_to_another: bool = False) -> bool:
         """Pass on the lead. False if `only_to_another` and there is no other: then `mine` still leads."""
         with self._lock:
-            if only_to_another and not self._others(mine):
+            present = len(self._pending) + len(self._claimed)
+            if only_to_another and present == (mine in self._pending) + (mine in self._claimed):
                 return False
             if self._claimed:
                 self._unclaim()
@@ -353,10 +354,6 @@ class Combiner:
                 first.leads = True
                 first.signal()
             return True
-
-    def _others(self, mine: Call) -> int:
-        present = len(self._pending) + len(self._claimed)
-        return present - (mine in self._pending) - (mine in self._claimed)
 
     def _forget(self, mine: Call) -> None:
         """Withdraw an interrupted call: it must not lead. If it is claimed, the batch still counts it."""

@@ -20,7 +20,7 @@ from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.observing import MAYBE_COMMITTED, NOT_COMMITTED, Counters
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.seam import Future, Transaction
+from fdbqueue.core.seam import Transaction
 
 T = TypeVar("T")
 
@@ -219,18 +219,14 @@ class _Call:
             commit.wait()
         except engine_errors():
             raise
-        except BaseException:  # an interrupt: the commit goes on without this thread
-            self._hear(commit, attempt, answer)
+        except BaseException:  # an interrupt: the commit goes on without this thread, and `keep` must hear
+            try:
+                commit.wait()
+            except engine_errors() as error:
+                self._note(error, attempt, answer)
+            else:
+                self._kept(answer)
             raise
-
-    def _hear(self, commit: Future, attempt: bytes, answer: Any) -> None:
-        """After an interrupt, `keep` must hear of the commit. An error of it is noted, and not raised."""
-        try:
-            commit.wait()
-        except engine_errors() as error:
-            self._note(error, attempt, answer)
-        else:
-            self._kept(answer)
 
     def _kept(self, answer: Any) -> Any:
         if self._keep is not None:

@@ -42,9 +42,7 @@ Pair = tuple[Ticket, Sequence[Offer]]
 
 
 def within(bytes_max: int, offers: Iterable[Offer]) -> list[Offer]:
-    """The first offers, at most `bytes_max` of stored values, but at least one offer. Reads no more of
-    `offers` than it needs.
-    """
+    """The first offers, up to `bytes_max` of stored values, or one; reads no more than it needs."""
     found: list[Offer] = []
     total = 0
     for offer in offers:
@@ -82,9 +80,7 @@ def at_most(count_max: int, pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def pair(requests: Sequence[Ticket], counts: Sequence[int], offers: Sequence[Offer]) -> list[Pair]:
-    """Pair requests with offers, both in order. Request n gets at most `counts[n]` offers, and no more than
-    one transaction can read.
-    """
+    """Pair both in order: request n gets `counts[n]` offers, and none more than one transaction can read."""
     pairs: list[Pair] = []
     rest = offers
     for ticket, count in zip(requests, counts, strict=True):
@@ -297,17 +293,14 @@ def _only_checks(seen: Seen, look: Look) -> bool:
 
 
 def _is_to_tidy(seen: Seen, look: Look, take: Take) -> bool:
-    if _tidies_first(look) or (seen.is_first and _is_due(seen, look)):
+    is_due = seen.next_due_us is not None and seen.next_due_us <= look.now_us
+    if _tidies_first(look) or (seen.is_first and is_due):
         return True
     return not take.pairs and (seen.is_first or look.otherwise is Otherwise.LEAVE)
 
 
 def _tidies_first(look: Look) -> bool:
     return look.tidies or look.reason is Reason.NEGLECT
-
-
-def _is_due(seen: Seen, look: Look) -> bool:
-    return seen.next_due_us is not None and seen.next_due_us <= look.now_us
 
 
 def passing(look: Look) -> Look:

@@ -37,9 +37,7 @@ class Life:
     def living(
         self, tr: Transaction, requests: Sequence[tuple[Ticket, int]], now_us: int
     ) -> tuple[list[tuple[Ticket, int]], list[Ticket]]:
-        """Requests of living owners, with their deadlines, and requests of dead ones. Reads the renewals of
-        requests past their first deadline.
-        """
+        """Requests of living owners, with their deadlines, and requests of dead ones."""
         gone = [ticket for ticket, _ in requests if is_owner_gone(tr, ticket)]
         doubtful = {
             ticket: tr.snapshot.get(self._keys.renewal(ticket))
@@ -69,7 +67,8 @@ class Life:
 
     def overdue(self, lying: Sequence[Due], now_us: int, silent_us: int) -> list[Due]:
         """The results past their deadlines, and those that this process has seen for `silent_us`."""
-        since_us = {} if self._sightings is None else self._sightings.since_us(_served(lying), now_us)
+        signs = {one.rid: b"" for one in lying}
+        since_us = {} if self._sightings is None else self._sightings.since_us(signs, now_us)
         return [
             one
             for one in lying
@@ -85,19 +84,14 @@ class Sightings:
 
     def since_us(self, signs: Mapping[bytes, bytes | None], now_us: int) -> Mapping[bytes, int]:
         """Note the signs by request, None for one without any yet. Return when each was first seen."""
-        seen = {rid: (sign, self._first_us(rid, sign, now_us)) for rid, sign in signs.items()}
+        seen = {}
+        for rid, sign in signs.items():
+            last, first_us = self._seen.get(rid, (sign, now_us))
+            seen[rid] = sign, first_us if last == sign else now_us
         # A look that reads a part of the line does not begin anew with the others.
         earlier = self._seen if len(self._seen) <= 2 * limits.SERVE_MAX else {}
         self._seen = {**earlier, **seen}
         return {rid: first_us for rid, (_, first_us) in seen.items()}
-
-    def _first_us(self, rid: bytes, sign: bytes | None, now_us: int) -> int:
-        last, first_us = self._seen.get(rid, (sign, now_us))
-        return first_us if last == sign else now_us
-
-
-def _served(lying: Sequence[Due]) -> dict[bytes, bytes | None]:
-    return {one.rid: b"" for one in lying}
 
 
 def is_owner_gone(tr: Transaction, ticket: Ticket) -> bool:
@@ -118,9 +112,7 @@ def ask_waiting(tr: ReadTransaction, keys: LineKeys, now_us: int, limit: int) ->
 def ask_live(
     tr: ReadTransaction, keys: LineKeys, now_us: int, limit: int
 ) -> Callable[[], list[tuple[Ticket, int]]]:
-    """Ask for the live requests among the first `limit`, in order, each with its deadline in microseconds.
-    Those past their deadlines are dead.
-    """
+    """Ask for the live ones of the first `limit` requests, in order, with their deadlines in microseconds."""
     rows, late = keys.requests, keys.all_renewals
     requests = tr.get_range(rows.start, rows.stop, limit=limit, streaming_mode=EXACT)
     renewals = tr.get_range(late.start, late.stop, limit=limit, streaming_mode=EXACT)

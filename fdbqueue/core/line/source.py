@@ -97,18 +97,10 @@ class Untimed:
         """Nothing: it has no limits."""
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:  # noqa: ARG002  # the line's interface
-        return _nothing_due
+        return lambda: Swept.NOTHING
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:  # noqa: ARG002  # the line's interface
-        return _never_due
+        return lambda: None
 
     def is_paused(self, tr: Transaction) -> bool:  # noqa: ARG002  # the line's interface
         return False
-
-
-def _nothing_due() -> Swept:
-    return Swept.NOTHING
-
-
-def _never_due() -> None:
-    return None

@@ -130,9 +130,7 @@ class Taker:
     def _take(
         self, tr: Transaction, portion: Portion, tidied: Swept, count: int, params: bytes, now_us: int
     ) -> Taken:
-        """Take `portion`; if none of it can be read, the items behind it, as far as one transaction can set
-        the bytes of all of these aside.
-        """
+        """Take `portion`; if it is unreadable, what is behind, while one transaction can set all aside."""
         unreadable_bytes = 0
         wrote = bool(tidied) or bool(portion.offers)
         may_be_lost = self._source.hands_out_leases and tidied is not Swept.MORE

@@ -133,7 +133,9 @@ class Place:
                 self._abandon(lambda _: self._ticket)
                 return Outcome.LEFT
             otherwise = self._otherwise(leaves=over or leader.until is None)
-            turn = self._turn(crew, leader, _reason_to(otherwise, reason), otherwise)
+            # A request that leaves must know whether an item is available.
+            is_renewal = reason is Reason.RENEWAL and otherwise is Otherwise.LEAVE
+            turn = self._turn(crew, leader, Reason.SIGNAL if is_renewal else reason, otherwise)
             if turn.outcome not in _UNDECIDED:
                 return turn.outcome
             if turn.outcome is not Outcome.AGAIN:
@@ -162,7 +164,7 @@ class Place:
             attempts += 1
             look = Look(
                 self._runtime.now_us(),
-                reason if attempts == 1 else _reason_after_conflict(reason),
+                reason if attempts == 1 or reason in (Reason.NEGLECT, Reason.RENEWAL) else Reason.CONFLICT,
                 otherwise,
                 wanted=sum(call.count for call in calls),
                 ahead=self._memory.ahead,
@@ -265,15 +267,6 @@ class Place:
 
         with suppress(Exception):
             run(self._database, withdraw, timeout_s=limits.CLOSE_TIMEOUT_S)
-
-
-def _reason_to(otherwise: Otherwise, reason: Reason) -> Reason:
-    """`reason`, but no RENEWAL if the request leaves: it must know whether an item is available."""
-    return Reason.SIGNAL if reason is Reason.RENEWAL and otherwise is Otherwise.LEAVE else reason
-
-
-def _reason_after_conflict(reason: Reason) -> Reason:
-    return reason if reason in (Reason.NEGLECT, Reason.RENEWAL) else Reason.CONFLICT
 
 
 def _answer(crew: Combiner, turn: Turn, to_all: bool) -> None:

@@ -292,9 +292,7 @@ class Turns:
     """The partitions at which the takes of a process begin, one after the other."""
 
     def __init__(self, first: int) -> None:
-        """`first` differs from process to process. Many may take one item each: from one number on, none of
-        them would visit.
-        """
+        """`first` differs from process to process: of many that take one item each, some have to visit."""
         self._takes = count(first)
         self._empty_until: dict[int, float] = {}
 

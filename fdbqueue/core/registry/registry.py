@@ -37,7 +37,8 @@ IsOurs = Callable[[bytes], bool]
 
 def ask_ends(tr: Any, prefix: bytes) -> Callable[[], list[bytes]]:
     """Ask for the first and the last key under `prefix`; the reply is a list, empty without keys."""
-    snapshot, end = getattr(tr, "snapshot", tr), _end_of(prefix)
+    snapshot, stripped = getattr(tr, "snapshot", tr), prefix.rstrip(b"\xff")
+    end = stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else b"\xff"
     first = snapshot.get_range(prefix, end, limit=1)
     last = snapshot.get_range(prefix, end, limit=1, reverse=True)
     return lambda: [bytes(row.key) for rows in (first, last) for row in rows]
@@ -74,7 +75,7 @@ class Occupancy:
 
     def ask_until_known(self, tr: Transaction) -> Callable[[], None]:
         """Like `ask`, until a key of ours was seen in the database of `tr`; then without a read."""
-        return _nothing if getattr(tr, "db", None) in self._known else self.ask(tr)
+        return (lambda: None) if getattr(tr, "db", None) in self._known else self.ask(tr)
 
     def _judge(self, tr: Transaction, keys: list[bytes]) -> None:
         keys = [key for key in keys if self._root is None or not key.startswith(self._root)]
@@ -82,14 +83,6 @@ class Occupancy:
         database = getattr(tr, "db", None)
         if keys and database is not None:
             self._known.add(database)
-
-
-def _nothing() -> None: ...
-
-
-def _end_of(prefix: bytes) -> bytes:
-    stripped = prefix.rstrip(b"\xff")
-    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else b"\xff"
 
 
 T = TypeVar("T")
@@ -190,7 +183,8 @@ class Registry:
         if found is not None:
             raise exists_already(name, found.kind, found.options, {"kind": kind, **options})
         id_ = self._next_id(last.value, ends)
-        self._require_free(tr, id_)
+        prefix = self.keys.contents(id_).key()
+        require_ours(prefix, ask_ends(tr, prefix)(), lambda _: False)  # `truncate` would clear foreign keys
         created = Definition(name, id_, kind, options)
         tr.set(self.keys.last_id, id_.to_bytes(LAST_ID_BYTES, "little"))
         tr.set(self.keys.definition(name), created.to_bytes())
@@ -207,11 +201,6 @@ class Registry:
         if id_ >= ID_MAX:
             raise SubspaceInUse(prefix=self.keys.prefix, key=self.keys.last_id, shown=self.keys.last_id)
         return id_
-
-    def _require_free(self, tr: Transaction, id_: int) -> None:
-        """Refuse the prefix of a new queue if it is not empty: `truncate` would clear it."""
-        prefix = self.keys.contents(id_).key()
-        require_ours(prefix, ask_ends(tr, prefix)(), lambda _: False)
 
     def _drop(self, tr: Transaction, name: str) -> None:
         value = tr.get(self.keys.definition(name)).value
@@ -231,21 +220,16 @@ class Registry:
         tr.set(self.keys.lost_members(found.id), EVERY_EPOCH)
         return slice(contents.start, counts.start), slice(counts.stop, contents.stop)
 
-    def _rows(self, tr: Transaction, begin: bytes, limit: int) -> list[tuple[str, bytes]]:
-        """Names and values of the next definitions; a key that ends in no name is passed over."""
-        rows: list[tuple[str, bytes]] = []
-        while True:
-            found = tr.snapshot.get_range(begin, self.keys.definitions.stop, limit=limit).to_list()
-            named = [(self.keys.name_of(entry.key), entry.value) for entry in found]
-            rows += [(name, value) for name, value in named if name is not None]
-            if len(found) < limit or len(rows) >= limit:
-                return rows[:limit]
-            begin = found[-1].key + b"\x00"
-
     def _names(self, tr: Transaction, after: str, limit: int) -> list[Definition]:
         begin = self.keys.definition(after) + b"\x00" if after else self.keys.definitions.start
-        found = self._rows(tr, begin, limit)
-        return [Definition.listed(name, value) for name, value in found]
+        found: list[tuple[str, bytes]] = []
+        while True:
+            rows = tr.snapshot.get_range(begin, self.keys.definitions.stop, limit=limit).to_list()
+            named = [(self.keys.name_of(row.key), row.value) for row in rows]
+            found += [(name, value) for name, value in named if name is not None]
+            if len(rows) < limit or len(found) >= limit:
+                return [Definition.listed(name, value) for name, value in found[:limit]]
+            begin = rows[-1].key + b"\x00"
 
 
 def checked_name(name: str) -> str:

@@ -135,16 +135,15 @@ def _forget(tr: Transaction, keys: RootKeys, done: Mapping[bytes, int]) -> None:
 def _put_off(database: Database, keys: RootKeys, entries: Mapping[bytes, int]) -> None:
     """Put off the ends: another process may know the unknown kinds, or a later try may succeed."""
     again_us = database.runtime.now_us() + round(limits.SESSION_TTR_S * 1_000_000)
-    run(database, lambda tr: _move_entries(tr, keys, entries, again_us))
 
+    def move(tr: Transaction) -> None:
+        found = {session: tr.get(keys.beat_due(was_us, session)) for session, was_us in entries.items()}
+        for session, was_us in entries.items():
+            if found[session].present():
+                tr.clear(keys.beat_due(was_us, session))
+                tr.set(keys.beat_due(again_us, session), b"")
 
-def _move_entries(tr: Transaction, keys: RootKeys, entries: Mapping[bytes, int], again_us: int) -> None:
-    """Move entries to a later time, so that other dead sessions get their turn."""
-    found = {session: tr.get(keys.beat_due(deadline_us, session)) for session, deadline_us in entries.items()}
-    for session, deadline_us in entries.items():
-        if found[session].present():
-            tr.clear(keys.beat_due(deadline_us, session))
-            tr.set(keys.beat_due(again_us, session), b"")
+    run(database, move)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,9 @@ class Keeper:
 
     def close(self) -> None:
         """End the sessions. Best effort: the cluster may be gone."""
-        self._rest()
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(limits.CLOSE_TIMEOUT_S)
         if self._forget_exit is not None:
             self._forget_exit()
         for session in list(self._sessions):
@@ -64,11 +66,6 @@ class Keeper:
 
     def is_needed(self) -> bool:
         return True
-
-    def _rest(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(limits.CLOSE_TIMEOUT_S)
 
     def start(self) -> None:
         """Start the thread. From now on this process also ends dead sessions."""
@@ -212,7 +209,8 @@ class Keeper:
     def _end_the_dead(self) -> None:
         if self._runtime.monotonic() >= self._sweep_at:
             self._sweep_at = self._runtime.monotonic() + self.sharers * limits.SESSIONS_SWEPT_EVERY_S
-            self._end_the_gone()
+            for session in self.silence.ask(self, self._gone.batch):
+                self._untroubled(partial(self._gone.end, session))
             after: bytes | None = None
             while True:
                 # Its transactions wait for as long as it takes: a session of ours may die meanwhile.
@@ -221,10 +219,6 @@ class Keeper:
                 if after is None or self._stop.is_set():
                     return
                 self._beat()
-
-    def _end_the_gone(self) -> None:
-        for session in self.silence.ask(self, self._gone.batch):
-            self._untroubled(partial(self._gone.end, session))
 
     def ended_overdue(self, ask_there: Callable[[Transaction], Callable[[], bool]]) -> bool:
         """End a batch of overdue sessions, before a call answers that there is nothing, or no room.
@@ -253,9 +247,7 @@ class Keeper:
             return self._untroubled(end)
 
     def _untroubled(self, act: Callable[[], bool | None]) -> bool:
-        """The answer of `act`. False if it failed: the error is logged, as it is not about the caller. The
-        error of a database that is gone is raised.
-        """
+        """The answer of `act`; False after an error, which is logged, unless the database is gone."""
         try:
             return act() is not False
         except Exception as error:
@@ -321,7 +313,7 @@ class Keeper:
         self, queue: Tidied, check: Callable[[], None], due: Callable[[], int | None], now_us: int
     ) -> bool:
         try:
-            return self._exists(queue, check) and _is_past(due(), now_us)
+            return self._exists(queue, check) and (due_us := due()) is not None and due_us <= now_us
         except engine_errors():
             raise
         except Exception as error:
@@ -353,14 +345,10 @@ class Keeper:
         except Exception as error:
             self._require_open()
             if is_away(error):
-                self._put_last(queue)
+                with self._lock:  # others get their turn: the database may be too slow for this queue only
+                    self._queues.sort(key=lambda other: other() is queue)
                 raise
             self._cannot_tidy(queue, error)
-
-    def _put_last(self, queue: Tidied) -> None:
-        """Let others have their turn: the database may be too slow for this queue only."""
-        with self._lock:
-            self._queues.sort(key=lambda other: other() is queue)
 
     def ask(self, body: Callable[[Transaction], T]) -> T:
         """Run a transaction with a time limit; `silence` measures how long the database does not answer."""
@@ -427,7 +415,3 @@ def _end_at_exit(keeper: weakref.ref[Keeper], began: float) -> None:
 
 def keeper_of(database: Database, keys: RootKeys) -> Keeper:
     return database.service(("keeper", keys.prefix), lambda owner: Keeper(owner, keys))
-
-
-def _is_past(time_us: int | None, now_us: int) -> bool:
-    return time_us is not None and time_us <= now_us

@@ -157,14 +157,11 @@ class Session(Handle):
         start = name_of_process(self._database.engine) if self.name is None else b""
         fresh = start + self._runtime.random_bytes(SESSION_BYTES - len(start))
         if self.name is not None:
-            self._end_if_overdue(self.name)
+            name_key = self._keys.session_named(self.name)
+            known = run(self._database, lambda tr: tr.get(name_key).value)
+            if known is not None:  # one that is overdue is dead, even if no process has ended it yet
+                end_session(self._database, self._keys, known, is_overdue(self._runtime.now_us()), died=True)
         return run_once(self._database, self._keys, lambda tr: self._register(tr, fresh))
-
-    def _end_if_overdue(self, name: str) -> None:
-        """End an overdue session of this name: it is dead, even if no process has ended it yet."""
-        known = run(self._database, lambda tr: tr.get(self._keys.session_named(name)).value)
-        if known is not None:
-            end_session(self._database, self._keys, known, is_overdue(self._runtime.now_us()), died=True)
 
     def _register(self, tr: Transaction, fresh: bytes) -> tuple[bytes, float]:
         known = None if self.name is None else tr.get(self._keys.session_named(self.name)).value

@@ -74,7 +74,7 @@ def ask_workers(
     def heartbeats() -> Callable[[], int]:
         takers = [bytes(row.key) for row in found.to_list() if _takes_from(row.value, queue)]
         asked = [tr.get(keys.heartbeat(keys.session_of(presence))) for presence in takers]
-        return lambda: sum(_deadline_us(heartbeat.value) > now_us for heartbeat in asked)
+        return lambda: sum((deadline_if_readable(one.value or b"") or 0) > now_us for one in asked)
 
     return heartbeats
 
@@ -89,7 +89,3 @@ def _presence_of(value: bytes) -> _Presence | None:
         return _read(value)
     except DAMAGED:
         return None
-
-
-def _deadline_us(heartbeat: bytes | None) -> int:
-    return 0 if heartbeat is None else deadline_if_readable(heartbeat) or 0
