@@ -116,9 +116,7 @@ class _Mover:
         return Moved(name, reason)
 
     def depart(self, name: str) -> Moved:
-        """Remove an unlocked element from the queue, and let it appear in the folder. A damaged one is set
-        aside.
-        """
+        """Move an unlocked element from the queue to the folder. A damaged one is set aside."""
         if not is_name(name):
             return Moved(name, "its name is not that of an element")
         try:
@@ -154,14 +152,11 @@ class _Mover:
     def finish_departures(self) -> None:
         """Publish or delete the elements that a killed export has prepared."""
         for name in self._folder.prepared():
-            if self._has_departed(name):
+            if self._has(self._keys.departure(self._folder.id, name)):
                 self._folder.publish(name)
             else:
                 self._folder.forget(name)
         self.clear_departures()
-
-    def _has_departed(self, name: str) -> bool:
-        return self._has(self._keys.departure(self._folder.id, name))
 
     def _has(self, record: bytes) -> bool:
         return run(self._database, lambda tr: bool(tr.get(record).present()))

@@ -146,7 +146,9 @@ class Elements:
 
     def names(self, tr: Any, after: str, limit: int) -> list[str]:
         """At most `limit` names after `after`, in order. Reads by snapshot. Conflicts: none."""
-        return self._names(tr, self.keys.elements_after(after), limit)
+        return [
+            self.keys.name_in(entry.key) for entry in self._sound(tr, self.keys.elements_after(after), limit)
+        ]
 
     def locks(self, tr: Any, after: str, limit: int) -> list[tuple[str, Lock]]:
         """At most `limit` locks after `after`, in order of the names. Reads by snapshot. Conflicts: none."""
@@ -158,9 +160,6 @@ class Elements:
         check, counter = self.guard(tr), _snapshot(tr).get(self.keys.count)
         check()
         return int.from_bytes((counter.value or b"")[: COUNTER.size], "little", signed=True)
-
-    def _names(self, tr: Any, under: slice, limit: int) -> list[str]:
-        return [self.keys.name_in(entry.key) for entry in self._sound(tr, under, limit)]
 
     def _sound(self, tr: Any, under: slice, limit: int) -> list[KeyValue]:
         """The first `limit` keys that end in a name; damaged ones are passed over."""

@@ -5,7 +5,6 @@ transaction commits. Given a *database*, it has its effect once (calls/once.py),
 shares transactions with calls of other threads (calls/combine.py).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fdb import tuple as layer
@@ -51,7 +50,11 @@ def snapshot(tr: Transaction, items: FairItems, limit: int, after: str | None) -
     there = {record.id: shown(items.codec, payload) for record, payload in zip(records, asked, strict=True)}
     of_round = [id_ for id_ in this_round if id_ in there]
     left = [record for record in records if record.id not in of_round]
-    found = FairSnapshot([there[id_] for id_ in of_round], list(_by_key(left, there)))
+    keys = dict.fromkeys(record.key for record in left)
+    found = FairSnapshot(
+        [there[id_] for id_ in of_round],
+        [(layer.unpack(key)[0], [there[one.id] for one in left if one.key == key]) for key in keys],
+    )
     found.next = None if last is None else place_text(last)
     return found
 
@@ -81,11 +84,6 @@ def _place(after: str | None) -> bytes | None:
     if place is not None and len(place) != ID_BYTES:
         raise no_place(after)
     return place
-
-
-def _by_key(records: Sequence[Record], items: Mapping[bytes, Any]) -> Iterator[tuple[Any, list[Any]]]:
-    for key in dict.fromkeys(record.key for record in records):
-        yield layer.unpack(key)[0], [items[record.id] for record in records if record.key == key]
 
 
 class FairQueue(FairPutting, FairTaking, KeepsAside):

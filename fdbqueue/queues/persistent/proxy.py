@@ -11,7 +11,7 @@ or its thread (Session.wanted), because a finalizer could not end a session.
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, Full
@@ -345,10 +345,15 @@ class Proxy(Handle):
             return self._session
 
     def _open_session(self) -> Session:
-        alive = self._runtime.thread_is_alive() if self._for_this_thread else _always
-        wanted = _while_there(weakref.ref(self), alive)
+        alive = self._runtime.thread_is_alive() if self._for_this_thread else lambda: True
+        there = weakref.ref(self)
         client = self._client
-        session = Session(self._stored.database, ttr=client.ttr_s, wanted=wanted, root=client.root)
+        session = Session(
+            self._stored.database,
+            ttr=client.ttr_s,
+            wanted=lambda: there() is not None and alive(),
+            root=client.root,
+        )
         if client.owner is not None:
             try:
                 client.owner.enrol(session)
@@ -405,11 +410,3 @@ def checked_maxsize(maxsize: Any) -> int:
     if not is_whole(maxsize):
         raise InvalidArgument(name="maxsize", wanted="a whole number", got=maxsize)
     return int(maxsize)
-
-
-def _always() -> bool:
-    return True
-
-
-def _while_there(proxy: "weakref.ref[Proxy]", alive: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: proxy() is not None and alive()

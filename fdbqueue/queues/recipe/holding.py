@@ -62,7 +62,9 @@ class Holder:
         turn = run_once(
             self._database,
             self._root,
-            lambda tr: self._source.line.look(tr, self._ticket, self._look(shown)),
+            lambda tr: self._source.line.look(
+                tr, self._ticket, Look(self._runtime.now_us(), Reason.NOTICE, wanted=shown)
+            ),
             wrote=lambda turn: turn.wrote,
         )
         return turn.outcome is not Outcome.GONE
@@ -96,9 +98,6 @@ class Holder:
             deliveries.sort(key=attrgetter("id"))
             source.line.results.leave(tr, self._ticket, deliveries, notice)
         return [value for _, value in held]
-
-    def _look(self, shown: int) -> Look:
-        return Look(self._runtime.now_us(), Reason.NOTICE, wanted=shown)
 
     def _watches_if_empty(self, tr: Transaction) -> list[Future]:
         source = self._recipe.holding_source()

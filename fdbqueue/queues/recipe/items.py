@@ -142,9 +142,7 @@ class Recipe(Untimed):
         return taken
 
     def first(self, tr: Any, count: int) -> list[Any]:
-        """The first values, up to `count`, which stay in the queue. The reads conflict unless `tr` is a
-        snapshot.
-        """
+        """The first `count` values, which stay. The reads conflict unless `tr` is a snapshot."""
         check = self.guard(tr)
         items = self.keys.items
         head = tr.get_range(items.start, items.stop, limit=count)

@@ -87,7 +87,7 @@ class Queue(Enqueuing, Dequeuing, KeepsAside):
             else registry.find(target, name, PLAIN)
         )
         stored, current = codec_of(found), Current(registry, found)
-        asked = {"codec": codec or stored, OPTION: partitions or _count_of(current)}
+        asked = {"codec": codec or stored, OPTION: partitions or (current.plan.count if current.plan else 1)}
         error = exists_already(name, found.kind, found.options, asked)
         if error.differing:
             raise error
@@ -162,7 +162,3 @@ class Queue(Enqueuing, Dequeuing, KeepsAside):
 def stored_options(codec: str, partitions: int) -> dict[str, Any]:
     plan = first_plan(partitions)
     return {"codec": codec} if plan is None else {"codec": codec, OPTION: msgspec.to_builtins(plan)}
-
-
-def _count_of(current: Current) -> int:
-    return 1 if current.plan is None else current.plan.count

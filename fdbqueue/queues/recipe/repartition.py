@@ -55,9 +55,7 @@ def _lowered(tr: Transaction, parts: RecipeParts, plan: Plan) -> Plan:
 
 
 def _is_empty(tr: Transaction, part: Recipe) -> bool:
-    """True if it has no item, in its place or on its way to a request, and no live request. Reads
-    serialisably.
-    """
+    """True without items, in place or on the way to a request, and live requests. Reads serialisably."""
     asked = [_first(tr, under) for under in (part.keys.items, part.keys.pieces)]
     is_used = any(first.to_list() for first in asked)
     return not is_used and part.line.is_left(tr, runtime_of(tr).now_us())  # no other call looks at that line
