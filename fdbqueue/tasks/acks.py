@@ -49,15 +49,13 @@ class Acks:
         """Ack the task, alone or in a batch. Raises: NotTaken."""
         self._under_way.append(target.id)
         try:
-            if len(self._under_way) <= limits.ACKS_APART_MAX or not self._may_join(target):
+            # A batch is bounded in tasks, but not in bytes: a payload that has to be read joins none.
+            may_join = target.data is not UNKNOWN and self._callbacks.callback is None
+            if len(self._under_way) <= limits.ACKS_APART_MAX or not may_join:
                 return self._ack_alone(target)
             return self._ack_together(target)
         finally:
             self._under_way.pop()
-
-    def _may_join(self, target: Target) -> bool:
-        """False if the payload has to be read: a batch is bounded in tasks, but not in bytes."""
-        return target.data is not UNKNOWN and self._callbacks.callback is None
 
     def _ack_alone(self, target: Target) -> Task:
         body = partial(self._parts.within, verb=partial(verbs.ack, target=target), id_=target.id)

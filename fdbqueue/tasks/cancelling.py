@@ -7,7 +7,6 @@ possible: the work was done. Any other end of the lease ends the task (edges.py)
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.records.keys import Record
 from fdbqueue.tasks.verbs import Target, done, present
 
 
@@ -15,9 +14,5 @@ def cancel(change: Change, id_: bytes) -> Task:
     """End the task, or mark it if it is taken."""
     target = Target(id_)
     record = present(change, target)
-    return done(change, target, record, lambda: _cancelled(change, record))
-
-
-def _cancelled(change: Change, record: Record) -> list[Record]:
     take_edge = edges.ask_cancel if record.state == TaskState.TAKEN else edges.cancel
-    return take_edge(change, [record])
+    return done(change, target, record, lambda: take_edge(change, [record]))

@@ -105,7 +105,8 @@ def opened_or_created(target: DatabaseOrTransaction, registry: Registry, asked: 
 
     Given a database, an overdue session is ended first. Given a transaction, the stored state decides.
     """
-    own = _own_id(target, registry)
+    database = as_database(target.db if is_transaction(target) else target)
+    own = own_session_of(database, registry.keys).id()
     there = run(target, lambda tr: _usable(tr, registry, registry.look(tr, asked.name), own))
     if there is not None:
         return asked.of(there)
@@ -121,7 +122,9 @@ def opened_or_created(target: DatabaseOrTransaction, registry: Registry, asked: 
         if found is not None:
             if _is_alive(tr, registry, found):
                 raise asked.exists(found.kind, found.options)
-            _give_back_slots(tr, registry, found)
+            limits = features_of_queue(stored_settings(found), registry.keys.prefix, found.id).get("limits")
+            if limits is not None:  # the end of its session may have left tasks that hold slots
+                limits.give_back_all(tr)
             registry.drop(tr, asked.name)
         return registry.create(tr, ready.name, ready.kind, ready.settings.to_options())
 
@@ -150,13 +153,6 @@ def _owned(target: DatabaseOrTransaction, registry: Registry, settings: Settings
     return replace(settings, temporary=own.get().id.hex())
 
 
-def _give_back_slots(tr: Transaction, registry: Registry, found: Definition) -> None:
-    """The end of its session may have left tasks that hold slots of limits."""
-    limits = features_of_queue(stored_settings(found), registry.keys.prefix, found.id).get("limits")
-    if limits is not None:
-        limits.give_back_all(tr)
-
-
 def _usable(tr: Transaction, registry: Registry, found: Definition | None, own: bytes) -> Definition | None:
     session = None if found is None else owner_of(found)
     if found is None or session is None:
@@ -174,8 +170,3 @@ def _end_if_overdue(database: Database, registry: Registry, name: str, own: byte
     session = None if found is None else owner_of(found)
     if session is not None and session != own:
         end_session(database, registry.keys, session, is_overdue(database.runtime.now_us()), died=True)
-
-
-def _own_id(target: DatabaseOrTransaction, registry: Registry) -> bytes:
-    database = as_database(target.db if is_transaction(target) else target)
-    return own_session_of(database, registry.keys).id()

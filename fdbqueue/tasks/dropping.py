@@ -60,8 +60,10 @@ def occupants(change: Change, line: Line) -> Occupants:
     records = [record for record in read if record is not None]
     lost = [entry for entry, record in zip(taken, read, strict=True) if record is None]
     lapsed = [record for record in records if record.until_us <= change.now_us]
+    held = "tasks are taken" if len(lapsed) < len(records) else None
+    reason = "a call is waiting for tasks" if alive else held
     are_all = max(len(requests), len(taken)) < limits.VERB_BATCH
-    return Occupants(_reason(bool(alive), len(lapsed) < len(records)), dead, lapsed, lost, are_all)
+    return Occupants(reason, dead, lapsed, lost, are_all)
 
 
 def cleared(changes: Sequence[Change], lines: Sequence[Line]) -> Occupants:
@@ -78,9 +80,3 @@ def remove(change: Change, line: Line, found: Occupants) -> None:
     apply(change, plan(found.lapsed, change.now_us))
     for entry in found.lost:
         change.lost(entry.key, entry.value)
-
-
-def _reason(awaited: bool, held: bool) -> str | None:
-    if awaited:
-        return "a call is waiting for tasks"
-    return "tasks are taken" if held else None

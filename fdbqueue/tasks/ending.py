@@ -1,6 +1,6 @@
 """The end of a session in task queues: its leases are over, and its temporary queues are emptied."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,9 +27,7 @@ _log = logger("fdbqueue")
 
 @dataclass(frozen=True)
 class _Queue:
-    """A queue, or a partition, that may hold something for a session. Without a `shape` this process cannot
-    end anything in it.
-    """
+    """What may hold something for a session. Without a `shape` this process cannot end anything in it."""
 
     name: str
     keys: TaskKeys
@@ -56,24 +54,13 @@ def end_in_all_queues(
         if any(not is_kind(queue.kind) and queue.kind not in SESSIONLESS for queue in found):
             left.update(sessions)
         queues = [queue for definition in known for queue in _opened(database, registry, definition)]
-        for some in _portions(queues, len(sessions)):
-            left.update(_ended_in_some(database, some, sessions, died))
+        # One transaction can ask for the holdings of each session in that number.
+        count = max(1, limits.HOLDINGS_ASKED_MAX // (1 + len(sessions)))
+        for begin in range(0, len(queues), count):
+            held = run(database, partial(_concerned, queues[begin : begin + count], sessions))
+            left.update(session for queue, session in held if not _ended_in(database, queue, session, died))
             keeper_of(database, keys).beat()  # some seconds may pass, of queues with many partitions
     return left
-
-
-def _portions(queues: Sequence[_Queue], sessions: int) -> Iterator[Sequence[_Queue]]:
-    """Parts of `queues` of which one transaction can ask for the holdings of each session."""
-    count = max(1, limits.HOLDINGS_ASKED_MAX // (1 + sessions))
-    return (queues[begin : begin + count] for begin in range(0, len(queues), count))
-
-
-def _ended_in_some(
-    database: Database, queues: Sequence[_Queue], sessions: Sequence[bytes], died: bool
-) -> set[bytes]:
-    """Returns the sessions that still hold something there."""
-    held = run(database, partial(_concerned, queues, sessions))
-    return {session for queue, session in held if not _ended_in(database, queue, session, died)}
 
 
 def _opened(database: Database, registry: Registry, definition: Definition) -> list[_Queue]:

@@ -5,7 +5,7 @@ are cleared with their task.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fdbqueue.core import limits
 from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.runs import run_of
-from fdbqueue.core.seam import KeyValue, Transaction, Value
+from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import text_of
 from fdbqueue.tasks.records.keys import Record, TaskKeys, record_to_bytes
@@ -74,13 +74,9 @@ def ask_entries(tr: Transaction, keys: TaskKeys, id_: bytes) -> Callable[[], lis
     """Ask for the stored failures with their numbers, by snapshot. The reply has the oldest first."""
     under = keys.failures_of(id_)
     found = tr.snapshot.get_range(under.start, under.stop, limit=limits.FAILURES_KEPT)
-    return lambda: sorted(_read(found), key=lambda entry: entry.number)
-
-
-def _read(rows: Iterable[KeyValue]) -> Iterator[Entry]:
-    """The readable entries. A damaged one is left out, because no decision depends on it."""
-    read = (entry_of(row.value) for row in rows)
-    return (entry for entry in read if entry is not None)
+    return lambda: sorted(
+        filter(None, (entry_of(row.value) for row in found)), key=lambda entry: entry.number
+    )
 
 
 def entry_of(value: bytes) -> Entry | None:

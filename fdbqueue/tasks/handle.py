@@ -128,9 +128,7 @@ class TaskHandle(Handle):
         return ended
 
     def _look(self, target: DatabaseOrTransaction, body: Callable[[Sequence[Change]], T]) -> T:
-        """Look at all partitions, and given a database sweep a batch afterwards, so that the answer shows the
-        state before the sweep.
-        """
+        """Look at all partitions. Given a database, sweep afterwards: the answer shows the state before."""
         found = self._see_all(target, body)
         if not is_transaction(target):
             late.looking.sweep_a_batch(as_database(target), self._calls(target).parts)

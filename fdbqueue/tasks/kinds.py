@@ -168,14 +168,6 @@ def _micro(keys: TaskKeys, options: Mapping[str, Any]) -> Discipline:
     return late.disciplines.micro.Micro(keys, options)
 
 
-def _fair(keys: TaskKeys, options: Mapping[str, Any]) -> Discipline:
-    return late.disciplines.fair.Fair(keys, options)
-
-
-def _bag(keys: TaskKeys, options: Mapping[str, Any]) -> Discipline:
-    return late.disciplines.bag.Bag(keys, options)
-
-
 IN_ORDER_OF_ARRIVAL = "fifo"
 """The one kind whose next task is its oldest ready task."""
 register_kind(IN_ORDER_OF_ARRIVAL, Fifo, NAMING)
@@ -183,8 +175,8 @@ register_kind("fifottl", Priority, TIMED | NAMING)
 register_kind("limfifottl", Priority, {*TIMED, *NAMING, "capacity"})
 register_kind("utube", _micro, KEYED)
 register_kind("utubettl", _micro, TIMED | KEYED, ttl_ends_lease=False)
-register_kind("fair", _fair, FAIR)
-register_kind("bag", _bag, BAG)
+register_kind("fair", lambda keys, options: late.disciplines.fair.Fair(keys, options), FAIR)
+register_kind("bag", lambda keys, options: late.disciplines.bag.Bag(keys, options), BAG)
 _OWN = tuple(_kinds.values())
 
 

@@ -97,15 +97,11 @@ class Mender:
         tr.add(self._keys.live, packed(LIVE, {LIVE_OF[gone.state]: -1}))
         self._has_gone(tr)
         if gone.state == TaskState.BURIED:
-            self._leave_class(tr, gone.id)
+            for row in self._entries_of(tr, self._keys.classed, gone.id):  # among the first of all classes
+                late.classes.lost(tr, self._keys, row.key)
         # Without its task key, the line that has lost a task is unknown.
         if gone.key or not isinstance(self._discipline, late.disciplines.keyed.Keyed):
             self._discipline.shift(tr, [gone], ())
-
-    def _leave_class(self, tr: Transaction, id_: bytes) -> None:
-        """Remove a task from its class of failure, if it is among the first of all classes."""
-        for row in self._entries_of(tr, self._keys.classed, id_):
-            late.classes.lost(tr, self._keys, row.key)
 
     def forget(self, tr: Transaction, id_: bytes) -> None:
         """Remove a task, readable or not. Reads: as `record`."""

@@ -74,9 +74,7 @@ class Parted(Change):
         return [by_id[new.id] for new in news]
 
     def joinable(self, records: Sequence[Record], besides: int = 0) -> Sequence[Record]:
-        """A join of another partition writes payload and failures again: at most limits.MOVED_BYTES_MAX bytes
-        of them, or one task that has more.
-        """
+        """A join writes payload and failures again: limits.MOVED_BYTES_MAX bytes, or one larger task."""
         size_bytes = besides
         for at, record in enumerate(records):
             if self._place_of(record) != self._here:

@@ -17,7 +17,6 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.explaining import stored_and_current
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.payloads import ask_payload
-from fdbqueue.tasks.records.keys import Record
 from fdbqueue.tasks.tasks_of import task_of
 from fdbqueue.tasks.verbs import Target, done, held
 
@@ -30,9 +29,7 @@ def tell(change: Change, target: Target, fraction: float) -> Task:
 def wait(
     database: Database, parts: Parts, id_: bytes, seen: float | None, until: float, waiter: Waiter
 ) -> Task | None:
-    """Wait until the progress of the task is another one than `seen`. None if it is `until`
-    (runtime.monotonic()) before.
-    """
+    """Wait until the progress is other than `seen`. None if it is `until` (runtime.monotonic()) before."""
     look = partial(parts.look, verb=partial(_look, id_=id_, seen=seen), id_=id_)
     while not isinstance(found := run(database, look), Task):
         patience_s = until - database.runtime.monotonic()
@@ -48,9 +45,4 @@ def _look(change: Change, id_: bytes, seen: float | None) -> Task | Future:
     _, record = stored_and_current(change, id_)
     if record.fraction == seen:
         return change.tr.watch(change.shape.keys.task(id_))
-    return _shown(change, record)
-
-
-def _shown(change: Change, record: Record) -> Task:
-    payload = ask_payload(change.tr, change.shape.keys, record)
-    return task_of(record, shown(change.shape.codec, payload))
+    return task_of(record, shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, record)))

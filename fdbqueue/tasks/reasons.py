@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from fdbqueue.core import limits
-from fdbqueue.core.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, Why
+from fdbqueue.core.explanation import Explanation, HeldKey, Reason, TaskPlace, Why
 from fdbqueue.core.reached import ReachedLimit
 from fdbqueue.core.task import Holder, TaskState
 from fdbqueue.core.visible import counted, shortened, visible
@@ -19,12 +19,8 @@ _OF_ITS_KEY = "The tasks of its key before it end."
 
 def reasons_of(found: Explanation) -> tuple[Reason, ...]:
     """The reasons in order of weight. A task runs when the last of them has ended."""
-    paused = (_paused(found),) if found.paused else ()
+    paused = (Reason(Why.PAUSED, "The queue is paused.", _command(found, "resume")),) if found.paused else ()
     return (*paused, *_BY_STATE[found.task.state](found))
-
-
-def _paused(found: Explanation) -> Reason:
-    return Reason(Why.PAUSED, "The queue is paused.", _command(found, "resume"))
 
 
 def _buried(found: Explanation) -> Iterator[Reason]:
@@ -142,14 +138,13 @@ def _key_held(held: HeldKey) -> Reason:
 def _key_busy(found: Explanation) -> Reason:
     times = [_back_at(found.now, one.taken, one.until, one.holder) for one in found.key_holders]
     names = ", ".join(dict.fromkeys(told(one.holder) for one in found.key_holders))
-    over = any(_is_over(one, found.now) for one in found.key_holders)
+    over = any(
+        _has_ended(one.holder, found.now) or (one.until is not None and one.until <= found.now)
+        for one in found.key_holders
+    )
     text = f"Its key is busy{': ' if names else ''}{names}."
     cure = f"A taken task of its key ends.{f' {_GIVEN_BACK}' if over else ''}"
     return Reason(Why.KEY_BUSY, text, cure, min(times, default=None))
-
-
-def _is_over(held: KeyHolder, now: float) -> bool:
-    return _has_ended(held.holder, now) or (held.until is not None and held.until <= now)
 
 
 def _behind(place: TaskPlace) -> str:
@@ -205,12 +200,8 @@ def _span(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 10 else f"{max(0.0, seconds):.1f} s"
 
 
-def _is_exact(count: int) -> bool:
-    return count < limits.EXPLAINED_MAX
-
-
 def _counted(count: int, what: str) -> str:
-    number = str(count) if _is_exact(count) else f"{count:,} or more"
+    number = str(count) if count < limits.EXPLAINED_MAX else f"{count:,} or more"
     return f"There is 1 {what}" if count == 1 else f"There are {number} {what}s"
 
 

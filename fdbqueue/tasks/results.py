@@ -47,15 +47,12 @@ def encoder(codec: PayloadCodec, result: Any) -> Encode | None:
         try:
             return checked_payload(codec.encode(result))
         except PayloadUnsupported as error:
-            raise _as_result(error) from error
+            place, reason = "result" + error.place.removeprefix("data"), error.reason.removesuffix(TYPED_HINT)
+            raise PayloadUnsupported(
+                codec=error.codec, type=error.type, place=place, reason=reason
+            ) from error
 
     return None if result is None else encode
-
-
-def _as_result(error: PayloadUnsupported) -> PayloadUnsupported:
-    """The same error, which names the place as one in the result."""
-    place, reason = "result" + error.place.removeprefix("data"), error.reason.removesuffix(TYPED_HINT)
-    return PayloadUnsupported(codec=error.codec, type=error.type, place=place, reason=reason)
 
 
 def is_asked(record: Record) -> bool:
@@ -64,9 +61,7 @@ def is_asked(record: Record) -> bool:
 
 class Results(Feature):
     def gone(self, site: Site, records: Sequence[Record], end: End) -> None:
-        """Keep the ends of those tasks that were asked for a result. Writes: two keys each, and large
-        results.
-        """
+        """Keep the ends of tasks that were asked for a result: two keys each, and large results."""
         for record in records:
             if end.outcome and is_asked(record):
                 _keep(site, record, end.outcome, None if end.result is None else end.result())

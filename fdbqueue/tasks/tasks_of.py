@@ -14,11 +14,11 @@ from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.records.keys import NEVER_US, NUMBER, Extra, Record, TaskKeys, id_text
 
+_NO_EXTRA = Extra()
+
 
 def shown_tasks(tr: Any, keys: TaskKeys, codec: PayloadCodec, records: Sequence[Record]) -> list[Task]:
-    """The tasks of `records` for a listing, their payloads read together. An Unreadable stands for data that
-    cannot be read.
-    """
+    """The tasks for a listing, payloads read together. An Unreadable stands for data that cannot be read."""
     asked = ask_payloads(tr, keys, records)
     return [task_of(record, shown(codec, payload)) for record, payload in zip(records, asked, strict=True)]
 
@@ -28,6 +28,7 @@ def ask_payloads(tr: Any, keys: TaskKeys, records: Sequence[Record]) -> list[Cal
 
 
 def task_of(record: Record, data: Any) -> Task:
+    extra = record.extra or _NO_EXTRA
     return Task(
         id=id_text(record.id),
         state=TaskState(record.state),
@@ -48,12 +49,12 @@ def task_of(record: Record, data: Any) -> Task:
         fraction=record.fraction,
         fraction_told=record.told_us / 1_000_000 if record.told_us else None,
         headers=record.extra.headers if record.extra else {},
-        limits=_limits_of(record.extra) if record.extra and record.extra.limits else {},
-        steps=record.extra.steps if record.extra else 0,
-        result_ttl=_result_ttl(record.extra.result_ttl_us) if record.extra else None,
-        unique=key_in(record.extra.unique.key) if record.extra and record.extra.unique else None,
-        groups=_groups_of(record.extra) if record.extra and record.extra.groups else (),
-        waits_for=record.extra.waits.hex() or None if record.extra else None,
+        limits=_limits_of(extra) if extra.limits else {},
+        steps=extra.steps,
+        result_ttl=extra.result_ttl_us / 1_000_000 if extra.result_ttl_us else None,
+        unique=key_in(extra.unique.key) if extra.unique else None,
+        groups=tuple(member.group.hex() for member in extra.groups) if extra.groups else (),
+        waits_for=extra.waits.hex() or None,
     )
 
 
@@ -63,20 +64,12 @@ def _limits_of(extra: Extra) -> dict[str, Any]:
     return {name: key_in(extra.limit_keys.get(name, b"")) for name in extra.limits}
 
 
-def _groups_of(extra: Extra) -> tuple[str, ...]:
-    return tuple(member.group.hex() for member in extra.groups)
-
-
 def key_in(stored: bytes) -> Any:
     """The task key; the stored bytes themselves, if they are damaged."""
     try:
         return layer.unpack(stored)[0] if stored else None
     except UNPACKING:
         return stored
-
-
-def _result_ttl(span_us: int) -> float | None:
-    return span_us / 1_000_000 if span_us else None
 
 
 def seconds_or_never(time_us: int) -> float | None:

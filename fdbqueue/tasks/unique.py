@@ -190,9 +190,7 @@ class UniqueKeys(Feature):
 
 
 def arrive(tr: Transaction, keys: SharedKeys, records: Sequence[Record], now_us: int) -> Sequence[Record]:
-    """Let tasks that come from an export have their unique keys, where no other task has them. Return the
-    tasks as they are to be stored.
-    """
+    """Give tasks of an export the unique keys that no other has. Return them as they are to be stored."""
     back = [
         (at, unique.key, tr.get(keys.unique(unique.key)))
         for at, record in enumerate(records)

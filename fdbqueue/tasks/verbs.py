@@ -130,9 +130,7 @@ def touch(change: Change, target: Target, span_us: int) -> Task:
 
 
 def undo_take(change: Change, targets: Sequence[Target]) -> list[bool]:
-    """Undo the takes of the tasks that are still held: they count no attempt. True for each that is ready
-    now.
-    """
+    """Undo takes of tasks that are still held: they count no attempt. True for each that is ready now."""
     ready = {record.id for record in edges.give_back(change, _still_held(change, targets))}
     return [target.id in ready for target in targets]
 

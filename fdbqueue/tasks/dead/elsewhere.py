@@ -52,9 +52,7 @@ class Elsewhere:
         return cls(calls_of(database, shape))
 
     def room(self, tr: Transaction, count: int) -> int:
-        """The number of tasks, `count` at most, for which there is room. Reads: the size of each
-        partition, by snapshot.
-        """
+        """The number of tasks, `count` at most, for which there is room. Reads by snapshot."""
         capacity = self._shape.settings.capacity
         if not capacity:
             return count

@@ -48,7 +48,9 @@ class Bag(Fifo):
         return record.id
 
     def filed(self, record: Record) -> bytes:
-        return self._keys.ready_at(_place_of(record) + record.id)
+        attempts = record.attempts.to_bytes(_ATTEMPTS_BYTES, "big", signed=True)
+        place = blake2b(record.id + attempts, digest_size=PLACE_BYTES).digest()
+        return self._keys.ready_at(place + record.id)
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
         ready, snapshot = self.index, tr.snapshot
@@ -81,8 +83,3 @@ def around(ahead: Sequence[Row], behind: Sequence[Row], limit: int) -> Sequence[
 
 def _rows(ahead: Range, behind: Range, limit: int) -> Iterator[KeyValue]:
     yield from around(ahead.to_list(), behind.to_list(), limit)
-
-
-def _place_of(record: Record) -> bytes:
-    attempts = record.attempts.to_bytes(_ATTEMPTS_BYTES, "big", signed=True)
-    return blake2b(record.id + attempts, digest_size=PLACE_BYTES).digest()

@@ -101,7 +101,7 @@ class Keyed(Mended, ABC):
     # A discipline with rounds overrides:
 
     def ask_now(self, tr: Transaction) -> Now:  # noqa: ARG002
-        return _always_now
+        return lambda: 0
 
     def begin(self, state: KeyState, now: int) -> KeyState:  # noqa: ARG002
         """The state of a key that gets its first ready task in round `now`."""
@@ -192,9 +192,7 @@ class Keyed(Mended, ABC):
         return (unread.read(row, key, row.key[prefix:]) for row in rows)
 
     def let_go(self, tr: Transaction, key: bytes) -> bool:
-        """Let the first task of a held key be taken: the key has left its old partition. False if it was not
-        held.
-        """
+        """Let takes have a held key, which has left its old partition. False if it was not held."""
         now, asked, fifo = self.ask_now(tr), tr.get(self.state_key(key)), self._ask_fifo(tr, key, 1)
         state = self._read(tr, key, asked)
         # A damaged state, which is rebuilt here, may have been that of a held key.
@@ -313,13 +311,10 @@ class Keyed(Mended, ABC):
         if head is not None:
             tr.set(self._keys.ready_at(pointer), unread.stored(head))
         state = replace(state, pointer=pointer, head=b"" if head is None else self.place(head))
-        if self._idle(state):
+        if not state.pointer and not state.taken and not state.held:
             tr.clear(self.state_key(key))
         else:
             tr.set(self.state_key(key), state_to_bytes(state))
-
-    def _idle(self, state: KeyState) -> bool:
-        return not state.pointer and not state.taken and not state.held
 
     def _read(self, tr: Transaction, key: bytes, value: Value) -> KeyState:
         if not value.present():
@@ -414,10 +409,6 @@ class Keyed(Mended, ABC):
 
     def state_key(self, key: bytes) -> bytes:
         return self._beside + _STATE + slug_of(key)
-
-
-def _always_now() -> int:
-    return 0
 
 
 def _must_hold(state: KeyState, key: bytes, behind: Behind) -> bool:

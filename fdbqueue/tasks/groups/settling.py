@@ -112,7 +112,7 @@ class Settling:
         """Those of this pass."""
 
     def guard(self, _: Transaction) -> Callable[[], None]:
-        return _nothing
+        return lambda: None
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         sweeps, over = self._keys.group_sweeps, self._keys.groups_over
@@ -138,7 +138,10 @@ class Settling:
         for one, verdict in judged:
             if verdict is Verdict.CLEAR:
                 self._clear(tr, one.group)
-        self._remember([one for one, verdict in judged if verdict is Verdict.LEAVE])
+        for one, verdict in judged:
+            # The next pass clears those with the same counts, and has room for others.
+            if verdict is Verdict.LEAVE and len(self._now) < limits.GROUPS_REMEMBERED_MAX:
+                self._now[one.group] = one.counts
         ended = moved_bytes = 0
         for one in ends:
             if ended == limits.GROUPS_ENDED_MAX:
@@ -154,14 +157,6 @@ class Settling:
         if not self._after:
             self._before, self._now = self._now, {}
         return bool(self._after)
-
-    def _remember(self, found: Sequence[Doubted]) -> None:
-        """Keep the counts of the first groups of a pass. The next pass clears those that stay the same, and
-        has room for others.
-        """
-        for one in found:
-            if len(self._now) < limits.GROUPS_REMEMBERED_MAX:
-                self._now[one.group] = one.counts
 
     def _see(self, tr: Transaction, groups: Sequence[bytes]) -> list[Doubted]:
         snapshot, keys = tr.snapshot, self._keys
@@ -295,9 +290,7 @@ class Settling:
     # Groups that have ended.
 
     def _forget(self, tr: Transaction) -> bool:
-        """Remove the rows of groups that have ended, once their time is over. One that still has buried
-        members stays.
-        """
+        """Remove the rows of groups that ended long ago. One with buried members stays."""
         now_us, keys = self._now_us(), self._keys
         under = keys.groups_over_until(now_us)
         over = tr.snapshot.get_range(under.start, under.stop, limit=limits.GROUPS_SWEPT_MAX).to_list()
@@ -314,10 +307,6 @@ class Settling:
                 tr.clear_range(rows.start, rows.stop)
                 tr.clear(keys.doubt(seen.group))
         return len(over) == limits.GROUPS_SWEPT_MAX
-
-
-def _nothing() -> None:
-    return None
 
 
 def _place(queue_id: int, after: bytes = b"") -> bytes:
@@ -340,19 +329,14 @@ def _start(change: Change, id_: bytes, group: bytes, cancelled: bool, besides: i
 def _cancel_in(tr: Transaction, calls: TaskCalls, group: bytes, after: bytes) -> bytes | None:
     """Cancel the next members of a group in one queue. Return the last of them, None without any."""
     under = calls.shape.shared.members_in(group, after)
-    most = _cancelled_together(len(calls.shape.keys.prefix))
+    # If each has the most groups and long keys. The sweep cannot halve it: the keeper commits, and would try
+    # the same again.
+    each_bytes = limits.CANCELLED_BYTES + limits.CANCELLED_PREFIX_COPIES * len(calls.shape.keys.prefix)
+    most = max(1, min(-(-limits.VERB_BATCH // 2), limits.TRANSACTION_BYTES_MAX // each_bytes))
     rows = tr.snapshot.get_range(under.start, under.stop, limit=most).to_list()
     ids = [id_in(row.key) for row in rows]
     calls.parts.each(tr, [Target(id_) for id_ in ids], _cancel_each)
     return ids[-1] if ids else None
-
-
-def _cancelled_together(prefix_bytes: int) -> int:
-    """The number of members that fit into a transaction, if each has the most groups and long keys. The sweep
-    cannot halve it: the keeper commits, and would try the same again.
-    """
-    each_bytes = limits.CANCELLED_BYTES + limits.CANCELLED_PREFIX_COPIES * prefix_bytes
-    return max(1, min(-(-limits.VERB_BATCH // 2), limits.TRANSACTION_BYTES_MAX // each_bytes))
 
 
 def _cancel_each(change: Change, targets: Sequence[Target]) -> list[None]:

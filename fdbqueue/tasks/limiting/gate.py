@@ -85,7 +85,7 @@ class Gate:
     def ask_key(self, tr: Transaction, keyed: Keyed) -> Callable[[], None]:
         """Ask for the tasks of a key that may start, unless this look knows it. Wait for the limits."""
         if keyed in self._key_rooms or not self._apart.counts(keyed[0]):
-            return _nothing
+            return lambda: None
         asked = self._apart.ask(tr, *keyed)
 
         def see() -> None:
@@ -105,21 +105,14 @@ class Gate:
         if self.room(names, but) == 0 or (keyed is not None and self.room_of_key(keyed) == 0):
             return False
         if self._left is not None:
-            self._left = max(0, self._left - (1 if keyed is None else _weight(keyed)))
+            # One with a key counts for several: it writes the key several times, and may park its lanes.
+            weight = (
+                limits.STARTS_OF_A_KEYED_ONE + len(keyed[1]) // limits.KEY_BYTES_OF_A_START if keyed else 1
+            )
+            self._left = max(0, self._left - weight)
         for name in names:
             if name in self._rooms and not (name == but and self._apart.counts(name)):
                 self._rooms[name] -= 1
         if keyed in self._key_rooms:
             self._key_rooms[keyed] -= 1
         return True
-
-
-def _weight(keyed: Keyed) -> int:
-    """The number of starts for which one of a task with a key counts: it writes the key several times, and
-    may park the lanes of the key.
-    """
-    return limits.STARTS_OF_A_KEYED_ONE + len(keyed[1]) // limits.KEY_BYTES_OF_A_START
-
-
-def _nothing() -> None:
-    return None

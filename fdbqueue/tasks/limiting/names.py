@@ -62,9 +62,7 @@ def checked_limits(
 
 
 def require_limits(target: DatabaseOrTransaction, prefix: bytes, names: Sequence[str]) -> None:
-    """Reads: the limits, serialisably. Raises: LimitNotFound for a name that has none;
-    LimitUnreadable.
-    """
+    """Reads: the limits, serialisably. LimitNotFound for a name that has none; LimitUnreadable."""
     run(target, partial(_require, keys=[LimitKeys(prefix, name) for name in names]))
 
 

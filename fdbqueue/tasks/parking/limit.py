@@ -15,7 +15,7 @@ from fdbqueue.core.errors import InvalidArgument, LimitInUse, LimitNotFound
 from fdbqueue.core.page import Page, checked_limit, place_bytes
 from fdbqueue.core.reached import LimitHolder
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.seam import DatabaseOrTransaction, KeyValue, Range, Transaction
+from fdbqueue.core.seam import DatabaseOrTransaction, Range, Transaction
 from fdbqueue.tasks.limiting.bucket import Bucket
 from fdbqueue.tasks.limiting.holders import ask_holders
 from fdbqueue.tasks.limiting.key_looks import LimitKey, listed_keys, open_key, used_of
@@ -162,19 +162,12 @@ class Limit:
 
 
 def walk_all(db: Database, root: Any) -> None:
-    """Look at the keys of all limits: a queue is gone, and its definition told no limits. A transaction for
-    each limits.KEY_ROWS_WALKED rows.
-    """
+    """Look at the keys of all limits, as a queue is gone: limits.KEY_ROWS_WALKED rows in a transaction."""
     for found in Limit.list(db, root=root):
         keys = keys_of(found.name, root)
         run(db, partial(begin_walks, of=[keys]))
         for _ in walk_out(db, RootKeys(root).prefix, keys):
             pass
-
-
-def _rows_behind(tr: Transaction, keys: RootKeys, after: bytes | None) -> Sequence[KeyValue]:
-    start = keys.limits.start if after is None else after + b"\x00"
-    return tr.snapshot.get_range(start, keys.limits.stop, limit=limits.LIMITS_READ_TOGETHER).to_list()
 
 
 def _set(tr: Transaction, keys: LimitKeys, rule: Rule) -> Limit:
@@ -253,7 +246,8 @@ def _open(tr: Transaction, keys: LimitKeys) -> Limit:
 
 
 def _listed(tr: Transaction, keys: RootKeys, after: bytes | None) -> "tuple[list[Limit], bytes | None]":
-    rows = _rows_behind(writable(tr), keys, after)
+    start, stop = keys.limits.start if after is None else after + b"\x00", keys.limits.stop
+    rows = writable(tr).snapshot.get_range(start, stop, limit=limits.LIMITS_READ_TOGETHER).to_list()
     names = [name for row in rows if (name := keys.limit_of(row.key)) is not None]
     each = [LimitKeys(keys.prefix, name) for name in names]
     asked = [(ask_by_snapshot(tr.snapshot, one), tr.snapshot.get(one.total)) for one in each]
@@ -288,9 +282,7 @@ def _delete(tr: Transaction, keys: LimitKeys) -> None:
 
 
 def _used_without_rule(state: State, total: bytes | None, held: Range) -> int:
-    """Number of slots in use of a limit with an unreadable rule. Its cells have slots if it has holders, and
-    may have tokens if not.
-    """
+    """Slots in use without a readable rule: cells have slots if there are holders, and else maybe tokens."""
     return number_of(total) + (sum(state.numbers) if held.to_list() else 0)
 
 

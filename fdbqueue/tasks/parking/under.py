@@ -65,7 +65,9 @@ class Limits:
         self._of_all = {name: LimitKeys(root, name) for name in names}
         self._named = {name: LimitKeys(root, name) for name in named}
         self._keys = self._of_all | self._named
-        self._most = max(1, limits.BATCH_HOLDERS_BYTES_MAX // sum(map(_holder_bytes, self._keys)))
+        # At most: the value of a holder has the name of its queue.
+        each_bytes = [200 + limits.QUEUE_NAME_BYTES_MAX + 4 * len(name.encode()) for name in self._keys]
+        self._most = max(1, limits.BATCH_HOLDERS_BYTES_MAX // sum(each_bytes))
         self.bells = [keys.bell for keys in self._keys.values()]
         """Keys of which one changes when a slot is free again, and when a limit changes."""
         self._has_keys = dict[str, bool]()
@@ -85,9 +87,11 @@ class Limits:
 
     def ask_settle(self, tr: Transaction, now_us: int) -> Callable[[], bool]:
         """Ask, by snapshot, for keys to look at again. The reply settles some. True if there were any."""
-        asked = [(name, tr.get(keys.row)) for name, keys in self._named.items() if self._may_have_keys(name)]
+        asked = [
+            (name, tr.get(keys.row)) for name, keys in self._named.items() if self._has_keys.get(name, True)
+        ]
         if not asked:
-            return _none_settled
+            return lambda: False
         early = {name: self._settling(name).ask(tr, now_us) for name, _ in asked if name in self._has_keys}
 
         def settle() -> bool:
@@ -117,9 +121,6 @@ class Limits:
             return min(_known(next_us() for next_us in settling), default=None)
 
         return reply
-
-    def _may_have_keys(self, name: str) -> bool:
-        return self._has_keys.get(name, True)
 
     def _note(self, name: str, rule: Rule | None) -> None:
         self._has_keys[name] = rule is None or rule.has_keys
@@ -155,10 +156,9 @@ class Limits:
     def ask_reached(
         self, tr: ReadTransaction, now_us: int, names: Collection[str], keyed: Keyed | None = None
     ) -> Callable[[], tuple[ReachedLimit, ...]]:
-        """Ask for the limits that let no task with these names start now, with their holders. Reads by
-        snapshot.
-        """
-        asked = [self._ask_reached(tr, now_us, keys, keyed) for keys in self._of(names)]
+        """Ask, by snapshot, for the limits that let no such task start now, with their holders."""
+        named = (keys for name, keys in self._named.items() if name in names)
+        asked = [self._ask_reached(tr, now_us, keys, keyed) for keys in (*self._of_all.values(), *named)]
         return lambda: tuple(found for reply in asked if (found := reply()) is not None)
 
     def _ask_reached(
@@ -192,9 +192,6 @@ class Limits:
         if keys is None:
             return None
         return keys.holder(self._queue, id_) if key is None else keys.key_holder(key, self._queue, id_)
-
-    def _of(self, names: Collection[str]) -> list[LimitKeys]:
-        return [*self._of_all.values(), *(keys for name, keys in self._named.items() if name in names)]
 
     def rely_on(self, tr: Transaction) -> None:
         """Conflict with each change of a limit, of its slots and of its tokens."""
@@ -274,9 +271,7 @@ class Limits:
                 yield keys, few
 
     def give_back(self, tr: Transaction, held: Sequence[Ended]) -> None:
-        """Give back the slots of tasks that end, or wait again. Writes: blindly; of keys, as
-        `_give_keys_back`.
-        """
+        """Give back slots of tasks that end, or wait again. Writes blindly; of keys: `_give_keys_back`."""
         for name, keys in self._keys.items():
             mine = [(id_, slots[name], keyed) for id_, slots, keyed in held if name in slots]
             cells = [cell for _, cell, _ in mine if cell != KEYED]
@@ -306,9 +301,7 @@ class Limits:
                 turn_asked(tr, self._root, keys, key, waits, has_room=True)
 
     def give_back_unread(self, tr: Transaction, id_: bytes) -> None:
-        """Give back the slots of a task with a record that cannot be read. Reads: its holders' keys. Sweeps
-        give back the slots of its keys.
-        """
+        """Give back the slots of a task with an unreadable record. Sweeps give back those of its keys."""
         held = [(keys, keys.holder(self._queue, id_)) for keys in self._keys.values()]
         asked = [(keys, key, tr.get(key)) for keys, key in held]
         for keys, key, value in asked:
@@ -317,9 +310,7 @@ class Limits:
         begin_walks(tr, self._named.values())
 
     def give_back_all(self, tr: Transaction) -> None:
-        """Give back the slots of all tasks of the queue, at most limits.SLOTS_MAX of each limit. Sweeps give
-        back those of keys.
-        """
+        """Give back all slots of the queue, limits.SLOTS_MAX a limit. Sweeps give back those of keys."""
         begin_walks(tr, self._named.values())
         under = [(keys, keys.holders_in(self._queue)) for keys in self._keys.values()]
         asked = [(keys, tr.get_range(holders.start, holders.stop)) for keys, holders in under]
@@ -338,15 +329,6 @@ def _give_back_of(tr: Transaction, keys: LimitKeys, holders: Iterable[bytes]) ->
     cells = [held.cell for held in map(held_of, holders) if held is not None]
     if cells:
         give_slots(tr, keys, cells)
-
-
-def _holder_bytes(name: str) -> int:
-    """The bytes that a start writes for a limit at most: the value of a holder has the name of its queue."""
-    return 200 + limits.QUEUE_NAME_BYTES_MAX + 4 * len(name.encode())
-
-
-def _none_settled() -> bool:
-    return False
 
 
 def _known(numbers: Iterable[int | None]) -> Iterator[int]:

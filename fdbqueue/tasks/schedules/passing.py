@@ -30,9 +30,7 @@ Ask = Callable[[Callable[[Transaction], T]], T]
 
 
 def ask_first(tr: Transaction, keys: RootKeys) -> Callable[[], int | None]:
-    """Ask for the time of the schedule that is due next; 0 for a key that cannot be read, as others may be
-    behind it. Reads by snapshot: one key.
-    """
+    """Ask for the next due time, by snapshot; 0 for an unreadable key, as others may be behind it."""
     under = keys.schedules_due
     rows = tr.snapshot.get_range(under.start, under.stop, limit=1)
     return lambda: next(((keys.schedule_due_in(bytes(row.key)) or (0, ""))[0] for row in rows), None)
@@ -113,7 +111,11 @@ class Pass:
                 raise
             self._met(due, error)
             note = partial(
-                late.firing.fail, database=self._database, keys=self._keys, due=due, error=_told(error)
+                late.firing.fail,
+                database=self._database,
+                keys=self._keys,
+                due=due,
+                error=f"{type(error).__name__}: {text_of(error)}",
             )
             round_.ask(note)
         return 0
@@ -127,10 +129,6 @@ class Pass:
     def _met(self, due: "Due", error: Exception) -> None:
         text = f"the schedule {due.name!r} is not fired, and will be tried again"
         self._database.troubles.met(_log, text, error)
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {text_of(error)}"
 
 
 def pass_of(database: Database, keys: RootKeys) -> Pass:

@@ -111,7 +111,10 @@ def _change(
         record = replace(record, rule=replace(record.rule, anchor_us=before.rule.anchor_us))
     # A state that was damaged or lost has no due time: with it, the schedule would never be fired again.
     if keeps_its_times and (before.paused or there.state.due_us is not None):
-        _go_on(tr, registry.keys, name, record, there.state)
+        tr.set(registry.keys.schedule(name), to_bytes(record))
+        # A failure so far no longer puts it off.
+        state = replace(there.state, error=None, tries=0)
+        write_state(tr, registry.keys, name, there.state, state, state.due_us)
     else:
         _begin(tr, registry.keys, name, record, there.state, now_us)
 
@@ -159,12 +162,6 @@ def _begin(tr: Transaction, keys: RootKeys, name: str, record: Record, state: St
     due_us = None if record.paused else record.rule.times().after(begin_us)
     tr.set(keys.schedule(name), to_bytes(record))
     write_state(tr, keys, name, state, replace(state, due_us=due_us, error=None, tries=0), due_us)
-
-
-def _go_on(tr: Transaction, keys: RootKeys, name: str, record: Record, state: State) -> None:
-    """Store a schedule, and leave its due time as it is. A failure so far no longer puts it off."""
-    tr.set(keys.schedule(name), to_bytes(record))
-    write_state(tr, keys, name, state, replace(state, error=None, tries=0), state.due_us)
 
 
 def renew(tr: Transaction, keys: RootKeys, name: str, now_us: int) -> None:

@@ -47,7 +47,9 @@ class CronTimes:
 
         try:
             found = times_from(self._expression, _datetime(time_us // SECOND_US * SECOND_US, self._zone))
-            return next((us for at in found if (us := _microseconds(at)) > time_us), None)
+            return next(
+                (us for at in found if (us := (at - _EPOCH) // timedelta(microseconds=1)) > time_us), None
+            )
         except OverflowError:  # beyond the last year of a datetime
             return None
 
@@ -91,7 +93,3 @@ def next_times(times: Times, time_us: int, count: int) -> list[int]:
 
 def _datetime(time_us: int, zone: tzinfo) -> datetime:
     return (_EPOCH + timedelta(microseconds=time_us)).astimezone(zone)
-
-
-def _microseconds(at: datetime) -> int:
-    return (at - _EPOCH) // timedelta(microseconds=1)
