@@ -11,8 +11,7 @@ from fdbqueue.core import limits
 from fdbqueue.operate.dashboard.access import Access
 from fdbqueue.operate.dashboard.rendering import Renderer
 from fdbqueue.operate.dashboard.room import Room
-from fdbqueue.operate.dashboard.sampling import Sampler
-from fdbqueue.operate.dashboard.streams import Streams
+from fdbqueue.operate.dashboard.streams import Sampler, Streams
 from tests.dashboard.conftest import NAME, Served
 from tests.dashboard.support import browsing
 from tests.tasks.support import StillClock

@@ -16,8 +16,6 @@ _SIGNATURE_LENGTH = 32
 
 @dataclass(frozen=True)
 class Access:
-    """The rules of one dashboard."""
-
     secret: bytes = field(repr=False)
     """Random bytes of this process."""
     token: str | None = field(default=None, repr=False)
@@ -27,9 +25,7 @@ class Access:
     write: bool = False
 
     def knows_host(self, header: str) -> bool:
-        """True if the Host header is a name of this machine. With a token, any address is: a page of another
-        site needs a name.
-        """
+        """True if the Host header names this machine; with a token, any address: other sites need a name."""
         name = host_name_in(header)
         return is_local_name(header) or name in self.names or (self.token is not None and is_address(name))
 

@@ -60,14 +60,12 @@ class Action:
     """True if a redrive may have tasks to move afterwards."""
 
 
-def _pause(target: Target, _: Form) -> str:
-    target.tasks().pause(target.database)
-    return "Paused: no task is taken until it is resumed."
+def _told(act: Callable[[Target], object], outcome: str) -> Callable[[Target, Form], str]:
+    def perform(target: Target, _: Form) -> str:
+        act(target)
+        return outcome
 
-
-def _resume(target: Target, _: Form) -> str:
-    target.tasks().resume(target.database)
-    return "Resumed: tasks are taken again."
+    return perform
 
 
 def _kick(target: Target, form: Form) -> str:
@@ -98,34 +96,9 @@ def _redrive(target: Target, form: Form) -> str:
     return "The redrive has begun."
 
 
-def _pause_redrive(target: Target, _: Form) -> str:
-    target.letters().pause_redrive(target.database)
-    return "The redrive is paused."
-
-
-def _resume_redrive(target: Target, _: Form) -> str:
-    target.letters().resume_redrive(target.database)
-    return "The redrive goes on."
-
-
 def _stop_redrive(target: Target, _: Form) -> str:
     stopped = target.letters().stop_redrive(target.database)
     return f"The redrive is stopped: {counted(stopped.moved, 'task')} moved."
-
-
-def _kick_task(target: Target, _: Form) -> str:
-    target.letters().kick(target.database, target.id)
-    return "The task is ready again."
-
-
-def _bury(target: Target, _: Form) -> str:
-    target.tasks().bury(target.database, target.id)
-    return "The task is buried."
-
-
-def _delete(target: Target, _: Form) -> str:
-    target.tasks().delete(target.database, target.id)
-    return "The task is deleted."
 
 
 def _cancel(target: Target, _: Form) -> str:
@@ -142,7 +115,6 @@ def _edit(target: Target, form: Form) -> str:
 
 
 def edited(letters: DeadLetters, text: str) -> Any:
-    """The data that an edited text stands for. Raises InvalidArgument."""
     if letters.options.get("codec") == "bytes":
         return text.replace("\r\n", "\n").encode()
     try:
@@ -152,7 +124,6 @@ def edited(letters: DeadLetters, text: str) -> Any:
 
 
 def whole(form: Form, name: str, least: int, most: int) -> int:
-    """Raises InvalidArgument."""
     text = form.get(name, "").strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 15 and least <= int(text) <= most):
         raise InvalidArgument(name=name, wanted=f"a whole number from {least:,} to {most:,}", got=text)
@@ -160,7 +131,6 @@ def whole(form: Form, name: str, least: int, most: int) -> int:
 
 
 def rate(form: Form) -> float:
-    """Raises InvalidArgument."""
     text = form.get("rate", "").strip() or str(RATE_PER_S)
     try:
         found = float(text)
@@ -177,8 +147,18 @@ _TEXT = Field("text", "Text in the last failure", help="empty for all")
 QUEUE_ACTIONS = {
     action.name: action
     for action in (
-        Action("pause", "Pause", "No task of this queue will be taken until it is resumed.", _pause),
-        Action("resume", "Resume", "Tasks of this queue will be taken again.", _resume),
+        Action(
+            "pause",
+            "Pause",
+            "No task of this queue will be taken until it is resumed.",
+            _told(lambda t: t.tasks().pause(t.database), "Paused: no task is taken until it is resumed."),
+        ),
+        Action(
+            "resume",
+            "Resume",
+            "Tasks of this queue will be taken again.",
+            _told(lambda t: t.tasks().resume(t.database), "Resumed: tasks are taken again."),
+        ),
         Action("kick", "Kick", "Buried tasks become ready, at once.", _kick, fields=(_COUNT,)),
         Action("kick-class", "Kick all", "All buried tasks that match become ready, at once.", _kick_class),
         Action(
@@ -195,13 +175,16 @@ QUEUE_ACTIONS = {
             drives=True,
         ),
         Action(
-            "redrive-pause", "Pause redrive", "The redrive moves no task until it goes on.", _pause_redrive
+            "redrive-pause",
+            "Pause redrive",
+            "The redrive moves no task until it goes on.",
+            _told(lambda t: t.letters().pause_redrive(t.database), "The redrive is paused."),
         ),
         Action(
             "redrive-resume",
             "Go on",
             "This dashboard moves the tasks that are left.",
-            _resume_redrive,
+            _told(lambda t: t.letters().resume_redrive(t.database), "The redrive goes on."),
             drives=True,
         ),
         Action(
@@ -216,8 +199,18 @@ QUEUE_ACTIONS = {
 TASK_ACTIONS = {
     action.name: action
     for action in (
-        Action("kick", "Kick", "The task becomes ready. Its failures so far no longer count.", _kick_task),
-        Action("bury", "Bury", "The task is put aside until it is kicked. A lease of it ends.", _bury),
+        Action(
+            "kick",
+            "Kick",
+            "The task becomes ready. Its failures so far no longer count.",
+            _told(lambda t: t.letters().kick(t.database, t.id), "The task is ready again."),
+        ),
+        Action(
+            "bury",
+            "Bury",
+            "The task is put aside until it is kicked. A lease of it ends.",
+            _told(lambda t: t.tasks().bury(t.database, t.id), "The task is buried."),
+        ),
         Action(
             "cancel",
             "Cancel",
@@ -225,7 +218,13 @@ TASK_ACTIONS = {
             _cancel,
             is_dangerous=True,
         ),
-        Action("delete", "Delete", "The task is removed for good.", _delete, is_dangerous=True),
+        Action(
+            "delete",
+            "Delete",
+            "The task is removed for good.",
+            _told(lambda t: t.tasks().delete(t.database, t.id), "The task is deleted."),
+            is_dangerous=True,
+        ),
         Action("edit", "Save", "The task gets other data. Its old data is lost.", _edit, is_dangerous=True),
     )
 }

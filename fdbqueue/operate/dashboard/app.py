@@ -19,16 +19,12 @@ from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.operate.dashboard.access import Access
-from fdbqueue.operate.dashboard.driving import Drivers
-from fdbqueue.operate.dashboard.failures import Failures, Net
-from fdbqueue.operate.dashboard.forms import FormRefused
-from fdbqueue.operate.dashboard.guard import Guard
+from fdbqueue.operate.dashboard.guard import FormRefused, Guard
 from fdbqueue.operate.dashboard.pages import Pages
-from fdbqueue.operate.dashboard.posting import Posting
-from fdbqueue.operate.dashboard.rendering import Renderer
+from fdbqueue.operate.dashboard.posting import Drivers, Posting
+from fdbqueue.operate.dashboard.rendering import Failures, Net, Renderer
 from fdbqueue.operate.dashboard.room import DatabaseSilent, Room
-from fdbqueue.operate.dashboard.sampling import Sampler
-from fdbqueue.operate.dashboard.streams import Streams
+from fdbqueue.operate.dashboard.streams import Sampler, Streams
 
 SECRET_BYTES = 32
 _log = logger("fdbqueue.dashboard")

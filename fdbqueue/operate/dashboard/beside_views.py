@@ -74,10 +74,8 @@ def _of_limit(limit: LimitFigures) -> Iterator[Finding]:
 def _of_schedule(found: ScheduleFigures, queues: Collection[str] | None) -> Iterator[Finding]:
     name, show = found.name, command("schedule", "show", found.name)
     if found.queue and queues is not None and found.queue not in queues:
-        text, delete = (
-            f"has the queue {one_line(found.queue)}, which does not exist.",
-            command("schedule", "delete", name),
-        )
+        text = f"has the queue {one_line(found.queue)}, which does not exist."
+        delete = command("schedule", "delete", name)
         yield Finding(Level.WARN, "No queue", name, text, "Create it, or:", delete, of="schedule")
     elif found.error is not None:
         text = f"is not fired: {one_line(found.error)}"

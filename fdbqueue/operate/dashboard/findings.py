@@ -52,8 +52,6 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The state of all queues, and of what lies beside them."""
-
     level: Level
     text: str
     findings: tuple[Finding, ...] = ()
@@ -63,7 +61,6 @@ class Verdict:
 
 
 def verdict_of(queues: int, findings: Sequence[Finding]) -> Verdict:
-    """The verdict on that number of queues."""
     ordered = sorted(findings, key=lambda found: (-found.level, -found.since_s, found.queue))
     if not ordered:
         return Verdict(Level.OK, "No queues yet" if not queues else "All is well")

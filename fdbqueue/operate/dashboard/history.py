@@ -12,8 +12,6 @@ CHART_WIDTH, CHART_HEIGHT = 120, 24
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The figures of a queue at one time."""
-
     at_s: float
     ready: int
     put: int
@@ -24,8 +22,6 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Calls in a second, between two points."""
-
     put: float
     take: float
     done: float
@@ -33,8 +29,6 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The recent past of a queue."""
-
     rates: Rates | None = None
     """None before the second point."""
     put: tuple[float, ...] = ()

@@ -93,7 +93,6 @@ class DeadLook:
 def see_queue(
     tr: Transaction, database: Database, root: Any, now: float, name: str, state: str, after: str | None
 ) -> QueueLook:
-    """Raises: QueueNotFound, InvalidArgument, UnknownKind, DefinitionUnreadable."""
     figures = next(iter(Overview(name, queues_only=True, root=root).figures(tr).queues), None)
     if figures is None:
         raise QueueNotFound(name=name)
@@ -124,7 +123,6 @@ def see_queue(
 
 
 def see_task(tr: Transaction, database: Database, root: Any, now: float, name: str, id_: str) -> TaskLook:
-    """Raises: QueueNotFound, TaskNotFound, InvalidArgument, QueueKindMismatch, RecordUnreadable."""
     queue = TaskQueue(database, Registry(root), _of_tasks(tr, root, name))
     options = dict(queue.options)
     try:
@@ -147,7 +145,6 @@ def see_dead(
     text: str | None,
     after: str | None,
 ) -> DeadLook:
-    """Raises: QueueNotFound, InvalidArgument, QueueKindMismatch."""
     letters = DeadLetters(database, Registry(root), _of_tasks(tr, root, name))
     page = letters.tasks(tr, limits.ROWS_SHOWN, error=error, text=text, after=after)
     classes = letters.classes(tr, CLASSES_SHOWN)

@@ -12,14 +12,12 @@ from fdbqueue.core.limits import LOGIN_S
 from fdbqueue.core.logger import logger
 from fdbqueue.operate.dashboard.access import COOKIE, Access
 from fdbqueue.operate.dashboard.actions import QUEUE_ACTIONS, TASK_ACTIONS, Action
-from fdbqueue.operate.dashboard.dead_views import dead_view
-from fdbqueue.operate.dashboard.forms import form_of
+from fdbqueue.operate.dashboard.guard import form_of
 from fdbqueue.operate.dashboard.looks import ENDED, STATES, see_dead, see_queue, see_task
 from fdbqueue.operate.dashboard.rendering import Renderer
 from fdbqueue.operate.dashboard.room import DatabaseSilent, Room
-from fdbqueue.operate.dashboard.sampling import Sampler
-from fdbqueue.operate.dashboard.streams import Streams
-from fdbqueue.operate.dashboard.task_views import task_view
+from fdbqueue.operate.dashboard.streams import Sampler, Streams
+from fdbqueue.operate.dashboard.task_views import dead_view, task_view
 from fdbqueue.operate.dashboard.texts import name_in
 from fdbqueue.operate.dashboard.views import queue_view
 
@@ -135,5 +133,4 @@ def queue_of(request: Request) -> str:
 
 
 def address_of(request: Request) -> str:
-    """The address of the client, for the log."""
     return "an unknown address" if request.client is None else request.client.host

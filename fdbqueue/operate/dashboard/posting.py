@@ -3,6 +3,7 @@
 Without `sure`, a form gets the page that asks. So every action has its confirmation, also without a script.
 """
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 from urllib.parse import urlencode
@@ -10,18 +11,67 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from fdbqueue.core import limits
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.logger import logger
 from fdbqueue.core.visible import shown
 from fdbqueue.operate.dashboard.access import Access
 from fdbqueue.operate.dashboard.actions import QUEUE_ACTIONS, TASK_ACTIONS, Action, Target
-from fdbqueue.operate.dashboard.driving import Drivers
-from fdbqueue.operate.dashboard.forms import FormRefused, form_of
+from fdbqueue.operate.dashboard.guard import FormRefused, form_of
 from fdbqueue.operate.dashboard.pages import address_of, queue_of
 from fdbqueue.operate.dashboard.rendering import Renderer
 from fdbqueue.operate.dashboard.room import DatabaseSilent, Room
-from fdbqueue.operate.dashboard.sampling import Sampler
+from fdbqueue.operate.dashboard.streams import Sampler
 from fdbqueue.operate.dashboard.texts import segment
+from fdbqueue.tasks.dead.letters import DeadLetters
+from fdbqueue.tasks.dead.values import RedriveState, RedriveStep
+
+_log = logger("fdbqueue.dashboard")
+
+
+class Drivers:
+    """At most one task of the event loop for each redrive that this dashboard has begun. A redrive is stored:
+    `fdbqueue redrive run` goes on with it after the end of this process.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, queue: str) -> None:
+        running = self._running.get(queue)
+        if running is None or running.done():
+            self._running[queue] = asyncio.get_running_loop().create_task(self._drive(queue))
+
+    async def stop(self) -> None:
+        """End all drivers. The steps that are under way are finished."""
+        running, self._running = list(self._running.values()), {}
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _drive(self, queue: str) -> None:
+        try:
+            while True:
+                try:
+                    step = await self._room.call(partial(self._step, queue))
+                except DatabaseSilent as reason:
+                    _log.warning("the redrive of %s waits: %s", queue, reason)
+                    await asyncio.sleep(limits.LOOK_TIMEOUT_S)
+                    continue
+                if step.redrive.state != RedriveState.RUNNING:
+                    _log.info(
+                        "the redrive of %s is %s: %d moved", queue, step.redrive.state, step.redrive.moved
+                    )
+                    return
+                await asyncio.sleep(min(step.wait_s, limits.REDRIVE_LOOK_S))
+        except FdbQueueError as error:
+            _log.warning("the redrive of %s has ended here: %s", queue, error)
+
+    def _step(self, queue: str) -> RedriveStep:
+        database = self._room.database
+        return DeadLetters.open(database, queue, root=self._room.root).step_redrive(database)
+
 
 _log = logger("fdbqueue.dashboard")
 NO_ACTION = "There is no such action."
@@ -79,7 +129,6 @@ class Posting:
         return outcome
 
     def _next(self, request: Request, action: Action, target: Target, form: Mapping[str, str]) -> str:
-        """The page that shows the outcome."""
         path = f"{request.scope.get('root_path', '')}/queues/{segment(target.queue)}"
         if form.get("back") == "dead":
             path += "/dead"

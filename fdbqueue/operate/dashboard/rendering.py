@@ -1,16 +1,22 @@
-"""Rendering: templates to pages. Everything that a template shows is escaped."""
+"""Rendering: templates to pages, and errors to pages with a sentence. All that is shown is escaped."""
 
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fdbqueue.core.errors import InvalidArgument, QueueKindMismatch, QueueNotFound, TaskNotFound
+from fdbqueue.core.logger import logger
 from fdbqueue.core.version import __version__
 from fdbqueue.operate.dashboard.access import COOKIE, Access
+from fdbqueue.operate.dashboard.guard import FormRefused
 from fdbqueue.operate.dashboard.history import CHART_HEIGHT, CHART_WIDTH
+from fdbqueue.operate.dashboard.room import Room
 from fdbqueue.operate.dashboard.texts import cell, moment, number, one_line, segment, short, span
 
 THEME_COOKIE = "fdbqueue_theme"
@@ -78,3 +84,63 @@ class Renderer:
 
     def text(self, template: str, **values: Any) -> str:
         return self._templates.get_template(template).render(**values)
+
+
+_log = logger("fdbqueue.dashboard")
+
+
+class Failures:
+    """Each error as a page with a sentence."""
+
+    def __init__(self, room: Room, renderer: Renderer) -> None:
+        self._room = room
+        self._renderer = renderer
+
+    def _page(self, request: Request, status: int, said: str) -> Response:
+        return self._renderer.page(request, "error.html", status, code=status, said=said)
+
+    async def http(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        said = {404: "There is no such page.", 405: "This page does not take that method."}
+        answer = self._page(request, error.status_code, said.get(error.status_code, error.detail))
+        answer.headers.update(error.headers or {})
+        return answer
+
+    async def refused_form(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, FormRefused)
+        return self._page(request, error.status, str(error))
+
+    async def refused(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, QueueNotFound | TaskNotFound | QueueKindMismatch):
+            return self._page(request, 404, str(error))
+        return self._page(request, 400 if isinstance(error, InvalidArgument) else 409, str(error))
+
+    async def silent(self, request: Request, error: Exception) -> Response:
+        return self._page(request, 503, f"The database does not answer: {error}")
+
+    def failed(self, request: Request, error: Exception) -> Response:
+        self._room.troubles.met(_log, f"the page {request.url.path} has failed", error)
+        return self._page(request, 500, "This page has failed; the log of the dashboard has the reason.")
+
+
+class Net:
+    """The middleware that answers with a page when an error has no handler."""
+
+    def __init__(self, app: ASGIApp, failures: Failures) -> None:
+        self._app = app
+        self._failures = failures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if scope["type"] != "http" or has_begun:
+                raise
+            await self._failures.failed(Request(scope), error)(scope, receive, send)

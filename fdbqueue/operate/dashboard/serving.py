@@ -55,7 +55,6 @@ class Server(uvicorn.Server):
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=128)
 

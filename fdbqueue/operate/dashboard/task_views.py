@@ -1,4 +1,4 @@
-"""Views of one task: its life, its data, its failures, and the reasons why it is not running."""
+"""Views of one task: its life, data and failures, and why it is not running; and of dead letters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,18 @@ from fdbqueue.core.limits import EDITED_BYTES_MAX
 from fdbqueue.core.task import EndedTask, Failure, Holder, Task, TaskState
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.core.visible import visible, visible_json
-from fdbqueue.operate.dashboard.looks import TaskLook
+from fdbqueue.operate.dashboard.looks import DeadLook, TaskLook
 from fdbqueue.operate.dashboard.texts import PayloadText, cell, json_of, lines, one_line, payload_text
-from fdbqueue.operate.dashboard.views import TaskRow, ended_row, task_row
+from fdbqueue.operate.dashboard.views import (
+    NO_ERROR,
+    OTHERS,
+    RedriveView,
+    TaskRow,
+    ended_row,
+    redrive_view,
+    task_row,
+)
+from fdbqueue.tasks.dead.values import FailureClass
 
 TASK_ACTIONS = {
     TaskState.READY: ("bury", "cancel", "delete"),
@@ -192,3 +201,73 @@ def _decoded(data: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return text if visible(text, keep="\n\t") == text else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRow:
+    name: str
+    error: str | None
+    """None if its tasks cannot be listed by class."""
+    tasks: int
+    first: str | None
+    message: str
+    age_s: float | None
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    task: TaskRow
+    error: str
+    message: str
+    age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadView:
+    queue: str
+    now: float
+    classes: tuple[ClassRow, ...]
+    letters: tuple[LetterRow, ...]
+    error: str | None
+    """The chosen class."""
+    text: str | None
+    next: str | None
+    after: str | None
+    redrive: RedriveView | None
+
+
+def dead_view(look: DeadLook, error: str | None, text: str | None, after: str | None) -> DeadView:
+    return DeadView(
+        look.queue,
+        look.now,
+        tuple(_class_row(found, look.now, error) for found in look.classes),
+        tuple(
+            LetterRow(
+                task_row(letter.task, look.now),
+                one_line(letter.error) or NO_ERROR,
+                "" if letter.failure is None else one_line(letter.failure.message),
+                None if letter.failure is None else look.now - letter.failure.when,
+            )
+            for letter in look.letters
+        ),
+        error,
+        text,
+        look.next,
+        after,
+        redrive_view(look.redrive, look.now),
+    )
+
+
+def _class_row(found: FailureClass, now: float, chosen: str | None) -> ClassRow:
+    failure = found.failure
+    name = OTHERS if found.error is None else one_line(found.error) or NO_ERROR
+    return ClassRow(
+        name,
+        found.error,
+        found.tasks,
+        found.first,
+        "" if failure is None else one_line(failure.message),
+        None if failure is None else now - failure.when,
+        found.error is not None and found.error == chosen,
+    )

@@ -19,8 +19,6 @@ _ESCAPED = re.compile(r"(?:~[0-9A-F]{2})+")
 
 @dataclass(frozen=True, slots=True)
 class PayloadText:
-    """The data of a task as a text."""
-
     text: str
     form: str
     """"json", "text", "bytes", "object" or "unreadable"."""
@@ -70,7 +68,6 @@ def moment(time: float | None) -> str:
 
 
 def cell(data: Any) -> str:
-    """Any value as one short line."""
     return shortened(" ".join(payload_text(data, indent=0).text.split()), CELL_LENGTH)
 
 
@@ -85,7 +82,6 @@ def lines(text: str) -> str:
 
 
 def payload_text(data: Any, indent: int = 2) -> PayloadText:
-    """The data of a task for a page: JSON if it can be, else text, or a short `repr`."""
     if isinstance(data, Unreadable):
         return PayloadText(visible(shortened(str(data))), "unreadable")
     if isinstance(data, bytes):
@@ -119,9 +115,8 @@ def _cut(text: str, form: str) -> PayloadText:
 
 
 def segment(name: str) -> str:
-    """A queue's name as one segment of a path. Others than letters, digits, - and _ become ~XX.
-
-    A percent sign would not do: servers decode it before they look for slashes, and browsers remove "..".
+    """A queue's name as one segment of a path. Others than letters, digits, - and _ become ~XX. A percent
+    sign would not do: servers decode it before they look for slashes, and browsers remove "..".
     """
     return "".join(
         letter if _PLAIN.fullmatch(letter) else "".join(f"~{byte:02X}" for byte in letter.encode())

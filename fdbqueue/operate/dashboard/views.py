@@ -47,7 +47,6 @@ class QueueRow:
 
     @property
     def word(self) -> str:
-        """Its state in one or two words."""
         if self.findings:
             return self.findings[0].word
         return "Fine" if self.items else "Idle"
@@ -106,8 +105,6 @@ class KeyRow:
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """A call that waits in the line."""
-
     session: str
     count: int
     left_s: float
@@ -115,8 +112,6 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True)
 class RunningRow:
-    """A task that a worker has at work."""
-
     id: str
     queue: str
     for_s: float
