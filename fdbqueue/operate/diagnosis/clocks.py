@@ -67,7 +67,8 @@ def _beats(tr: Transaction, keys: RootKeys) -> dict[str, Beat]:
 
 def check_clocks(first: Look, second: Look) -> list[Check]:
     """A result for each clock that differs; without any, the number of clocks that were compared."""
-    found = [_skew(beat, least) for beat, least in _differences(first, second)]
+    known = [(beat, _difference_s(first, second, id_, beat)) for id_, beat in second.beats.items()]
+    found = [_skew(beat, least_s) for beat, least_s in known if abs(least_s) > limits.CLOCK_WARNING_S]
     renewed = sum(1 for id_, beat in second.beats.items() if _is_renewed(first, id_, beat))
     if found:
         return found
@@ -97,13 +98,7 @@ def _before_deadlines(look: Look) -> Check:
 
 
 def _has_missed(beat: Beat, now: float) -> bool:
-    """True if the session should have beaten twice since."""
     return now - beat.at > 2 * (beat.deadline - beat.at) / limits.BEATS_PER_TTR
-
-
-def _differences(first: Look, second: Look) -> list[tuple[Beat, float]]:
-    known = [(beat, _difference_s(first, second, id_, beat)) for id_, beat in second.beats.items()]
-    return [(beat, least) for beat, least in known if abs(least) > limits.CLOCK_WARNING_S]
 
 
 def _difference_s(first: Look, second: Look, id_: str, beat: Beat) -> float:

@@ -37,10 +37,7 @@ NO_JOURNAL = JournalState()
 
 
 def see_journal(store: Store, newest: Place) -> JournalState:
-    """Read the state of an open store whose newest commit is at `newest`.
-
-    Raises: OSError.
-    """
+    """Read the state of an open store whose newest commit is at `newest`. Raises: OSError."""
     names = set(os.listdir(store.directory.fd))
     missing = tuple(name for name in (bases.FILE, *FILES) if name not in names)
     if missing:  # a look must not make them

@@ -12,14 +12,7 @@ from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.visible import text_of
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
-from fdbqueue.operate.diagnosis import (
-    clocks,
-    cluster,
-    directory,
-    process,
-    queues,
-    schedules,
-)
+from fdbqueue.operate.diagnosis import clocks, cluster, directory, process, queues, schedules
 from fdbqueue.operate.diagnosis import limits as limits_of_tasks
 from fdbqueue.operate.diagnosis.check import Check, Diagnosis, failure
 from fdbqueue.operate.diagnosis.clocks import Look
@@ -40,15 +33,11 @@ def diagnose(db: AnyDatabase, *, watch_s: float = 3.0, root: Any = DEFAULT_ROOT)
     Conflicts: none.
     Raises: InvalidArgument, NotADatabase, DatabaseClosed.
     """
-    _require_watch(watch_s)
-    examination = Examination(as_database(db), RootKeys(root), Overview(root=root))
-    return Diagnosis(tuple(examination.checks(watch_s)))
-
-
-def _require_watch(watch_s: Any) -> None:
     if not is_number(watch_s) or not 0 <= watch_s <= limits.DOCTOR_WATCH_S_MAX:
         wanted = f"0 to {limits.DOCTOR_WATCH_S_MAX:g} seconds"
         raise InvalidArgument(name="watch_s", wanted=wanted, got=watch_s)
+    examination = Examination(as_database(db), RootKeys(root), Overview(root=root))
+    return Diagnosis(tuple(examination.checks(watch_s)))
 
 
 def diagnosis_without(url: str, error: str) -> Diagnosis:
@@ -61,8 +50,6 @@ def diagnosis_without(url: str, error: str) -> Diagnosis:
 
 
 class Examination:
-    """One examination of one database."""
-
     def __init__(self, database: Database, keys: RootKeys, overview: Overview) -> None:
         self._database = database
         self._keys = keys
@@ -71,14 +58,17 @@ class Examination:
         """The figures of the second look."""
 
     def checks(self, watch_s: float) -> Iterator[Check]:
-        """Raises: DatabaseClosed."""
         yield from _told(process.VERSIONS, process.check_versions)
         yield from self._of_engine()
-        yield from _told(process.LATENCY, lambda: process.check_latency(self._latency()))
+        yield from _told(
+            process.LATENCY, lambda: process.check_latency(process.see_latency(self._database, self._keys))
+        )
         yield from _told(queues.CHECK, lambda: self._watched(watch_s))
         yield from _told(limits_of_tasks.CHECK, self._of_limits)
         yield from _told(schedules.CHECK, self._of_schedules)
-        yield from _told(queues.GROUPS, self._of_groups)
+        yield from _told(
+            queues.GROUPS, lambda: [] if self._last is None else queues.check_groups(self._last.groups)
+        )
 
     def _of_engine(self) -> Iterator[Check]:
         engine = self._database.engine
@@ -97,9 +87,6 @@ class Examination:
             *cluster.check_knobs(status),
             *cluster.check_clock(status, self._database.runtime.now()),
         ]
-
-    def _latency(self) -> dict[str, float]:
-        return process.see_latency(self._database, self._keys)
 
     def _watched(self, watch_s: float) -> list[Check]:
         beats, figures = self._look(), self._figures()
@@ -125,9 +112,6 @@ class Examination:
         are_all = last is not None and len(last.queues) < limits.QUEUES_LISTED_MAX
         there = set(last.by_name) if last is not None and are_all else None
         return schedules.check_schedules(found, self._database.runtime.now(), there)
-
-    def _of_groups(self) -> list[Check]:
-        return [] if self._last is None else queues.check_groups(self._last.groups)
 
     def _look(self) -> Look:
         return clocks.look_at_beats(self._database, self._keys)

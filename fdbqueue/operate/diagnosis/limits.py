@@ -37,7 +37,6 @@ class SeenHolders:
 def see_holders(database: Database, keys: RootKeys, figures: Figures) -> dict[str, list[SeenHolders]]:
     """The holders of the limits that have no free slot, at most limits.LIMIT_HOLDERS_SHOWN of each. Of a
     limit that counts each key apart, those of its keys without a free slot, and those of tasks without a key.
-
     Reads by snapshot. Round trips: 2 for each of these limits, 3 for one that counts keys apart.
     """
     now, seen = database.runtime.now(), dict[str, list[SeenHolders]]()
@@ -108,7 +107,6 @@ def _of_limit(limit: LimitFigures, holders: Sequence[SeenHolders]) -> Iterator[C
 
 
 def _without_rule(limit: LimitFigures) -> Check:
-    """A limit that does not exist, or that cannot be read."""
     text = f"the limit {limit.name} {'does not exist' if limit.error is None else 'cannot be read'}"
     text += (
         f", so tasks of {_listed(limit.queues)} run without it" if limit.queues else ", and no queue names it"

@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from operator import methodcaller
 from statistics import median
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import Transaction
 from fdbqueue.core.version import __version__
 from fdbqueue.operate.diagnosis.check import Check, fine, warning
 
@@ -41,18 +43,14 @@ LATENCY = "latency"
 
 
 def see_latency(database: Database, keys: RootKeys) -> dict[str, float]:
-    """The median seconds of limits.PROBES transactions of each kind.
-
-    Writes: a clear of a random key without a value, limits.PROBES times.
-    """
+    """The median seconds of limits.PROBES transactions of each kind; commits clear a random key."""
     probes = [keys.receipt(database.runtime.random_bytes(16), 0) for _ in range(limits.PROBES)]
-    read_versions = [_timed(database, _read_version(database)) for _ in probes]
-    commits = [_timed(database, _clear(database, probe)) for probe in probes]
+    read_versions = [_timed(database, lambda tr: tr.get_read_version().wait()) for _ in probes]
+    commits = [_timed(database, methodcaller("clear", probe)) for probe in probes]
     return {"read_version_s": median(read_versions), "commit_s": median(commits)}
 
 
 def check_latency(seen: dict[str, float]) -> list[Check]:
-    """A warning for each latency above its limit."""
     wanted = {
         "read_version_s": ("a read version", limits.READ_VERSION_LATE_S),
         "commit_s": ("a commit", limits.COMMIT_LATE_S),
@@ -73,18 +71,10 @@ def _told(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms"
 
 
-def _timed(database: Database, act: Callable[[], object]) -> float:
+def _timed(database: Database, body: Callable[[Transaction], object]) -> float:
     began = database.runtime.monotonic()
-    act()
+    run(database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
     return database.runtime.monotonic() - began
-
-
-def _read_version(database: Database) -> Callable[[], object]:
-    return lambda: run(database, lambda tr: tr.get_read_version().wait(), timeout_s=limits.CLOSE_TIMEOUT_S)
-
-
-def _clear(database: Database, key: bytes) -> Callable[[], object]:
-    return lambda: run(database, lambda tr: tr.clear(key), timeout_s=limits.CLOSE_TIMEOUT_S)
 
 
 OPEN_FILES = "open files"

@@ -27,10 +27,7 @@ def see_schedules(database: Database, keys: RootKeys) -> list[ScheduleStatus]:
 def check_schedules(
     found: Sequence[ScheduleStatus], now: float, queues: Collection[str] | None = None
 ) -> list[Check]:
-    """The results for all schedules; one that counts them if all are fine, and none without any.
-
-    `queues`: all that exist; None if that is not known.
-    """
+    """One result that counts the schedules if all are fine. `queues`: None if they are not known."""
     told = [
         result
         for one in found
