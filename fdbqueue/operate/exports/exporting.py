@@ -19,7 +19,7 @@ from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, UNREADABLE,
 from fdbqueue.core.registry.registry import IMPORTING, Registry, checked_name
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.version import __version__
-from fdbqueue.operate.exports import of_elements, of_items, of_tasks
+from fdbqueue.operate.exports import of_items, of_tasks
 from fdbqueue.operate.exports.file import ExportFile
 from fdbqueue.operate.exports.lines import (
     FORMAT,
@@ -45,8 +45,6 @@ REFUSALS = (QueueNotFound, ExportRefused, UnknownKind, DefinitionUnreadable)
 
 
 class Exported(NamedTuple):
-    """A queue, or a part of it, that is in the file."""
-
     name: str
     counts: Counts
     is_done: bool
@@ -124,7 +122,6 @@ class Export:
 
 
 def is_left_out(definition: Definition) -> bool:
-    """True for a queue that an export of all queues passes over: of a session, or not whole yet."""
     return definition.kind == IMPORTING or definition.options.get("temporary") is not None
 
 
@@ -134,7 +131,6 @@ def _value_of(tr: Transaction, key: bytes) -> bytes | None:
 
 
 def _first_counts(begun: QueueLine) -> Counts:
-    """The counts of a queue before its first batch."""
     return {"unreadable": begun.unreadable_limits} if begun.unreadable_limits else {}
 
 
@@ -150,7 +146,6 @@ class _OneQueue:
         self._definition = Definition.listed(name, self._stored)
 
     def require_fit(self, schedules: Mapping[str, Sequence[str]]) -> None:
-        """Judge the queue as it is now, with the schedules by queue."""
         _, pause = self._sections()
         if pause is not None:
             self._require_paused(run(self._database, partial(_value_of, key=pause)))
@@ -169,7 +164,9 @@ class _OneQueue:
             for kind, count in found.counts.items():
                 counts[kind] = counts.get(kind, 0) + count
             at += not begin
-            self._file.write([*found.lines, Mark(at, self._short(begin), dict(counts))])
+            self._file.write(
+                [*found.lines, Mark(at, begin.removeprefix(self._registry.keys.prefix), dict(counts))]
+            )
             yield Exported(name, counts, is_done=False)
         if pause is not None and self._takes() != begun.takes:
             raise self._refused("tasks were taken from it since the export began: begin another one")
@@ -237,14 +234,11 @@ class _OneQueue:
             raise self._refused("its definition cannot be read" if kind == UNREADABLE else unknown)
         if not self._export.in_use:
             raise self._refused("its kind has no pause: stop its producers and consumers, then use --in-use")
-        of = of_items if kind == PLAIN else of_elements
-        return of.sections(registry, definition), None
+        of = of_items.sections if kind == PLAIN else of_items.sections_of_elements
+        return of(registry, definition), None
 
     def _limits(self) -> tuple[Sequence[AnyLine], int]:
-        """The limits that the queue names, and the number of those that cannot be read.
-
-        A limit that does not exist limits nothing, and has no line.
-        """
+        """The limits of the queue that exist, and the number of those that cannot be read."""
         options, lines, unreadable = self._definition.options, list[AnyLine](), 0
         for name in (*options.get("limits", ()), *options.get("task_limits", ())):
             row = LimitKeys(self._registry.keys.prefix, name).row
@@ -266,9 +260,6 @@ class _OneQueue:
 
     def _refused(self, reason: str) -> ExportRefused:
         return ExportRefused(name=self._definition.name, reason=reason)
-
-    def _short(self, key: bytes) -> bytes:
-        return key.removeprefix(self._registry.keys.prefix)
 
     def _whole(self, short: bytes) -> bytes:
         return self._registry.keys.prefix + short if short else b""

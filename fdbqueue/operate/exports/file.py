@@ -75,14 +75,11 @@ def lines_in(stream: BinaryIO, place: Place) -> Iterator[Read]:
         if raw[: _DIGITS + 1] != digest.hex().encode() + b" " or not raw.endswith(b"\n"):
             raise Broken
         offset += len(raw)
-        yield Read(_line_in(text), Place(offset, digest))
-
-
-def _line_in(text: bytes) -> AnyLine:
-    try:
-        return line_of(text)
-    except DAMAGED as reason:
-        raise ValueError(str(reason)) from reason
+        try:
+            line = line_of(text)
+        except DAMAGED as reason:
+            raise ValueError(str(reason)) from reason
+        yield Read(line, Place(offset, digest))
 
 
 def _digest(before: bytes, text: bytes) -> bytes:
@@ -210,7 +207,6 @@ class ExportFile(_OpenFile):
         self._stream.flush()
 
     def sync(self) -> None:
-        """Flush the file, and its name, to the disk."""
         os.fsync(self._stream.fileno())
         folder = os.open(self.path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -32,8 +32,6 @@ STEP_BYTES = 12
 
 
 class Imported(NamedTuple):
-    """A queue, or a part of it, that has been imported."""
-
     name: str
     counts: Counts
     """Those of the export, when the queue is done."""
@@ -54,7 +52,6 @@ class Import:
     def __init__(
         self, database: Database, registry: Registry, file: FinishedFile, names: Collection[str] = ()
     ) -> None:
-        """`names`: the queues of the file to import; none for all. Raises: QueueNotFound."""
         for name in names:
             if name not in file.queues:
                 raise QueueNotFound(name=name)

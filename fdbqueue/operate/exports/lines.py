@@ -172,6 +172,5 @@ line_of: Callable[[bytes], AnyLine] = msgspec.json.Decoder(AnyLine).decode
 
 
 def opening_of(kind: type[Line]) -> bytes:
-    """The bytes with which each line of that kind begins."""
     config = kind.__struct_config__
     return line_to_json({config.tag_field: config.tag}).removesuffix(b"}")

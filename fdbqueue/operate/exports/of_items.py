@@ -1,4 +1,4 @@
-"""The sections of a plain queue: its items, and those that lie ready in a line for a caller."""
+"""The sections of a plain queue (its items, and those that lie ready in a line), and of an element queue."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -13,8 +13,9 @@ from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.seam import KeyValue, Transaction
-from fdbqueue.operate.exports.lines import ItemLine, Row
+from fdbqueue.operate.exports.lines import ElementLine, ItemLine, Row
 from fdbqueue.operate.exports.section import Batch, Section, as_they_are, progress, rows_in, set_aside, single
+from fdbqueue.queues.elements.keys import ElementKeys
 from fdbqueue.queues.recipe.keys import QueueKeys, payload_bytes
 
 _HELD = 1
@@ -22,7 +23,6 @@ _HELD = 1
 
 
 def partitions_of(registry: Registry, definition: Definition) -> list[QueueKeys]:
-    """The keys of each partition."""
     contents, plan = registry.contents(definition), plan_of(definition)
     numbers = range(1 if plan is None else plan.high)
     return [QueueKeys(Subspace((), prefix_of(contents, number))) for number in numbers]
@@ -32,17 +32,13 @@ def sections(registry: Registry, definition: Definition) -> list[Section]:
     parts = partitions_of(registry, definition)
     zero, shared = parts[0], SharedKeys(registry.contents(definition))
     found = [progress(registry.keys, definition.id), set_aside(Aside(zero.prefix, zero.line))]
-    found.append(_lying(LineKeys(shared.line), _of_all, parts))
+    found.append(_lying(LineKeys(shared.line), lambda value: (value[:-_HELD], value[-1]), parts))
     for number, keys in enumerate(parts):
         found.append(_lying(LineKeys(keys.line), partial(_of_one, number), parts))
     for number, keys in enumerate(parts):
         found.append(Section(keys.items, _Items(keys, number).read))
         found.append(as_they_are(single(keys.floor), keys.prefix, number))
     return found
-
-
-def _of_all(value: bytes) -> tuple[bytes, int]:
-    return value[:-_HELD], value[-1]
 
 
 def _of_one(partition: int, value: bytes) -> tuple[bytes, int]:
@@ -104,3 +100,38 @@ def _lying(
         return Batch(lines, 1, {"items": len(lines), "lying": len(lines)} if lines else {})
 
     return Section(line.all_notices, read)
+
+
+def sections_of_elements(registry: Registry, definition: Definition) -> list[Section]:
+    keys = ElementKeys(registry.contents(definition))
+    folders = slice(keys.count + b"\x00", keys.mark)
+    return [
+        progress(registry.keys, definition.id),
+        set_aside(Aside(keys.prefix, keys.aside)),
+        Section(keys.elements, _Elements(keys).read),
+        as_they_are(folders, keys.prefix),
+        as_they_are(single(keys.mark), keys.prefix),
+    ]
+
+
+class _Elements:
+    def __init__(self, keys: ElementKeys) -> None:
+        self._keys = keys
+
+    def read(self, tr: Transaction, rows: Sequence[KeyValue]) -> Batch:
+        """No element tells its size, so those behind a large one wait for the next batch."""
+        lines, size_bytes, used = list[ElementLine](), 0, 0
+        names = [self._keys.name_in(row.key) if self._keys.is_sound(row.key) else None for row in rows]
+        asked = [None if name is None else (name, rows_in(tr, self._keys.payload_of(name))) for name in names]
+        for one in asked:
+            used += 1
+            if one is None:
+                continue
+            name, pieces = one
+            lines.append(ElementLine(name, pieces()))
+            size_bytes += sum(len(value) for _, value in lines[-1].pieces)
+            if size_bytes > limits.EXPORT_BATCH_BYTES:
+                break
+        unreadable = used - len(lines)
+        counts = {"elements": len(lines)}
+        return Batch(lines, used, {**counts, "unreadable": unreadable} if unreadable else counts)

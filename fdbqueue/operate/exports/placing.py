@@ -91,7 +91,6 @@ class _Shared:
 
 
 def placer_for(registry: Registry, definition: Definition, *, is_plain: bool, is_of_elements: bool) -> Placer:
-    """Raises: UnknownKind, DefinitionUnreadable, UnknownCodec."""
     if is_plain:
         return Items(registry, definition)
     return Elements(registry, definition) if is_of_elements else Tasks(registry, definition)
@@ -113,22 +112,18 @@ class Tasks:
         windows = {line.key: line for line in lines if isinstance(line, WindowLine)}
         asked = [(line, tr.get(self._shape.shared.unique(key))) for key, line in windows.items()]
         for window, found in asked:
-            self._window(tr, window, found)
+            unique.enter(
+                tr, self._shape.shared, window.key, Entry(window.id, window.until_us), entry_of(found.value)
+            )
         self._tasks(tr, [line for line in lines if isinstance(line, TaskLine)], now_us)
         self._turns(tr, [line for line in lines if isinstance(line, TurnLine)])
         for line in lines:
-            self._other(tr, line)
-
-    def _other(self, tr: Transaction, line: Content) -> None:
-        if isinstance(line, EndedLine):
-            _place_ended(tr, within(self._parts, line.partition), line)
-        elif isinstance(line, ResultLine):
-            self._result(tr, line)
-        elif not isinstance(line, WindowLine | TaskLine | TurnLine):
-            self._common.place(tr, line)
-
-    def _window(self, tr: Transaction, line: WindowLine, found: Value) -> None:
-        unique.enter(tr, self._shape.shared, line.key, Entry(line.id, line.until_us), entry_of(found.value))
+            if isinstance(line, EndedLine):
+                _place_ended(tr, within(self._parts, line.partition), line)
+            elif isinstance(line, ResultLine):
+                self._result(tr, line)
+            elif not isinstance(line, WindowLine | TaskLine | TurnLine):
+                self._common.place(tr, line)
 
     def _result(self, tr: Transaction, line: ResultLine) -> None:
         keys = self._shape.shared
@@ -247,7 +242,6 @@ class Elements:
 
 
 def within(parts: Sequence[T], number: int) -> T:
-    """The partition of that number. Raises NotOurs."""
     if not 0 <= number < len(parts):
         raise NotOurs(f"partition {number}")
     return parts[number]

@@ -34,10 +34,7 @@ class Section:
     read: Read
 
     def batch(self, tr: Transaction, begin: bytes) -> tuple[Batch, bytes]:
-        """The next batch from the key `begin` on, and the key behind it; empty at the end of the section.
-
-        Reads: at most limits.EXPORT_BATCH_ROWS rows and the keys that belong to them, by snapshot.
-        """
+        """The next batch from the key `begin` on, and the key behind it; empty at the section's end."""
         rows, is_end = _some(tr, begin or self.under.start, self.under.stop)
         if not rows:
             return Batch((), 0), b""
@@ -58,7 +55,6 @@ def _some(tr: Transaction, begin: bytes, end: bytes) -> tuple[list[KeyValue], bo
 
 
 def single(key: bytes) -> slice:
-    """The range of one key."""
     return slice(key, key + b"\x00")
 
 
@@ -72,8 +68,6 @@ def rows_in(tr: Transaction, under: slice) -> Callable[[], list[Row]]:
 
 
 def as_they_are(under: slice, prefix: bytes, partition: int = 0) -> Section:
-    """A section of keys that are copied as they are."""
-
     def read(_: Transaction, rows: Sequence[KeyValue]) -> Batch:
         lines = [KeyLine(partition, bytes(row.key[len(prefix) :]), bytes(row.value)) for row in rows]
         return Batch(lines, len(rows))
@@ -103,7 +97,6 @@ def set_aside(aside: Aside) -> Section:
 
 
 def progress(root: RootKeys, id_: int) -> Section:
-    """The progress of imports from other systems."""
     under = root.imports_into(id_)
     prefix = under.start[:-1]
 
