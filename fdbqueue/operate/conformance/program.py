@@ -27,7 +27,6 @@ class Program:
     """A running program. A context manager that kills it."""
 
     def __init__(self, argv: Sequence[str], timeout_s: float, runtime: Runtime) -> None:
-        """Raises: OSError if it cannot be started."""
         self._timeout_s = timeout_s
         self._runtime = runtime
         try:

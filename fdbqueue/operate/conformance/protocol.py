@@ -27,7 +27,6 @@ class Answer:
 
 
 def question(number: int, root: str, vector: Vector) -> bytes:
-    """The line that asks a program to make a call."""
     asked = {
         "id": number,
         "name": vector.name,

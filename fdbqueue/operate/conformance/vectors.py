@@ -67,7 +67,6 @@ class Step:
     conflicts: Conflicts | None = None
 
     def on(self, keys: Keys) -> Keys:
-        """The keys after this step."""
         left = {key: value for key, value in keys.items() if key not in self.clear}
         return dict(sorted((left | self.set).items()))
 
@@ -138,13 +137,11 @@ def plain(returns: Any) -> Any:
 
 
 def stored_vectors() -> dict[str, Any]:
-    """The file of this release."""
     found: dict[str, Any] = json.loads(_text("vectors.json"))
     return found
 
 
 def stored_schema() -> dict[str, Any]:
-    """Its JSON Schema."""
     found: dict[str, Any] = json.loads(_text("vectors.schema.json"))
     return found
 
@@ -162,7 +159,6 @@ def keys_of(texts: Mapping[str, Any]) -> Keys:
 
 
 def changes(before: Keys, after: Keys) -> tuple[Keys, list[bytes]]:
-    """The keys that a call has set, with their values, and those that it has cleared."""
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     return changed, sorted(before.keys() - after.keys())
 
@@ -186,7 +182,6 @@ def _told(ranges: Ranges) -> list[Any]:
 
 
 def ranges_of(told: Any) -> Ranges:
-    """Parse ranges, each a pair of keys or a single key. Raises: TypeError, ValueError."""
     pairs = []
     for one in told:
         if isinstance(one, str):
