@@ -20,9 +20,8 @@ from fdbqueue.core.task import Failure
 from fdbqueue.operate.cli import exits
 from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.demo import show
-from fdbqueue.operate.demo.faults import FaultInjector
-from fdbqueue.operate.demo.files import Part, count, parts_of, source_files
-from fdbqueue.operate.demo.ledger import Ledger
+from fdbqueue.operate.demo.ledger import Ledger, Part, count, parts_of, source_files
+from fdbqueue.operate.demo.show import FaultInjector
 from tests.support import PATIENCE_S, wait_until
 
 PROGRAM = [sys.executable, "-m", "fdbqueue.operate.cli", "demo"]

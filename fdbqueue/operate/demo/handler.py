@@ -7,8 +7,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Done
-from fdbqueue.operate.demo.files import Part, count
-from fdbqueue.operate.demo.ledger import Ledger
+from fdbqueue.operate.demo.ledger import Ledger, Part, count
 
 HANDLER = f"{__name__}:make"
 

@@ -1,10 +1,14 @@
-"""The demo: runs a fleet, kills and stalls its processes, and checks the result."""
+"""The demo: runs a fleet, kills its processes, stalls some past their leases, and checks the result."""
 
 import logging
+import os
+import random
+import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -20,12 +24,64 @@ from fdbqueue.core.signals import Signals
 from fdbqueue.core.task import Failure, TaskState
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.supervisor import Fleet
-from fdbqueue.operate.demo.faults import FaultInjector
-from fdbqueue.operate.demo.files import Counted, Part, count, parts_of, source_files
 from fdbqueue.operate.demo.handler import HANDLER
-from fdbqueue.operate.demo.ledger import QUEUE, Ledger
+from fdbqueue.operate.demo.ledger import QUEUE, Counted, Ledger, Part, count, parts_of, source_files
 from fdbqueue.operate.verify.verify import verify
 from fdbqueue.tasks.queue import TaskQueue
+
+FIRST_STALL_S, FIRST_KILL_S = 0.5, 1.0
+STALLED_EVERY_S, KILLED_EVERY_S = 9.0, 4.0
+STALL_S = 6.0
+
+
+class FaultInjector:
+    """Kills and stalls processes. Call `tick` several times a second with the working processes."""
+
+    def __init__(self) -> None:
+        self.kills = 0
+        self.stalls = 0
+        """Number of processes that were stopped for longer than their leases, and went on."""
+        self._kill_at_s = self._stall_at_s = float("inf")
+        self._stopped: dict[int, float] = {}
+
+    def tick(self, processes: Sequence[int]) -> None:
+        now_s = time.monotonic()
+        self._go_on(now_s)
+        if processes and self._stall_at_s == float("inf"):
+            self._stall_at_s, self._kill_at_s = now_s + FIRST_STALL_S, now_s + FIRST_KILL_S
+        running = [process for process in processes if process not in self._stopped]
+        if running and now_s >= self._stall_at_s:
+            self._stall_at_s = now_s + _about(STALLED_EVERY_S)
+            self._stop(random.choice(running), now_s)
+        elif running and now_s >= self._kill_at_s:
+            self._kill_at_s = now_s + _about(KILLED_EVERY_S)
+            self.kills += _signalled(random.choice(running), signal.SIGKILL)
+
+    def end(self) -> None:
+        """Let all stopped processes go on."""
+        self._go_on(float("inf"))
+
+    def _stop(self, process: int, now_s: float) -> None:
+        if _signalled(process, signal.SIGSTOP):
+            self._stopped[process] = now_s + STALL_S
+
+    def _go_on(self, now_s: float) -> None:
+        for process, until_s in list(self._stopped.items()):
+            if now_s >= until_s:
+                del self._stopped[process]
+                self.stalls += _signalled(process, signal.SIGCONT)
+
+
+def _about(seconds: float) -> float:
+    return seconds * random.uniform(0.5, 1.5)
+
+
+def _signalled(process: int, number: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(process, number)
+        return True
+    return False
+
 
 PROCESSES = 4
 THREADS = 4
@@ -42,8 +98,6 @@ ERASE_TIMEOUT_S = 10.0
 
 @dataclass
 class Run:
-    """The parts to count, and the events of the run."""
-
     parts: Sequence[Part]
     faults: FaultInjector = field(default_factory=FaultInjector)
     seconds: float = 0.0
@@ -104,7 +158,10 @@ def _work(console: Console, database: Database, ledger: Ledger, done: Run, url: 
             while is_running(TICK_S):
                 done.faults.tick(_at_work(fleet))
                 counted, _ = run(database, ledger.totals)
-                tell(_line(counted, done))
+                tell(
+                    f"{counted:,} of {len(done.parts):,} counted; "
+                    f"{done.faults.kills} killed, {done.faults.stalls} stalled past their leases"
+                )
         finally:
             done.faults.end()
     done.seconds = monotonic() - began_s
@@ -158,13 +215,6 @@ def _running(fleet: Fleet) -> Iterator[Callable[[float], bool]]:
             fleet.stop(at_once=True)
 
 
-def _line(counted: int, done: Run) -> str:
-    return (
-        f"{counted:,} of {len(done.parts):,} counted; "
-        f"{done.faults.kills} killed, {done.faults.stalls} stalled past their leases"
-    )
-
-
 def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueue, done: Run) -> bool:
     """Print the events, and check the result against a direct count. Return True if all checks hold."""
     console.print("All parts are counted. A direct count follows, to compare.")
@@ -185,7 +235,9 @@ def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueu
         ),
         "every digest is that of a direct count": ledger.parts(database) == walked,
         f"the poisoned task is buried after {ATTEMPTS} attempts, with its traceback": (
-            [task.data for task in buried] == [list(POISON)] and _tells_of_poison(failures)
+            [task.data for task in buried] == [list(POISON)]
+            and len(failures) == ATTEMPTS
+            and bool(_tracebacks(failures))  # others may have died with their worker
         ),
         "nothing else is in the queue": statistics["tasks"]["total"] == 1,
         f"its {verified.keys:,} stored keys agree with each other": not verified.findings,
@@ -205,11 +257,6 @@ def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueu
 
 def _each_once(times: dict[tuple[str, int], int], walked: dict[tuple[str, int], Counted]) -> bool:
     return times.keys() == walked.keys() and set(times.values()) <= {1}
-
-
-def _tells_of_poison(failures: Sequence[Failure]) -> bool:
-    """True if each attempt failed, and one has a traceback. The others may have died with their worker."""
-    return len(failures) == ATTEMPTS and bool(_tracebacks(failures))
 
 
 def _tracebacks(failures: Sequence[Failure]) -> list[str]:
