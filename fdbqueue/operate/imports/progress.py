@@ -43,7 +43,6 @@ class ProgressKeys:
     label: str
 
     def read(self, tr: Transaction) -> Progress:
-        """Raises: OriginChanged for a damaged value."""
         found = tr.get(self.root.progress(self.queue, self.label)).value
         try:
             return Progress() if found is None else msgspec.msgpack.decode(bytes(found), type=Progress)

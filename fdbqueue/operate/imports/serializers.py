@@ -51,10 +51,7 @@ def serializer_named(name: str, *, trust_pickle: bool = False) -> Serializer:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as JSON's types and bytes: the form in which a handle with `type=` stores it.
-
-    Raises TypeError, RecursionError.
-    """
+    """`value` as JSON's types and bytes, as `type=` stores it. Raises TypeError, RecursionError."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -105,7 +102,6 @@ def _from_module(name: str) -> Serializer:
 
 
 def _between(stream: BinaryIO, read: Callable[[], object]) -> bytes:
-    """Return the bytes that `read` goes over."""
     begin = stream.tell()
     read()
     end = stream.tell()

@@ -28,14 +28,8 @@ def _is_same(mark: bytes, other: bytes) -> bool:
     return mark == other or UNMARKED in (mark, other)
 
 
-def _is_pri(given: object) -> bool:
-    return type(given) is int and 0 <= given <= limits.PRIORITY_MAX
-
-
 @dataclass
 class Step:
-    """The entries of one step, by their ends."""
-
     moved: list[Prepared] = field(default_factory=list)
     left_out: list[Prepared] = field(default_factory=list)
     skipped: list[Prepared] = field(default_factory=list)
@@ -55,8 +49,6 @@ class Step:
 
 
 class Reading:
-    """The entries of an origin, prepared for a queue of a codec."""
-
     def __init__(self, origin: Origin, codec: PayloadCodec, convert: Callable[[Any], Any]) -> None:
         self.origin = origin
         self._codec = codec
@@ -67,7 +59,7 @@ class Reading:
             return Prepared(entry)
         if entry.damage is not None:
             return Prepared(entry, problem=told(entry.damage))
-        if entry.pri is not None and not _is_pri(entry.pri):
+        if entry.pri is not None and not (type(entry.pri) is int and 0 <= entry.pri <= limits.PRIORITY_MAX):
             said = f"its priority {shown(entry.pri)} is not one of 0 to {limits.PRIORITY_MAX}"
             return Prepared(entry, problem=said)
         try:
@@ -84,8 +76,6 @@ def dry_steps(reading: Reading, target: Target) -> Iterator[Step]:
 
 
 class Import:
-    """One run of an import."""
-
     def __init__(self, database: Database, keys: ProgressKeys, reading: Reading, target: Target) -> None:
         self._database = database
         self._keys = keys
@@ -95,10 +85,7 @@ class Import:
         self.moved_earlier = self._before.moved
 
     def steps(self) -> Iterator[Step]:
-        """Put all entries that no earlier import has put; each step was committed.
-
-        Raises: OriginChanged, ImportOvertaken, QueueFull, errors of the queue and of the database.
-        """
+        """Put all entries that no earlier import has put; each step was committed. Raises: OriginChanged."""
         self._require_same_origin()
         for batch in self._batches():
             step = Step.of(batch, self._target)

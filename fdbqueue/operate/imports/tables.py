@@ -22,8 +22,6 @@ _FATES = {_ACKED: Fate.LEFT_OUT, _ACK_FAILED: Fate.BURIED}
 
 @dataclass(frozen=True)
 class Shape:
-    """The form of the tables of one class."""
-
     kind: str
     """The kind of the queue that takes its entries, "" if none does."""
     columns: str = "_id, data, timestamp"
@@ -52,7 +50,10 @@ class Table:
             )
         self._path = path
         self._serializer = serializer
-        self._table = self._chosen(self._tables(), table)
+        self._table = self._chosen(
+            [name for (name,) in self._query("SELECT name FROM sqlite_master WHERE type = 'table'", ())],
+            table,
+        )
         self._shape = self._shape_of(self._table)
         self.kind = self._shape.kind
         self.label = f"persist-queue:{path.resolve()}:{self._table}"
@@ -76,9 +77,6 @@ class Table:
     def _rows(self, after: int) -> list[tuple[Any, ...]]:
         wanted = f'SELECT {self._shape.columns} FROM "{self._table}" WHERE _id > ? ORDER BY _id LIMIT ?'
         return self._query(wanted, (after, limits.IMPORT_BATCH_ITEMS))
-
-    def _tables(self) -> list[str]:
-        return [name for (name,) in self._query("SELECT name FROM sqlite_master WHERE type = 'table'", ())]
 
     def _chosen(self, found: list[str], wanted: str | None) -> str:
         queues = [name for name in found if self._class_of(name)]

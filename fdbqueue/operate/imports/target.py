@@ -15,8 +15,6 @@ from fdbqueue.tasks.queue import TaskQueue
 
 @dataclass(frozen=True)
 class Prepared:
-    """An entry with its value, or with the reason why it is skipped."""
-
     entry: Entry
     value: Any = None
     size_bytes: int = 0

@@ -151,7 +151,6 @@ class Overview(Handle):
         return lambda: ({name: one.value for name, one in asked.items() if one.present()}, following)
 
     def _guess(self, begin: bytes, limit: int) -> list[tuple[str, _Known]]:
-        """The queues of the last look that belong to the part from the key `begin` on, in order."""
         known = self._known.items()
         ahead = (one for one in known if self._registry.keys.definition(one[0]) >= begin)
         return list(islice(ahead, limit))

@@ -43,9 +43,7 @@ class RootLook:
         self._known: Sequence[str] = ()
 
     def ask(self, tr: ReadTransaction, now_us: int) -> Callable[[], Beside]:
-        """Ask by snapshot, for at most limits.FIGURES_LIMITS limits, limits.FIGURES_SCHEDULES schedules, and
-        limits.FIGURES_GROUP_ROWS rows of groups.
-        """
+        """Ask by snapshot, for as many limits, schedules and rows of groups as `limits` allows."""
         keys, most = self._keys, limits.FIGURES_LIMITS
         named = tr.get_range(keys.limits.start, keys.limits.stop, limit=most, streaming_mode=EXACT)
         guessed = {name: self._ask(tr, name) for name in self._known}

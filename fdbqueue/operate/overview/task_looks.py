@@ -41,7 +41,6 @@ class PartFigures:
 
 class TaskLook:
     def __init__(self, shape: Shape, keys: int) -> None:
-        """`keys` is the number of task keys that it tells."""
         self._shape = shape
         self._keys = keys
         plan = shape.plan
@@ -90,7 +89,6 @@ class PartLook:
         self._known: Sequence[bytes] = ()
 
     def ask(self, tr: Transaction, now_us: int) -> Callable[[], PartFigures]:
-        """Ask, by snapshot."""
         snapshot, shape, keys = tr.snapshot, self._shape, self._shape.keys
         live, calls = snapshot.get(keys.live), snapshot.get(keys.calls)
         busiest = self._ask_busiest(snapshot)
@@ -128,7 +126,6 @@ class PartLook:
 
 
 def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sums of counters with the same names."""
     total = Counter[str]()
     for part in parts:
         total.update(part)

@@ -45,9 +45,8 @@ def end_of(prefix: bytes) -> bytes:
 
 
 def nudged(piece: Piece, boundaries: Collection[bytes]) -> Piece:
-    """The part of a piece behind all its `boundaries`: a new one, which moves its keys once more.
-
-    Each nudge adds a zero byte. All keys of a partition are behind its prefix and a byte of 2 or more.
+    """The part of a piece behind all its `boundaries`: a new one, which moves its keys once more. Each nudge
+    adds a zero byte. All keys of a partition are behind its prefix and a byte of 2 or more.
     """
     begin, team_id = piece.begin, piece.team_id
     while begin in boundaries or begin == piece.begin:
@@ -87,7 +86,6 @@ def dropped(text: str, root: RootKeys, known: Collection[int]) -> list[int]:
 
 def crowded(teams: Sequence[Collection[str]], servers: int) -> list[int]:
     """The partitions that a fair spread would have elsewhere: on each server, those beyond its even part.
-
     `teams` has the storage servers of each partition, `servers` is their number.
     """
     even = -(-sum(map(len, teams)) // max(1, servers))

@@ -65,8 +65,6 @@ class StorageServers:
 
 @dataclass(frozen=True)
 class Spread:
-    """The storage servers of each partition after spreading."""
-
     teams: list[list[str]]
     crowded: list[int]
     """Partitions beyond the even part of a storage server."""
@@ -75,8 +73,6 @@ class Spread:
 
 
 class Spreading:
-    """Spreads the partitions of one queue."""
-
     def __init__(
         self,
         servers: StorageServers,
@@ -93,9 +89,7 @@ class Spreading:
         self._timeout_s = timeout_s
 
     def run(self) -> Spread:
-        """Set the boundaries that are missing, and nudge partitions while that helps. Any process can repeat
-        this: boundaries that are set stay.
-        """
+        """Set missing boundaries, and nudge partitions while that helps. Any process can repeat this."""
         there = boundaries_shown(self._run_lines([SHOW]))
         is_settled = self._set([one for one in self._pieces if not {one.begin, one.end} <= there])
         teams = self._servers.owners(self._prefixes)
