@@ -88,27 +88,20 @@ class Base:
 
     @property
     def free_bytes(self) -> int:
-        """The free pages of the file."""
         stat = self.env.stat()
         used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         return self.size_bytes - int(used * stat["psize"])
 
     def add(self, journal: Journal, generation: int) -> None:
-        """Add the records of a generation that it does not hold yet, in order.
-
-        Raises: BrokenChain, if one is missing; lmdb.Error, OSError.
-        """
+        """Add the records that it does not hold yet, in order. Raises: BrokenChain, if one is missing."""
         while True:
             try:
-                self._add_rest(journal, generation)
+                records = journal.records(generation)
+                while self._add_some(records, generation, journal.generation_bytes // _COMMITS):
+                    pass
                 return
             except lmdb.MapFullError:
                 self.env.set_mapsize(2 * self.env.info()["map_size"])
-
-    def _add_rest(self, journal: Journal, generation: int) -> None:
-        records = journal.records(generation)
-        while self._add_some(records, generation, journal.generation_bytes // _COMMITS):
-            pass
 
     def _add_some(self, records: Iterator[Record], generation: int, size_bytes: int) -> bool:
         """Add records of about `size_bytes` in one transaction; False at the end."""
@@ -132,10 +125,7 @@ class Base:
 
 
 def allocate(directory: Directory, base: Base, generation_bytes: int) -> None:
-    """Keep room on the disk for the next generations: they leave the journal also if the disk is full.
-
-    Raises: OSError if there is no room for the next one.
-    """
+    """Keep room for the next generations: they leave the journal also if the disk is full."""
     fd = directory.open_file(FILE)
     try:
         room = base.free_bytes + max(0, os.fstat(fd).st_size - base.size_bytes)
@@ -149,7 +139,6 @@ def allocate(directory: Directory, base: Base, generation_bytes: int) -> None:
 
 
 def apply(txn: Any, writes: Iterable[Writes]) -> None:
-    """Write what the transactions of one commit have written."""
     for one in writes:
         for begin, end in one.cleared:
             for _ in layout.delete_range(txn, begin, end):
@@ -167,10 +156,7 @@ def exists(directory: Directory) -> bool:
 
 @contextmanager
 def opened(directory: Directory, system: System, name: str = FILE) -> Iterator[Base]:
-    """Open the base, or make an empty one.
-
-    Raises: UnsafePath, OSError, lmdb.Error.
-    """
+    """Open the base, or make an empty one. Raises: UnsafePath, OSError, lmdb.Error."""
     os.close(directory.open_file(name))  # no link is followed, and the file gets the right owner
     env = system.open_base(f"{by_descriptor(directory.fd)}/{name}", directory.file_mode)
     try:
@@ -180,11 +166,9 @@ def opened(directory: Directory, system: System, name: str = FILE) -> Iterator[B
 
 
 def make(directory: Directory, system: System, held: Held, source: Any = None) -> None:
-    """Make the base anew: empty, or as a copy of the LMDB environment `source`, which holds `held`.
-
-    It has its name once it is durable; the name becomes so with the directory.
-
-    Raises: UnsafePath, OSError, lmdb.Error.
+    """Make the base anew: empty, or as a copy of the LMDB environment `source`, which holds `held`. It has
+    its name once it is durable; the name becomes so with the directory. Raises: UnsafePath, OSError,
+    lmdb.Error.
     """
     with suppress(FileNotFoundError):
         directory.unlink(NEW_FILE)
@@ -232,7 +216,7 @@ class Checkpoints:
         """True if a record is missing that commits rely on: the base has to be copied anew."""
 
     def note(self, entry: Entry) -> None:
-        """Look at a record that was written; for the leader."""
+        """For the leader."""
         if entry.start == 0:
             self._due_bytes = self._generation_bytes
         self._is_due = self._is_due or entry.start == 0 or entry.end.end >= self._due_bytes

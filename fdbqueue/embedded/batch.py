@@ -59,7 +59,6 @@ class Batches:
 
     def commit(self, own: Sequence[CommitRequest], pool: Pool | None) -> Written | None:
         """Finish `own` and, as the leader of `pool`, the requests of other processes; return the writes.
-
         Raises: lmdb.Error, StorageFull; then nothing is committed, and no other process has an answer.
         """
         version, written, answers = self._done(own, pool)
@@ -122,7 +121,6 @@ class Batches:
 
     def _trims(self, pool: Pool | None) -> bool:
         """Delete the commit log's records that no transaction needs; True if that frees enough to try again.
-
         After a few records only, each put would cost several commits to use the room of the put before it.
         """
         self._environment.handed_out.release_all()
@@ -275,7 +273,6 @@ class Batches:
         return FDBError(1020) if earlier is not None and one.reads.meets(earlier) else None
 
     def _others(self, txn: Any, pool: Pool, own_only: bool) -> list[tuple[SlotRequests, list[CommitRequest]]]:
-        """Return the requests of other processes, as many as one batch may hold."""
         self._deliver_for_the_dead(txn, pool)
         found, size_bytes = [], 0
         for asked in pool.pending(own_only=own_only):

@@ -39,9 +39,8 @@ def code_of(error: Exception) -> int:
 
 
 def no_room(path: str, code: int = errno.ENOSPC) -> StorageFull:
-    """Return the user's error for a commit that found no room, or no memory, by the errno of the lack.
-
-    With another errno, the base of the directory cannot be written, so that the journal has no room.
+    """Return the user's error for a commit that found no room, or no memory, by the errno of the lack. With
+    another errno, the base of the directory cannot be written, so that the journal has no room.
     """
     if code == errno.ENOMEM:
         return MemoryFull(path=path, code=code, cure=_CURES[code])
@@ -52,17 +51,14 @@ def no_room(path: str, code: int = errno.ENOSPC) -> StorageFull:
 
 
 def lacks_room(code: int) -> bool:
-    """True if a commit that failed with this errno found no room, or no memory."""
     return code in FULL or code == errno.ENOMEM
 
 
 def failed(error: Exception) -> FDBError:
-    """Return the user's error for a failed read or write."""
     return FDBError(_IO_ERROR, _reason(error))
 
 
 def refusal(path: str, error: Exception) -> Exception:
-    """Return the user's error for an OSError or an lmdb.Error at opening."""
     code = code_of(error)
     return no_room(path, code) if code in FULL else StorageInUse(path=path, reason=_reason(error))
 

@@ -61,21 +61,12 @@ class Committer:
             pool.note_short(True)
         return pool
 
-    def _renew_pool(self) -> None:
-        """Replace the pool's file; if that fails, go on with LMDB's writer lock alone."""
-        if self._pool is not None:
-            self._pool.close()
-        self._pool = self._open_pool()
-
     def commit(self, request: CommitRequest) -> None:
         """Return when `request` is finished: `version` is set, or `error`. At its deadline, `late` is set."""
         self.commit_all([request])
 
     def commit_all(self, requests: Sequence[CommitRequest]) -> None:
-        """Return when all of `requests` are finished, or late.
-
-        Those that no other thread commits share a batch.
-        """
+        """Return when all are finished, or late. Those that no other thread commits share a batch."""
         try:
             for request in requests:
                 self._join(request)
@@ -111,10 +102,7 @@ class Committer:
             return True
 
     def _await_turn(self, request: CommitRequest, turn: Lock) -> None:
-        """Return once the request is finished, or leads.
-
-        Raises: LeaderStands at its deadline. If a batch has it, its result is unknown.
-        """
+        """Return once it is finished, or leads. Raises: LeaderStands at its deadline: unknown, if batched."""
         if request.deadline_s == inf:
             turn.acquire()
             return
@@ -142,7 +130,6 @@ class Committer:
         self._batches.close()
 
     def let_go(self) -> None:
-        """Close the files of the parent in a forked child."""
         self._batches.let_go()
 
     def _join(self, request: CommitRequest) -> None:
@@ -213,7 +200,10 @@ class Committer:
                     return self._commit_for_all(self._pool, batch)
                 return self._ask_for(self._pool, batch, deadline_s)
             except PoolDamaged:  # raised before any request was asked or committed
-                self._renew_pool()
+                # If the file cannot be replaced, LMDB's lock of writers does alone.
+                if self._pool is not None:
+                    self._pool.close()
+                self._pool = self._open_pool()
                 return self._commit_batch(batch, deadline_s)
         except LeaderStands:
             raise
@@ -223,10 +213,9 @@ class Committer:
             return None
 
     def _failure(self, error: Exception) -> Exception:
-        """Return an exception of its own for one request: a shared one collects the frames of each raise.
-
-        The exception keeps no frames of `error`, which hold the LMDB transaction. A transaction that LMDB
-        has declared invalid ends with its last reference, and the closing of the environment waits for that.
+        """Return an exception of its own for one request: a shared one collects the frames of each raise. The
+        exception keeps no frames of `error`, which hold the LMDB transaction. A transaction that LMDB has
+        declared invalid ends with its last reference, and the closing of the environment waits for that.
         """
         if isinstance(error, lmdb.Error | OSError):
             return self._environment.storage_error(error)
@@ -249,10 +238,7 @@ class Committer:
             pool.resign()
 
     def _ask_for(self, pool: Pool, batch: Sequence[CommitRequest], deadline_s: float) -> Written | None:
-        """Have the next leader of all processes commit `batch`, or become that leader.
-
-        Raises: LeaderStands if neither has happened by the deadline.
-        """
+        """Have the next leader of all processes commit `batch`, or become it. Raises: LeaderStands."""
         if not pool.is_asking and not self._asks(pool, batch):
             while not pool.try_lead():
                 pool.wait(deadline_s)
@@ -264,10 +250,7 @@ class Committer:
             raise FDBError(_UNKNOWN) from None
 
     def _answer(self, pool: Pool, batch: Sequence[CommitRequest], deadline_s: float) -> Written | None:
-        """Return once `batch`, which this process has asked for, is finished.
-
-        Raises: LeaderStands at the deadline.
-        """
+        """Return once `batch`, which was asked for, is finished. Raises: LeaderStands at the deadline."""
         while not pool.try_lead():
             pool.wait(deadline_s)
             if self._is_answered(pool, batch):

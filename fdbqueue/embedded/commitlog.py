@@ -34,7 +34,6 @@ class Written:
     removed: set[bytes] = field(default_factory=set)  # keys in cleared ranges; not in the log
 
     def keys(self) -> set[bytes]:
-        """Return the keys that may have another value now."""
         return self.conflicts.points | self.silent.points | self.removed
 
 
@@ -60,10 +59,7 @@ def append(
     asked_in: int = 0,
     place: Place = NOWHERE,
 ) -> None:
-    """Add the record of a commit, and its place in the journal (journal.py).
-
-    `answers` are to requests in the pool's file `asked_in` (pool.py).
-    """
+    """Add the record of a commit, and its place. `answers`: to requests in the pool's file `asked_in`."""
     conflicts, silent = written.conflicts, written.silent
     record = _Record(
         now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges, answers, asked_in, place
@@ -93,7 +89,6 @@ def _trim(txn: Txn, now_us: int) -> None:
 
 
 def clear(txn: Txn) -> None:
-    """Delete all records: no transaction of any process needs them."""
     cursor = txn.cursor()
     found = cursor.set_range(LOG_PREFIX)
     while found and cursor.key() < LOG_END:
@@ -102,16 +97,12 @@ def clear(txn: Txn) -> None:
 
 
 def last_place(txn: Txn) -> Place:
-    """Return the place of the newest commit in the journal."""
     newest = _newest(txn)
     return Place(*_decode(txn.get(newest)).place) if newest is not None else NOWHERE
 
 
 def trim_before(txn: Txn, version: int) -> int:
-    """Delete records before `version`, which no transaction needs; return their number.
-
-    One call deletes at most limits.LOG_TRIMMED_MAX, and never the newest.
-    """
+    """Delete up to limits.LOG_TRIMMED_MAX records before `version`, never the newest; return their number."""
     newest = _newest(txn)
     if newest is None:
         return 0
@@ -124,14 +115,13 @@ def trim_before(txn: Txn, version: int) -> int:
 
 
 def _newest(txn: Txn) -> bytes | None:
-    """Return the key of the newest record; None without one."""
     cursor = txn.cursor()
     found = cursor.prev() if cursor.set_range(LOG_END) else cursor.last()
     return bytes(cursor.key()) if found and cursor.key() >= LOG_PREFIX else None
 
 
 def read_since(txn: Txn, version: int) -> Iterator[Written]:
-    """Yield the commits after `version`, oldest first."""
+    """Oldest first."""
     cursor = txn.cursor()
     found = cursor.set_range(log_key(version + 1))
     while found and cursor.key() < LOG_END:
@@ -194,10 +184,7 @@ class RecentCommits:
             self._commits.popleft()
 
     def conflict(self, txn: Txn, reads: KeySet, read_version: int) -> bool:
-        """True if a commit after `read_version` wrote a key of `reads`.
-
-        Raises: FDBError 1007 if the log does not reach back to `read_version`.
-        """
+        """True if a commit after `read_version` wrote a key of `reads`. Raises: FDBError 1007 (too old)."""
         if read_version < self._floor:
             self._reach_back(txn, read_version)
         for written in reversed(self._commits):

@@ -115,7 +115,6 @@ class Database(OpenStore):
         return Transaction(self)
 
     def require_open(self) -> None:
-        """Raises: DatabaseClosed."""
         if self._closed:
             raise DatabaseClosed
 

@@ -28,10 +28,9 @@ _CURE = "give --shared-directory, or shared_directory=True, if all users that ma
 
 
 class Directory:
-    """An open directory, in which files are opened by name.
-
-    A file that root makes in another user's directory gets that user as its owner; otherwise the user could
-    not open it. In a `shared` directory, files have the directory's permissions for group and others.
+    """An open directory, in which files are opened by name. A file that root makes in another user's
+    directory gets that user as its owner; otherwise the user could not open it. In a `shared` directory,
+    files have the directory's permissions for group and others.
     """
 
     def __init__(self, fd: int, path: str, shared: bool = False) -> None:
@@ -46,10 +45,7 @@ class Directory:
 
     @classmethod
     def open(cls, path: str, *, shared: bool = False) -> "Directory":
-        """Open the directory at `path`; each missing level is made, readable by its owner only.
-
-        Raises: UnsafePath, StorageFull, StorageInUse.
-        """
+        """Open the directory at `path`, and make missing levels, readable by their owner only."""
         try:
             fd = walked(path)
         except NotADirectoryError:
@@ -64,10 +60,7 @@ class Directory:
             raise
 
     def subdirectory(self, name: str) -> "Directory":
-        """Open the directory `name` in this one, or make it.
-
-        Raises: UnsafePath, OSError.
-        """
+        """Open the directory `name` in this one, or make it. Raises: UnsafePath, OSError."""
         try:
             os.mkdir(name, PRIVATE_MODE, dir_fd=self.fd)
             is_new = True
@@ -82,10 +75,7 @@ class Directory:
         return Directory(fd, os.path.join(self.path, name), self._shared)
 
     def open_file(self, name: str) -> int:
-        """Open the regular file `name`, or make it; return its descriptor.
-
-        Raises: UnsafePath, OSError.
-        """
+        """Open the regular file `name`, or make it; return its descriptor. Raises: UnsafePath, OSError."""
         while True:
             try:
                 fd, is_new = os.open(name, _FILE_FLAGS, dir_fd=self.fd), False
@@ -118,14 +108,10 @@ class Directory:
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_size
 
     def rename(self, name: str, to: str) -> None:
-        """Give a file another name, in place of the file that has it."""
         os.rename(name, to, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def sync_entries(self) -> None:
-        """Make the names in this directory durable, its own name, and those of new directories above it.
-
-        Raises: OSError.
-        """
+        """Make the names in this directory durable, its own, and those of new directories above it."""
         _sync(self.fd)
         path = os.path.dirname(self.path)
         # A level with another entry is no new one. A process that was killed may have made the levels.
@@ -148,10 +134,7 @@ class Directory:
 
 
 def walked(path: str) -> int:
-    """Open the directory at `path`, and make missing levels; return its descriptor.
-
-    Raises: UnsafePath, OSError.
-    """
+    """Open the directory at `path`, and make missing levels. Raises: UnsafePath, OSError."""
     at = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     parts, links = _parts(path), 0
     try:
@@ -176,10 +159,7 @@ def walked(path: str) -> int:
 
 
 def _sync_level(path: str) -> int:
-    """Make the names in a directory durable; return their number, at most two.
-
-    Zero if it cannot be read: this user has made nothing there.
-    """
+    """Make the names in a directory durable; return their number (0 if it is unreadable: we made none)."""
     try:
         fd = os.open(path, _DIRECTORY_FLAGS)
     except (PermissionError, FileNotFoundError):
@@ -220,7 +200,6 @@ def _open_part(name: str, at: int) -> int:
 
 
 def _target(fd: int, path: str) -> str | None:
-    """Return the target of a link; None for a directory."""
     status = os.fstat(fd)
     if stat.S_ISDIR(status.st_mode):
         return None
@@ -255,10 +234,9 @@ _MTIME_STEP_NS = 1_000_000_000  # two changes of a directory that are closer may
 
 
 class InPlace:
-    """The names of open files in a directory, which must stay where they are.
-
-    As long as the directory has not changed, one system call is enough. No written file may be asked for its
-    state at each commit: Linux 6.13 then gives the next write a time of its own, and the flush gets slower.
+    """The names of open files in a directory, which must stay where they are. As long as the directory has
+    not changed, one system call is enough. No written file may be asked for its state at each commit: Linux
+    6.13 then gives the next write a time of its own, and the flush gets slower.
     """
 
     def __init__(
@@ -280,10 +258,7 @@ class InPlace:
         """Counts the times that the directory may have changed since the call of `require` before."""
 
     def require(self) -> None:
-        """Check that each name still leads to the open file.
-
-        Raises: StorageReplaced, DescriptorsClosed.
-        """
+        """Check that each name still leads to the open file. Raises: StorageReplaced, DescriptorsClosed."""
         self._require_open()
         try:
             status = self._stat(self._path)
@@ -297,10 +272,8 @@ class InPlace:
             self.looks += 1
 
     def _require_open(self) -> None:
-        """Raises: DescriptorsClosed.
-
-        The start of a daemon closes all descriptors. Their numbers go to other files then, and a commit would
-        write into these.
+        """Raises: DescriptorsClosed. The start of a daemon closes all descriptors. Their numbers go to other
+        files then, and a commit would write into these.
         """
         fd = self._directory.fd
         try:

@@ -49,17 +49,13 @@ class Flusher:
             self._is_due = True
             must_start, self._is_running = not self._is_running, True
         if must_start:
-            self._start()
-
-    def _start(self) -> None:
-        try:
-            self._environment.runtime.spawn(self._run, "fdbqueue-flush")
-        except RuntimeError:  # at the limit of threads, or while the interpreter ends
-            self._is_running = False
-            self._flush()
+            try:
+                self._environment.runtime.spawn(self._run, "fdbqueue-flush")
+            except RuntimeError:  # at the limit of threads, or while the interpreter ends
+                self._is_running = False
+                self._flush()
 
     def flushed(self) -> None:
-        """Note that another flush has come first."""
         self._is_due = False
 
     def _run(self) -> None:
@@ -96,9 +92,7 @@ class Flusher:
             self._tell_others(generation)
 
     def _tell_others(self, generation: int) -> None:
-        """Note in the commit log that the journal is lost, unless the disk is broken or full, or a leader has
-        begun another journal meanwhile.
-        """
+        """Note the loss of the journal, unless the disk is broken or full, or a leader has begun another."""
         with suppress(lmdb.Error, FDBError, DatabaseClosed), self._environment.begin(write=True) as txn:
             if commitlog.last_place(txn).generation == generation:
                 commitlog.note_place(txn, NOWHERE, self._environment.runtime.now_us())
@@ -152,8 +146,6 @@ class NotDurable:
 
 
 class Durable(NotDurable):
-    """The journal of a directory, for the leader of this process."""
-
     def __init__(self, environment: Environment, users: Users) -> None:
         self._environment = environment
         self._journal = environment.new_journal()
@@ -166,32 +158,22 @@ class Durable(NotDurable):
         self._looks = 0
 
     def record(self, txn: Any, version: int, writes: Sequence[Writes]) -> Entry:
-        """Return the record of the commit of `txn`, with its place.
-
-        Raises: JournalLost, OSError.
-        """
+        """Return the record of the commit of `txn`, with its place. Raises: JournalLost, OSError."""
         place = self._place if self._version == version - 1 else commitlog.last_place(txn)
         self._is_lost = self._is_lost or self._flusher.has_failed
         if self._is_lost or not place.generation or self._checkpoints.chain_is_broken:
             raise JournalLost
-        self._forget_renewed()
+        if self._looks != (looks := self._environment.in_place.looks):  # the directory may have changed
+            self._journal.forget_renewed()
+            self._looks = looks
         try:
             return self._journal.entry(place, version, writes)
         except JournalLost:
             self._is_lost = True
             raise
 
-    def _forget_renewed(self) -> None:
-        """Look for new files of another process if the directory may have changed."""
-        if self._looks != (looks := self._environment.in_place.looks):
-            self._journal.forget_renewed()
-            self._looks = looks
-
     def write(self, entry: Entry, flush: Flush) -> None:
-        """Write a record; with `Flush.NOW`, return once it is durable.
-
-        Raises: OSError if it could not be written; FDBError 1021 if it could not be flushed.
-        """
+        """Write a record, with `Flush.NOW` durably. Raises: OSError; FDBError 1021 if it is not flushed."""
         self._written = entry
         self._journal.write(entry)
         if flush is not Flush.NOW:
@@ -211,10 +193,7 @@ class Durable(NotDurable):
         self._checkpoints.note(entry)
 
     def failed(self, entry: Entry, flush: Flush) -> None:
-        """Take the record back: after a power cut, the commit would be there.
-
-        Raises: lmdb.Error.
-        """
+        """Take the record back: after a power cut, the commit would be there. Raises: lmdb.Error."""
         if self._written is None:
             return
         self._written = None
@@ -243,10 +222,7 @@ class Durable(NotDurable):
             txn.commit()
 
     def renew(self) -> None:
-        """Copy all data into a new base, and begin a new journal.
-
-        Raises: OSError, lmdb.Error.
-        """
+        """Copy all data into a new base, and begin a new journal. Raises: OSError, lmdb.Error."""
         with self._checkpoints.kept_out():
             with self._environment.begin(write=True) as txn:
                 # If this process dies below, no other one may go on in a journal that the base does not have.
@@ -285,7 +261,6 @@ class Durable(NotDurable):
         self._checkpoints.make_room()
 
     def let_go(self) -> None:
-        """Close the files of the parent in a forked child."""
         self._journal.close()
 
     def close(self) -> None:

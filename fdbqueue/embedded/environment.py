@@ -64,14 +64,11 @@ class HandedOutVersions:
             must_start, self._releasing = self._needs_thread and not self._releasing, True
         del known, displaced
         if must_start:
-            self._start_releasing()
-
-    def _start_releasing(self) -> None:
-        try:
-            self._runtime.spawn(self._release_until_empty, "fdbqueue-versions")
-        except RuntimeError:  # at the limit of threads, or while the interpreter ends
-            self._release(_VERSIONS_MAX)
-            self._releasing = False
+            try:
+                self._runtime.spawn(self._release_until_empty, "fdbqueue-versions")
+            except RuntimeError:  # at the limit of threads, or while the interpreter ends
+                self._release(_VERSIONS_MAX)
+                self._releasing = False
 
     def release_expired(self, now_s: float) -> None:
         """Release the versions that were handed out five seconds ago or earlier."""
@@ -85,7 +82,6 @@ class HandedOutVersions:
         self._release((1 + len(self._kept)) // 2)
 
     def release_all(self) -> None:
-        """Release all versions, so that LMDB may reuse their pages."""
         self._release(_VERSIONS_MAX)
 
     def _release(self, count: int) -> None:
@@ -106,7 +102,6 @@ class HandedOutVersions:
             raise
 
     def close(self) -> None:
-        """End all versions, and the thread."""
         self._closed.set()
         self._release(_VERSIONS_MAX)
 
@@ -144,10 +139,9 @@ class Environment:
         return Journal(self.directory, self.runtime, self.system)
 
     def _prepare_files(self) -> None:
-        """Make both files before LMDB does: they get the right owner, and the lock file gets its room.
-
-        LMDB maps the lock file without reserving room for it, and an access without room kills the process.
-        The descriptor is closed before LMDB opens the file, since a later close would end LMDB's locks.
+        """Make both files before LMDB does: they get the right owner, and the lock file gets its room. LMDB
+        maps the lock file without reserving room for it, and an access without room kills the process. The
+        descriptor is closed before LMDB opens the file, since a later close would end LMDB's locks.
         """
         self._files.append(self.directory.open_file(DATA_FILE))
         lock_fd = self.directory.open_file(LOCK_FILE)
@@ -185,10 +179,8 @@ class Environment:
 
     def snapshot_at(self, version: int, now_s: float) -> Snapshot:
         """Return the snapshot of `version`: the newest version, or one in use or handed out in this process.
-
-        LMDB keeps an old version only while a read transaction is open at it.
-
-        Raises: FDBError 1009 for a future version, 1007 for any other one.
+        LMDB keeps an old version only while a read transaction is open at it. Raises: FDBError 1009 for a
+        future version, 1007 for any other one.
         """
         newest = self.snapshot(now_s)
         if newest.version == version:
@@ -227,10 +219,7 @@ class Environment:
             snapshot.end()  # only the thread that removed it from the table ends it
 
     def begin(self, write: bool = False) -> Any:
-        """Begin an LMDB transaction at the newest version.
-
-        Raises DatabaseClosed, FDBError 1037 (too many are open), FDBError 1510.
-        """
+        """Begin an LMDB transaction at the newest version. Raises: FDBError 1037 if too many are open."""
         try:
             for _ in range(_BEGINS_TRIED):
                 try:
@@ -268,11 +257,8 @@ class Environment:
     # -- writing ----------------------------------------------------------------------------------------
 
     def require_in_place(self) -> None:
-        """Check that the data and lock files of the directory are still the open ones.
-
-        Otherwise a commit would go into a file without a name, or two processes that lock different files
-        would write at once.
-
+        """Check that the data and lock files of the directory are still the open ones. Otherwise a commit
+        would go into a file without a name, or two processes that lock different files would write at once.
         Raises: StorageReplaced.
         """
         self.in_place.require()

@@ -91,10 +91,8 @@ def _call_back(callback: Callback, future: Future) -> None:
 
 
 class PendingFuture(Future):
-    """A future that another thread, or a later call, will complete.
-
-    Dropping the last reference cancels it, unless a callback waits for it. The binding has this rule too; it
-    keeps abandoned watches from piling up.
+    """A future that another thread, or a later call, will complete. Dropping the last reference cancels it,
+    unless a callback waits for it. The binding has this rule too; it keeps abandoned watches from piling up.
     """
 
     __slots__ = ("__weakref__", "_callbacks", "_on_done", "_ready", "_runtime")
@@ -107,7 +105,7 @@ class PendingFuture(Future):
         self._on_done = on_done
 
     def complete(self, result: Any = None, error: Exception | None = None) -> None:
-        """Set the result or the error; only the first call has an effect."""
+        """Only the first call has an effect."""
         with _outcome_lock:
             if self._ready:
                 return
@@ -206,10 +204,7 @@ class _BytesLike:
 
     @property
     def value(self) -> Any:
-        """The bytes, or None for an absent key.
-
-        Raises: FDBError.
-        """
+        """The bytes, or None for an absent key. Raises: FDBError."""
         if self._error is not None:
             raise self._error
         return self._result
@@ -311,10 +306,7 @@ class PendingKey(_BytesLike, PendingFuture):
 
 
 def key_bytes(key: Any) -> bytes:
-    """Return the bytes of a key argument: bytes, a Subspace, or a Value.
-
-    Raises: TypeError.
-    """
+    """Return the bytes of a key argument: bytes, a Subspace, or a Value. Raises: TypeError."""
     if hasattr(key, "as_foundationdb_key"):
         key = key.as_foundationdb_key()
     if not isinstance(key, bytes):

@@ -56,9 +56,8 @@ class Writes(msgspec.Struct, array_like=True):
 
 
 class Place(NamedTuple):
-    """A place in the journal: the end of the record of `version`, in a generation.
-
-    In generation 0 there is no journal: all that LMDB holds has to be copied before the next commit.
+    """A place in the journal: the end of the record of `version`, in a generation. In generation 0 there is
+    no journal: all that LMDB holds has to be copied before the next commit.
     """
 
     generation: int
@@ -95,10 +94,8 @@ _decode = msgspec.msgpack.Decoder(list[Writes]).decode
 
 
 class File:
-    """An open file of the journal.
-
-    It is closed with its last user: if a thread closes the journal while another one writes, no other file
-    may get the descriptor that the other thread still uses.
+    """An open file of the journal. It is closed with its last user: if a thread closes the journal while
+    another one writes, no other file may get the descriptor that the other thread still uses.
     """
 
     def __init__(self, fd: int) -> None:
@@ -126,10 +123,7 @@ class Journal:
         """A generation of this size is followed by the next one, as soon as the other file is free."""
 
     def allocate(self) -> None:
-        """Give both files their room on the disk, where the file system can.
-
-        Raises: OSError if there is no room.
-        """
+        """Give both files their room, where the file system can. Raises: OSError if there is none."""
         for number in range(len(FILES)):
             file = self._file(number)
             try:
@@ -139,10 +133,7 @@ class Journal:
                     raise
 
     def entry(self, at: Place, version: int, writes: Sequence[Writes]) -> Entry:
-        """Return the record of a commit behind `at`; a full generation is followed by the next one.
-
-        Raises: JournalLost, OSError, UnsafePath.
-        """
+        """Return the record of a commit behind `at`; a full generation is followed by the next one."""
         body = _encode(writes)
         if at.end >= self.generation_bytes and self.is_free(at.generation + 1):
             # A leader that died may have left a record there, which would come before those that follow.
@@ -161,10 +152,7 @@ class Journal:
         return Entry(start, data, Place(at.generation, start + len(data), version))
 
     def write(self, entry: Entry) -> None:
-        """Add a record at the end.
-
-        Raises: OSError.
-        """
+        """Add a record at the end. Raises: OSError."""
         file = self._file(entry.end.generation)
         if entry.start == 0:
             file.written_end = 0  # `free` may have given its room back
@@ -173,10 +161,7 @@ class Journal:
         self._write(file, entry.data, entry.start)
 
     def flush(self, generation: int) -> None:
-        """Make all records of a generation durable.
-
-        Raises: JournalLost if that fails. A second try would succeed, though the kernel has dropped changes.
-        """
+        """Make a generation durable. Raises: JournalLost: a second try succeeds, though changes are lost."""
         file = self._file(generation)
         try:
             self._system.flush(file.fd)
@@ -184,10 +169,7 @@ class Journal:
             raise JournalLost from None
 
     def cut(self, entry: Entry) -> None:
-        """Make a record, and all behind it, as if it had never been written.
-
-        Raises: JournalLost, OSError.
-        """
+        """Make a record, and all behind it, as if it had never been written. Raises: JournalLost, OSError."""
         file = self._file(entry.end.generation)
         there = min(_RECORD.size, os.fstat(file.fd).st_size - entry.start)  # a part may be all that had room
         if there > 0:
@@ -195,9 +177,8 @@ class Journal:
             self.flush(entry.end.generation)
 
     def is_free(self, generation: int) -> bool:
-        """True if the file of a generation that is to begin holds no records that are still needed.
-
-        A leader that died may have begun the generation; its commit is not there.
+        """True if the file of a generation that is to begin holds no records that are still needed. A leader
+        that died may have begun the generation; its commit is not there.
         """
         header = self._header(generation)
         return header is None or header[0] == generation
@@ -219,12 +200,11 @@ class Journal:
         self._directory.sync_entries()
 
     def forget_renewed(self) -> None:
-        """Open the files again if another process has renewed them."""
         if any(os.fstat(file.fd).st_nlink == 0 for file in self._files.values()):
             self._forget()
 
     def generations(self) -> list[int]:
-        """Return the generations that are in the files, the older one first."""
+        """The older one first."""
         found = [header[0] for number in (0, 1) if (header := self._header(number)) is not None]
         return sorted(found)
 

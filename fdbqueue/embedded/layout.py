@@ -21,7 +21,6 @@ FORMAT_KEY = b"\x00format"
 
 
 def knows(found: bytes) -> bool:
-    """True if this release may open a database of the format `found`."""
     return int(found.split(b".")[0]) <= FORMAT_MAJOR
 
 

@@ -53,10 +53,9 @@ _PERSISTENT = ("timeout_ms", "retry_limit", "max_retry_delay_s")
 def for_another_attempt(
     settings: TransactionSettings, defaults: TransactionSettings, database: TransactionSettings
 ) -> TransactionSettings:
-    """Return the settings of a transaction after on_error.
-
-    `defaults` are the database's settings when the transaction was created or reset. `database` are its
-    present ones; like a cluster's client, this takes only `snapshot_ryw` from them.
+    """Return the settings of a transaction after on_error. `defaults` are the database's settings when the
+    transaction was created or reset. `database` are its present ones; like a cluster's client, this takes
+    only `snapshot_ryw` from them.
     """
     kept = {name: getattr(settings, name) for name in _PERSISTENT}
     return replace(defaults, snapshot_ryw=database.snapshot_ryw, **kept)
@@ -192,7 +191,6 @@ def apply_database_option(
 
 
 def options_for(owner: Any, options: type[_Options]) -> _Options:
-    """Return the options object of `owner`; the object does not keep `owner` alive."""
     reference = weakref.WeakMethod(owner._set_option)
 
     def apply(name: str, param: Any) -> None:

@@ -73,8 +73,6 @@ class LeaderStands(Exception):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """The results of the requests that a process asked in a slot under a number."""
-
     slot: int
     number: int
     results: Sequence[int]
@@ -82,8 +80,6 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class SlotRequests:
-    """The pending requests of one slot."""
-
     slot: int
     number: int
     body: bytes
@@ -93,10 +89,7 @@ class Pool:
     """The file `commits.1`, as one process sees it. One thread at a time."""
 
     def __init__(self, directory: Directory, runtime: Runtime, system: System = SYSTEM) -> None:
-        """Open the file, or make it.
-
-        Raises: UnsafePath, PoolDamaged, OSError (no room, or no byte locks).
-        """
+        """Open the file, or make it. Raises: UnsafePath, PoolDamaged, OSError (no room, or no byte locks)."""
         self._runtime = runtime
         self._system = system
         # It closes with its last reference, since a thread may use it until then.
@@ -125,10 +118,7 @@ class Pool:
     # -- leading ----------------------------------------------------------------------------------------
 
     def try_lead(self) -> bool:
-        """Become the leader; False if another process leads.
-
-        Raises: PoolDamaged, DatabaseClosed.
-        """
+        """Become the leader; False if another process leads. Raises: PoolDamaged, DatabaseClosed."""
         if self._closed:
             raise DatabaseClosed
         while True:
@@ -142,10 +132,7 @@ class Pool:
             self._unlock()  # that epoch is over
 
     def wait(self, until_s: float = inf) -> None:
-        """Return once the leader that `try_lead` met has resigned or died.
-
-        Raises: LeaderStands if it still leads at `until_s`, by the monotonic clock.
-        """
+        """Return once the leader that `try_lead` met is gone. Raises: LeaderStands at `until_s`."""
         at = EPOCH_LOCKS + self._next
         if until_s == inf:
             self._lock_file.wait_until_free(at)
@@ -229,7 +216,6 @@ class Pool:
         self._marks[1] = 0
 
     def give_up(self, code: int) -> None:
-        """Answer all pending requests with an error."""
         results = [-code] * REQUESTS_MAX
         self.answer(0, [Answer(asked.slot, asked.number, results) for asked in self.pending()])
 
@@ -279,9 +265,8 @@ class Pool:
         return True
 
     def answered(self, count: int) -> tuple[int, list[int]] | None:
-        """Return the version and the results of the `count` requests; None while they are pending.
-
-        Raises: DatabaseClosed, since slot and answer may belong to another process after the closing.
+        """Return the version and the results of the `count` requests; None while they are pending. Raises:
+        DatabaseClosed, since slot and answer may belong to another process after the closing.
         """
         slot = self._slot
         if slot is None or self._asked[slot] != self._answered[slot]:
@@ -307,14 +292,13 @@ class Pool:
         self._asking = False
 
     def drop(self) -> None:
-        """Drop the requests in this process's slot. Only the leader may call it."""
+        """Only the leader may call it."""
         if self._slot is not None:
             self._answered[self._slot] = self._asked[self._slot]
         self._asking = False
 
     def abandon(self, until_s: float = inf) -> None:
         """Stop leading and asking, after an interrupt between any two steps; this waits until `until_s`.
-
         After that, a leader may still commit the requests: their results are unknown.
         """
         self._unlock()
@@ -330,10 +314,7 @@ class Pool:
 
 
 def open_pool(directory: Directory, runtime: Runtime, system: System) -> Pool:
-    """Open the pool of a directory; a damaged file is replaced.
-
-    Raises: UnsafePath, OSError.
-    """
+    """Open the pool of a directory; a damaged file is replaced. Raises: UnsafePath, OSError."""
     try:
         return Pool(directory, runtime, system)
     except PoolDamaged:
@@ -343,9 +324,8 @@ def open_pool(directory: Directory, runtime: Runtime, system: System) -> Pool:
 
 
 def _fence() -> None:
-    """Keep memory accesses before this call ahead of those after it, as other processes see them.
-
-    A processor that reorders (ARM) does not reorder across the release and the acquisition of a lock.
+    """Keep memory accesses before this call ahead of those after it, as other processes see them. A processor
+    that reorders (ARM) does not reorder across the release and the acquisition of a lock.
     """
     lock = RealRuntime.lock()
     lock.acquire()

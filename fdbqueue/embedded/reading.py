@@ -20,10 +20,7 @@ from fdbqueue.embedded.view import (
 
 
 def strinc(prefix: bytes) -> bytes:
-    """Return the first key after all keys that start with `prefix`.
-
-    Raises: ValueError if there is none.
-    """
+    """Return the first key after all keys that start with `prefix`. Raises: ValueError if there is none."""
     prefix = prefix.rstrip(b"\xff")
     if not prefix:
         raise ValueError("Key must contain at least one byte not equal to 0xFF.")
@@ -53,10 +50,7 @@ class FDBRange:
         self._first = self._read(begin, end, limit, mode, 1)
 
     def to_list(self) -> list[KeyValue]:
-        """Return all records.
-
-        Raises: FDBError.
-        """
+        """Return all records. Raises: FDBError."""
         if self._mode != StreamingMode.iterator:
             return list(self._iterate(self._mode))
         return list(self._iterate(StreamingMode.exact if self._limit > 0 else StreamingMode.want_all))

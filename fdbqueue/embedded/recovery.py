@@ -35,15 +35,11 @@ _PAGE_BYTES_AT, _TRANSACTION_AT = 40, 144
 
 
 def is_database(path: str) -> bool:
-    """True if the directory at `path` holds an LMDB database, of any program."""
     return any(os.path.isfile(os.path.join(path, name)) for name in (DATA_FILE, bases.FILE))
 
 
 def prepare(directory: Directory, users: Users, journal: Journal, runtime: Runtime, system: System) -> bool:
-    """Make `data.mdb` ready to be opened by the only user; True if `settle` has to follow.
-
-    Raises: StorageInUse, StorageFormat, OSError, lmdb.Error.
-    """
+    """Make `data.mdb` ready for the only user; True if `settle` has to follow."""
     names = set(os.listdir(directory.fd))
     if DATA_FILE in names and _is_believed(directory, users):
         return bases.FILE not in names
@@ -57,7 +53,14 @@ def prepare(directory: Directory, users: Users, journal: Journal, runtime: Runti
     elif journal.generations():
         raise StorageInUse(path=directory.path, reason=f"its file {bases.FILE} is missing: restore all files")
     elif DATA_FILE in names and directory.size_bytes(DATA_FILE):
-        _upgrade(directory, system)
+        # It is durable: LMDB has flushed it, and does so here. From the first step on, an earlier release
+        # refuses the directory: its later commits would be lost.
+        with bases.opened(directory, system, DATA_FILE) as data:
+            require_format(data.env, directory.path)
+            with data.env.begin(write=True) as txn:
+                commitlog.clear(txn)  # a copy may have records of later versions than its own
+                txn.put(layout.FORMAT_KEY, layout.FORMAT)
+            bases.make(directory, system, Held(data.env.info()["last_txnid"], 1), data.env)
     else:
         bases.make(directory, system, Held(0, 1))
         directory.sync_entries()  # a power cut must not leave `data.mdb` alone, as that of an earlier release
@@ -65,12 +68,10 @@ def prepare(directory: Directory, users: Users, journal: Journal, runtime: Runti
 
 
 def settle(directory: Directory, env: Any, journal: Journal, system: System, now_us: int) -> None:
-    """Make the open LMDB environment the one to which the journal belongs.
-
-    Raises: OSError, lmdb.Error.
-    """
+    """Make the open LMDB environment the one to which the journal belongs. Raises: OSError, lmdb.Error."""
     if not bases.exists(directory):  # it was removed, and `data.mdb` is believed
-        bases.make(directory, system, Held(env.info()["last_txnid"], _next_generation(journal)), env)
+        generation = max([0, *journal.generations()]) + 1
+        bases.make(directory, system, Held(env.info()["last_txnid"], generation), env)
     with bases.opened(directory, system) as base:
         version, generation = base.held()
         bases.allocate(directory, base, journal.generation_bytes)
@@ -82,32 +83,13 @@ def settle(directory: Directory, env: Any, journal: Journal, system: System, now
         commitlog.note_place(txn, Place(generation, 0, version), now_us)
 
 
-def _upgrade(directory: Directory, system: System) -> None:
-    """Make the base of a directory of an earlier release, or of one that has `data.mdb` alone.
-
-    That file is durable: LMDB has flushed it, and does so here. From the first step on, an earlier release
-    refuses the directory: its later commits would be lost.
-    """
-    with bases.opened(directory, system, DATA_FILE) as data:
-        require_format(data.env, directory.path)
-        with data.env.begin(write=True) as txn:
-            commitlog.clear(txn)  # a copy may have records of later versions than its own
-            txn.put(layout.FORMAT_KEY, layout.FORMAT)
-        bases.make(directory, system, Held(data.env.info()["last_txnid"], 1), data.env)
-
-
 def require_format(env: Any, path: str) -> None:
-    """Raises: StorageInUse for a database of another program, StorageFormat for one of a newer release."""
     with env.begin() as txn:
         found = txn.get(layout.FORMAT_KEY)
     if found is None and env.stat()["entries"]:  # every database of this engine has its format stored
         raise StorageInUse(path=path, reason="it is the LMDB database of another program")
     if found is not None and not layout.knows(found):
         raise StorageFormat(path=path, found=found.decode(), known=layout.FORMAT_MAJOR)
-
-
-def _next_generation(journal: Journal) -> int:
-    return max([0, *journal.generations()]) + 1
 
 
 def _is_believed(directory: Directory, users: Users) -> bool:
@@ -130,14 +112,12 @@ def _require_no_other_user(directory: Directory, runtime: Runtime) -> None:
 
 
 def recover(directory: Directory, journal: Journal, system: System) -> None:
-    """Add the rest of the journal to the base, and make `data.mdb` anew as a copy of it.
-
-    Raises: StorageInUse if commits of the journal are missing; StorageFormat, OSError, lmdb.Error.
-    """
+    """Add the journal's rest to the base; copy it to `data.mdb`. Raises: StorageInUse for missing commits."""
     with bases.opened(directory, system) as base:
         require_format(base.env, directory.path)
         if base.relies_on_files:
-            _require_files(directory)
+            for name in sorted({*FILES} - {*os.listdir(directory.fd)}):
+                raise _missing(directory, f"its file {name} is")
         try:
             _add_all(base, journal)
         except BrokenChain:
@@ -167,11 +147,6 @@ def _make_data(directory: Directory, held: Held, size_bytes: int) -> None:
         raise
     finally:
         os.close(fd)
-
-
-def _require_files(directory: Directory) -> None:
-    for name in sorted({*FILES} - {*os.listdir(directory.fd)}):
-        raise _missing(directory, f"its file {name} is")
 
 
 def _missing(directory: Directory, what: str) -> StorageInUse:

@@ -88,7 +88,6 @@ def encode(requests: Sequence[CommitRequest]) -> bytes:
 
 
 def decode(body: bytes) -> list[CommitRequest]:
-    """Return the requests that `encode` was given."""
     return [_request(published) for published in _decode(body)]
 
 
@@ -128,10 +127,5 @@ def _request(published: _Published) -> CommitRequest:
     buffer.silent = KeySet(published.silent.points, published.silent.ranges)
     reads = KeySet(published.reads.points, published.reads.ranges)
     return CommitRequest(
-        buffer,
-        reads,
-        published.read_version,
-        published.size_bytes,
-        published.is_bookkeeping,
-        published.flush,
+        buffer, reads, published.read_version, published.size_bytes, published.is_bookkeeping, published.flush
     )

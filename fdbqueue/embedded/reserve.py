@@ -38,7 +38,6 @@ class Reserve:
     """The reserve of one directory. Opening makes it; only a leader may call the other methods."""
 
     def __init__(self, directory: Directory) -> None:
-        """Raises: UnsafePath, OSError (also where the system or a limit forbids such a file)."""
         self._fd = directory.open_file(_FILE)
         try:
             disk = os.fstatvfs(self._fd)
@@ -97,10 +96,9 @@ def need_bytes(requests: Sequence[CommitRequest]) -> int:
 
 
 def makes_room(txn: Any, request: CommitRequest, *, or_moves: bool) -> bool:
-    """True if the request leaves fewer bytes stored than it finds, counters and a receipt aside.
-
-    With `or_moves`, a request that moves a record and adds little (a take) is allowed too, and so is one with
-    the option `bypass_storage_quota` (opening a session, a request in the line).
+    """True if the request leaves fewer bytes stored than it finds, counters and a receipt aside. With
+    `or_moves`, a request that moves a record and adds little (a take) is allowed too, and so is one with the
+    option `bypass_storage_quota` (opening a session, a request in the line).
     """
     if or_moves and request.is_bookkeeping:
         return True
@@ -111,10 +109,7 @@ def makes_room(txn: Any, request: CommitRequest, *, or_moves: bool) -> bool:
 
 
 def _change(txn: Any, buffer: WriteBuffer) -> tuple[int, int, int]:
-    """Return bytes added, bytes removed, keys removed.
-
-    Counting of a cleared range stops once more bytes are removed than added.
-    """
+    """Return bytes added and removed, and keys removed; counting stops once more is removed than added."""
     added = sum(len(body) + len(value) for body, _, value in buffer.stamped_keys)
     removed = count = 0
     for key, entry in buffer.entries.items():

@@ -64,14 +64,10 @@ class OpenStore:
         self._watches = 0
 
     def commit(self, request: CommitRequest) -> None:
-        """Return when `request` is finished: `version` is set, or `error`."""
         self._store.committer.commit(request)
 
     def new_watch(self, key: bytes) -> PendingFuture:
-        """Return the future of a watch, counted until it is ready or dropped.
-
-        Raises: FDBError 1032 at the limit of watches.
-        """
+        """Return the future of a watch, counted until it is ready or dropped. Raises: FDBError 1032."""
         if self._watches >= self._settings.watches_max:
             raise FDBError(1032)
         self._watches += 1
@@ -87,11 +83,9 @@ class OpenStore:
 
 
 class Steps:
-    """The state of a transaction, the checks before each call, and the steps.
-
-    Errors come when the binding raises them. A failed read or commit raises from its future. A refused write
-    (a key too long) raises from the next future. Only a wrong type and an inverted conflict range raise at
-    once.
+    """The state of a transaction, the checks before each call, and the steps. Errors come when the binding
+    raises them. A failed read or commit raises from its future. A refused write (a key too long) raises from
+    the next future. Only a wrong type and an inverted conflict range raise at once.
     """
 
     def __init__(self, database: OpenStore) -> None:
@@ -125,10 +119,6 @@ class Steps:
         self._guarded = self._settings.timeout_ms > 0
 
     def step_read_version(self) -> int:
-        """Return the version at which this transaction reads.
-
-        Raises: FDBError.
-        """
         self._require_no_deferred()
         self._require_not_ended()  # but it may be asked during the commit
         if self._snapshot is None and self._wanted_version is not None:
@@ -138,10 +128,6 @@ class Steps:
         return snapshot.version
 
     def step_read(self, key: bytes, is_snapshot: bool) -> bytes | None:
-        """Return the value of `key`, None if it is absent.
-
-        Raises: FDBError.
-        """
         if self._guarded:
             self._check()
         if key >= USER_END and key >= self._settings.read_end:
@@ -159,10 +145,6 @@ class Steps:
         return snapshot.get(key)
 
     def step_find_key(self, anchor: Anchor, is_snapshot: bool) -> bytes:
-        """Return the key that a selector names.
-
-        Raises: FDBError.
-        """
         if self._guarded:
             self._check()
         if anchor.given > self._settings.read_end:
@@ -176,10 +158,6 @@ class Steps:
         return found
 
     def step_read_range(self, query: RangeQuery, is_snapshot: bool) -> Batch:
-        """Return one batch of a range read.
-
-        Raises: FDBError.
-        """
         if self._guarded:
             self._check()
         if max(query.begin.given, query.end.given) > self._settings.read_end:
@@ -192,10 +170,7 @@ class Steps:
         return batch
 
     def step_commit(self, request: CommitRequest) -> None:
-        """Have `request` committed, and its version set. A transaction without writes skips this step.
-
-        Raises: FDBError, FdbQueueError.
-        """
+        """Have `request` committed, and its version set. Only for a transaction with writes."""
         now_s = self._runtime.monotonic()
         if self._snapshot is not None and self._snapshot.expires_s <= now_s and self._reads:
             raise FDBError(1007)  # the log may lack commits after the read version
@@ -207,10 +182,7 @@ class Steps:
             raise error
 
     def step_new_watch(self, key: bytes) -> PendingFuture:
-        """Return the future of a new watch on `key`, which is not armed yet.
-
-        Raises: FDBError 1032.
-        """
+        """Return the future of a new watch on `key`, which is not armed yet. Raises: FDBError 1032."""
         return self._database.new_watch(key)
 
     def step_arm_watch(self, key: bytes, seen: bytes | None, watch: PendingFuture) -> None:

@@ -53,10 +53,7 @@ class Store(Environment):
     def __init__(
         self, directory: Directory, runtime: Runtime, private: bool, system: System = SYSTEM
     ) -> None:
-        """Open the files in `directory`; if that fails, close it.
-
-        Raises: UnsafePath, StorageInUse, StorageFull, StorageFormat.
-        """
+        """Open the files in `directory`; if that fails, close it."""
         super().__init__(directory, runtime, private, system)
         self.users = 0
         self._shared: Users | None = None  # None of a private store
@@ -75,7 +72,6 @@ class Store(Environment):
             raise
 
     def _enter(self) -> bool:
-        """Become a user of the directory; True for the first one."""
         self._shared = Users(self.directory, self.runtime, self.system)
         return self._shared.enter()
 
@@ -132,16 +128,13 @@ class Store(Environment):
                 txn.put(layout.FORMAT_KEY, layout.FORMAT)
             return
         if must_settle:
-            self._settle_alone()
+            try:
+                with closing(self.new_journal()) as journal:
+                    settle(self.directory, self.env, journal, self.system, self.runtime.now_us())
+            except lmdb.Error as error:
+                raise self._opening_error(error) from None
             self._shared.believe(self._files[0])
         self._shared.join(self.runtime.random_bytes)
-
-    def _settle_alone(self) -> None:
-        try:
-            with closing(self.new_journal()) as journal:
-                settle(self.directory, self.env, journal, self.system, self.runtime.now_us())
-        except lmdb.Error as error:
-            raise self._opening_error(error) from None
 
     def _open_reserve(self) -> Reserve | None:
         try:
@@ -179,10 +172,9 @@ class Store(Environment):
         self.directory.close()
 
     def reopen_after_fork(self) -> None:
-        """Open a new handle in a forked child, and leave the parent's handle and reader slots alone.
-
-        If that fails, each later use of this store raises the error. An error here would reach no caller, and
-        would leave the other stores of the child with their parent's handles.
+        """Open a new handle in a forked child, and leave the parent's handle and reader slots alone. If that
+        fails, each later use of this store raises the error. An error here would reach no caller, and would
+        leave the other stores of the child with their parent's handles.
         """
         self._let_go_of_the_parents()
         try:
@@ -219,9 +211,7 @@ class Store(Environment):
 
 def _keep_for_ever(handle: Any) -> None:
     """Keep the destructor of a parent's handle from running in a child: it would free the parent's reader
-    slots.
-
-    A reference from a module is not enough: the interpreter drops these when it ends.
+    slots. A reference from a module is not enough: the interpreter drops these when it ends.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
@@ -231,10 +221,7 @@ _privates: set[Store] = set()
 
 
 def acquire(path: str, runtime: Runtime, shared: bool = False) -> Store:
-    """Return the store of a directory: the open one of this process, or a new one.
-
-    Raises: UnsafePath, StorageInUse, StorageFormat, StorageFull.
-    """
+    """Return the store of a directory: the open one of this process, or a new one."""
     directory = Directory.open(path, shared=shared)
     with _registry_lock:
         store = _stores.get(directory.path)
@@ -274,10 +261,9 @@ def release(store: Store) -> None:
 
 
 def _know_own_handles_from_inherited_ones() -> None:
-    """Let py-lmdb open the parent's files again in this child.
-
-    It refuses a file that it remembers as open, and a fork copies its memory. It has no call to forget a
-    file, so this replaces a function of it. That is why the major version of py-lmdb is pinned.
+    """Let py-lmdb open the parent's files again in this child. It refuses a file that it remembers as open,
+    and a fork copies its memory. It has no call to forget a file, so this replaces a function of it. That is
+    why the major version of py-lmdb is pinned.
     """
     envid: Any = importlib.import_module("lmdb._envid")
     of_file, process_id = envid.env_keys, os.getpid()

@@ -41,10 +41,7 @@ class LockFile:
     """An open file with locks on its bytes; a forked child closes it before any other code runs there."""
 
     def __init__(self, directory: Directory, name: str) -> None:
-        """Open the file, or make it.
-
-        Raises: UnsafePath, OSError (also where the system has no such locks).
-        """
+        """Open the file, or make it. Raises: UnsafePath, OSError (also of a system without such locks)."""
         self.fd = -1
         _open_files.add(self)
         self.fd = directory.open_file(name)
@@ -53,10 +50,7 @@ class LockFile:
         self.is_locked(0)  # raises where the file system has no such locks
 
     def map(self, size_bytes: int) -> mmap.mmap:
-        """Map the first `size_bytes`, with room on the disk: writing a page without room kills the process.
-
-        The map has a file description of its own, without locks.
-        """
+        """Map `size_bytes` with room on the disk: writing a page without room kills. No locks are mapped."""
         if os.fstat(self.fd).st_size < size_bytes:
             os.posix_fallocate(self.fd, 0, size_bytes)
         unlocked_fd = os.open(by_descriptor(self.fd), os.O_RDWR | os.O_CLOEXEC)
@@ -83,7 +77,6 @@ class LockFile:
         fcntl.fcntl(self.fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_RDLCK, 0, at, 1, 0))
 
     def lock(self, at: int) -> None:
-        """Lock the byte at `at`; this waits for all other holders."""
         fcntl.fcntl(self.fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
 
     def unlock(self, at: int) -> None:
@@ -184,10 +177,7 @@ _MAP_BYTES_LEAST = 1 << 24
 
 
 def with_largest_map(opening: Callable[..., Any], path: str, **options: Any) -> Any:
-    """Open an environment.
-
-    Raises: lmdb.Error, MemoryError.
-    """
+    """Open an environment. Raises: lmdb.Error, MemoryError."""
     map_bytes = MAP_BYTES_FIRST
     while True:
         try:
@@ -215,10 +205,9 @@ def _numbers(mapped: mmap.mmap, begin: int, end: int, kind: str) -> Any:
 
 @dataclass(frozen=True)
 class System:
-    """The calls of one process; by default those of this one.
-
-    `lock` and `event` are for the threads of one process, all others for the processes of a directory.
-    `numbers` shows a part of a map as numbers: `Q` of 8 bytes, `i` of 4 bytes with a sign.
+    """The calls of one process; by default those of this one. `lock` and `event` are for the threads of one
+    process, all others for the processes of a directory. `numbers` shows a part of a map as numbers: `Q` of 8
+    bytes, `i` of 4 bytes with a sign.
     """
 
     lock: Callable[[], Lock] = RealRuntime.lock

@@ -145,10 +145,7 @@ class WriteTransaction(Steps, ReadTransaction):
         self._size_bytes += len(key) + len(value) + _MUTATION_BYTES
 
     def add_read_conflict_range(self, begin: Any, end: Any) -> None:
-        """Conflict with writes in the range, as if it had been read.
-
-        Raises: FDBError 2005, at once.
-        """
+        """Conflict with writes in the range, as if it had been read. Raises: FDBError 2005, at once."""
         self._conflict_range(begin, end, self._settings.read_end, self._add_read)
 
     def add_read_conflict_key(self, key: Any) -> None:

@@ -56,7 +56,6 @@ def mark_of(fd: int) -> bytes | None:
 
 
 def boot_id() -> str:
-    """Raises: OSError if the system does not tell it."""
     with open(_BOOT_ID) as file:
         return file.read().strip()
 
@@ -71,10 +70,7 @@ def _unique_mount(fd: int) -> int | None:
 
 
 def _mount(fd: int) -> int:
-    """Return the number of the mount, which a later one may have, too.
-
-    Raises: OSError, StopIteration.
-    """
+    """Return the number of the mount, which a later one may have, too. Raises: OSError, StopIteration."""
     with open(f"/proc/self/fdinfo/{fd}") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("mnt_id:"))
 
@@ -99,8 +95,6 @@ NAME_BYTES = len(_NAME_START) + _NAME_RANDOM_BYTES
 
 
 class Users:
-    """The file `in-use`, as one process sees it."""
-
     def __init__(self, directory: Directory, runtime: Runtime, system: System = SYSTEM) -> None:
         """Raises: UnsafePath, OSError (also where the file system has no byte locks)."""
         self._path = directory.path
@@ -111,30 +105,21 @@ class Users:
         """The name of this process, NAME_BYTES long; empty before `join`."""
 
     def enter(self) -> bool:
-        """Begin to open the directory, alone; True for the only user, False if there are others.
-
-        This waits for another process that opens it.
-
-        Raises: StorageInUse if that one is stopped, or if the others are of another PID namespace.
+        """Begin to open the directory, alone; True for the only user, False if there are others. This waits
+        for another process that opens it. Raises: StorageInUse if that one is stopped, or if the others are
+        of another PID namespace.
         """
-        self._wait_for_entry()
-        self._share_namespace()
-        return self._file.try_lock(_LOCK)
-
-    def _wait_for_entry(self) -> None:
-        """Wait for an opening as long as it takes: the recovery of a large directory may take minutes."""
         look_s = self._runtime.monotonic() + _STOPPED_S
-        while not self._file.try_lock(_ENTRY_LOCK):
+        while not self._file.try_lock(_ENTRY_LOCK):  # a large directory recovers for minutes
             if self._runtime.monotonic() >= look_s:
-                self._require_no_stopped_opener()
+                holder = self._system.holder_of(self._file.fd, _ENTRY_LOCK)
+                if holder.is_stopped:
+                    reason = f"it waits for {holder} while it opens the directory: {holder.cure}"
+                    raise StorageInUse(path=self._path, reason=reason)
                 look_s += _STOPPED_S
             self._runtime.sleep(_PAUSE_S)
-
-    def _require_no_stopped_opener(self) -> None:
-        holder = self._system.holder_of(self._file.fd, _ENTRY_LOCK)
-        if holder.is_stopped:
-            reason = f"it waits for {holder} while it opens the directory: {holder.cure}"
-            raise StorageInUse(path=self._path, reason=reason)
+        self._share_namespace()
+        return self._file.try_lock(_LOCK)
 
     def _share_namespace(self) -> None:
         own = NAMESPACES + _namespace()
@@ -153,7 +138,6 @@ class Users:
 
     def is_gone(self, name: bytes) -> bool | None:
         """True if the process with this name, or with more bytes behind it, has ended; None for another name.
-
         False as long as a child has the open files of its dead parent.
         """
         name = name[:NAME_BYTES]

@@ -21,9 +21,8 @@ from fdbqueue.embedded.writes import KeyRange, Pending, WriteBuffer, resolve
 
 
 class Snapshot:
-    """The database at one version. It ends with its last reference.
-
-    Past the age of a transaction it cannot be read, and the next begin or commit of this process ends it.
+    """The database at one version. It ends with its last reference. Past the age of a transaction it cannot
+    be read, and the next begin or commit of this process ends it.
     """
 
     __slots__ = (
@@ -54,10 +53,6 @@ class Snapshot:
         self._live.pop(self._serial, None)
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`.
-
-        Raises: FDBError 1007 if the snapshot has ended.
-        """
         self._reads.append(None)
         try:
             if self._has_ended:
@@ -84,10 +79,9 @@ class Snapshot:
                 self._abort_unread()
 
     def end(self) -> None:
-        """End the LMDB transaction, so that LMDB may reuse the pages of this version.
-
-        The last of the reads under way in other threads ends it: LMDB reads without the lock of the
-        interpreter. If a read loses its transaction, a segmentation fault kills the process.
+        """End the LMDB transaction, so that LMDB may reuse the pages of this version. The last of the reads
+        under way in other threads ends it: LMDB reads without the lock of the interpreter. If a read loses
+        its transaction, a segmentation fault kills the process.
         """
         self._has_ended = True
         self._abort_unread()
@@ -170,10 +164,7 @@ class View(msgspec.Struct, frozen=True):
     end: bytes  # the first key that is out of reach: \xff, or \xff\xff with system keys
 
     def scan(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[KeyAndValue]:
-        """Return the records of [begin, end) in order.
-
-        Raises: FDBError 1036 at an unreadable key.
-        """
+        """Return the records of [begin, end) in order. Raises: FDBError 1036 at an unreadable key."""
         if begin >= end:
             return iter(())
         if self.buffer is None:
@@ -203,9 +194,8 @@ class View(msgspec.Struct, frozen=True):
             yield from self.snapshot.scan(gap_begin, gap_end, reverse)
 
     def locate(self, anchor: Anchor) -> tuple[bytes, bool]:
-        """Return (key, False) for the key that `anchor` names.
-
-        Before the first key it is (b"", True), past the last one (`end`, True).
+        """Return (key, False) for the key that `anchor` names. Before the first key it is (b"", True), past
+        the last one (`end`, True).
         """
         if anchor.offset > 0:
             for number, (key, _) in enumerate(self.scan(anchor.key, self.end), start=1):
@@ -283,8 +273,6 @@ class KeyValue(msgspec.Struct, eq=False):
 
 
 class RangeQuery(msgspec.Struct, frozen=True):
-    """The question for one batch of a range read."""
-
     begin: Anchor
     end: Anchor
     limit: int  # records; 0: no bound
@@ -296,8 +284,6 @@ Found = tuple[bytes, bool]  # the key that an anchor names, and whether the anch
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The answer to a RangeQuery."""
-
     records: list[KeyValue]
     more: bool
     begin: Found
@@ -308,10 +294,7 @@ NOTHING = Batch([], False, (b"", False), (b"", False))
 
 
 def bytes_wanted(mode: int, iteration: int, limit: int) -> int | None:
-    """Return the bytes that end a batch; None for no bound.
-
-    Raises: FDBError 2210 for mode `exact` without a limit.
-    """
+    """The bytes that end a batch; None for no bound. Raises: FDBError 2210 for `exact` without a limit."""
     if mode == StreamingMode.iterator:
         return _ITERATOR_BYTES[min(iteration, len(_ITERATOR_BYTES)) - 1]
     if mode == StreamingMode.exact and limit <= 0:
@@ -348,10 +331,8 @@ def _collect(
 
 
 def conflict_range(query: RangeQuery, batch: Batch) -> KeyRange:
-    """Return the range in which a write could change the answer `batch`.
-
-    A batch that stopped early depends on nothing beyond its last record. It still depends on all keys that
-    its selectors passed over.
+    """Return the range in which a write could change the answer `batch`. A batch that stopped early depends
+    on nothing beyond its last record. It still depends on all keys that its selectors passed over.
     """
     begin, end, reverse = query.begin, query.end, query.reverse
     low, high = min(begin.key, end.key), max(begin.key, end.key)

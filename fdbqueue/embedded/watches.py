@@ -59,7 +59,6 @@ class Doorbell:
     def __init__(
         self, directory: Directory, runtime: Runtime, on_ring: Callable[[], None], system: System = SYSTEM
     ) -> None:
-        """Raises UnsafePath, OSError."""
         self._directory = directory.subdirectory(_DIRECTORY)
         self._runtime = runtime
         self._system = system
@@ -89,7 +88,6 @@ class Doorbell:
 
     def listen(self) -> None:
         """Begin to listen; a second call has no effect. The caller itself looks at commits before this call.
-
         Raises: RuntimeError if no thread can be started; a later call tries again.
         """
         with self._lock:
@@ -232,9 +230,8 @@ class Doorbell:
         self._close_files()
 
     def let_go(self) -> None:
-        """Close all open files in a forked child, and leave the parent's marks and socket file alone.
-
-        A socket left open in the child would accept rings after the death of the parent. Then the parent's
+        """Close all open files in a forked child, and leave the parent's marks and socket file alone. A
+        socket left open in the child would accept rings after the death of the parent. Then the parent's
         marks would never be cleared.
         """
         self._closed = True
@@ -255,8 +252,6 @@ _KEYS_KEPT = 64  # empty entries before they are dropped; a doubling bound keeps
 
 
 class Watches:
-    """The watches of one process on one store."""
-
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._lock = environment.system.lock()

@@ -70,14 +70,12 @@ class RangeSet(msgspec.Struct, eq=False):
         self.ends[first:last] = [e for _, e in kept]
 
     def within(self, begin: bytes, end: bytes) -> Iterator[KeyRange]:
-        """Yield the parts of [begin, end) that are in the set, in order."""
         at = bisect_right(self.ends, begin)
         while at < len(self.begins) and self.begins[at] < end:
             yield max(begin, self.begins[at]), min(end, self.ends[at])
             at += 1
 
     def gaps(self, begin: bytes, end: bytes) -> Iterator[KeyRange]:
-        """Yield the parts of [begin, end) that are not in the set, in order."""
         for inner_begin, inner_end in self.within(begin, end):
             if begin < inner_begin:
                 yield begin, inner_begin
@@ -87,9 +85,8 @@ class RangeSet(msgspec.Struct, eq=False):
 
 
 class KeySet(msgspec.Struct, eq=False):
-    """Single keys and ranges, as one transaction reads or one commit writes them.
-
-    Most are single keys, so these are a hash set. They are sorted when a range is first compared with them.
+    """Single keys and ranges, as one transaction reads or one commit writes them. Most are single keys, so
+    these are a hash set. They are sorted when a range is first compared with them.
     """
 
     points: set[bytes] = set()
@@ -112,7 +109,6 @@ class KeySet(msgspec.Struct, eq=False):
         self._sorted = None
 
     def meets(self, other: "KeySet") -> bool:
-        """True if any key lies in both sets."""
         if not self.points.isdisjoint(other.points):
             return True
         if not self.ranges and not other.ranges:
@@ -186,18 +182,6 @@ def _min(existing: Existing, operand: bytes) -> bytes:
     return fitted if _as_int(fitted) < _as_int(operand) else operand
 
 
-def _byte_min(existing: Existing, operand: bytes) -> bytes:
-    return operand if existing is None else min(existing, operand)
-
-
-def _byte_max(existing: Existing, operand: bytes) -> bytes:
-    return operand if existing is None else max(existing, operand)
-
-
-def _compare_and_clear(existing: Existing, operand: bytes) -> bytes | None:
-    return None if existing == operand else existing
-
-
 OPERATIONS: dict[int, Operation] = {
     ADD: _add,
     AND: _bitwise(int.__and__),
@@ -206,9 +190,9 @@ OPERATIONS: dict[int, Operation] = {
     APPEND_IF_FITS: _append_if_fits,
     MAX: _max,
     MIN: _min,
-    BYTE_MIN: _byte_min,
-    BYTE_MAX: _byte_max,
-    COMPARE_AND_CLEAR: _compare_and_clear,
+    BYTE_MIN: lambda existing, operand: operand if existing is None else min(existing, operand),
+    BYTE_MAX: lambda existing, operand: operand if existing is None else max(existing, operand),
+    COMPARE_AND_CLEAR: lambda existing, operand: None if existing == operand else existing,
 }
 
 
@@ -226,7 +210,6 @@ def split(template: bytes) -> tuple[bytes, int]:
 
 
 def has_place(template: bytes) -> bool:
-    """True if the stamp fits there."""
     body, offset = split(template)
     return len(template) >= _OFFSET_BYTES and 0 <= offset <= len(body) - STAMP_BYTES
 
@@ -352,9 +335,8 @@ class WriteBuffer(msgspec.Struct, eq=False):
 
     def dependent_parts(self, begin: bytes, end: bytes) -> Iterator[KeyRange]:
         """Yield the parts of [begin, end) that a read has to look up in the database: only these can
-        conflict.
-
-        An entry inside a cleared range never depends on the database: operations there are computed at once.
+        conflict. An entry inside a cleared range never depends on the database: operations there are computed
+        at once.
         """
         for gap_begin, gap_end in self.cleared.gaps(begin, end):
             for key in self.keys_in(gap_begin, gap_end):
@@ -371,21 +353,16 @@ _SET = 0  # MutationRef::SetValue, as a step that follows a versionstamp
 
 
 def resolve(entry: Pending, existing: bytes | None, stamp_bytes: bytes | None) -> bytes | None:
-    """Return the value that `entry` makes of `existing`; `stamp_bytes` is None before the commit.
-
-    Raises: FDBError 1036 for a versionstamped value that is read before its commit.
+    """Return the value that `entry` makes of `existing`; `stamp_bytes` is None before the commit. Raises:
+    FDBError 1036 for a versionstamped value that is read before its commit.
     """
     for code, operand in entry.steps:
         if code == _SET:
             existing = operand
         elif code == SET_VERSIONSTAMPED_VALUE:
-            existing = _stamped_value(operand, stamp_bytes)
+            if stamp_bytes is None:
+                raise FDBError(1036)
+            existing = place(*split(operand), stamp_bytes)
         else:
             existing = OPERATIONS[code](existing, operand)
     return existing
-
-
-def _stamped_value(template: bytes, stamp_bytes: bytes | None) -> bytes:
-    if stamp_bytes is None:
-        raise FDBError(1036)
-    return place(*split(template), stamp_bytes)
