@@ -23,9 +23,8 @@ def is_asynchronous(handler: Any) -> bool:
 
 
 def loop_worker_class(handler: Any) -> Any:
-    """The class of workers with an event loop. Raises DeferredBody without the extra `aio`.
-
-    It stands above this room and needs greenlet, so it is imported by its name.
+    """The class of workers with an event loop. Raises DeferredBody without the extra `aio`. It stands above
+    this room and needs greenlet, so it is imported by its name.
     """
     try:
         return importlib.import_module(_LOOP_WORKER).LoopWorker
@@ -40,9 +39,8 @@ def loop_worker_class(handler: Any) -> Any:
 
 
 class ChosenByHandler(Handle):
-    """Base of the worker: the handler decides whether it has an event loop.
-
-    A base, as the signature of a class is that of its own `__init__`, unless it has a `__new__`, too.
+    """Base of the worker: the handler decides whether it has an event loop. A base, as the signature of a
+    class is that of its own `__init__`, unless it has a `__new__`, too.
     """
 
     __slots__ = (

@@ -41,7 +41,6 @@ class Backoff:
 
 
 def checked_backoff(backoff: Any) -> Backoff:
-    """Raises InvalidArgument."""
     if not isinstance(backoff, Backoff):
         raise InvalidArgument(name="backoff", wanted="fdbqueue.Backoff", got=backoff)
     return backoff

@@ -46,10 +46,7 @@ from fdbqueue.fleet.worker import Worker
 
 
 def named(target: str) -> Any:
-    """Import the object that `target` names, as "module:function": a process cannot be given a function.
-
-    Raises HandlerNotFound, also for an error during the import.
-    """
+    """Import "module:function": a process cannot be given a function. All errors raise HandlerNotFound."""
     module_name, colon, path = target.partition(":")
     if not (module_name and colon and path):
         raise HandlerNotFound(target=target, reason='it must be written as "module:function"')
@@ -67,7 +64,6 @@ def named(target: str) -> Any:
 
 
 def handler_named(target: str) -> Callable[..., Any]:
-    """Raises HandlerNotFound."""
     found = named(target)
     if not callable(found):
         raise HandlerNotFound(target=target, reason="it cannot be called")
@@ -194,7 +190,6 @@ class Child:
 
 
 def worker_of(orders: Orders, database: Database, at_work: AtWork) -> Worker:
-    """Raises HandlerNotFound, QueueNotFound, InvalidArgument."""
     handler: Any = handler_named(orders.handler)
     if orders.argument is not None:
         handler = made(orders.handler, handler, orders.argument)
@@ -212,7 +207,6 @@ def worker_of(orders: Orders, database: Database, at_work: AtWork) -> Worker:
 
 
 def hooks_named(target: str | None) -> Hooks:
-    """Raises HandlerNotFound."""
     if target is None:
         return Hooks()
     found = named(target)

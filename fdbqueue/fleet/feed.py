@@ -54,7 +54,6 @@ _log = logger("fdbqueue.worker")
 
 class Feed:
     def __init__(self, database: Database, queues: Sequence[tuple[TaskQueue, int]]) -> None:
-        """`queues` with their weights."""
         self._database = database
         self._runtime = database.runtime
         self._queues = [queue for queue, _ in queues]
@@ -69,9 +68,8 @@ class Feed:
         self._waiting = False
 
     def take(self, count: int, session: Session, timeout_s: float) -> Found:
-        """Wait for a task, and return up to `count`; from several queues, possibly one more of each.
-
-        Raises: when the last queue is gone, QueueNotFound or LayoutNewer; UnknownSession.
+        """Wait for a task, and return up to `count`; from several queues, possibly one more of each. Raises:
+        when the last queue is gone, QueueNotFound or LayoutNewer; UnknownSession.
         """
         there = self._sound()
         found = self._look(count, session) if len(there) > 1 else []

@@ -126,7 +126,12 @@ class Heartbeat:
                 self._wakes_at = self._tick()
                 self._woken.wait(max(0.0, self._wakes_at - self._runtime.monotonic()))
                 self._woken.clear()
-            self._make_last_amends()
+            until = self._runtime.monotonic() + limits.CLOSE_TIMEOUT_S
+            try:
+                while self._owed and self._runtime.monotonic() < until:
+                    self._make_amends()
+            except Exception as error:
+                self._met(f"{len(self._owed)} attempts may count, although the database was away", error)
         except BaseException:
             self._go_on_in_another_thread()
             raise
@@ -187,17 +192,14 @@ class Heartbeat:
             elif hold.beat_at <= now:
                 due[hold.queue].append(hold)
         try:
-            self._give_up_overrun()  # first: the thread that takes over must not wait for the database
+            # First: the thread that takes over must not wait for the database.
+            while self._overrun:
+                self._overran(self._overrun[0])  # if no thread can be started, the next beat tries again
+                self._overrun.pop(0)
         finally:
             for queue, holds in due.items():
                 for start in range(0, len(holds), limits.VERB_BATCH):
                     self._renew_all(queue, holds[start : start + limits.VERB_BATCH])
-
-    def _give_up_overrun(self) -> None:
-        """If no thread can be started, the next beat tries again."""
-        while self._overrun:
-            self._overran(self._overrun[0])
-            self._overrun.pop(0)
 
     def _renew_all(self, queue: TaskQueue, holds: Sequence[Hold]) -> None:
         """Renew leases. If a batch fails, renew its halves apart: one bad lease must not end the others."""
@@ -240,9 +242,7 @@ class Heartbeat:
                 hold.beat_at = float("inf")
 
     def _make_amends(self) -> None:
-        """Excuse a few attempts; leases are renewed before the next few. If the database is away, the
-        attempts left are excused later.
-        """
+        """Excuse a few attempts between renewals; the rest later, if the database is away."""
         for key, hold in list(self._owed.items())[: limits.AMENDS_PER_BEAT]:
             with self._lock:
                 del self._owed[key]
@@ -256,14 +256,6 @@ class Heartbeat:
                 title = f"task {hold.task.id}: its attempt counts, although the database was away"
                 with about(hold.task.queue, hold.task):
                     self._met(title, error)
-
-    def _make_last_amends(self) -> None:
-        until = self._runtime.monotonic() + limits.CLOSE_TIMEOUT_S
-        try:
-            while self._owed and self._runtime.monotonic() < until:
-                self._make_amends()
-        except Exception as error:
-            self._met(f"{len(self._owed)} attempts may count, although the database was away", error)
 
     def _excuse(self, hold: Hold) -> None:
         with suppress(QueueNotFound):

@@ -86,7 +86,6 @@ class Hold:
         self.ended_by, self.ended_within = verb, within
 
     def undo_end(self) -> None:
-        """Forget a verb in a transaction that has failed."""
         if self.ended_within:
             self.ended_by = None
 
@@ -221,10 +220,7 @@ class HeldTask(Task):
 
 
 def step_arguments(given: Sequence[Any]) -> tuple[Any, Any, Any]:
-    """Parse the arguments of a step: its transaction, None without one, its name and its function.
-
-    Raises InvalidArgument.
-    """
+    """Parse the arguments of a step: transaction or None, name and function. Raises InvalidArgument."""
     if len(given) not in (_NAME_AND_FUNCTION, _NAME_AND_FUNCTION + 1):
         raise InvalidArgument(name="step", wanted="called with [tr,] name, function", got=tuple(given))
     return (None, *given) if len(given) == _NAME_AND_FUNCTION else tuple(given)

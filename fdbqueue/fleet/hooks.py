@@ -69,7 +69,6 @@ class Hooks:
     cancelled: Hook | None = None
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument, DeferredBody."""
         for each in fields(self):
             hook = getattr(self, each.name)
             if hook is not None:
@@ -78,7 +77,8 @@ class Hooks:
     def tell(self, event: Event, troubles: Troubles) -> None:
         """Log the event, and call its hook. Errors of hooks and log handlers are logged, not raised."""
         try:
-            level = _level_of(event)
+            unexpected = event.error is not None and not isinstance(event.error, Verdict | TaskCancelled)
+            level = max(_LEVELS[event.name], logging.WARNING if unexpected else logging.NOTSET)
             if _log.isEnabledFor(level):
                 _log.log(level, "%s", event)
         except SURVIVED as error:
@@ -92,13 +92,6 @@ class Hooks:
 
 
 def checked_hooks(hooks: Any) -> Hooks:
-    """Raises InvalidArgument."""
     if not isinstance(hooks, Hooks):
         raise InvalidArgument(name="hooks", wanted="fdbqueue.Hooks", got=hooks)
     return hooks
-
-
-def _level_of(event: Event) -> int:
-    """Return the log level: a warning or above if the handler raised an error other than a verdict."""
-    unexpected = event.error is not None and not isinstance(event.error, Verdict | TaskCancelled)
-    return max(_LEVELS[event.name], logging.WARNING if unexpected else logging.NOTSET)

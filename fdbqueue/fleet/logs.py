@@ -46,7 +46,6 @@ class _LastResort(logging.StreamHandler[TextIO]):
 
 
 def checked_level(level: str) -> str:
-    """Raises InvalidArgument."""
     if not isinstance(level, str) or level not in LEVELS:
         raise InvalidArgument(name="log_level", wanted=f"one of {', '.join(LEVELS)}", got=level)
     return level

@@ -75,7 +75,6 @@ Queues = str | TaskQueue | Iterable[str | TaskQueue] | Mapping[str, int]
 
 
 def opened(db: AnyDatabase, queues: Queues, root: Any) -> list[tuple[TaskQueue, int]]:
-    """Open the queues; return each with its weight. Raises InvalidArgument, QueueNotFound, UnknownKind."""
     database = as_database(db)
     return [
         (

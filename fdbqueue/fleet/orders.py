@@ -24,8 +24,6 @@ KILL_AFTER_S = 10.0
 
 @dataclass(frozen=True)
 class Orders:
-    """The one message from the supervisor to a worker process."""
-
     url: str
     root: str
     """The root's prefix, in hexadecimal."""
@@ -86,10 +84,9 @@ _FREE = bytes(SLOT_BYTES)
 
 
 class AtWork:
-    """The tasks that the handlers of a process run, in a file that outlives a killed process.
-
-    A process reports to its supervisor twice a second, and may die between two reports. So each of its
-    threads writes its task into a slot of this file before it calls the handler: one system call.
+    """The tasks that the handlers of a process run, in a file that outlives a killed process. A process
+    reports to its supervisor twice a second, and may die between two reports. So each of its threads writes
+    its task into a slot of this file before it calls the handler: one system call.
     """
 
     def __init__(self, descriptor: int, slots: int) -> None:
@@ -126,18 +123,15 @@ class AtWork:
 
     def _before(self, hook: Hook | None) -> Hook:
         def both(event: Event) -> object:
-            self._note(event)
+            with self._lock:
+                if event.name == "started":
+                    self._begin(event)
+                elif event.task.id in self._used:
+                    self._write(slot := self._used.pop(event.task.id), _FREE)
+                    self._free.append(slot)
             return None if hook is None else hook(event)
 
         return both
-
-    def _note(self, event: Event) -> None:
-        with self._lock:
-            if event.name == "started":
-                self._begin(event)
-            elif event.task.id in self._used:
-                self._write(slot := self._used.pop(event.task.id), _FREE)
-                self._free.append(slot)
 
     def _begin(self, event: Event) -> None:
         if self._free:  # a thread that overran may keep a slot for ever

@@ -30,10 +30,7 @@ class Outage:
         self._until = float("-inf")
 
     def met(self) -> float:
-        """Start a pause, and return its length. During a pause, return the length of that one.
-
-        So eight threads that fail at one moment are one outage, not eight.
-        """
+        """Start a pause; return its length, or that of the pause under way: eight failures are one outage."""
         with self._lock:
             now = self._runtime.monotonic()
             if now >= self._until:
@@ -50,11 +47,9 @@ class Outage:
 
 
 class Pulse:
-    """Measures the time for which this process was stalled.
-
-    One thread does nothing but wake at fixed times. If it wakes late, the process was stopped or starved, or
-    its machine slept. Without it, a stall could not be told from a wait for the database: in both, time
-    passes.
+    """Measures the time for which this process was stalled. One thread does nothing but wake at fixed times.
+    If it wakes late, the process was stopped or starved, or its machine slept. Without it, a stall could not
+    be told from a wait for the database: in both, time passes.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -77,17 +72,14 @@ class Pulse:
 
     def _run(self) -> None:
         try:
-            self._beat_until_ended()
+            while not self._ended.wait(limits.PULSE_S):
+                if late_s := self._late_s():
+                    self._still.add(self._runtime.now(), late_s)
+                self._beat_at = self._runtime.now()
         except BaseException:
             # GreenletExit ends this thread. Without a successor the process would seem stalled.
             self._runtime.spawn(self._run, "fdbqueue-pulse")
             raise
-
-    def _beat_until_ended(self) -> None:
-        while not self._ended.wait(limits.PULSE_S):
-            if late_s := self._late_s():
-                self._still.add(self._runtime.now(), late_s)
-            self._beat_at = self._runtime.now()
 
     def _late_s(self) -> float:
         # By the wall clock, as leases end by it. The monotonic clock stops while a machine sleeps.

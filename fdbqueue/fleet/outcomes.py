@@ -121,8 +121,6 @@ class Failed:
 
 @dataclass(frozen=True)
 class Snoozed:
-    """The handler put the task off."""
-
     delay_s: float
 
 
@@ -183,10 +181,7 @@ def otherwise(judgement: Judgement, error: BaseException, worker: str) -> Failed
 
 
 def checked_returned(result: object) -> object:
-    """Return `result`.
-
-    Raises: DeferredResult if the work has not run; VerdictReturned for a verdict that was returned.
-    """
+    """Return `result`. Raises: DeferredResult if the work has not run; VerdictReturned for a verdict."""
     require_finished("the handler", result)
     verdict = result if isinstance(result, type) else type(result)
     if issubclass(verdict, Verdict):
@@ -200,9 +195,8 @@ def troubles() -> tuple[type[Exception], ...]:
 
 
 def is_away(error: BaseException) -> bool:
-    """True for Unavailable, and if a database, of the queues or of the handler, is away or full.
-
-    A closed one is not away: this process has closed it, and each attempt would meet it.
+    """True for Unavailable, and if a database, of the queues or of the handler, is away or full. A closed one
+    is not away: this process has closed it, and each attempt would meet it.
     """
     is_outage = is_database_away(error) and not isinstance(error, DatabaseClosed)
     return is_outage or isinstance(error, Unavailable)
@@ -210,13 +204,10 @@ def is_away(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class Policy:
-    """The number of attempts, and the delay between them."""
-
     max_attempts: int | None
     backoff: Backoff
 
     def buries(self, failed: Failed, failures: int) -> bool:
-        """True if the task is buried after `failures` failures, this one included."""
         return failed.for_good or self.is_exhausted(failures)
 
     def is_exhausted(self, failures: int) -> bool:

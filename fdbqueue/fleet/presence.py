@@ -134,10 +134,7 @@ class Appearance:
         self._due_at = float("-inf")
 
     def tick(self) -> float:
-        """Write the presence if it is due and has changed; return the time of the next tick.
-
-        Raises the engine's error if the database does not answer in time.
-        """
+        """Write the presence if it is due and has changed; return the time of the next tick."""
         now = self._runtime.monotonic()
         if now >= self._due_at:
             self._due_at = now + limits.PRESENCE_EVERY_S

@@ -72,11 +72,7 @@ class Process:
         theirs = (their_lifeline, their_reports, self._at_work.descriptor)
         command = [sys.executable, "-c", BOOT, *map(str, theirs), *sys.path]
         self._popen = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            pass_fds=theirs,
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=stdout, pass_fds=theirs, start_new_session=True
         )
         os.close(their_lifeline)
         os.close(their_reports)
@@ -107,7 +103,6 @@ class Process:
         return self._reports
 
     def listen(self) -> None:
-        """Read its reports."""
         try:
             while more := os.read(self._reports, READ_BYTES):
                 *lines, self._unread = (self._unread + more).split(b"\n")
@@ -123,7 +118,6 @@ class Process:
             _log.warning("process %d sent a report that cannot be read: %s", self.id, error)
 
     def exit_status(self) -> int | None:
-        """Return the exit status; None while the process runs."""
         return self._popen.poll()
 
     def stop(self, times: int) -> None:
@@ -143,11 +137,9 @@ class Process:
         self._at_work.close()
 
     def at_work(self) -> int:
-        """Return the number of tasks that its handlers run."""
         return len(self._at_work.tasks())
 
     def ending(self, status: int) -> str:
-        """Return a text: how the process ended, and which tasks its handlers ran."""
         signalled = f"by signal {-status} ({signal.Signals(-status).name})" if status < 0 else ""
         tasks = named(self._at_work.tasks())
         how = signalled or f"with status {status}"

@@ -70,10 +70,7 @@ class Settling:
         self._policy = policy
 
     def attempt(self, hold: Hold, handler: Handler, transactional: bool) -> Settled:
-        """Call the handler, then ack the task, unless the handler ended its lease with a verb.
-
-        Raises the error of the handler.
-        """
+        """Call the handler, then ack the task, unless the handler ended its lease with a verb."""
         if transactional:
             self._commit_with(hold, lambda tr: self._work_in(tr, handler, hold))
             return ended(hold) or ACKED
@@ -96,7 +93,6 @@ class Settling:
         return ACKED
 
     def snooze(self, hold: Hold, delay_s: float) -> Settled:
-        """Put the task off for the delay that its handler chose."""
         after = hold.queue.defer(self._database, hold.lease, delay_s)
         return unless_cancelled(after, Settled("snoozed", delay_s))
 
@@ -106,7 +102,6 @@ class Settling:
         return unless_cancelled(after, Settled("retried", delay_s))
 
     def cancel(self, hold: Hold) -> Settled:
-        """End a task that was cancelled."""
         return unless_cancelled(hold.queue.release(self._database, hold.lease), Settled("snoozed"))
 
     def fail(self, hold: Hold, failed: Failed) -> Settled:

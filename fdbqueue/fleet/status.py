@@ -16,8 +16,6 @@ from fdbqueue.tasks.records.statistics import unpacked
 
 @dataclass(frozen=True)
 class Running:
-    """A task, while its handler runs."""
-
     id: str
     queue: str
     for_s: float
@@ -29,8 +27,6 @@ class Running:
 
 @dataclass(frozen=True)
 class Tally:
-    """Numbers of attempts, by outcome."""
-
     done: int = 0
     failed: int = 0
     """Attempts that failed; the task was released, to be tried again."""
@@ -71,10 +67,7 @@ _log = logger("fdbqueue.fleet")
 
 
 class Run:
-    """A session of the supervisor, as a context manager. Its end removes the row of the run.
-
-    The row has the exact counts of one fleet (fdbqueue/core/runs.py).
-    """
+    """A session of the supervisor; its end removes the run's row of exact counts (fdbqueue/core/runs.py)."""
 
     def __init__(self, database: Database, root: Any) -> None:
         self._database = database
@@ -98,10 +91,7 @@ class Run:
         return self._session.id
 
     def tally(self, timeout_s: float) -> Tally | None:
-        """Return the exact counts; None if the session of the supervisor was lost, and the row with it.
-
-        Raises the engine's error if the database does not answer in time. Round trips: 1.
-        """
+        """The exact counts, in 1 round trip; None if the supervisor's session was lost, and so the row."""
         value = run(self._database, self._read, timeout_s=timeout_s)
         return None if self._session.lost else Tally(**unpacked(ENDS, value))
 

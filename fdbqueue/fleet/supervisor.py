@@ -150,7 +150,6 @@ class Fleet(Handle):
         return {**told, "url": public_url(orders.url)}
 
     def _begin(self) -> None:
-        """Set the state of a fleet that has not started a process."""
         self._members: list[Process] = []
         self._retiring: list[Process] = []
         self._start_at: list[float] = []
@@ -221,7 +220,15 @@ class Fleet(Handle):
         self._listen()
         self._pass_on_stops()
         for process in [*self._members, *self._retiring]:
-            self._look_at(process)
+            status = process.exit_status()
+            if status is not None:
+                process.listen()
+                self._bury(process, status)
+            elif process.report.state == "retiring" and process in self._members:
+                self._members.remove(process)
+                self._retiring.append(process)
+                self._recycled += 1
+                self._start_at.append(self._monotonic())
 
     def _start_due(self) -> None:
         if self._stops or self._emptied:
@@ -229,16 +236,13 @@ class Fleet(Handle):
         now = self._monotonic()
         for at in [at for at in self._start_at if at <= now]:
             self._start_at.remove(at)
-            self._start_one()
-
-    def _start_one(self) -> None:
-        try:
-            self._members.append(Process(self._orders, self._stdout))
-        except OSError as error:  # no process, descriptor or memory is free: the running processes go on
-            self._deaths_in_a_row += 1
-            delay_s = RESTART.delay_s(self._deaths_in_a_row, RealRuntime.random())
-            _log.error("no process can be started; the next try is in %.1f s: %s", delay_s, error)
-            self._start_at.append(self._monotonic() + delay_s)
+            try:
+                self._members.append(Process(self._orders, self._stdout))
+            except OSError as error:  # no process, descriptor or memory is free: the running processes go on
+                self._deaths_in_a_row += 1
+                delay_s = RESTART.delay_s(self._deaths_in_a_row, RealRuntime.random())
+                _log.error("no process can be started; the next try is in %.1f s: %s", delay_s, error)
+                self._start_at.append(self._monotonic() + delay_s)
 
     def _listen(self) -> None:
         everyone = [*self._members, *self._retiring]
@@ -264,9 +268,8 @@ class Fleet(Handle):
                 process.kill()
 
     def _tell_stops(self) -> None:
-        """Log each stage of a stop once, unless a refusal causes it: its error tells why.
-
-        A signal handler must not log, as it may interrupt a log handler.
+        """Log each stage of a stop once, unless a refusal causes it: its error tells why. A signal handler
+        must not log, as it may interrupt a log handler.
         """
         stops = self._stops
         if stops == self._stops_told or self._refusal:
@@ -285,26 +288,15 @@ class Fleet(Handle):
                 self._orders.options.grace_s,
             )
 
-    def _look_at(self, process: Process) -> None:
-        status = process.exit_status()
-        if status is not None:
-            process.listen()
-            self._bury(process, status)
-        elif process.report.state == "retiring" and process in self._members:
-            self._members.remove(process)
-            self._retiring.append(process)
-            self._recycled += 1
-            self._start_at.append(self._monotonic())
-
     def _bury(self, process: Process, status: int) -> None:
-        """Count a process that has ended, and replace it if the fleet goes on."""
         self._reported = self._reported + process.report.tally
         was_member = process in self._members
         (self._members if was_member else self._retiring).remove(process)
         ending = process.ending(status)
         process.close()
         if process.report.state == "refused":
-            self._refuse(process.report.reason)
+            self._refusal = self._refusal or process.report.reason
+            self.stop()
         elif status == 0 and process.report.emptied:
             self._emptied = True
         elif was_member and process.report.retired and not self._stops:
@@ -336,11 +328,6 @@ class Fleet(Handle):
         if counted is None and not self._refusal:
             _log.warning("the counts are not exact, but those that the processes reported: %s", reason)
         self._counted = self._reported if counted is None else counted
-
-    def _refuse(self, reason: str) -> None:
-        """Stop, as no process can start, or go on."""
-        self._refusal = self._refusal or reason
-        self.stop()
 
     def _replace(self, process: Process, ending: str) -> None:
         self._restarts += 1

@@ -20,10 +20,7 @@ class ThreadPool(Generic[J]):
     """
 
     def __init__(self, database: Database, size: int, work: Callable[[J], bool], freed: Event) -> None:
-        """`freed` is set when a thread becomes idle; the owner may set it to end a wait.
-
-        Raises RuntimeError if a thread cannot be started.
-        """
+        """`freed` is set when a thread becomes idle; the owner may set it. Raises RuntimeError."""
         self._troubles = database.troubles
         self._runtime = runtime = database.runtime
         self._work = work
@@ -70,10 +67,8 @@ class ThreadPool(Generic[J]):
         slot.given.set()
 
     def replace(self, instead: Callable[[], None]) -> None:
-        """Start a thread in place of one that hangs; it calls `instead` first.
-
-        The `work` of the hanging thread must return False, if it ever returns. Raises RuntimeError if no
-        thread can be started.
+        """Start a thread in place of one that hangs; it calls `instead` first. The `work` of the hanging
+        thread must return False, if it ever returns. Raises RuntimeError if no thread can be started.
         """
         self._start(_Slot[J](self._runtime), first=instead)
 
@@ -120,7 +115,7 @@ class ThreadPool(Generic[J]):
         except BaseException:
             # An exception ends this thread (GreenletExit): another one takes its slot.
             if not self._ended:
-                self._vacant.append((slot, _nothing if slot.busy else None))
+                self._vacant.append((slot, (lambda: None) if slot.busy else None))
                 self._fill_all()
                 self._freed.set()
             raise
@@ -133,15 +128,13 @@ class ThreadPool(Generic[J]):
             if job is None:
                 return
             slot.busy = True
-            if not self._does(job) or not self._become_idle(slot):
+            goes_on = True
+            try:
+                goes_on = self._work(job)
+            except SURVIVED as error:
+                self._troubles.met(_log, "a job of a worker thread failed; the thread goes on", error)
+            if not goes_on or not self._become_idle(slot):
                 return
-
-    def _does(self, job: J) -> bool:
-        try:
-            return self._work(job)
-        except SURVIVED as error:
-            self._troubles.met(_log, "a job of a worker thread failed; the thread goes on", error)
-            return True
 
     def _become_idle(self, slot: "_Slot[J]") -> bool:
         slot.busy = False
@@ -150,9 +143,6 @@ class ThreadPool(Generic[J]):
                 self._idle.append(slot)
         self._freed.set()
         return not self._ended
-
-
-def _nothing() -> None: ...
 
 
 class _Slot(Generic[J]):

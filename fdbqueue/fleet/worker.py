@@ -192,7 +192,8 @@ class Worker(ChosenByHandler):
             while not self._stopped.is_set():
                 self._require_open()
                 free = self._pool.wait_for_free(limits.WORKER_WAIT_S)
-                if free and not self._wait_while_away():
+                away_s = max(self._no_tasks.left_s(), self._no_ground.left_s())
+                if free and not (away_s > 0 and self._stopped.wait(away_s)):
                     self._start_some(free, until_empty)
         except Exception as error:
             self._end_with(error)
@@ -229,7 +230,11 @@ class Worker(ChosenByHandler):
             if start is Start.BEGIN:
                 self._pool.give(hold)
         if until_empty and not holds and self._pool.free() == self._pool.size:
-            self._end_if_empty()
+            if self._feed.is_empty():
+                self._emptied = True
+                self.stop()
+            else:  # nothing but an unreadable task may be left
+                self._feed.require_readable()
 
     def _holds(self, free: int, timeout_s: float) -> list[Hold]:
         """Take tasks, and renew their leases from now on."""
@@ -243,14 +248,6 @@ class Worker(ChosenByHandler):
 
     def _suspect_delay_s(self) -> float:
         return limits.SUSPECT_DELAY_S * (0.5 + self._runtime.random())
-
-    def _end_if_empty(self) -> None:
-        """Stop if the queues are empty. If they hold nothing but an unreadable task, raise its error."""
-        if self._feed.is_empty():
-            self._emptied = True
-            self.stop()
-        else:
-            self._feed.require_readable()
 
     def _take(self, free: int, timeout_s: float) -> list[Any]:
         try:
@@ -287,11 +284,6 @@ class Worker(ChosenByHandler):
     def _met(self, title: str, error: BaseException) -> None:
         self._database.troubles.met(_log, title, error)
 
-    def _wait_while_away(self) -> bool:
-        """Wait for the end of the pause. Return True if the worker was stopped meanwhile."""
-        left_s = max(self._no_tasks.left_s(), self._no_ground.left_s())
-        return left_s > 0 and self._stopped.wait(left_s)
-
     # Working: each thread of the pool.
 
     def _work(self, hold: Hold) -> bool:
@@ -323,7 +315,6 @@ class Worker(ChosenByHandler):
             self._telling.ended(hold, settled)
 
     def _settle(self, hold: Hold, error: BaseException) -> Settled:
-        """Commit the outcome that `error` means for the task."""
         judgement = judge(error, self._name, hold.cancelled)
         if not isinstance(judgement, Away | Lost):
             self._no_ground.over()
@@ -347,10 +338,7 @@ class Worker(ChosenByHandler):
         return Settled("lease_lost")
 
     def _settle_otherwise(self, hold: Hold, judgement: Judgement, failure: BaseException) -> Settled:
-        """Commit another outcome, as that of `judgement` failed.
-
-        Otherwise a lease without a ttr would last as long as this worker.
-        """
+        """Commit another outcome, as `judgement`'s failed: a lease without a ttr would last as the worker."""
         self._met(f"task {hold.task.id} could not be settled", failure)
         try:
             if not is_away(failure):
@@ -399,7 +387,6 @@ class Worker(ChosenByHandler):
         return self._appearance.tick()
 
     def _places(self) -> int:
-        """The number of handlers that run at the same time."""
         return self._options.threads
 
     def _presence(self) -> Presence:

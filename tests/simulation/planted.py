@@ -1139,7 +1139,7 @@ PLANTS = (
     Plant(
         "a worker that takes tasks though their service is away",
         fleet_worker.Worker._run,
-        "if free and not self._wait_while_away():",
+        "if free and not (away_s > 0 and self._stopped.wait(away_s)):",
         "if free:",
         "unavailable",
         50,
