@@ -10,16 +10,19 @@ with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.coroutine_handler import HeldTask as HeldTask
     from fdbqueue.aio.database import Database as Database
     from fdbqueue.aio.database import open as open
-    from fdbqueue.aio.dead import DeadLetters as DeadLetters
     from fdbqueue.aio.elements import ElementQueue as ElementQueue
     from fdbqueue.aio.elements import NullQueue as NullQueue
     from fdbqueue.aio.elements import QueueSet as QueueSet
     from fdbqueue.aio.elements import SimpleElementQueue as SimpleElementQueue
     from fdbqueue.aio.fleet import Fleet as Fleet
+    from fdbqueue.aio.functions import Group as Group
     from fdbqueue.aio.functions import Limit as Limit
+    from fdbqueue.aio.functions import Members as Members
     from fdbqueue.aio.functions import Overview as Overview
+    from fdbqueue.aio.functions import Schedule as Schedule
     from fdbqueue.aio.functions import diagnose as diagnose
     from fdbqueue.aio.functions import fire_due as fire_due
+    from fdbqueue.aio.functions import group as group
     from fdbqueue.aio.functions import list_groups as list_groups
     from fdbqueue.aio.functions import list_queues as list_queues
     from fdbqueue.aio.functions import list_schedules as list_schedules
@@ -27,22 +30,19 @@ with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.functions import verify as verify
     from fdbqueue.aio.functions import workers as workers
     from fdbqueue.aio.futures import Future as Future
-    from fdbqueue.aio.grants import FairConsumer as FairConsumer
-    from fdbqueue.aio.grants import FairProducer as FairProducer
-    from fdbqueue.aio.grants import QueueConsumer as QueueConsumer
-    from fdbqueue.aio.grants import QueueProducer as QueueProducer
-    from fdbqueue.aio.grants import TaskConsumer as TaskConsumer
-    from fdbqueue.aio.grants import TaskProducer as TaskProducer
-    from fdbqueue.aio.groups import Group as Group
-    from fdbqueue.aio.groups import Members as Members
-    from fdbqueue.aio.groups import group as group
+    from fdbqueue.aio.opened import Session as Session
     from fdbqueue.aio.persistent import PersistentQueue as PersistentQueue
     from fdbqueue.aio.persistent import Proxy as Proxy
+    from fdbqueue.aio.queues import DeadLetters as DeadLetters
+    from fdbqueue.aio.queues import FairConsumer as FairConsumer
+    from fdbqueue.aio.queues import FairProducer as FairProducer
     from fdbqueue.aio.queues import FairQueue as FairQueue
     from fdbqueue.aio.queues import Queue as Queue
+    from fdbqueue.aio.queues import QueueConsumer as QueueConsumer
+    from fdbqueue.aio.queues import QueueProducer as QueueProducer
+    from fdbqueue.aio.queues import TaskConsumer as TaskConsumer
+    from fdbqueue.aio.queues import TaskProducer as TaskProducer
     from fdbqueue.aio.queues import TaskQueue as TaskQueue
-    from fdbqueue.aio.schedules import Schedule as Schedule
-    from fdbqueue.aio.sessions import Session as Session
     from fdbqueue.aio.transaction import Transaction as Transaction
     from fdbqueue.aio.transactional import transactional as transactional
     from fdbqueue.aio.working import Worker as Worker

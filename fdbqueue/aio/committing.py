@@ -15,11 +15,11 @@ from fdbqueue.aio.fiber import current_fiber
 from fdbqueue.aio.hub import Hub
 from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
 from fdbqueue.aio.threads import in_thread
-from fdbqueue.aio.underneath import Underneath
 from fdbqueue.core.database import Database as BlockingDatabase
 from fdbqueue.core.errors import DatabaseClosed
 from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.seam import Transaction as EngineTransaction
 from fdbqueue.embedded.database import Database
 from fdbqueue.embedded.futures import Future, PendingFuture
 from fdbqueue.embedded.request import CommitRequest, Flush
@@ -29,6 +29,17 @@ from fdbqueue.embedded.transaction import Transaction
 _UNKNOWN_RESULT = 1021
 
 _Waiting = tuple[CommitRequest, Callable[[], None]]
+
+
+class Underneath(BlockingDatabase):
+    """A blocking database for the thread of one loop: its locks hold back fibers, but not threads."""
+
+    runtime: LoopRuntime
+
+    def create_transaction(self) -> EngineTransaction:
+        """A fresh transaction of the engine. Raises DatabaseClosed; WrongLoop in another thread."""
+        self.runtime.hub.require_thread()
+        return super().create_transaction()
 
 
 class CommitThread:
@@ -52,7 +63,6 @@ class CommitThread:
             request.late = in_thread(self._hub, self._committer.late)
 
     def end(self) -> None:
-        """End the thread when it has committed all that wait."""
         self._has_ended = True
         self._waiting.put(None)
 
@@ -64,7 +74,6 @@ class CommitThread:
                 tell()
 
     def _others(self) -> list[_Waiting]:
-        """Those that wait by now."""
         found = [self._waiting.get() for _ in range(self._waiting.qsize())]
         if None in found:
             self._waiting.put(None)  # after these
@@ -101,9 +110,8 @@ class LoopDatabase(Database):
 
 
 class LoopTransaction(Transaction):
-    """A transaction of an event loop. On a directory, `commit` returns a pending future, as on a cluster.
-
-    A fiber of its own waits for the commit. So an interrupt of the call that waits for the future leaves the
+    """A transaction of an event loop. On a directory, `commit` returns a pending future, as on a cluster. A
+    fiber of its own waits for the commit. So an interrupt of the call that waits for the future leaves the
     commit alone, and the call can still learn its result.
     """
 
@@ -143,12 +151,10 @@ def on_loop(hub: Hub, database: BlockingDatabase) -> BlockingDatabase:
 
 
 def open_directory(path: str, runtime: LoopRuntime, *, shared: bool, flush: Flush) -> LoopDatabase:
-    """As `embedded.database.open_directory`, in a fiber."""
     # The store may have users in other threads, and its own threads are real ones.
     store = in_thread(runtime.hub, partial(acquire, path, RealRuntime(), shared))
     return LoopDatabase(store, runtime, CommitThread(runtime.hub, store), flush)
 
 
 def open_private(runtime: LoopRuntime) -> LoopDatabase:
-    """As `embedded.database.open_private`."""
     return LoopDatabase(acquire_private(RealRuntime()), runtime, None)

@@ -13,8 +13,7 @@ from typing import Any
 
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.hub import Hub
-from fdbqueue.aio.runtime import LoopEvent
-from fdbqueue.aio.stepping import in_fiber
+from fdbqueue.aio.threads import in_fiber, park_until_done
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import target_of
 from fdbqueue.core.errors import LeaseLost, TaskCancelled
@@ -71,23 +70,12 @@ class CoroutineHandler:
         hub: Hub = hold.database.runtime.hub  # type: ignore[attr-defined]  # a LoopRuntime
         given = [Transaction(hub, tr) for tr in transaction]
         coroutine = self._function(*given, HeldTask.of(hold.lease, task.queue, hold))
-        return self._finished(hub, coroutine, hold)
-
-    def _finished(self, hub: Hub, coroutine: Coroutine[Any, Any, object], hold: Hold) -> object:
-        """Park until the coroutine has ended. Its task's cancel, or a lost lease, cancels it."""
-        ended = LoopEvent(hub)
         running = hub.loop.create_task(_without_exit(hub, coroutine), context=copy_context())
         running.add_done_callback(lambda _: coroutine.close())  # cancelled at once, it has not begun
-        running.add_done_callback(lambda _: ended.set())
         hold.interrupt = running.cancel
         if hold.cancelled or hold.lost:  # since before its begin
             running.cancel()
-        try:
-            ended.wait()
-        except BaseException:
-            running.cancel()
-            ended.wait()
-            raise
+        park_until_done(hub, running)
         if running.cancelled():
             raise _reason(hold)
         result = running.result()
@@ -97,7 +85,6 @@ class CoroutineHandler:
 
 
 def _reason(hold: Hold) -> Exception:
-    """The error of a coroutine that was cancelled."""
     if hold.lost:
         return LeaseLost(id=hold.task.id)
     if hold.cancelled:

@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fdbqueue.aio import cluster, committing
+from fdbqueue.aio.committing import Underneath
 from fdbqueue.aio.hub import Hub, Unheard, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
 from fdbqueue.aio.transaction import AWAIT_IT, Transaction
-from fdbqueue.aio.underneath import Underneath
 from fdbqueue.core import database as blocking
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_span

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import Any, Self, TypeVar
 
-from fdbqueue.aio.aside import AsideFace
 from fdbqueue.aio.database import Database
+from fdbqueue.aio.handle import AsideFace
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import Face, Iteration, Maker, awaited, constructor_of, plain, target_of
 from fdbqueue.core.database import Database as BlockingDatabase

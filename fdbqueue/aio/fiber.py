@@ -43,7 +43,6 @@ class Fiber(greenlet):  # type: ignore[misc]  # greenlet has no types
     @property
     def number(self) -> int:
         """Its thread, to blocking code: all calls of one task have the same, and no thread has such an id.
-
         Not the task's own id, which Python gives to a later task, too.
         """
         owner = self if self.caller is None else self.caller
@@ -76,10 +75,7 @@ class Fiber(greenlet):  # type: ignore[misc]  # greenlet has no types
             self._go_on()
 
     def resume(self) -> Any:
-        """Run until it parks, hands over a value, or ends. Returns the value, or its result.
-
-        Raises: the error that ended it.
-        """
+        """Run until it parks, hands over a value, or ends; return the value, or its result."""
         self.parent = getcurrent()
         return self.switch()
 
@@ -110,6 +106,5 @@ class Fiber(greenlet):  # type: ignore[misc]  # greenlet has no types
 
 
 def current_fiber() -> Fiber | None:
-    """The fiber that runs this code, if one does."""
     current = getcurrent()
     return current if isinstance(current, Fiber) else None

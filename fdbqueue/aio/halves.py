@@ -7,13 +7,16 @@ from typing import Any, TypeVar
 from fdbqueue.aio.consuming import Consumption
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.handle import HandleFace
-from fdbqueue.aio.stepping import in_fiber
+from fdbqueue.aio.threads import in_fiber
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import Face, Verb, awaited, database_of, plain, target_of
 from fdbqueue.core.database import Database as BlockingDatabase
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnySession, DatabaseOrTransaction
 from fdbqueue.core.task import Task
+from fdbqueue.queues.fair.items import Handed
+from fdbqueue.queues.fair.putting import FairPutting as BlockingFairPutting
+from fdbqueue.queues.fair.taking import FairTaking as BlockingFairTaking
 from fdbqueue.queues.recipe.dequeuing import Dequeuing as BlockingDequeuing
 from fdbqueue.queues.recipe.enqueuing import Enqueuing as BlockingEnqueuing
 from fdbqueue.tasks.putting import Putting as BlockingPutting
@@ -24,6 +27,8 @@ E = TypeVar("E", bound=BlockingEnqueuing)
 Q = TypeVar("Q", bound=BlockingDequeuing)
 P = TypeVar("P", bound=BlockingPutting)
 T = TypeVar("T", bound=BlockingTaking)
+FP = TypeVar("FP", bound=BlockingFairPutting)
+FT = TypeVar("FT", bound=BlockingFairTaking)
 
 _NOTHING: Any = object()  # an item may be equal to any default, and be None
 
@@ -152,3 +157,40 @@ class Taking(HandleFace[T]):
 
     exhaust = awaited(BlockingTaking.exhaust)
     excuse = awaited(BlockingTaking.excuse)
+
+
+def _put_again(
+    queue: BlockingFairTaking, db: BlockingDatabase, handed: Handed | None, *_: Any, **__: Any
+) -> None:
+    if handed is not None:
+        queue.give_back(db, handed.item, cost=handed.cost)
+
+
+class FairPutting(Face[FP]):
+    """The verb that puts items."""
+
+    __slots__ = ()
+
+    put = awaited(BlockingFairPutting.put)
+
+
+class FairTaking(Face[FT]):
+    """Verbs that take items."""
+
+    __slots__ = ()
+
+    async def get(self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None) -> Any:
+        """As `fdbqueue.FairQueue.get`."""
+        return (await self.take_item(tr, timeout, stop=stop))[1]
+
+    _taken = Verb[Any, Handed | None](BlockingFairTaking._take_handed, None, _put_again, name="_take_handed")
+
+    async def take_item(
+        self, tr: DatabaseOrTransaction, timeout: float = 0, *, stop: Stop | None = None
+    ) -> tuple[bool, Any]:
+        """As `fdbqueue.FairQueue.take_item`."""
+        handed = await self._taken(tr, timeout, stop=stop)
+        return (False, None) if handed is None else (True, handed.item)
+
+    give_back = awaited(BlockingFairTaking.give_back)
+    size = awaited(BlockingFairTaking.size)

@@ -1,18 +1,18 @@
-"""The names and options of a task queue, which need no database."""
+"""What the handles of all queues have, awaited: names and options, and the values that were set aside."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fdbqueue.aio.verbs import Face
+from fdbqueue.aio.verbs import Face, awaited
+from fdbqueue.core.calls.asides import KeepsAside
 from fdbqueue.core.subspace import Subspace
 from fdbqueue.tasks.handle import TaskHandle
 
-B = TypeVar("B", bound=TaskHandle)
+B = TypeVar("B")
+H = TypeVar("H", bound=TaskHandle)
 
 
-class HandleFace(Face[B]):
-    """Base of the handles of a task queue."""
-
+class HandleFace(Face[H]):
     __slots__ = ()
 
     @property
@@ -37,3 +37,13 @@ class HandleFace(Face[B]):
     def require_codec(self) -> None:
         """Raises: UnknownCodec if this process has not registered the codec of the queue."""
         self._blocking.require_codec()
+
+
+class AsideFace(Face[B]):
+    """The awaited face of a `KeepsAside`."""
+
+    __slots__ = ()
+
+    aside = awaited(KeepsAside.aside)
+    remove_aside = awaited(KeepsAside.remove_aside)
+    unreadable = awaited(KeepsAside.unreadable)

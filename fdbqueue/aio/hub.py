@@ -111,17 +111,13 @@ class Hub:
             sleeper.wake(turn)
 
     def sleeper(self) -> Sleeper:
-        """The sleeper for code that has to wait now.
-
-        Raises: BlockingCall on the thread of the running loop, outside of a fiber; in a fiber of another
-        loop, as that loop would wait.
+        """The sleeper for code that has to wait now. Raises: BlockingCall on the thread of the running loop,
+        outside of a fiber; in a fiber of another loop, as that loop would wait.
         """
         fiber = current_fiber()
         if fiber is not None and fiber.loop is self.loop:
             return fiber
-        if fiber is not None:
-            raise BlockingCall
-        if self.runtime.thread_id() == self._thread_id and self.loop.is_running():
+        if fiber is not None or (self.runtime.thread_id() == self._thread_id and self.loop.is_running()):
             raise BlockingCall
         return ThreadSleeper(self.runtime)
 
@@ -134,11 +130,11 @@ class Hub:
         except RuntimeError:
             is_here = False
         if not is_here or self.is_forked:
-            raise WrongLoop(reason=self._reason())
+            closed = _LOOP_CLOSED if self.loop.is_closed() else _ANOTHER_LOOP
+            raise WrongLoop(reason=_FORKED if self.is_forked else closed)
 
     @property
     def is_forked(self) -> bool:
-        """True in a child of the process of this hub."""
         return self._process_id != self.runtime.process_id()
 
     def require_thread(self) -> None:
@@ -146,29 +142,19 @@ class Hub:
         if self.runtime.thread_id() != self._thread_id and self.loop.is_running():
             raise WrongLoop(reason=_ANOTHER_THREAD)
 
-    def _reason(self) -> str:
-        if self.is_forked:
-            return _FORKED
-        return _LOOP_CLOSED if self.loop.is_closed() else _ANOTHER_LOOP
-
     async def call(
         self, function: Callable[[], T], stop: Settable | None = None, undo: Callable[[T], None] | None = None
     ) -> T:
-        """Run a blocking function in a fiber.
-
-        If this call is cancelled, it sets `stop`, or interrupts the function; if there is a result all the
-        same, `undo` takes it back.
-        Raises: WrongLoop, the errors of the function.
+        """Run a blocking function in a fiber. If this call is cancelled, it sets `stop`, or interrupts the
+        function; if there is a result all the same, `undo` takes it back. Raises: WrongLoop, the errors of
+        the function.
         """
         self.require_here()
         answer: T = await self._advance(Fiber(self.loop, function, asyncio.current_task()), stop, undo)
         return answer
 
     async def iterate(self, iterator: Callable[[], Iterable[T]]) -> AsyncIterator[T]:
-        """The values of a blocking iterator, all in one fiber; it makes each of them when it is needed.
-
-        Raises: WrongLoop, the errors of the iterator.
-        """
+        """The values of a blocking iterator, all in one fiber; it makes each of them when it is needed."""
         self.require_here()
         fiber = Fiber(self.loop, partial(_hand_over_all, iterator), asyncio.current_task())
         while True:
@@ -207,7 +193,6 @@ class Hub:
         self, fiber: Fiber, stop: Settable | None, undo: Callable[[Any], None] | None
     ) -> BaseException | None:
         """Let a cancelled fiber end. Return then, or when patience is over; further cancels do not count.
-
         Returns the error that ended the fiber, if one did. The loop logs an error that comes later.
         """
         end = self._start_end(fiber, stop, undo)
@@ -229,10 +214,9 @@ class Hub:
         end.add_done_callback(self._ends.pop)
 
     def outlast_cancelled_calls(self, patience_s: float) -> None:
-        """Wait until the calls that were cancelled by now have ended. For a fiber.
-
-        It gives up if none of them got an answer for `patience_s`. Looks are counted, not the time: a process
-        that stood still for minutes has not waited for an answer. The functions of `finish` count, too.
+        """Wait until the calls that were cancelled by now have ended. For a fiber. It gives up if none of
+        them got an answer for `patience_s`. Looks are counted, not the time: a process that stood still for
+        minutes has not waited for an answer. The functions of `finish` count, too.
         """
         ends, sleeper, looks = list(self._ends), self.sleeper(), 0
         while looks < _LOOKS_OF_PATIENCE and (left := [end for end in ends if not end.done()]):
@@ -244,7 +228,6 @@ class Hub:
             looks = looks + 1 if turns == self._turns_of(left) else 0
 
     def _turns_of(self, ends: Iterable[asyncio.Task[Any]]) -> list[tuple[Fiber, int] | None]:
-        """Values that differ after each answer that one of the fibers behind `ends` has got."""
         fibers = [self._ends.get(end) for end in ends]
         return [fiber and (fiber, fiber.turn) for fiber in fibers]
 

@@ -24,8 +24,6 @@ _log = logger("fdbqueue.worker")
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
-
     def __init__(self, runtime: Runtime) -> None:
         """`runtime`: that of the threads of this process. It tells the time there, too."""
         self._loop = asyncio.new_event_loop()
@@ -44,10 +42,7 @@ class LoopThread:
         started.wait()
 
     def call(self, function: Callable[[Hub], T]) -> T:
-        """Run a blocking function in a fiber there, and wait for it here.
-
-        Raises: BlockingCall in a fiber, as its loop would stand still; the errors of the function.
-        """
+        """Run a blocking function in a fiber there, and wait here. Raises: BlockingCall in a fiber."""
         if current_fiber() is not None:
             raise BlockingCall
 
@@ -69,15 +64,12 @@ class LoopThread:
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             while not self._has_ended:
-                self._run_until_stopped(runner.get_loop())
+                try:
+                    runner.get_loop().run_forever()
+                except ENDS_A_LOOP as error:
+                    title = "a handler has ended the loop of its worker; it goes on: %s"
+                    _log.warning(title, type(error).__name__)
             self._hub.outlasts_cancels = False
-
-    def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run the loop until its end. A handler may end it, and the fibers of its worker need it."""
-        try:
-            loop.run_forever()
-        except ENDS_A_LOOP as error:
-            _log.warning("a handler has ended the loop of its worker; it goes on: %s", type(error).__name__)
 
 
 _all: "WeakSet[LoopThread]" = WeakSet()

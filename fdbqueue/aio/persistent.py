@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from fdbqueue.aio.aside import AsideFace
+from fdbqueue.aio.handle import AsideFace
 from fdbqueue.aio.hub import Unheard
 from fdbqueue.aio.opened import Opened, opened_as
 from fdbqueue.aio.verbs import Face, awaited, giving
@@ -84,9 +84,7 @@ class Proxy(ProxyFace[BlockingProxy]):
 
 
 class PersistentQueue(
-    ProxyFace[BlockingPersistentQueue],
-    Opened[BlockingPersistentQueue],
-    AsideFace[BlockingPersistentQueue],
+    ProxyFace[BlockingPersistentQueue], Opened[BlockingPersistentQueue], AsideFace[BlockingPersistentQueue]
 ):
     """`fdbqueue.PersistentQueue`, awaited: `async with aio.PersistentQueue(db, "spool") as spool`."""
 

@@ -1,21 +1,70 @@
-"""Queues: those of fdbqueue, awaited."""
+"""Queues and their grants: those of fdbqueue, awaited."""
 
-from fdbqueue.aio.aside import AsideFace
-from fdbqueue.aio.fair_halves import FairPutting, FairTaking
-from fdbqueue.aio.grants import (
-    FairConsumer,
-    FairProducer,
-    QueueConsumer,
-    QueueProducer,
-    TaskConsumer,
-    TaskProducer,
-)
-from fdbqueue.aio.halves import Dequeuing, Enqueuing, Putting, Taking
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.aio.halves import Dequeuing, Enqueuing, FairPutting, FairTaking, Putting, Taking
+from fdbqueue.aio.handle import AsideFace, HandleFace
 from fdbqueue.aio.verbs import Maker, awaited, constructor_of
+from fdbqueue.core.errors import NotGranted
+from fdbqueue.queues.fair.grants import FairConsumer as BlockingFairConsumer
+from fdbqueue.queues.fair.grants import FairProducer as BlockingFairProducer
 from fdbqueue.queues.fair.queue import FairQueue as BlockingFairQueue
+from fdbqueue.queues.recipe.grants import QueueConsumer as BlockingQueueConsumer
+from fdbqueue.queues.recipe.grants import QueueProducer as BlockingQueueProducer
 from fdbqueue.queues.recipe.queue import Queue as BlockingQueue
+from fdbqueue.tasks.dead.letters import DeadLetters as BlockingDeadLetters
 from fdbqueue.tasks.events import Callback
+from fdbqueue.tasks.grants import TaskConsumer as BlockingTaskConsumer
+from fdbqueue.tasks.grants import TaskProducer as BlockingTaskProducer
 from fdbqueue.tasks.queue import TaskQueue as BlockingTaskQueue
+
+
+class _Grant:
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # for a type checker, an unknown name stays an error
+
+        def __getattr__(self, name: str) -> Any:
+            kind = type(self).__name__
+            if name.startswith("_"):
+                raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+            raise NotGranted(grant=f"aio.{kind}", verb=name)
+
+
+class QueueProducer(_Grant, Enqueuing[BlockingQueueProducer]):
+    """`fdbqueue.QueueProducer`, awaited."""
+
+    __slots__ = ()
+
+
+class QueueConsumer(_Grant, Dequeuing[BlockingQueueConsumer]):
+    """`fdbqueue.QueueConsumer`, awaited."""
+
+    __slots__ = ()
+
+
+class TaskProducer(_Grant, Putting[BlockingTaskProducer]):
+    """`fdbqueue.TaskProducer`, awaited."""
+
+    __slots__ = ()
+
+
+class TaskConsumer(_Grant, Taking[BlockingTaskConsumer]):
+    """`fdbqueue.TaskConsumer`, awaited."""
+
+    __slots__ = ()
+
+
+class FairProducer(_Grant, FairPutting[BlockingFairProducer]):
+    """`fdbqueue.FairProducer`, awaited."""
+
+    __slots__ = ()
+
+
+class FairConsumer(_Grant, FairTaking[BlockingFairConsumer]):
+    """`fdbqueue.FairConsumer`, awaited."""
+
+    __slots__ = ()
 
 
 class Queue(Enqueuing[BlockingQueue], Dequeuing[BlockingQueue], AsideFace[BlockingQueue]):
@@ -112,3 +161,25 @@ class TaskQueue(Putting[BlockingTaskQueue], Taking[BlockingTaskQueue], AsideFace
     def on_task_change(self, callback: Callback | None = None) -> Callback | None:
         """As `fdbqueue.TaskQueue.on_task_change`: `callback` is a plain function, called in a fiber."""
         return self._blocking.on_task_change(callback)
+
+
+class DeadLetters(HandleFace[BlockingDeadLetters], AsideFace[BlockingDeadLetters]):
+    """`fdbqueue.DeadLetters`, awaited."""
+
+    __slots__ = ()
+
+    open = Maker(BlockingDeadLetters.open)
+
+    classes = awaited(BlockingDeadLetters.classes)
+    tasks = awaited(BlockingDeadLetters.tasks)
+    kick = awaited(BlockingDeadLetters.kick)
+    kick_matching = awaited(BlockingDeadLetters.kick_matching)
+    kick_some = awaited(BlockingDeadLetters.kick_some)
+    edit = awaited(BlockingDeadLetters.edit)
+    redrive = awaited(BlockingDeadLetters.redrive)
+    begin_redrive = awaited(BlockingDeadLetters.begin_redrive)
+    run_redrive = awaited(BlockingDeadLetters.run_redrive)
+    step_redrive = awaited(BlockingDeadLetters.step_redrive)
+    pause_redrive = awaited(BlockingDeadLetters.pause_redrive)
+    resume_redrive = awaited(BlockingDeadLetters.resume_redrive)
+    stop_redrive = awaited(BlockingDeadLetters.stop_redrive)

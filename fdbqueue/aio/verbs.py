@@ -105,8 +105,6 @@ def named_after(new: N, old: Any) -> N:
 
 
 class Verb(Generic[P, R]):
-    """A blocking method, awaited."""
-
     def __init__(
         self,
         method: Callable[..., Any],
@@ -131,7 +129,6 @@ class Verb(Generic[P, R]):
         self._call = call
 
     def copied(self) -> "Verb[P, R]":
-        """The same verb, for another class."""
         return Verb(*self._made_of)
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -147,10 +144,9 @@ class Verb(Generic[P, R]):
 
 
 async def call_verb(verb: Verb[P, R], face: Face[Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a blocking method in a fiber.
-
-    If it is cancelled, a call that may wait leaves the line, and a result that comes all the same is taken
-    back. A call within a transaction is interrupted, as is a call without these two means.
+    """Run a blocking method in a fiber. If it is cancelled, a call that may wait leaves the line, and a
+    result that comes all the same is taken back. A call within a transaction is interrupted, as is a call
+    without these two means.
     """
     target, hub = place_of(face, args, kwargs)
     plain_args, undo = plain_each(kwargs), None
@@ -176,9 +172,7 @@ def _undone(undo: Undo, blocking: Any, target: Any, args: Any, kwargs: Any, answ
 def awaited(
     method: Callable[Concatenate[Any, P], R], *, undo: Undo | None = None, finishes: bool = False
 ) -> Verb[P, R]:
-    """The verb of a method. `undo` takes back a result that came while the call was cancelled. A verb that
-    `finishes` goes on to its end.
-    """
+    """The verb of a method. `undo` takes back the result of a cancelled call; one that `finishes` goes on."""
     return Verb(method, None, undo, finishes)
 
 
@@ -239,10 +233,7 @@ def plain_each(kwargs: Any) -> dict[str, Any]:
 
 
 def place_of(face: Face[Any] | None, args: Any, kwargs: Any) -> tuple[Database | Transaction | None, Hub]:
-    """The database or the transaction that the call is given, if it is given one; the hub of the call.
-
-    Raises: WrongFace for a blocking one; NotADatabase if there is none to be found.
-    """
+    """The database or transaction given to the call, and its hub. Raises: WrongFace, NotADatabase."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Database | Transaction):
             return value, value.hub
@@ -258,14 +249,12 @@ def place_of(face: Face[Any] | None, args: Any, kwargs: Any) -> tuple[Database |
 
 
 def target_of(tr: Any) -> Database | Transaction:
-    """`tr`. Raises: WrongFace, NotADatabase."""
     target, _ = place_of(None, (tr,), {})
     assert target is not None, "without one, place_of raises"
     return target
 
 
 def database_of(db: Any) -> Database:
-    """`db`. Raises: WrongFace, NotADatabase; InvalidArgument for a transaction."""
     target = target_of(db)
     if isinstance(target, Transaction):
         raise InvalidArgument(name="db", wanted="an aio.Database", got=target)

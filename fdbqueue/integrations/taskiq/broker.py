@@ -9,8 +9,8 @@ from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 from taskiq.exceptions import SendTaskError
 
 from fdbqueue.aio.database import Database
+from fdbqueue.aio.opened import Session
 from fdbqueue.aio.queues import TaskQueue
-from fdbqueue.aio.sessions import Session
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import target_of
 from fdbqueue.core.arguments import checked_batch_count, checked_count, checked_items
@@ -114,9 +114,7 @@ class FdbQueueBroker(AsyncBroker):
         await super().startup()
 
     async def shutdown(self) -> None:
-        """End the session: messages that were not acked are ready again. Close the database that was opened
-        here.
-        """
+        """End the session: messages not acked are ready again. Close the database that was opened here."""
         session, self._session = self._session, None
         try:
             if session is not None:

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from taskiq import AsyncBroker
 
 from fdbqueue.aio.database import Database
+from fdbqueue.aio.opened import Session
 from fdbqueue.aio.queues import TaskQueue
-from fdbqueue.aio.sessions import Session
 from fdbqueue.core import limits
 from fdbqueue.core.database import is_away
 from fdbqueue.core.errors import NotTaken, QueueNotFound, TaskNotFound, UnknownSession
@@ -156,9 +156,8 @@ class Delivery:
         return None
 
     async def ack(self, database: Database, leased: Leased) -> None:
-        """End the lease. After a loss of the lease, the outcome of the next attempt counts.
-
-        An outage of the database passes: without its ack, this worker would hold the message until its end.
+        """End the lease. After a loss of the lease, the outcome of the next attempt counts. An outage of the
+        database passes: without its ack, this worker would hold the message until its end.
         """
         while True:
             try:

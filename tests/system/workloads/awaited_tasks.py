@@ -5,8 +5,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from fdbqueue.aio.opened import Session
 from fdbqueue.aio.queues import TaskQueue
-from fdbqueue.aio.sessions import Session
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.transactional import transactional
 from fdbqueue.core.database import run
