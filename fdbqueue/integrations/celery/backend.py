@@ -30,7 +30,6 @@ class Backend(KeyValueStoreBackend):
     supports_autoexpire = True
 
     def __init__(self, app: Any, url: str | None = None, **kwargs: Any) -> None:
-        """Raises: UnknownBrokerUrl, PoolRefused."""
         super().__init__(app, url=url, **kwargs)
         require_threads()
         self._url = url_of(url or "")
@@ -71,14 +70,13 @@ class Backend(KeyValueStoreBackend):
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
         meta["task_id"] = bytes_to_str(task_id)
         key = self.get_key_for_task(task_id)
-        self.results.store(key, _bytes(self.encode(meta)), self.expires or None, keeps=self._is_success)
+        self.results.store(
+            key,
+            _bytes(self.encode(meta)),
+            self.expires or None,
+            keeps=lambda stored: bool(self.decode_result(stored)["status"] == states.SUCCESS),
+        )
         return result
-
-    def _is_success(self, value: bytes) -> bool:
-        return bool(self.decode_result(value)["status"] == states.SUCCESS)
-
-    def _is_ready(self, value: bytes) -> bool:
-        return self.decode_result(value)["status"] in states.READY_STATES
 
     # Waits.
 
@@ -110,10 +108,10 @@ class Backend(KeyValueStoreBackend):
         clock = self.database.runtime.monotonic
         until = None if timeout is None else clock() + timeout
         names = {self.get_key_for_task(task_id): bytes_to_str(task_id) for task_id in set(task_ids)}
-        rounds = 0
+        rounds, has_ended = 0, lambda value: self.decode_result(value)["status"] in states.READY_STATES
         while names:
             left = None if until is None else max(0.0, until - clock())
-            ready = self.results.wait(list(names), self._is_ready, left, on_interval, interval or 0.5)
+            ready = self.results.wait(list(names), has_ended, left, on_interval, interval or 0.5)
             for key, value in ready.items():
                 meta = self.decode_result(value)
                 if on_interval is not None and meta["status"] in states.PROPAGATE_STATES:

@@ -49,7 +49,6 @@ class Leases(virtual.QoS):
         self._held: dict[str, Held] = {}
 
     def credit(self, most: int) -> int:
-        """Number of messages that may be taken now, at most `most`."""
         if not self.prefetch_count:
             return most
         return max(0, min(most, self.prefetch_count - len(self._held)))
@@ -242,11 +241,9 @@ class Channel(virtual.Channel):
         return bool(self._active_queues)
 
     def freed(self) -> None:
-        """Note that the channel may take messages again."""
         self._transport.freed(self)
 
     def wants(self) -> Iterable[Want]:
-        """The queues from which this channel takes now."""
         credit = self.qos.credit(BATCH)
         for name in list(self._active_queues) if credit else ():
             if name not in self._dropped:
@@ -265,7 +262,7 @@ class Channel(virtual.Channel):
         return is_wanted
 
     def deliver(self, found: Found) -> None:
-        """Pass a message on to its consumer; back into its queue if that has gone."""
+        """Back into its queue if its consumer has gone."""
         tag, name = self.tag(found), found.want.name
         if name not in self._active_queues:
             self.qos.give_back(tag)

@@ -17,12 +17,13 @@ _ONE = (1).to_bytes(8, "little")
 
 
 def begin(database: Database, chord: str, size: int, ttl_s: float | None) -> None:
-    """Note the number of parts of a chord; some may have returned already. All goes after `ttl_s` seconds,
-    None for never.
-    """
+    """Note the number of parts of a chord; some may have returned. All goes after `ttl_s`, None for never."""
 
     def body(tr: Transaction) -> None:
-        _sweep(tr, database.runtime.now_us())
+        under = keys.chord_ends_until(database.runtime.now_us())
+        for row in tr.snapshot.get_range(under.start, under.stop, limit=SWEPT).to_list():
+            tr.clear(row.key)
+            _clear(tr, keys.chord_end_of(row.key))
         tr.set(keys.size(chord), size.to_bytes(8, "little"))
         _note_end(tr, database, chord, ttl_s)
 
@@ -35,11 +36,7 @@ def extend(database: Database, chord: str, part: str) -> None:
 
 
 def returned(database: Database, chord: str, index: int, part: str, ttl_s: float | None) -> None:
-    """Count a part.
-
-    Reads: the part; the counter by snapshot. Writes: the part, the counter.
-    Conflicts: another return of the same part.
-    """
+    """Count a part. A part that returns twice conflicts; the counter does not, as it is read by snapshot."""
 
     def body(tr: Transaction) -> None:
         mark, count = tr.get(keys.part(chord, index, part)), tr.snapshot.get(keys.count(chord))
@@ -102,10 +99,3 @@ def _clear(tr: Transaction, chord: str) -> None:
         tr.clear_range(under.start, under.stop)
     tr.clear(keys.count(chord))
     tr.clear(keys.size(chord))
-
-
-def _sweep(tr: Transaction, now_us: int) -> None:
-    under = keys.chord_ends_until(now_us)
-    for row in tr.snapshot.get_range(under.start, under.stop, limit=SWEPT).to_list():
-        tr.clear(row.key)
-        _clear(tr, keys.chord_end_of(row.key))

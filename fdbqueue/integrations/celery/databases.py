@@ -29,11 +29,9 @@ _NO_HOST = ("", "localhost")
 
 
 def url_of(address: str) -> str:
-    """The URL for `fdbqueue.open` that `address` names.
-
-    A directory or a cluster file is an absolute path, as in the URL of a file. Before it may stand
-    `localhost`, with a port that is ignored: programs tell alternative brokers apart by them.
-    Raises: UnknownBrokerUrl.
+    """The URL for `fdbqueue.open` that `address` names. A directory or a cluster file is an absolute path, as
+    in the URL of a file. Before it may stand `localhost`, with a port that is ignored: programs tell
+    alternative brokers apart by them. Raises: UnknownBrokerUrl.
     """
     engine, separator, place = address.removeprefix(f"{SCHEME}+").partition("://")
     host, slash, path = place.partition("/")
@@ -63,10 +61,7 @@ _openings: dict[str, Opening] = {}
 
 
 def at(url: str) -> Database:
-    """The open database of `url`. Connections come and go, and it stays open.
-
-    Raises: ClusterForked; as fdbqueue.open.
-    """
+    """The open database of `url`, which stays open. Raises: ClusterForked; as fdbqueue.open."""
     opening = _openings.get(url)
     if opening is None:  # a step of a dict is atomic: two threads get the same opening
         opening = _openings.setdefault(url, Opening(url))
@@ -126,10 +121,9 @@ class BrokerLost(OperationalError):
 
 @contextmanager
 def told_to_kombu() -> Iterator[None]:
-    """Raises BrokerLost for the error of a database that is away, or cannot be opened now.
-
-    An error that does not heal in this process passes as it is: a worker ends with it.
-    In a transaction of the program, errors pass as they are: its retry loop needs them.
+    """Raises BrokerLost for the error of a database that is away, or cannot be opened now. An error that does
+    not heal in this process passes as it is: a worker ends with it. In a transaction of the program, errors
+    pass as they are: its retry loop needs them.
     """
     try:
         yield
@@ -171,9 +165,8 @@ def watch_workers() -> None:
 
 def prepare(sender: Any, **_: Any) -> None:
     """Refuse a pool of greenlets, and have children of a prefork pool started afresh for a cluster.
-
-    FoundationDB's client library does not survive a fork; the embedded engine does.
-    Raises: SystemExit, as a signal of Celery logs all other errors and goes on.
+    FoundationDB's client library does not survive a fork; the embedded engine does. Raises: SystemExit, as a
+    signal of Celery logs all other errors and goes on.
     """
     urls = [str(sender.app.conf.get(name) or "") for name in _URLS]
     if not any(SCHEME in url for url in urls):

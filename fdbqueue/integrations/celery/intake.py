@@ -37,18 +37,15 @@ class Found(NamedTuple):
 
 
 class Intake:
-    """The takes of one connection."""
-
     def __init__(self, database: Database, session: Session) -> None:
         self._database = database
         self._session = session
         self._turn = 0
 
     def take(self, wants: Sequence[Want], timeout_s: float, stop: Event) -> list[Found]:
-        """Messages of one of the queues, or of several that have got one at the same moment.
-
-        Waits up to `timeout_s` for the first. Empty after that time, and when `stop` is set.
-        Raises: the errors of a take.
+        """Messages of one of the queues, or of several that have got one at the same moment. Waits up to
+        `timeout_s` for the first. Empty after that time, and when `stop` is set. Raises: the errors of a
+        take.
         """
         if len(wants) == 1:
             return self._from(wants[0], wants[0].most, timeout_s, stop)
@@ -103,13 +100,11 @@ class _Wait:
 
 
 WAIT_S = 30.0
-_ONE = 1
 
 
 class Tap:
-    """A thread that takes messages for one channel, and wakes the event loop of a worker.
-
-    `wants()` tells from where to `take`. Messages wait here until the loop calls `drawn`.
+    """A thread that takes messages for one channel, and wakes the event loop of a worker. `wants()` tells
+    from where to `take`. Messages wait here until the loop calls `drawn`.
     """
 
     def __init__(
@@ -142,10 +137,7 @@ class Tap:
         self._changed.set()
 
     def drawn(self) -> list[Found]:
-        """The messages that have come.
-
-        If an error has ended the takes, raises BrokerLost, or the error if it does not heal.
-        """
+        """The messages that have come. Raises the error that ended the takes, as BrokerLost if it heals."""
         os.eventfd_read(self.bell)
         if self._error is not None:
             if not heals(self._error):
@@ -187,4 +179,4 @@ class Tap:
             self._ring()
 
     def _ring(self) -> None:
-        os.eventfd_write(self.bell, _ONE)
+        os.eventfd_write(self.bell, 1)

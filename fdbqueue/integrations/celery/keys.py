@@ -31,7 +31,6 @@ def _range(*parts: Any) -> slice:
 
 
 def _parts(key: bytes) -> tuple[Any, ...]:
-    """The parts behind the column."""
     return tuple(DEFAULT_ROOT.unpack(key)[2:])
 
 
@@ -48,7 +47,6 @@ def all_bindings() -> slice:
 
 
 def binding_of(key: bytes) -> tuple[str, str, str]:
-    """Exchange, routing key and queue."""
     exchange, routing_key, queue = _parts(key)
     return exchange, routing_key, queue
 

@@ -51,9 +51,8 @@ def priority_of(given: Any) -> int:
 
 
 def delay_of(eta: Any, now_s: float) -> float:
-    """Seconds until the `eta` of a task; 0 for none, and for one without a time zone.
-
-    The worker holds such a task itself, as it knows the time zone of the application.
+    """Seconds until the `eta` of a task; 0 for none, and for one without a time zone. The worker holds such a
+    task itself, as it knows the time zone of the application.
     """
     with suppress(TypeError, ValueError):
         due = datetime.fromisoformat(eta)
@@ -62,7 +61,6 @@ def delay_of(eta: Any, now_s: float) -> float:
 
 
 def is_message(data: Any) -> bool:
-    """True if the data of a task are a message."""
     return isinstance(data, dict) and isinstance(data.get("properties"), dict) and "body" in data
 
 
@@ -94,10 +92,9 @@ class Queues:
         self._known: dict[str, TaskQueue] = {}
 
     def get(self, name: str) -> TaskQueue:
-        """The queue of that name; it is created if there is none.
-
-        In a transaction of the program, a new queue is part of it, and not remembered.
-        Raises: QueueKindMismatch for a queue that cannot carry messages.
+        """The queue of that name; it is created if there is none. In a transaction of the program, a new
+        queue is part of it, and not remembered. Raises: QueueKindMismatch for a queue that cannot carry
+        messages.
         """
         found = self._known.get(name)
         if found is None:
@@ -117,7 +114,7 @@ class Queues:
         own(self.database, name, owner)
 
     def put(self, names: list[str], message: Mapping[str, Any]) -> None:
-        """Put the message into each of the queues, in the transaction of the program if there is one."""
+        """In the transaction of the program if there is one."""
         options = put_options(message, self.database.runtime.now())
         for name in names:
             self.on(name, lambda queue: queue.put(current() or self.database, dict(message), **options))
@@ -136,7 +133,6 @@ class Queues:
             self._known.pop(name, None)
 
     def size(self, name: str) -> int:
-        """Number of messages that are ready."""
         return self.on(name, lambda queue: queue.statistics(self.database)["tasks"]["ready"])
 
     def purge(self, name: str) -> int:
@@ -178,15 +174,11 @@ Binding = tuple[str, str]
 
 
 def own(db: AnyDatabase, queue: str, owner: bytes) -> None:
-    """Note that `queue` goes with the session `owner`."""
     run(db, lambda tr: tr.set(keys.owned(queue), owner))
 
 
 def bind(target: DatabaseOrTransaction, exchange: str, routing_key: str, queue: str) -> None:
-    """Route messages of `exchange` with `routing_key` to `queue`.
-
-    Reads: the owner of the queue.
-    """
+    """Route messages of `exchange` with `routing_key` to `queue`. Reads: the owner of the queue."""
 
     def body(tr: Transaction) -> None:
         tr.set(keys.binding(exchange, routing_key, queue), tr.get(keys.owned(queue)).value or b"")
@@ -199,10 +191,7 @@ def unbind(target: DatabaseOrTransaction, exchange: str, routing_key: str, queue
 
 
 def bound(target: DatabaseOrTransaction, exchange: str) -> list[Binding]:
-    """The bindings of `exchange`, without those of queues with a dead session.
-
-    Reads: the bindings, and the sessions of their owners.
-    """
+    """The bindings of `exchange`, without those of queues with a dead session."""
     return run(target, lambda tr: _bound(tr, exchange))
 
 

@@ -113,10 +113,7 @@ class Transport(virtual.Transport):
     # Consuming without an event loop.
 
     def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:  # noqa: ARG002
-        """Deliver all messages that come at once. Raises TimeoutError if none comes within `timeout` seconds.
-
-        A message for one of several queues is waited for in all of them.
-        """
+        """Deliver all messages that come at once, of any queue. Raises TimeoutError if none does."""
         runtime = self.database.runtime
         until = None if timeout is None else runtime.monotonic() + timeout
         while True:
@@ -127,7 +124,6 @@ class Transport(virtual.Transport):
                 raise TimeoutError
 
     def _drain(self, timeout_s: float) -> bool:
-        """True if a message was delivered."""
         stop = self._stop = self.database.runtime.event()
         with told_to_kombu():
             wants = [want for channel in list(self.channels) for want in channel.wants()]
@@ -162,13 +158,6 @@ class Transport(virtual.Transport):
             self.end_tap(channel)
             self.consumers_changed(channel)
 
-    def _start_tap(self, channel: TaskChannel) -> None:
-        """One for each channel: it waits in its queues while it has credit, whatever the others have."""
-        tap = self._taps[channel] = Tap(
-            self.database.runtime, self._take, lambda: list(channel.wants()), channel.receive
-        )
-        self._loop.add_reader(tap.bell, self._draw, tap)
-
     def _draw(self, tap: Tap) -> None:
         for found in tap.drawn():
             found.want.channel.deliver(found)
@@ -184,16 +173,17 @@ class Transport(virtual.Transport):
             channel.qos.give_back(channel.tag(found))
 
     def consumers_changed(self, channel: TaskChannel) -> None:
-        """The consumers of the channel are others than before."""
         if channel in self._taps:
             self._taps[channel].changed()
         elif self._loop is not None and channel.consumes and self.is_of_this_process:
-            self._start_tap(channel)
+            tap = self._taps[channel] = Tap(
+                self.database.runtime, self._take, lambda: list(channel.wants()), channel.receive
+            )
+            self._loop.add_reader(tap.bell, self._draw, tap)
         if self._stop is not None:
             self._stop.set()
 
     def freed(self, channel: TaskChannel) -> None:
-        """The channel may take more messages than before."""
         if channel in self._taps:
             self._taps[channel].freed()
         if self._stop is not None:

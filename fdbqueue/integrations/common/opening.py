@@ -76,7 +76,6 @@ class Within:
     @contextmanager
     def block(self, tr: Any) -> Iterator[None]:
         """Put the messages that this block sends within `tr`: they are there if and only if `tr` commits.
-
         `tr` is a transaction of the database of the broker. The block may run again, with the whole body of
         `tr`: then the messages of the earlier run are gone, and the new ones have new ids.
         """

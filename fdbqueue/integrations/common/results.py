@@ -82,22 +82,15 @@ class Store:
         self._keys = ResultKeys(root, space)
 
     def ask(self, tr: ReadTransaction, name: bytes, now_us: int) -> Callable[[], bytes | None]:
-        """Ask for a value: the function that is returned waits for it. None: it is not there, or has ended.
-
-        Reads: the value; in a snapshot, without a conflict.
-        """
+        """Ask for a value: the returned function waits for it. None: it is not there, or has ended."""
         asked = tr.get(self._keys.result(name))
         return lambda: self._value_in(tr, name, asked.value, now_us)
 
     def watch(self, tr: Transaction, name: bytes) -> Future:
-        """A future that is ready when the value changes."""
         return tr.watch(self._keys.result(name))
 
     def write(self, tr: Transaction, name: bytes, value: bytes, ends_us: int) -> None:
-        """Store a value until `ends_us`, 0 for ever.
-
-        Reads: its earlier value. Writes: the value. Conflicts: its change.
-        """
+        """Store a value until `ends_us`, 0 for ever. Conflicts: its change."""
         self.clear(tr, name)
         pieces = list(pieces_of(value)) if len(value) > limits.PAYLOAD_PIECE_BYTES_MAX else []
         tr.set(self._keys.result(name), stored(ends_us, len(pieces), b"" if pieces else value))
@@ -162,11 +155,7 @@ class Results:
     def store(
         self, name: bytes, value: bytes, ttl_s: float | None, keeps: Callable[[bytes], bool] | None = None
     ) -> None:
-        """Store a value for `ttl_s` seconds, None for ever. `keeps(value)`: true if the stored value stays.
-
-        Reads: the value. Writes: the value; clears a few others that have ended. Conflicts: its change.
-        Raises: PayloadTooLarge.
-        """
+        """Store a value for `ttl_s`, None for ever. `keeps(value)`: true if the stored value stays."""
         checked_payload(value)
 
         def body(tr: Transaction) -> None:
@@ -181,7 +170,6 @@ class Results:
         run(self._database, body)
 
     def get(self, names: Names) -> list[bytes | None]:
-        """The values; None for one that is not there, or has ended."""
         found: list[bytes | None] = []
         for start in range(0, len(names), WATCHED):
             found += run(self._database, partial(self._values, names=names[start : start + WATCHED]))
@@ -199,10 +187,7 @@ class Results:
         run(self._database, body)
 
     def take(self, name: bytes) -> bytes | None:
-        """The value, which is removed: one of the calls at the same moment gets it, and the others None.
-
-        Reads: the value. Writes: clears it. Conflicts: its change.
-        """
+        """The value, which is removed: one of the calls at the same moment gets it, and the others None."""
 
         def body(tr: Transaction) -> bytes | None:
             found = self._store.ask(tr, name, self._database.runtime.now_us())()
@@ -223,7 +208,6 @@ class Results:
         tick_s: float = LOOK_S,
     ) -> dict[bytes, bytes]:
         """The values that are ready, of the first WATCHED of `names`; waits up to `timeout_s` for the first.
-
         May return none before that time is over: then the caller looks again. Calls `tick` every `tick_s`.
         """
         few = list(names[:WATCHED])

@@ -52,7 +52,6 @@ class Attempts:
     """The handler of a worker for some queues of a backend."""
 
     def __init__(self, backend: FdbQueueBackend, queues: Mapping[str, TaskQueue]) -> None:
-        """`queues`: by the names that Django knows."""
         self._backend = backend
         self._queues = {queue.name: (name, queue) for name, queue in queues.items()}
         runtime = backend.database.runtime
@@ -78,10 +77,7 @@ class Attempt:
         """The state while the function runs; None before its Task is found."""
 
     def run(self) -> None:
-        """Run the task, and end its lease: an ack with its state, or a burial with its error.
-
-        Raises: errors of the database, and those that are the worker's.
-        """
+        """Run the task, and end its lease: an ack with its state, or a burial with its error."""
         try:
             state = self._begin()
             ended = self._succeed(state, self._call(state))

@@ -45,7 +45,6 @@ class Options:
 
     @classmethod
     def checked(cls, given: Mapping[str, Any]) -> "Options":
-        """Raises: InvalidArgument, UnknownUrl."""
         names = [field.name for field in fields(cls)]
         for name in given:
             if name not in names:
@@ -138,7 +137,8 @@ class FdbQueueBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """The result of a task, as it is now. Raises: TaskResultDoesNotExist."""
         queue_name, _, id_ = str(result_id).rpartition(_BETWEEN)
-        state = self._look(queue_name, id_) if self._has(queue_name) else None
+        is_ours = bool(queue_name) and (not self.queues or queue_name in self.queues)
+        state = self._look(queue_name, id_) if is_ours else None
         if state is None:
             raise TaskResultDoesNotExist(result_id)
         return state.to_result(result_id, queue_name, self.alias)
@@ -148,9 +148,6 @@ class FdbQueueBackend(BaseTaskBackend):
         queue_name, _, id_ = str(result_id).rpartition(_BETWEEN)
         with suppress(NoResult, TaskFailed):
             self.task_queues.there(queue_name).result(self.database, id_, timeout_s)
-
-    def _has(self, queue_name: str) -> bool:
-        return bool(queue_name) and (not self.queues or queue_name in self.queues)
 
     def _look(self, queue_name: str, id_: str) -> State | None:
         try:
@@ -169,7 +166,6 @@ class FdbQueueBackend(BaseTaskBackend):
 
 
 def backend_of(alias: str) -> FdbQueueBackend:
-    """Raises: InvalidTaskBackend for an alias that is not in TASKS, or has another backend."""
     found = task_backends[alias]
     if not isinstance(found, FdbQueueBackend):
         raise InvalidTaskBackend(f"The task backend {alias!r} is no backend of fdbqueue.")

@@ -54,17 +54,13 @@ class TaskQueues:
 
     @property
     def database(self) -> Database:
-        """Raises: as fdbqueue.open."""
         return self._opening.database()
 
     def made(self, name: str) -> TaskQueue:
-        """The queue, made if it was not there. Raises: InvalidTaskBackend for one without priorities or
-        delays.
-        """
+        """The queue, made if it was not there. Raises: InvalidTaskBackend without priorities or delays."""
         return self._known.get(self._key(name)) or self._remember(name, self._create(name, None))
 
     def there(self, name: str) -> TaskQueue:
-        """Raises: QueueNotFound, InvalidTaskBackend."""
         known = self._known.get(self._key(name))
         return known or self._remember(name, TaskQueue.open(self.database, self._full(name)))
 

@@ -42,14 +42,12 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "Call":
-        """Raises: TypeError, ValueError for arguments that JSON does not have."""
         run_after = None if task.run_after is None else task.run_after.timestamp()
         plain_args, plain_kwargs = normalize_json(list(args)), normalize_json(kwargs)
         return cls(task.module_path, plain_args, plain_kwargs, int(task.priority), run_after)
 
     @classmethod
     def stored(cls, data: Any) -> "Call":
-        """Raises: SuspiciousOperation for the data of a task that Django has not enqueued."""
         try:
             return msgspec.convert(data, cls)
         except msgspec.ValidationError as error:
@@ -59,11 +57,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.to_builtins(self)
 
     def to_task(self, queue_name: str, alias: str) -> Any:
-        """The Task that was enqueued.
-
-        Raises: ImportError if this process has no such module or name; SuspiciousOperation if that is no
-        Task.
-        """
+        """The Task that was enqueued. Raises: ImportError, or SuspiciousOperation for no Task."""
         found = import_string(self.task)
         if not isinstance(found, DjangoTask):
             raise SuspiciousOperation(f"{self.task} is no Task, and is not called")
@@ -99,10 +93,7 @@ class Error(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """The state of a task, as its ack stores it. Times are seconds since the epoch.
-
-    Append fields with a default.
-    """
+    """The state of a task, as its ack stores it. Append fields with a default."""
 
     call: Call
     status: str
@@ -119,10 +110,7 @@ class State(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, task: Task, failures: Sequence[Failure], worker: str = UNKNOWN_WORKER) -> "State":
-        """The state of a task that has not succeeded. `worker` holds it, if it is taken.
-
-        Raises: SuspiciousOperation for a task that Django has not enqueued.
-        """
+        """The state of a task that has not succeeded; `worker` holds it. Raises: SuspiciousOperation."""
         failed = [failure for failure in failures if failure.outcome != EXCUSED]
         begins = [failure.began for failure in failed]
         workers = [failure.worker or UNKNOWN_WORKER for failure in failed]
@@ -148,7 +136,6 @@ class State(msgspec.Struct, frozen=True):
         return replace(self, status=status, finished=now, errors=[*self.errors, _error(failure)])
 
     def to_result(self, id_: str, queue_name: str, alias: str) -> Any:
-        """Raises: ImportError, SuspiciousOperation if the task is not in this process."""
         result = TaskResult(
             task=self.call.to_task(queue_name, alias),
             id=id_,
@@ -160,7 +147,9 @@ class State(msgspec.Struct, frozen=True):
             args=self.call.args,
             kwargs=self.call.kwargs,
             backend=alias,
-            errors=[_task_error(error) for error in self.errors],
+            errors=[
+                TaskError(exception_class_path=error.path, traceback=error.traceback) for error in self.errors
+            ],
             worker_ids=list(self.workers),
         )
         object.__setattr__(result, "_return_value", self.returned)  # frozen, and no argument of its class
@@ -181,25 +170,12 @@ def stored_state(record: Any) -> State | None:
 
 
 def _error(failure: Failure) -> Error:
-    path = _path_of(failure.error)
+    path = failure.error if "." in failure.error else f"fdbqueue.{failure.error}"
     return Error(path, failure.detail or f"{path}: {failure.message}\n")
 
 
-def _path_of(name: str) -> str:
-    """The path of the class of an error. The names that a worker writes for itself are ours."""
-    return name if "." in name else f"fdbqueue.{name}"
-
-
-def _task_error(error: Error) -> Any:
-    return TaskError(exception_class_path=error.path, traceback=error.traceback)
-
-
 def look(database: Any, queue: TaskQueue, id_: str) -> State | None:
-    """The state of a task; None if it is not there, its result is over, or Django has not enqueued it.
-
-    Reads: the task, its failures and its session, or its result.
-    Round trips: 1 for a task that has succeeded, 2 to 4 for others.
-    """
+    """The state of a task; None if it is not there, its result is over, or Django has not enqueued it."""
     try:
         return run(database, lambda tr: _look(tr, queue, id_))
     except (NoResult, InvalidArgument, SuspiciousOperation):
@@ -216,7 +192,6 @@ def _look(tr: Transaction, queue: TaskQueue, id_: str) -> State | None:
 
 
 def _holder(tr: Transaction, queue: TaskQueue, task: Task) -> str:
-    """The process that holds the task."""
     holder = queue.holder(tr, task) if task.state == TaskState.TAKEN else None
     processes = () if holder is None else holder.processes
     return f"{processes[0].host}:{processes[0].process_id}" if processes else UNKNOWN_WORKER

@@ -24,8 +24,6 @@ _log = logger("fdbqueue.dramatiq")
 
 
 class LeasedMessage(dramatiq.MessageProxy):
-    """A message, and the task that it is."""
-
     def __init__(self, message: dramatiq.Message[Any], task: Task) -> None:
         super().__init__(message)
         self.task = task
@@ -69,7 +67,6 @@ class FdbQueueConsumer(dramatiq.Consumer):
         return self
 
     def __next__(self) -> LeasedMessage | None:
-        """Raises: dramatiq.errors.ConnectionClosed."""
         while self._fetched or self._fetch():
             message = self._read(self._fetched.popleft())
             if message is not None:
@@ -100,7 +97,6 @@ class FdbQueueConsumer(dramatiq.Consumer):
             return None
 
     def ack(self, message: Any) -> None:
-        """Raises: dramatiq.errors.ConnectionClosed."""
         self._end(message, self._queue.ack)
 
     def nack(self, message: Any) -> None:
@@ -123,12 +119,6 @@ class FdbQueueConsumer(dramatiq.Consumer):
         task = getattr(message, "task", None)
         if not isinstance(task, Task) or task.id not in self._held:
             return
-        self._end_lease(task, verb)
-        with self._lock:
-            self._held.discard(task.id)
-        self._freed.set()
-
-    def _end_lease(self, task: Task, verb: Callable[[Database, Task], object]) -> None:
         message_id = task.headers.get("message", task.id)
         try:
             with as_dramatiq():
@@ -141,6 +131,9 @@ class FdbQueueConsumer(dramatiq.Consumer):
                 raise
             # Dramatiq would repeat the call, and wait for it at the end.
             _log.error("the outcome of message %s is lost: %s", message_id, error)
+        with self._lock:
+            self._held.discard(task.id)
+        self._freed.set()
 
 
 def _failure_of(error: BaseException | None) -> Failure:

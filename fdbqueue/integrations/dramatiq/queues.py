@@ -33,7 +33,6 @@ class TaskQueues:
         self._known: dict[tuple[int, str], TaskQueue] = {}
 
     def named(self, name: str) -> TaskQueue:
-        """Raises: QueueExists for another kind or codec; the other errors of TaskQueue.create."""
         database = self._opening.database()
         key = id(database), name
         queue = self._known.get(key)
@@ -69,10 +68,7 @@ def as_dramatiq() -> Iterator[None]:
 
 
 class ProcessEnd:
-    """The end of a worker process of Dramatiq whose database does not heal in it.
-
-    Dramatiq itself would start its consumers again, for ever.
-    """
+    """The end of a worker process whose database does not heal: Dramatiq would start consumers for ever."""
 
     def __init__(self) -> None:
         self.is_worker = False

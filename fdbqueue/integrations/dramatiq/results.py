@@ -159,6 +159,5 @@ def _number(value: bytes | None) -> int | None:
 
 
 def _within(number: int, *, low: int | None = None, high: int | None = None) -> int | None:
-    """`number`, or None beyond a bound."""
     is_beyond = (low is not None and number < low) or (high is not None and number > high)
     return None if is_beyond else number

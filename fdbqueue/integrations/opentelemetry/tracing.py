@@ -76,9 +76,8 @@ class Tracing(Observer):
         return f"{self.host}:{RealRuntime.process_id()}"
 
     def _received(self, began: float, call: Call) -> None:
-        """Make the span of a take that has ended: only then are the tasks known that it links to.
-
-        A take that finds nothing has no span, because idle workers ask again and again.
+        """Make the span of a take that has ended: only then are the tasks known that it links to. A take that
+        finds nothing has no span, because idle workers ask again and again.
         """
         if call.count or call.error is not None:
             links = links_to(spans.carriers_of(call.tasks))
@@ -158,7 +157,6 @@ def end_call(span: Span, call: Call) -> None:
 
 
 def note_error(span: Span, error: BaseException | None, outcome: str = "") -> None:
-    """Mark the span as failed, by `error` or without one."""
     if error is None:
         span.set_attribute("error.type", outcome)
         span.set_status(Status(StatusCode.ERROR))

@@ -59,7 +59,6 @@ class _Numbers(NamedTuple, Generic[T]):
 
 
 def families(found: Figures, look_s: float) -> Iterator[Metric]:
-    """The families of one look, which took `look_s` seconds."""
     yield from (up(True), _build(), *_of_the_look(found, look_s))
     # Two names may have one text. Prometheus refuses a page that tells a sample twice.
     queues = {visible(queue.name): queue for queue in found.queues}
@@ -78,7 +77,6 @@ def families(found: Figures, look_s: float) -> Iterator[Metric]:
 def _of_rows(
     wanted: Iterable["_Numbers[T]"], labels: Sequence[str], rows: Mapping[str, T]
 ) -> Iterator[Metric]:
-    """Families with one sample for each row that has a number."""
     for one in wanted:
         made = CounterMetricFamily if one.name.endswith("_total") else GaugeMetricFamily
         filled = made(one.name, one.text, labels=labels)
@@ -99,7 +97,6 @@ def _of_groups(found: GroupsFigures) -> Iterator[Metric]:
 
 
 def up(answered: bool) -> Metric:
-    """1 if the database has answered the look, else 0."""
     text = "1 if the database has answered the last look, else 0; then there are no other figures."
     return GaugeMetricFamily("fdbqueue_up", text, value=float(answered))
 
@@ -137,14 +134,6 @@ def _of_tasks(samples: Callable[[TaskFigures], Iterable[Sample]]) -> Samples:
     return lambda queue: () if queue.tasks is None else samples(queue.tasks)
 
 
-def _states(tasks: TaskFigures) -> Iterator[Sample]:
-    return (((state,), getattr(tasks, state)) for state in _STATES)
-
-
-def _calls(tasks: TaskFigures) -> Iterator[Sample]:
-    return (((call,), number) for call, number in tasks.calls.items())
-
-
 def _oldest(queue: QueueFigures) -> Iterator[Sample]:
     # The bound of a kind, not of this look: a label that changed from scrape to scrape would end its series.
     if queue.tasks is not None:
@@ -154,7 +143,6 @@ def _oldest(queue: QueueFigures) -> Iterator[Sample]:
 
 
 def _partitioned(number: Callable[[TaskFigures], float]) -> Samples:
-    """A number of queues with partitions only."""
     return _of_tasks(lambda tasks: [] if tasks.fullest_ready is None else [((), number(tasks))])
 
 
@@ -203,12 +191,17 @@ _FAMILIES = (
         (),
         _always(lambda queue: queue.unreadable),
     ),
-    _Family("fdbqueue_tasks", "Tasks of a queue by their stored state.", ("state",), _of_tasks(_states)),
+    _Family(
+        "fdbqueue_tasks",
+        "Tasks of a queue by their stored state.",
+        ("state",),
+        _of_tasks(lambda tasks: [((state,), getattr(tasks, state)) for state in _STATES]),
+    ),
     _Family(
         "fdbqueue_calls_total",
         "Calls of a queue by all processes since it was created; ttl and ttr count ended tasks and leases.",
         ("call",),
-        _of_tasks(_calls),
+        _of_tasks(lambda tasks: [((call,), number) for call, number in tasks.calls.items()]),
     ),
     _Family(
         "fdbqueue_next_task_age_seconds",
@@ -241,12 +234,7 @@ _FAMILIES = (
         (),
         _of_tasks(lambda tasks: [] if tasks.capacity is None else [((), tasks.capacity)]),
     ),
-    _Family(
-        "fdbqueue_partitions",
-        "Open partitions of a queue that has some.",
-        (),
-        _partitions,
-    ),
+    _Family("fdbqueue_partitions", "Open partitions of a queue that has some.", (), _partitions),
     _Family(
         "fdbqueue_repartition",
         "1 while a repartition of a queue with partitions is under way, else 0.",
@@ -371,5 +359,4 @@ class QueueCollector:
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """The errors of a database that does not answer, is closed or was replaced."""
     return (FdbQueueError, OSError, *engine_errors())

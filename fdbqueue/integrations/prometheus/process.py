@@ -55,8 +55,6 @@ def measure(registry: CollectorRegistry = REGISTRY) -> Observation:
 
 
 class ProcessMetrics(Observer):
-    """The metrics of this process in one registry."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._labels: dict[str, str] = {}
         self._calls = _Calls(registry, self._label)

@@ -42,10 +42,7 @@ class Answer(NamedTuple):
 
 
 class Pages:
-    """The pages of one database: from a path to an answer, without a socket.
-
-    Threads share it; one scrape runs at a time, and the others wait.
-    """
+    """Paths and answers of one database, without a socket. Threads share it; one scrape runs at a time."""
 
     def __init__(self, database: Database, registry: CollectorRegistry) -> None:
         self._database = database
@@ -176,10 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class FilesCollector:
-    """The sums over all processes that have kept their metrics in one directory, dead ones too.
-
-    That is the mode of prometheus-client for several processes.
-    """
+    """The sums over all processes with metrics in one directory, dead ones too, as prometheus-client does."""
 
     def __init__(self, directory: Path, troubles: Troubles) -> None:
         self._directory = directory
@@ -202,9 +196,7 @@ class FilesCollector:
 def registry_of(
     database: Database, names: Sequence[str], keys: int, root: Any, processes: Path | None = None
 ) -> CollectorRegistry:
-    """A registry with the queues of these names, or with all queues, and with the metrics in the files below
-    `processes`.
-    """
+    """A registry with the queues of these names, or all, and the metrics in the files below `processes`."""
     registry = CollectorRegistry()
     registry.register(QueueCollector(database, *names, keys=keys, root=root))
     if processes is not None:
@@ -213,10 +205,8 @@ def registry_of(
 
 
 def page_of(registry: CollectorRegistry) -> bytes:
-    """The page /metrics."""
     return generate_latest(registry)
 
 
 def server_of(database: Database, registry: CollectorRegistry, host: str, port: int) -> MetricsServer:
-    """A server that listens, and serves with `serve_forever`. Raises OSError."""
     return MetricsServer(database, Pages(database, registry), host, port)

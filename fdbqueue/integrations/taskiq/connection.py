@@ -35,7 +35,6 @@ Place = str | Database | None
 
 class Connection:
     def __init__(self, place: Place) -> None:
-        """Raises: UnknownUrl."""
         self._place = place if isinstance(place, Database) else _checked(place)
         self._opened: dict[asyncio.AbstractEventLoop, asyncio.Task[Database]] = {}
 
@@ -101,7 +100,6 @@ class TaskQueues:
         self._known: dict[tuple[Database, str], TaskQueue] = {}
 
     async def named(self, name: str) -> TaskQueue:
-        """Raises: QueueExists for another kind or codec; the other errors of TaskQueue.create."""
         database = await self._connection.database()
         queue = self._known.get((database, name))
         if queue is None:
@@ -129,7 +127,6 @@ PRIORITY_MAX = 255
 
 
 def queue_name_of(labels: Mapping[str, Any], default: str) -> str:
-    """The name of the queue of a message, or of the messages of a task."""
     return str(labels.get(QUEUE_NAME) or default)
 
 
@@ -143,7 +140,6 @@ def put_options(message: BrokerMessage) -> dict[str, Any]:
 
 
 def priority_of(labels: Mapping[str, Any]) -> int:
-    """Raises: InvalidArgument."""
     given = labels.get(PRIORITY)
     found = _number(PRIORITY, given)
     if found != int(found) or not 0 <= found <= PRIORITY_MAX:
@@ -152,7 +148,6 @@ def priority_of(labels: Mapping[str, Any]) -> int:
 
 
 def delay_s_of(labels: Mapping[str, Any]) -> float:
-    """Raises: InvalidArgument."""
     return max(0.0, _number(DELAY, labels.get(DELAY)))
 
 

@@ -73,9 +73,8 @@ def fires_once(schedule: ScheduledTask) -> bool:
 
 
 def turn_of(schedule: ScheduledTask, last_us: int | None, now_us: int) -> int | None:
-    """The time to note for a firing at `now_us`; None if it is that of the last firing, or too early.
-
-    A cron expression has a turn in each minute. An interval is counted in whole seconds, as schedulers do.
+    """The time to note for a firing at `now_us`; None if it is that of the last firing, or too early. A cron
+    expression has a turn in each minute. An interval is counted in whole seconds, as schedulers do.
     """
     if schedule.cron is not None:
         turn_us = now_us - now_us % _MINUTE_US
@@ -88,8 +87,6 @@ def turn_of(schedule: ScheduledTask, last_us: int | None, now_us: int) -> int | 
 
 
 class Firing:
-    """One decision of a scheduler that a schedule is due."""
-
     def __init__(self, schedule: ScheduledTask, now_us: int) -> None:
         self.schedule = schedule
         self._now_us = now_us
@@ -97,11 +94,7 @@ class Firing:
         """True once a broker has got its message."""
 
     async def put(self, target: Database | AioTransaction, put: Callable[[Any], object]) -> None:
-        """Put the message, unless another scheduler has fired this turn.
-
-        Reads: the schedule, its last firing. Writes: the last firing, or clears the schedule; the task.
-        Conflicts: another firing of the schedule, its change.
-        """
+        """Put the message, unless another scheduler has fired this turn, or the schedule has changed."""
 
         def body(tr: Transaction) -> None:
             if self._claim(tr):
@@ -113,7 +106,6 @@ class Firing:
             await target.run_blocking(body)
 
     def is_open(self, tr: ReadTransaction) -> bool:
-        """True if no scheduler has fired this turn."""
         return self._turn(tr) is not None
 
     def _turn(self, tr: ReadTransaction) -> int | None:

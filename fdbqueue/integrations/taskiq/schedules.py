@@ -84,10 +84,7 @@ class FdbQueueScheduleSource(ScheduleSource):
         await db.run(body)
 
     async def pre_send(self, task: ScheduledTask) -> None:
-        """Begin a firing, which the put of the broker ends.
-
-        Raises: ScheduledTaskCancelledError if another scheduler has fired it.
-        """
+        """Begin a firing. Raises: ScheduledTaskCancelledError if another scheduler has fired it."""
         db = await self._broker.database()
         firing = Firing(task, db.blocking.runtime.now_us())
         if not await db.run(lambda tr: firing.is_open(tr.snapshot)):

@@ -73,21 +73,17 @@ class Command(BaseCommand):
             WorkerOptions.checked(threads=options["threads"], grace_s=options["grace"])
             client_knobs.for_this_program()
             worker = worker_of(backend, names, options["threads"], options["grace"])
-            self._log_to_stderr(options["verbosity"])
+            for name in LOGGERS:
+                log = logging.getLogger(name)
+                log.setLevel(_LEVELS.get(options["verbosity"], logging.DEBUG))
+                if not is_shown(name):
+                    log.addHandler(logging.StreamHandler(self.stderr))
             if options["verbosity"] > 0:
                 self.stdout.write(f"fdbqueue_worker: tasks of {', '.join(names)}")
                 self.stdout.flush()
             run(worker, options["until_empty"])
         except (InvalidTaskBackend, FdbQueueError, *engine_errors()) as error:
             raise CommandError(text_of(error), returncode=REFUSED) from error
-
-    def _log_to_stderr(self, verbosity: int) -> None:
-        """Show the log of tasks and of the worker, unless the project has configured logs."""
-        for name in LOGGERS:
-            log = logging.getLogger(name)
-            log.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
-            if not is_shown(name):
-                log.addHandler(logging.StreamHandler(self.stderr))
 
 
 def is_shown(name: str) -> bool:
@@ -97,7 +93,6 @@ def is_shown(name: str) -> bool:
 
 
 def checked_names(backend: FdbQueueBackend, given: list[str] | None) -> list[str]:
-    """The queues of the worker. Raises: CommandError."""
     names = given or sorted(backend.queues)
     if not names:
         raise CommandError("The setting QUEUES of the backend is empty: name the queues with --queue.")
@@ -136,10 +131,7 @@ def stopped_by_signals(worker: Worker) -> Iterator[None]:
 
 
 def worker_of(backend: FdbQueueBackend, queue_names: Sequence[str], threads: int, grace_s: float) -> Worker:
-    """A worker, not started, for queues that are made if they are not there.
-
-    Raises: InvalidArgument; InvalidTaskBackend for a queue that Django's tasks cannot use; as fdbqueue.open.
-    """
+    """A worker, not started, for queues that are made if missing. Raises: InvalidTaskBackend."""
     queues = {name: backend.task_queues.made(name) for name in queue_names}
     return Worker(
         backend.database,
