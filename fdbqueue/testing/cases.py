@@ -59,10 +59,8 @@ class Case:
 
 def shrunk(case: Case, patience_s: float = 30.0) -> Case:
     """Return the smallest case that still fails: first fewer clients and steps, then no small bounds, then
-    fewer faults.
-
-    The search ends after `patience_s`. A smaller scenario has other interleavings, so it tries several seeds
-    for each size.
+    fewer faults. The search ends after `patience_s`. A smaller scenario has other interleavings, so it tries
+    several seeds for each size.
     """
     until = time.monotonic() + patience_s
     smallest = next((c for c in _smaller(case) if time.monotonic() < until and c.run().failed), case)

@@ -37,7 +37,6 @@ class LoopMachine(Machine):
     """A machine with one thread, which runs an event loop."""
 
     def begin(self, hub: Hub) -> None:
-        """Let the code under test wait in fibers of `hub`."""
         self.hub = hub
         self.runtime = LoopRuntime(hub)
 
@@ -131,15 +130,10 @@ class LoopClient:
 
 
 def run_client(
-    function: Callable[[LoopClient], Any],
-    machine: LoopMachine,
-    store: Store,
-    trace: Trace,
-    pace: float,
+    function: Callable[[LoopClient], Any], machine: LoopMachine, store: Store, trace: Trace, pace: float
 ) -> None:
-    """Run a client to its end, on a loop of its own, in the current task of the scheduler.
-
-    Raises: its errors; AssertionError for errors that no code awaited, and for tasks that do not end.
+    """Run a client to its end, on a loop of its own, in the current task of the scheduler. Raises: its
+    errors; AssertionError for errors that no code awaited, and for tasks that do not end.
     """
     loop = SimulatedLoop(machine.scheduler)
     hub = Hub(loop, machine.thread)

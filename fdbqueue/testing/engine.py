@@ -53,9 +53,7 @@ class Machine:
         outages: Sequence[Sequence[tuple[float, float]]] = (),
         hearers: Sequence[Hearer] = (),
     ) -> None:
-        """`outages`: lists of pairs (start, stop) of virtual seconds between which the database does not
-        answer. The `hearers` hear of each commit.
-        """
+        """`outages`: pairs of virtual seconds without answers. The `hearers` hear of each commit."""
         self.thread = runtime
         self.runtime: Runtime = runtime  # that of the code under test
         self._outages = outages
@@ -102,7 +100,6 @@ class Machine:
         return sum(watch.is_armed and not watch.is_ready() for watch in self.watches)
 
     def operation(self) -> Operation | None:
-        """Return the operation that the running thread is in."""
         return self.operations.get(self.runtime.thread_id())
 
     def thread_name(self) -> str:
@@ -123,7 +120,6 @@ class Machine:
         return False
 
     def happens(self, name: str) -> bool:
-        """True if the fault `name` happens now."""
         probability = getattr(self.faults, name)
         if not probability or self.random.random() >= probability:
             return False
@@ -138,11 +134,9 @@ class Machine:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Let other threads run."""
         self.scheduler.point()
 
     def wait(self, seconds: float) -> None:
-        """Let the running thread wait for an answer."""
         self.runtime.sleep(seconds)
 
     def _suffer(self, trouble: str) -> None:
@@ -166,10 +160,7 @@ class Machine:
 
 
 class SimulatedWatch(PendingFuture):
-    """A watch that may fire late or without a change, or miss a change that was undone.
-
-    It always fires after a change that lasts.
-    """
+    """A watch that may fire late or without a change, or miss an undone one; a lasting one always fires."""
 
     __slots__ = ("_database", "_key", "_seen", "is_armed")
 
@@ -185,7 +176,6 @@ class SimulatedWatch(PendingFuture):
         self._database.store.watches.disarm(self._key, id(self))
 
     def armed(self, seen: bytes | None) -> None:
-        """Note the commit of its transaction, which read the value `seen`."""
         self._seen, self.is_armed = seen, True
         if self._database.machine.happens("watch_spurious"):
             self._later(_WATCH_VERY_LATE_S, self._fire)
@@ -224,8 +214,6 @@ class SimulatedWatch(PendingFuture):
 
 
 class FaultyDatabase(Database):
-    """The shared store, as one machine sees it."""
-
     def __init__(self, store: Store, machine: Machine) -> None:
         super().__init__(store, machine.runtime)
         self.store = store
@@ -293,14 +281,11 @@ class FaultyTransaction(PatientTransaction):
         batch = super().step_read_range(query, is_snapshot)
         self._keys_read += max(1, len(batch.records))
         if self._machine.trace.detailed:
-            self._log_batch(is_snapshot, query, batch)
+            for record in batch.records:
+                self._log(is_snapshot, record.key, record.value)
+            if not batch.records:
+                self._log(is_snapshot, query.begin.given, "nothing from here")
         return batch
-
-    def _log_batch(self, is_snapshot: bool, query: RangeQuery, batch: Batch) -> None:
-        for record in batch.records:
-            self._log(is_snapshot, record.key, record.value)
-        if not batch.records:
-            self._log(is_snapshot, query.begin.given, "nothing from here")
 
     def _log(self, is_snapshot: bool, key: bytes, found: Any) -> None:
         if self._machine.trace.detailed:

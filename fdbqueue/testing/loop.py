@@ -75,9 +75,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return task
 
     def unheard_errors(self) -> list[BaseException]:
-        """Return the errors of tasks that no code has awaited, except for answers of the database.
-
-        A cancelled call that goes on alone may have such an answer. Another loop would log all of them.
+        """Return the errors of tasks that no code has awaited, except for answers of the database. A
+        cancelled call that goes on alone may have such an answer. Another loop would log all of them.
         """
         ended = [task for task in self._tasks if task.done() and not task.cancelled()]
         errors = [task.exception() for task in ended if getattr(task, "_log_traceback", False)]

@@ -22,7 +22,7 @@ _VALUES_MAX = 12
 
 def described(result: Result) -> str:
     """Return the whole report; `result` must come from a detailed run."""
-    subjects = _subjects(result)
+    subjects = re.findall(r"'([^']+)'", " ".join(result.violations))[:_VALUES_MAX]
     matters = _that_matter(result.trace, subjects)
     lines = [
         f"seed {result.seed}: {len(result.violations)} violations",
@@ -31,11 +31,6 @@ def described(result: Result) -> str:
     ]
     lines += ["", f"{len(matters)} of {len(result.trace.transactions)} transactions matter:", ""]
     return "\n".join([*lines, *_story(result.trace, matters, subjects)])
-
-
-def _subjects(result: Result) -> list[str]:
-    """Return the values that the violations name."""
-    return re.findall(r"'([^']+)'", " ".join(result.violations))[:_VALUES_MAX]
 
 
 def _names(operation: Operation | None, subjects: list[str]) -> bool:
@@ -95,12 +90,11 @@ def _transaction_lines(transaction: Footprint) -> Iterator[str]:
         f"{transaction.at_s:10.4f}  {transaction.who:<16} transaction {transaction.number} "
         f"{transaction.outcome}"
     )
-    lines = (f"{what} {readable(key)}{_assigned(value)}" for what, key, value in _particulars(transaction))
+    lines = (
+        f"{what} {readable(key)}{_assigned(value)}"
+        for what, key, value in [*transaction.reads, *transaction.writes]
+    )
     yield from (f"{'':12}{'':16} | {line}" for line in dict.fromkeys(lines))
-
-
-def _particulars(transaction: Footprint) -> list[tuple[str, bytes, Any]]:
-    return [*transaction.reads, *transaction.writes]
 
 
 def _assigned(value: Any) -> str:

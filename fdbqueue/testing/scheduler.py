@@ -118,7 +118,8 @@ class Scheduler:
         self.now += POINT_S
         self.points += 1
         if self._timers and self._timers[0][0] <= self.now:
-            self._fire_due()
+            while self._timers and self._timers[0][0] <= self.now:
+                self._fire(heappop(self._timers))
         if self.points > self.points_max:
             self._leave(self._running, self._hub)
         ready = self._ready
@@ -188,7 +189,6 @@ class Scheduler:
         heappush(self._timers, (due, next(self._sequence), callback, 0))
 
     def spawn(self, host: Host, target: Callable[[], object], name: str) -> Task:
-        """Add a task to `host`, ready to run."""
         task = Task(host, name, next(self._numbers))
 
         def body() -> None:
@@ -206,10 +206,7 @@ class Scheduler:
     # -- for the simulation -------------------------------------------------------------------------------
 
     def run(self, finished: Callable[[], bool]) -> None:
-        """Run tasks until `finished()` is true; it is called whenever a task ends or dies.
-
-        Raises: Stuck.
-        """
+        """Run tasks until `finished()` is true; it is called whenever a task ends or dies. Raises: Stuck."""
         while not finished():
             if self.points > self.points_max:
                 raise Stuck(f"no end after {self.points_max} scheduling points")
@@ -277,10 +274,6 @@ class Scheduler:
         chosen = int(self._random() * len(self._ready))
         self._ready[chosen], self._ready[-1] = self._ready[-1], self._ready[chosen]
         return self._ready.pop()
-
-    def _fire_due(self) -> None:
-        while self._timers and self._timers[0][0] <= self.now:
-            self._fire(heappop(self._timers))
 
     def _fire(self, timer: tuple[float, int, Callable[[], None] | Task, int]) -> None:
         due, _, target, turn = timer

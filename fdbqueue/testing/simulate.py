@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from importlib import import_module
-from itertools import product, starmap
+from itertools import product
 from math import sqrt
 from random import Random, SystemRandom
 from typing import TextIO
@@ -126,20 +126,15 @@ def _seed_range(text: str) -> range:
 
 
 def _cases(workloads: Sequence[Workload], options: argparse.Namespace, shares: Shares) -> Iterator[Case]:
-    if options.seed is not None:
-        cases: Iterable[Case] = starmap(_case, product((options.seed,), workloads))
-    elif options.seeds is not None:
-        cases = starmap(_case, product(options.seeds, workloads))
+    seeds = options.seeds if options.seed is None else (options.seed,)
+    if seeds is not None:
+        cases: Iterable[Case] = (Case.of(one, seed) for seed, one in product(seeds, workloads))
     else:
         cases = new_cases(workloads, _first_seed(options), shares=shares)
     for case in cases:
         size = Size(options.clients or case.size.clients, options.steps or case.size.steps)
         small = options.small_bounds or case.small_bounds
         yield replace(case, size=size, without=tuple(options.without) or case.without, small_bounds=small)
-
-
-def _case(seed: int, workload: Workload) -> Case:
-    return Case.of(workload, seed)
 
 
 def new_cases(
@@ -154,9 +149,8 @@ def new_cases(
 
 
 def spared_by(seed: int) -> tuple[str, ...]:
-    """The faults that the run of a seed goes without: in every other run most of them.
-
-    Many faults at once end the clients of a run before they meet, and few checkers allow for all faults.
+    """The faults that the run of a seed goes without: in every other run most of them. Many faults at once
+    end the clients of a run before they meet, and few checkers allow for all faults.
     """
     random = Random(f"{seed} spared")
     if random.random() < 0.5:

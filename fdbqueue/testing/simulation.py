@@ -23,7 +23,7 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.deferred import checked_function, require_finished
 from fdbqueue.core.observing import MAYBE_COMMITTED
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
-from fdbqueue.embedded.store import Store, private_store
+from fdbqueue.embedded.store import private_store
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
 from fdbqueue.testing.engine import FaultyDatabase, Machine
@@ -191,15 +191,11 @@ class Simulation:
         self._partitions: dict[str, list[tuple[float, float]]] = {}
         self._afterwards: list[tuple[Callable[[Client], object], str]] = []
         self._limits: dict[str, float] = {}  # the values before this run
-        self.store = self._open_store()
+        self.store = private_store(self._runtime(Host("engine")), MEMORY)
+        self.store.users = 1
         self._watches = [make(self) for make in watches]
         self.closing: list[Callable[[], None]] = []
         """Called at the end of the run, before the engine closes."""
-
-    def _open_store(self) -> Store:
-        store = private_store(self._runtime(Host("engine")), MEMORY)
-        store.users = 1
-        return store
 
     def _runtime(self, host: Host, skew_s: float = 0.0) -> SimulatedRuntime:
         random = Random(f"{self.seed} runtime {host.name}")
@@ -264,7 +260,12 @@ class Simulation:
         else:
             checked_function(f"client {name}", function)
             machine = self._machine(Machine, name, faults)
-            self._start_machine(machine, partial(self._run_client, function, machine))
+            self._start_machine(
+                machine,
+                lambda: self._run_with(
+                    Database(FaultyDatabase(self.store, machine), machine.runtime), function, machine
+                ),
+            )
 
     def _start_machine(self, machine: Machine, run_to_end: Callable[[], None]) -> None:
         def main() -> None:
@@ -276,10 +277,6 @@ class Simulation:
 
         self._machines.append(machine)
         self.scheduler.spawn(machine.host, main, machine.name)
-
-    def _run_client(self, function: Callable[[Client], object], machine: Machine) -> None:
-        database = Database(FaultyDatabase(self.store, machine), machine.runtime)
-        self._run_with(database, function, machine)
 
     def _run_with(self, database: Database, function: Callable[[Client], object], machine: Machine) -> None:
         client = Client(machine, database, self.trace, self._pace, self._watches)
@@ -300,7 +297,12 @@ class Simulation:
                 watch.begin([queue for checker in checkers for queue in getattr(checker, "queues", ())])
             stuck = self._run_clients()
             told = [text for watch in self._watches for text in watch.violations(self.trace)]
-            violations = [*self._failures(), *stuck, *told] or self._judge(checkers) or self._outlived()
+            failures = [f"{task.name} raised {error!r}" for task, error in self.scheduler.failures]
+            violations = (
+                [*failures, *stuck, *told]
+                or self._judge(checkers)
+                or [text for watch in self._watches for text in watch.outlived()]
+            )
             self.trace.virtual_s = self.scheduler.now
             points, bounds = self.scheduler.points, {name: getattr(limits, name) for name in self._limits}
             return Result(self.seed, tuple(violations), self.trace, points, self.faults, bounds)
@@ -334,17 +336,11 @@ class Simulation:
     def _all_ended(self) -> bool:
         return all(machine.ended for machine in self._machines)
 
-    def _failures(self) -> list[str]:
-        return [f"{task.name} raised {error!r}" for task, error in self.scheduler.failures]
-
     def _judge(self, checkers: Sequence[Checker]) -> list[str]:
         # Closed, because a checker that opens a queue with leases starts the thread that renews them.
         with Database(EmbeddedDatabase(self.store, self._runtime(Host("judge")))) as database:
             found = [sentence for checker in checkers for sentence in checker(self.trace, database)]
             return found or unsound(database)
-
-    def _outlived(self) -> list[str]:
-        return [text for watch in self._watches for text in watch.outlived()]
 
     def usual_pace(self) -> None:
         """Let sweeps and passes come as often as they usually do: some workloads have none by themselves."""

@@ -21,9 +21,8 @@ class Sound:
 
 
 def sound(*queues: AnyQueue) -> Callable[[Trace, Database], Iterator[str]]:
-    """Check that a verification of queues over subspaces finds nothing. The root is always verified.
-
-    A watch knows such queues by this checker (watch.py).
+    """Check that a verification of queues over subspaces finds nothing. The root is always verified. A watch
+    knows such queues by this checker (watch.py).
     """
     return Sound(queues)
 

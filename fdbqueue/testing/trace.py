@@ -81,13 +81,7 @@ class Trace:
         self.events.append((at_s, who, "fault", (name,)))
 
     def begin(
-        self,
-        at_s: float,
-        client: str,
-        subject: str,
-        name: str,
-        argument: Any,
-        timeout_s: float | None = None,
+        self, at_s: float, client: str, subject: str, name: str, argument: Any, timeout_s: float | None = None
     ) -> Operation:
         operation = Operation(client, subject, name, argument, len(self.events), at_s, timeout_s=timeout_s)
         self.operations.append(operation)
@@ -123,7 +117,5 @@ class Trace:
 
 
 def longest_pause_s(refusals: int) -> float:
-    """The longest pause before the next attempt of a transaction, with `refusals` refused ones before the
-    last one.
-    """
+    """The longest pause before the next attempt, with `refusals` refused ones before the last one."""
     return min(RETRY_DELAY_FIRST_S * RETRY_DELAY_GROWTH**refusals, RETRY_DELAY_MAX_S)

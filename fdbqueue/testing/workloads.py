@@ -38,12 +38,7 @@ _workloads: dict[str, Workload] = {}
 
 
 def workload(
-    *,
-    clients: int,
-    steps: int,
-    never: Sequence[str] = (),
-    more: Sequence[str] = (),
-    wide: Sequence[str] = (),
+    *, clients: int, steps: int, never: Sequence[str] = (), more: Sequence[str] = (), wide: Sequence[str] = ()
 ) -> Callable[[Build], Workload]:
     """Make the decorated function a workload, known by its name, with the size that it has by default."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fdbqueue.testing.history.call import Call
+from fdbqueue.testing.history.model import Call
 from fdbqueue.testing.history.recorder import REFUSED
 
 

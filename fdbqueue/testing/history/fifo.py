@@ -1,14 +1,48 @@
-"""First in, first out: a value whose put has returned before another put began leaves the queue first.
+"""Models of items: a bag and a line.
 
-With `keyed`, values are pairs of a key and a value: each key is in order, and keys come in any order. A take
-with an unknown result may hold the first value, which may come back to its old place.
+A bag gives its values in any order. From a line they leave first in, first out: a put that has returned
+before another one began is the first. With `keyed`, values are pairs of a key and a value: each key is in
+order, and keys come in any order.
+
+An answer of nothing is true. A take with an unknown result may hold one value: its process was killed while
+the queue gave it one. The queue may give it to another take later. A line then has it at its old place.
 """
 
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
-from fdbqueue.testing.history.call import Call
-from fdbqueue.testing.history.model import TakenOnce, hashable
+from fdbqueue.testing.history.model import Call, TakenOnce, hashable
+
+
+class Contents(NamedTuple):
+    there: frozenset[Hashable] = frozenset()
+    held: frozenset[Hashable] = frozenset()
+    """Values that takes with unknown results hold."""
+
+
+class Bag(TakenOnce):
+    def start(self) -> Contents:
+        return Contents()
+
+    def after(self, state: Contents, call: Call) -> Contents | None:
+        if call.name == "put":
+            return state._replace(there=state.there | {hashable(call.argument)})
+        if call.result is None:
+            return None if state.there else state
+        value = hashable(call.result)
+        return state._replace(there=state.there - {value}) if value in state.there else None
+
+    def effects(self, state: Contents, call: Call) -> Iterable[Contents]:
+        if call.name == "put":
+            yield state._replace(there=state.there | {hashable(call.argument)})
+            return
+        for value in state.there:
+            yield Contents(state.there - {value}, state.held | {value})
+
+    def events(self, state: Contents) -> Iterable[tuple[int, Contents]]:
+        """A value that a dead process holds comes back."""
+        for value in state.held:
+            yield 0, Contents(state.there | {value}, state.held - {value})
 
 
 class Item(NamedTuple):

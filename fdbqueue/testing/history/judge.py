@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from fdbqueue.testing.history.call import Call, in_order
-from fdbqueue.testing.history.model import Model, ends_of_takes
+from fdbqueue.testing.history.model import Call, Model, ends_of_takes, in_order
 
 STEPS_MAX = 1_000_000
 
@@ -78,7 +77,7 @@ class _Search:
                 if steps > steps_max:
                     return Verdict("undecided", steps_max, self._candidates_of(best))
                 seen.add(node)
-                best = max(best, node, key=_length)
+                best = max(best, node, key=lambda one: one.first + one.later.bit_count())
                 path.append(self._next(node))
         return Verdict("sound" if not self._known else "broken", steps, self._candidates_of(best))
 
@@ -121,10 +120,8 @@ class _Search:
 
     def _rank(self, call: Call) -> tuple[float, ...]:
         """Takes come first, in the order of their ends, and puts in the order in which their values are
-        taken.
-
-        It decides the order of the search only, and so its length: in a sound history the first path is
-        mostly right.
+        taken. It decides the order of the search only, and so its length: in a sound history the first path
+        is mostly right.
         """
         value = self._model.added(call)
         if value is None:
@@ -136,7 +133,3 @@ class _Search:
     @staticmethod
     def _end_of(call: Call) -> float:
         return inf if call.end_us is None else call.end_us
-
-
-def _length(node: _Node) -> int:
-    return node.first + node.later.bit_count()

@@ -8,8 +8,7 @@ from its take or its last renewal on. After that it ends at any moment, and may 
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
-from fdbqueue.testing.history.call import Call
-from fdbqueue.testing.history.model import hashable
+from fdbqueue.testing.history.model import Call, hashable
 from fdbqueue.testing.history.recorder import REFUSED
 
 
@@ -56,7 +55,6 @@ class Leases:
                 yield self._ended(state, held, call)
 
     def events(self, state: Tasks) -> Iterable[tuple[int, Tasks]]:
-        """A lease that is over ends."""
         for task in state:
             if task.lease is not None:
                 yield task.until_us, state - {task} | {Task(task.value)}
@@ -91,6 +89,5 @@ class Leases:
 
 
 def _held(state: Tasks, call: Call) -> Task | None:
-    """The task of the lease that a call names."""
     value, lease = map(hashable, call.argument)
     return next((task for task in state if task[:2] == (value, lease)), None)

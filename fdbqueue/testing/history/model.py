@@ -5,9 +5,37 @@ puts of a history have the same value. Each model names its other calls.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fdbqueue.testing.history.call import Call
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call by one process of a history, which makes one call at a time.
+
+    Times are microseconds of a clock that all processes of the history share. A call without `end_us` has
+    an unknown result: it may have had its effect, at any moment since its begin, or none.
+    """
+
+    process: str
+    name: str
+    argument: Any
+    begin_us: int
+    end_us: int | None = None
+    result: Any = None
+
+    @property
+    def is_known(self) -> bool:
+        return self.end_us is not None
+
+    def __str__(self) -> str:
+        told = "unknown" if self.end_us is None else f"{self.result!r} at {self.end_us} us"
+        return f"{self.process}: {self.name}({self.argument!r}) from {self.begin_us} us: {told}"
+
+
+def in_order(calls: Iterable[Call]) -> list[Call]:
+    return sorted(calls, key=lambda call: call.begin_us)
+
 
 State = Any
 """A hashable value: the contents of the queue between two calls."""
@@ -36,7 +64,6 @@ class Model(Protocol):
 
 
 def hashable(value: Any) -> Hashable:
-    """A value of JSON as a key."""
     return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value
 
 

@@ -7,4 +7,4 @@ assert. pytest loads it by its entry point (plugin.py). The marker needs the ext
 from fdbqueue.testing.pytest_plugin.asserting import assert_buried as assert_buried
 from fdbqueue.testing.pytest_plugin.asserting import assert_put as assert_put
 from fdbqueue.testing.pytest_plugin.running import Runner as Runner
-from fdbqueue.testing.pytest_plugin.shifted import ShiftedRuntime as ShiftedRuntime
+from fdbqueue.testing.pytest_plugin.running import ShiftedRuntime as ShiftedRuntime

@@ -8,8 +8,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.core.database import Database
-from fdbqueue.testing.pytest_plugin.running import Runner
-from fdbqueue.testing.pytest_plugin.shifted import ShiftedRuntime
+from fdbqueue.testing.pytest_plugin.running import Runner, ShiftedRuntime
 
 MARKER = "fdbqueue_simulation"
 

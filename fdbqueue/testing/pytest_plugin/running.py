@@ -15,6 +15,7 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import TaskCancelled
 from fdbqueue.core.page import every_row
 from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.task import TaskState
 from fdbqueue.core.visible import counted
 from fdbqueue.fleet.hooks import Event, Hooks
@@ -23,7 +24,21 @@ from fdbqueue.fleet.outcomes import Verdict
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.testing.pytest_plugin.shifted import ShiftedRuntime
+
+
+class ShiftedRuntime(RealRuntime):
+    """Tells the wall-clock time, and after `skip_to` a later one. Intervals stay real ones."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+
+    def now(self) -> float:
+        return RealRuntime.now() + self._ahead_s
+
+    def skip_to(self, time: float) -> None:
+        """Set the clock forward to `time`, in seconds since the epoch. It never goes back."""
+        self._ahead_s += max(0.0, time - self.now())
+
 
 _LOOK_S = 0.05
 """The end of each attempt is a signal. No signal tells that a worker has only met tasks that had expired."""
@@ -101,7 +116,7 @@ class _Turn:
         self._raises = raises
         self._changed = database.runtime.event()
         self._error: BaseException | None = None
-        ended, failed = self._ended, self._failed
+        ended, failed = lambda _: self._changed.set(), self._failed
         self.hooks = Hooks(
             succeeded=ended, snoozed=ended, cancelled=ended, retried=failed, buried=failed, lease_lost=failed
         )
@@ -132,9 +147,6 @@ class _Turn:
             left = f"{counted(ready, 'task')} ready and {len(running)} running"
             raise AssertionError(f"after `within_s`, {left}")
         return not ready and not running
-
-    def _ended(self, _: Event) -> None:
-        self._changed.set()
 
     def _failed(self, event: Event) -> None:
         if self._raises and event.error is not None and not isinstance(event.error, Verdict | TaskCancelled):

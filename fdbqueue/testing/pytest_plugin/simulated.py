@@ -21,18 +21,12 @@ class Simulated(pytest.Item):
         self._of(**mark.kwargs)
 
     def _of(
-        self,
-        seeds: int = 100,
-        first: int = 0,
-        clients: int = 3,
-        steps: int = 5,
-        never: Iterable[str] = (),
+        self, seeds: int = 100, first: int = 0, clients: int = 3, steps: int = 5, never: Iterable[str] = ()
     ) -> None:
         self._first, self._number = first, seeds
         self._workload = Workload(self.name, self._build, Size(clients, steps), tuple(never))
 
     def runtest(self) -> None:
-        """Raises: AssertionError."""
         for seed in self._seeds():
             case = Case.of(self._workload, seed)
             if case.run().failed:
