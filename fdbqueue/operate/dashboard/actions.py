@@ -34,8 +34,6 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a form, with the sentence that explains it."""
-
     name: str
     label: str
     default: str = ""

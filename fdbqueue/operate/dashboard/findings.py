@@ -77,7 +77,7 @@ def _counted(wrong: Collection[tuple[str, str]]) -> str:
 
 
 def findings_of(queue: QueueFigures, trend: Trend) -> tuple[Finding, ...]:
-    """The findings of a queue, the worst first."""
+    """The worst first."""
     found = [*_of_any(queue), *(() if queue.tasks is None else _of_tasks(queue.name, queue.tasks, trend))]
     return tuple(sorted(found, key=lambda finding: -finding.level))
 

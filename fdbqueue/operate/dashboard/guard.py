@@ -14,8 +14,6 @@ from fdbqueue.operate.dashboard.access import COOKIE, Access, is_same_origin
 
 
 class FormRefused(Exception):
-    """The form is not taken; its text says why."""
-
     def __init__(self, reason: str, status: int) -> None:
         super().__init__(reason)
         self.status = status

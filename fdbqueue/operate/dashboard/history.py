@@ -81,7 +81,7 @@ def point_of(tasks: TaskFigures, at_s: float) -> Point:
 
 
 def done_of(calls: Mapping[str, int]) -> int:
-    """The tasks that have ended. An expired one counts as a delete, too."""
+    """An expired one counts as a delete, too."""
     return calls["ack"] + calls["delete"] + calls["cancel"]
 
 

@@ -90,8 +90,6 @@ _log = logger("fdbqueue.dashboard")
 
 
 class Failures:
-    """Each error as a page with a sentence."""
-
     def __init__(self, room: Room, renderer: Renderer) -> None:
         self._room = room
         self._renderer = renderer

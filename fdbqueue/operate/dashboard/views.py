@@ -24,8 +24,6 @@ NO_ERROR, OTHERS = "(no failure)", "(other classes)"
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue in the list of queues, and at the head of its page."""
-
     name: str
     kind: str
     items: int
@@ -72,8 +70,6 @@ class QueuesView:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A task in a list, or one that has ended."""
-
     id: str
     state: str
     data: str
@@ -295,7 +291,6 @@ def _key_row(found: KeyStatistics) -> KeyRow:
 
 
 def worker_row(worker: Presence, now: float, queue: str) -> WorkerRow:
-    """A worker, and its running tasks of `queue`."""
     more = f" and {worker.more_queues} more" if worker.more_queues else ""
     tally = worker.tally
     late_s = now - worker.seen

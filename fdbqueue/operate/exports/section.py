@@ -17,8 +17,6 @@ NO_ROWS = slice(b"", b"")
 
 
 class Batch(NamedTuple):
-    """The lines of some rows, and the number of these rows."""
-
     lines: Sequence[Content]
     used: int
     counts: Counts = {}
