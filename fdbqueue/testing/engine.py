@@ -91,7 +91,6 @@ class Machine:
 
     @property
     def ended(self) -> bool:
-        """True if its client has finished, or died."""
         return self.finished or self.dead
 
     @property
@@ -308,7 +307,6 @@ class FaultyTransaction(PatientTransaction):
         return super().commit()
 
     def step_commit(self, request: CommitRequest) -> None:
-        """Commit `request`, or not. Raises the error that the client sees."""
         machine = self._machine
         self._refused = 0
         trouble = "unknown_not_done" if machine.waits_in_vain() else self._trouble()

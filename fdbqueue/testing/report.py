@@ -71,7 +71,6 @@ def _is_about(transaction: Footprint, subjects: list[str]) -> bool:
 
 
 def _story(trace: Trace, matters: set[int], subjects: list[str]) -> Iterator[str]:
-    """Yield operations, faults and transactions in order of time."""
     transactions = iter(enumerate(trace.transactions))
     told = {op.client for i in matters if (op := trace.transactions[i].operation)} | {
         op.client for op in trace.operations if _names(op, subjects)

@@ -103,14 +103,11 @@ class Runner:
 
 
 def _ready(database: Database, queues: Iterable[TaskQueue]) -> int:
-    """The number of tasks that are ready, swept or not."""
     counts = [queue.statistics(database)["tasks"] for queue in queues]
     return sum(count["ready"] + count["due"] for count in counts)
 
 
 class _Turn:
-    """One worker, until no task is ready."""
-
     def __init__(self, database: Database, raises: bool) -> None:
         self._database = database
         self._raises = raises
