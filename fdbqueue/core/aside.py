@@ -72,7 +72,13 @@ class Aside:
     def put(
         self, tr: Transaction, key: bytes, values: Sequence[bytes], reason: str, pieces: slice | None = None
     ) -> None:
-        """Set `values` aside, found at `key` and beside it, and those in `pieces`. The caller clears them."""
+        """Set `values` aside, which were found at `key` and beside it, and then the values of the keys in
+        `pieces`. The caller clears them.
+
+        Reads: `key`, serialisably; `pieces`, by snapshot.
+        Writes: the entry, a key for each value, the count.
+        Conflicts: any change of `key`.
+        """
         tr.add_read_conflict_key(key)
         now = runtime_of(tr).now_us().to_bytes(ID_BYTES - _HASH_BYTES, "big")
         id_ = now + sha256(key).digest()[:_HASH_BYTES]
@@ -84,7 +90,10 @@ class Aside:
         tr.add(self.count_key, COUNTER.pack(1))
 
     def page(self, tr: Transaction, limit: int, after: bytes) -> Page[SetAside]:
-        """The next entries, up to `limit` and limits.BATCH_BYTES_MAX bytes, or one that is larger."""
+        """The next entries, up to `limit` and limits.BATCH_BYTES_MAX bytes, or one that is larger.
+
+        Reads: the entries and their parts, by snapshot. Conflicts: none.
+        """
         start = self._entry + after + b"\x00" if after else self._entry
         found = list(tr.snapshot.get_range(start, self._part, limit=limit + 1))
         entries = [(row.key[len(self._entry) :], entry_in(row.value) or _UNREADABLE) for row in found]
@@ -102,7 +111,12 @@ class Aside:
         return Page(rows, place_text(entries[count - 1][0]) if count < len(entries) else None)
 
     def remove(self, tr: Transaction, ids: Iterable[bytes]) -> int:
-        """Remove the entries of `ids`, and return their number; an id given twice counts once."""
+        """Remove the entries of `ids`, and return their number; an id given twice counts once.
+
+        Reads: the entries.
+        Writes: clears the entries and their parts; the count.
+        Conflicts: their removal.
+        """
         asked = [(id_, tr.get(self._entry + id_)) for id_ in dict.fromkeys(ids)]
         there = [id_ for id_, entry in asked if entry.present()]
         for id_ in there:

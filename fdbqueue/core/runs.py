@@ -37,6 +37,7 @@ def ask_counted(tr: Transaction, keys: RootKeys, session: bytes, run: bytes) -> 
     supervisor, the row is gone, and a count would make it for ever.
 
     A line may deliver a task to a session that ends. No caller receives it, and its lease ends by time.
+    Conflicts: the end of both.
     """
     asked = (tr.get(keys.membership(session)), tr.get(keys.session(run)))
     return lambda: any(key.present() for key in asked)

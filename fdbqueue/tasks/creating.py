@@ -93,6 +93,12 @@ def _comparable(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def created(target: DatabaseOrTransaction, registry: Registry, asked: Asked) -> Definition:
+    """Register a queue.
+
+    Reads: its limits, the session of a temporary queue; as Registry.create.
+    Writes: as Registry.create.
+    Raises: QueueExists, SubspaceInUse, LimitNotFound, LimitUnreadable; UnknownSession in a transaction.
+    """
     asked = _ready(target, registry, asked)
     try:
         return registry.create(target, asked.name, asked.kind, asked.settings.to_options())
@@ -104,6 +110,9 @@ def opened_or_created(target: DatabaseOrTransaction, registry: Registry, asked: 
     """The queue of that name. It is registered now if there is none, or a temporary one of an ended session.
 
     Given a database, an overdue session is ended first. Given a transaction, the stored state decides.
+    Reads: the definition, the session of a temporary queue; for a new queue, as `created`.
+    Raises: QueueExists for another kind or other options than those that are asked for, and for a temporary
+    queue of another session that lives; as `created`.
     """
     database = as_database(target.db if is_transaction(target) else target)
     own = own_session_of(database, registry.keys).id()

@@ -37,6 +37,8 @@ class Occupants:
 def occupants_of_all(changes: Sequence[Change], lines: Sequence[Line]) -> Occupants:
     """The occupants of the first partition that cannot go, or has a full batch; of the last one without any
     such. The line of all partitions is judged with partition 0.
+
+    Reads: each, serialisably. Conflicts: a request that joins a line, a take.
     """
     return _first_of(changes, lines)[2]
 
@@ -48,7 +50,10 @@ def _first_of(changes: Sequence[Change], lines: Sequence[Line]) -> tuple[Change,
 
 
 def occupants(change: Change, line: Line) -> Occupants:
-    """The first limits.VERB_BATCH requests and taken tasks, judged."""
+    """The first limits.VERB_BATCH requests and taken tasks, judged.
+
+    Reads: both, serialisably. Conflicts: a request that joins the line, a take.
+    """
     tr, keys = change.tr, change.shape.keys
     asked = [
         tr.get_range(under.start, under.stop, limit=limits.VERB_BATCH)

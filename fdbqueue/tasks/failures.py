@@ -95,6 +95,7 @@ def rewrite(
     message: str | None = None,
     run: bytes | None = None,
 ) -> None:
+    """Change the outcome of a stored failure. Writes: one key."""
     was = entry.failure
     said = dataclasses.replace(was, outcome=outcome, message=was.message if message is None else message)
     again = Entry(entry.number, said, entry.run if run is None else run)

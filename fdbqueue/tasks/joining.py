@@ -28,6 +28,10 @@ Put = Callable[[Sequence[Draft]], list[Task] | NoRoom]
 def joined(parts: Parts, tr: Transaction, drafts: Sequence[Draft], put: Put) -> list[Task] | NoRoom:
     """Put tasks that are members of groups, or wait for one.
 
+    Reads: the groups, the epoch of the queue, and the task of `after`, serialisably.
+    Writes: as `put`; of `after`, that task and a group.
+    Conflicts: the close and the cancel of a group, a truncate; of `after`, a change of that task.
+    Raises: GroupNotFound, GroupClosed, InvalidArgument.
     Round trips: 1 more than `put`; with `after`, 2 more.
     """
     stored = tr.get(parts.shape.shared.epoch)

@@ -79,7 +79,10 @@ class Members(Feature):
         return [record for record in records if not over.isdisjoint(groups_in([record]))]
 
     def moved(self, site: Site, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
-        """Count the members. Return `news`, where a burial that counts is marked."""
+        """Count the members. Return `news`, where a burial that counts is marked.
+
+        Writes: the counts of their groups, blindly.
+        """
         sums, marked = _Sums(), list(news)
         for at, (old, new) in enumerate(zip(olds, news, strict=True)):
             if groups_of(old) or groups_of(new):
@@ -88,6 +91,7 @@ class Members(Feature):
         return marked
 
     def gone(self, site: Site, records: Sequence[Record], end: End) -> None:
+        """Writes: as `moved`."""
         sums = _Sums()
         for record in records:
             for member in groups_of(record):
@@ -95,7 +99,11 @@ class Members(Feature):
         sums.write(site)
 
     def cleared(self, site: Site) -> None:
-        """Leave the members to the sweeps of groups: their counts belong to an earlier epoch from now on."""
+        """Leave the members to the sweeps of groups: their counts belong to an earlier epoch from now on.
+
+        Reads: the first counts, and the epoch if there are any, serialisably.
+        Conflicts: a put of a member.
+        """
         tr, shared = site.tr, site.shared
         if not tr.get_range(shared.members.start, shared.members.stop, limit=1).to_list():
             return

@@ -58,7 +58,10 @@ class Mender:
         """Number of entries removed from indexes: a reader that sees it change must read on."""
 
     def entry(self, tr: Transaction, key: bytes, value: bytes) -> Record | None:
-        """The ready task at `key` of an index, its entry written anew; None if the task was set aside."""
+        """The ready task at `key` of an index, its entry written anew; None if the task was set aside.
+
+        Reads: the record, serialisably. Conflicts: any change of the task and of the entry.
+        """
         id_ = id_in(key)
         raw = tr.get(self._keys.task(id_)).value
         record = sound_record(raw, id_) or self._copy_of(tr, id_)

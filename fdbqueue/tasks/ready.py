@@ -75,9 +75,11 @@ class Ready:
             found = self._first(tr, limit, gate)  # mending set entries aside: read the ones behind them
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
+        """Conflicts: every change of the offered tasks."""
         self.rely_on(tr, records_of(offers))
 
     def rely_on(self, tr: Transaction, records: Sequence[Record]) -> None:
+        """Conflicts: every change of these ready tasks."""
         for record in records:
             tr.add_read_conflict_key(self._task(record.id))
         self._discipline.claim(tr, records)
@@ -88,6 +90,7 @@ class Ready:
             self._passed.require_none_of(self.head(tr, 1 + len(self._passed)))
 
     def head(self, tr: Transaction, count: int) -> Iterator[bytes]:
+        """The ids of the first ready tasks. Reads: by snapshot."""
         return (record.id for record in self._first(tr, count))
 
 

@@ -61,18 +61,25 @@ def is_asked(record: Record) -> bool:
 
 class Results(Feature):
     def gone(self, site: Site, records: Sequence[Record], end: End) -> None:
-        """Keep the ends of tasks that were asked for a result: two keys each, and large results."""
+        """Keep the ends of those tasks that were asked for a result. Writes: two keys each, and large
+        results.
+        """
         for record in records:
             if end.outcome and is_asked(record):
                 _keep(site, record, end.outcome, None if end.result is None else end.result())
 
     def ask_due(self, site: Site) -> Callable[[], int | None]:
+        """Reads: the oldest result."""
         keys = site.shared
         first = site.tr.snapshot.get_range(keys.result_times.start, keys.result_times.stop, limit=1)
         return lambda: next((keys.result_time(row.key) for row in first), None)
 
     def sweep(self, site: Site) -> bool:
-        """Remove a batch of results that are over. Two sweeps clear the same keys: nothing counts them."""
+        """Remove one batch of the results that are over.
+
+        Reads: the oldest, by snapshot.
+        Writes: clears them. Two sweeps at once clear the same keys, and nothing counts them.
+        """
         tr, keys = site.tr, site.shared
         under = keys.results_until(site.now_us)
         rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.VERB_BATCH).to_list()

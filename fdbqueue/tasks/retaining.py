@@ -54,6 +54,7 @@ class Retention(Feature):
         _count(tr, keys, len(records))
 
     def ask_due(self, site: Site) -> Callable[[], int | None]:
+        """Reads: the number and the oldest."""
         keys, snapshot = site.keys, site.tr.snapshot
         counted = snapshot.get(keys.ended_count)
         first = snapshot.get_range(keys.ended_times.start, keys.ended_times.stop, limit=1)
@@ -65,7 +66,11 @@ class Retention(Feature):
         return reply
 
     def sweep(self, site: Site) -> bool:
-        """Remove one batch of the entries that are too old, or too many."""
+        """Remove one batch of the entries that are too old, or too many.
+
+        Reads: the number and the oldest, by snapshot.
+        Conflicts: another sweep of them.
+        """
         tr, keys = site.tr, site.keys
         counted = tr.snapshot.get(keys.ended_count)
         under = keys.ended_times

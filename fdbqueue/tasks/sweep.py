@@ -107,5 +107,10 @@ def sweep_timers(change: Change, timers: Sequence[KeyValue], budget: Budget) -> 
 
 
 def tidy(change: Change) -> bool:
+    """Sweep one batch of tasks. True if there was any.
+
+    Reads: the first timers by snapshot, the tasks serialisably.
+    Conflicts: a change of these tasks.
+    """
     timers = ask_due(change.tr, change.shape.keys, change.now_us).to_list()
     return bool(sweep_timers(change, timers, Budget()))

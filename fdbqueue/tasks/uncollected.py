@@ -16,8 +16,8 @@ from fdbqueue.tasks.tasks_of import delivered_value
 def ask_uncollected(tr: Transaction, shape: Shape) -> Callable[[Record], bool]:
     """Ask which leases are not collected. The reply is true for a record whose lease is among them.
 
-    It reads at most limits.VERB_BATCH notices, and as many results beside them, in each line; by snapshot: a
-    collection for a session that has ended gives its tasks back.
+    Reads: by snapshot, at most limits.VERB_BATCH notices, and as many results beside them, in each line. A
+    collection for a session that has ended gives its tasks back, so it needs no conflict.
     """
     own = _ask_delivered(tr, LineKeys(shape.keys.line))
     if shape.plan is None:

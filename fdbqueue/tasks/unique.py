@@ -161,6 +161,7 @@ class UniqueKeys(Feature):
         return _returned(tr, keys, news, back, site.now_us)
 
     def gone(self, site: Site, records: Sequence[Record], end: End) -> None:  # noqa: ARG002
+        """Conflicts: a put with one of these keys."""
         for record in records:
             unique = unique_of(record)
             if unique is not None and not unique.until_us and is_in_scope(unique, record.state):
@@ -177,7 +178,11 @@ class UniqueKeys(Feature):
         return lambda: next((site.shared.window_parts(row.key)[0] for row in first), None)
 
     def sweep(self, site: Site) -> bool:
-        """Remove one batch of the windows that are over, with their entries."""
+        """Remove one batch of the windows that are over, with their entries.
+
+        Reads: the windows, by snapshot.
+        Conflicts: a put with one of these keys.
+        """
         tr, keys = site.tr, site.shared
         until = keys.windows_until(site.now_us)
         rows = tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH).to_list()
@@ -190,7 +195,11 @@ class UniqueKeys(Feature):
 
 
 def arrive(tr: Transaction, keys: SharedKeys, records: Sequence[Record], now_us: int) -> Sequence[Record]:
-    """Give tasks of an export the unique keys that no other has. Return them as they are to be stored."""
+    """Let tasks that come from an export have their unique keys, where no other task has them. Return the
+    tasks as they are to be stored.
+
+    Reads: the entries of their keys, together.
+    """
     back = [
         (at, unique.key, tr.get(keys.unique(unique.key)))
         for at, record in enumerate(records)

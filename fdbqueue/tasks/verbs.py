@@ -72,6 +72,8 @@ def ask_place(
     """Ask for the reads of a put, in one round trip. The reply is the index of the first new task, or NoRoom.
 
     `admit`: None if there is room. `is_owner_asked`: another call of this transaction asks for the owner.
+    Reads: the last task by snapshot; to `admit`, the counters by snapshot; the owner of a temporary queue;
+    the discipline's reads for a put.
     """
     tr, shape, keys = change.tr, change.shape, change.shape.keys
     owner = None if is_owner_asked else shape.owner
@@ -223,6 +225,8 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
     read.
 
     If the holder `died`, the attempts have failed, except those of tasks that no caller has received.
+    Reads: the keys and the deliveries of the line by snapshot, the tasks serialisably.
+    Conflicts: a change of the tasks.
     """
     is_uncollected = late.uncollected.ask_uncollected(change.tr, change.shape)
     looked_at, found = _swept(change, under, count)
@@ -245,7 +249,11 @@ def truncate(change: Change) -> None:
 
 
 def remove_first(change: Change, count: int) -> int:
-    """Remove the first `count` tasks by arrival, in whatever state. Return their number."""
+    """Remove the first `count` tasks by arrival, in whatever state. Return their number.
+
+    Reads: the tasks, by snapshot.
+    Conflicts: a change of the tasks.
+    """
     tr, keys = change.tr, change.shape.keys
     asked = tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop, limit=count)
     change.require_queue()  # after the read is sent: no round trip of its own

@@ -38,7 +38,10 @@ class Results:
         tr.set(self._keys.due_key(Due(notice.deadline_us, ticket.rid)), b"")
 
     def collect(self, tr: Transaction, ticket: Ticket, notice: Notice, wanted: int) -> Collected | None:
-        """Values of at most `wanted` results; the others become available again. None without results."""
+        """Values of at most `wanted` results; the others become available again. None without results.
+
+        Reads results beside the notice serialisably. Conflicts: their return, their removal.
+        """
         deliveries = self._delivered(tr, ticket.rid, notice)
         values = self._source.collect(tr, deliveries[:wanted])
         if deliveries[wanted:]:

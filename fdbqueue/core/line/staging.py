@@ -156,6 +156,8 @@ class Line:
 
         SERVED; LEFT, having written nothing, if nothing is available; else AGAIN: something was done for
         other requests, or the line is too long to tell.
+        Reads the first requests, items and results by snapshot.
+        Conflicts: every use of the same items.
         """
         look, mine = passing(Look(now_us, wanted=count)), Ticket(b"", b"", count, params)
         known = self._known((asked := self._ask(tr, mine, look)).requests)
@@ -191,6 +193,10 @@ class Line:
         return [ticket for ticket, _ in living], dead
 
     def drop_dead(self, tr: Transaction, dead: Sequence[Ticket]) -> None:
+        """Remove requests of dead callers.
+
+        Conflicts: their renewal, their removal, their service by another transaction.
+        """
         self._protect(tr, dead, dead, ())
         for ticket in dead:
             self._clear_request(tr, ticket)

@@ -84,7 +84,11 @@ class Taker:
         return taken
 
     def take_in_turn(self, tr: Transaction, count: int, params: bytes, now_us: int) -> Taken:
-        """Take the first items, up to `count`, to which no request in the line is entitled."""
+        """Take the first items, up to `count`, to which no request in the line is entitled.
+
+        Reads: the first items, requests and due times by snapshot; serialisably the keys it changes.
+        Conflicts: every use of the same items.
+        """
         source, activity = self._source, self._activity
         checks = [ask(tr) for ask in self._asks]
         tidy, found = source.ask_tidy(tr, now_us), source.available(tr, count, now_us)

@@ -103,6 +103,14 @@ class Registry:
     def create(
         self, target: DatabaseOrTransaction, name: str, kind: str, options: Mapping[str, Any]
     ) -> Definition:
+        """Register a queue.
+
+        Reads: the name's definition, the last id; by snapshot one key at each end of the root and of the
+            new queue's prefix.
+        Writes: the definition, the last id.
+        Conflicts: any other create; calls on a queue of this name.
+        Raises: QueueExists, InvalidArgument for the name, NotADatabase, SubspaceInUse.
+        """
         return self.write(target, lambda tr: self._create(tr, checked_name(name), kind, options))
 
     def find_or_create(
@@ -117,6 +125,12 @@ class Registry:
         return of_kind(found, kind)
 
     def find(self, target: DatabaseOrTransaction, name: str, kind: str | None = None) -> Definition:
+        """The definition of the queue `name`.
+
+        Reads: the definition.
+        Conflicts: create, drop.
+        Raises: QueueNotFound; ImportUnfinished; QueueKindMismatch if it is not of `kind`.
+        """
         found = self.look(target, name)
         if found is None:
             raise QueueNotFound(name=name)
@@ -127,13 +141,22 @@ class Registry:
         return run(target, lambda tr: self._read(tr, checked_name(name)))
 
     def drop(self, target: DatabaseOrTransaction, name: str) -> None:
-        """Remove the queue with its contents. LayoutNewer, as a newer layout may have keys elsewhere, too."""
+        """Remove the queue with its contents.
+
+        Reads: the definition.
+        Writes: clears the definition and the range of the contents.
+        Conflicts: every call on the queue.
+        Raises: QueueNotFound; LayoutNewer, as a newer layout may have keys elsewhere, too.
+        """
         self.write(target, lambda tr: self._drop(tr, checked_name(name)))
 
     def names(
         self, target: DatabaseOrTransaction, after: str = "", limit: int = limits.QUEUES_LISTED_MAX
     ) -> list[Definition]:
-        """At most `limit` definitions after `after`, in order of names."""
+        """At most `limit` definitions after `after`, in order of names.
+
+        Reads by snapshot. Conflicts: none.
+        """
         return run(target, lambda tr: self._names(writable(tr), after, min(limit, limits.QUEUES_LISTED_MAX)))
 
     def ask_stored(

@@ -182,7 +182,11 @@ def end_the_dead(database: Database, keys: RootKeys, after: bytes | None = None)
 def ask_overdue(
     tr: Transaction, keys: RootKeys, now_us: int, after: bytes | None = None
 ) -> Callable[[], Overdues]:
-    """Ask, by snapshot, for the first limits.DEAD_SESSIONS_MAX overdue sessions. Round trips: 1, or 2."""
+    """Ask for the first overdue sessions, at most limits.DEAD_SESSIONS_MAX.
+
+    Reads: by snapshot.
+    Round trips: 1; 2 if there are any.
+    """
     beats, most = keys.beats_due_until(now_us), limits.DEAD_SESSIONS_MAX
     start = beats.start if after is None else after + b"\x00"
     first = tr.snapshot.get_range(start, beats.stop, limit=most)
@@ -281,7 +285,10 @@ class Gone:
         return self._after is None
 
     def batch(self) -> Sequence[bytes]:
-        """Those among the next limits.BATCH_ITEMS_MAX sessions; on a cluster there are none."""
+        """Those among the next limits.BATCH_ITEMS_MAX sessions; on a cluster there are none.
+
+        Reads: the entries of their heartbeats, by snapshot.
+        """
         if not name_of_process(self._database.engine):
             return ()
         entries = run(self._database, self._entries)

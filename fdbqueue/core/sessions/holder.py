@@ -29,7 +29,11 @@ def process_of(runtime: Runtime) -> Process:
 
 
 def ask_holder(tr: ReadTransaction, keys: RootKeys, session: bytes) -> Callable[[], Holder]:
-    """Ask for a session and its first limits.OPENERS_READ_MAX processes. Unreadable values are left out."""
+    """Ask for a session and its processes. Values that cannot be read are left out.
+
+    Reads: its record, its heartbeat, and the rows of its first limits.OPENERS_READ_MAX openers.
+    Round trips: 1.
+    """
     record, heartbeat = tr.get(keys.session(session)), tr.get(keys.heartbeat(session))
     under = keys.openers(session)
     rows = tr.get_range(under.start, under.stop, limit=limits.OPENERS_READ_MAX)

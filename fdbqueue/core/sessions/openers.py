@@ -34,6 +34,8 @@ def renew(tr: Transaction, keys: RootKeys, session: bytes, last: Value, deadline
     """Move the deadline of a session from its `last` heartbeat, which has been asked for.
 
     A damaged heartbeat is written anew; a sweep clears the entry that belonged to it.
+    Writes: the heartbeat and its entry.
+    Conflicts: the end of the session.
     """
     last_us = deadline_if_readable(last.value) if last.present() else None
     if last_us is not None:
@@ -53,6 +55,9 @@ def beat(
     """Renew one opener by its new `row`, and the session with it. Clear openers that are dead.
 
     An opener that was only slow writes its row again at its next heartbeat, and has lost nothing.
+    Reads: the rows of the openers.
+    Writes: these rows.
+    Conflicts: the heartbeats and ends of the openers.
     """
     others = _ask_others(tr, keys, session, opener)()
     for key, deadline in others.items():
@@ -63,7 +68,11 @@ def beat(
 
 
 def leave(tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us: int) -> bool:
-    """Remove an opener. False if no other opener lives: then the session has to be ended."""
+    """Remove an opener. False if no other opener lives: then the session has to be ended.
+
+    Reads: the rows of the openers.
+    Conflicts: the heartbeats and ends of the openers.
+    """
     last, others = tr.get(keys.heartbeat(session)), _ask_others(tr, keys, session, opener)()
     tr.clear(keys.opener(session, opener))
     latest_us = max(others.values(), default=now_us)

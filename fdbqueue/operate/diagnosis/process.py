@@ -43,7 +43,10 @@ LATENCY = "latency"
 
 
 def see_latency(database: Database, keys: RootKeys) -> dict[str, float]:
-    """The median seconds of limits.PROBES transactions of each kind; commits clear a random key."""
+    """The median seconds of limits.PROBES transactions of each kind.
+
+    Writes: a clear of a random key without a value, limits.PROBES times.
+    """
     probes = [keys.receipt(database.runtime.random_bytes(16), 0) for _ in range(limits.PROBES)]
     read_versions = [_timed(database, lambda tr: tr.get_read_version().wait()) for _ in probes]
     commits = [_timed(database, methodcaller("clear", probe)) for probe in probes]

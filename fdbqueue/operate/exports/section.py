@@ -32,7 +32,10 @@ class Section:
     read: Read
 
     def batch(self, tr: Transaction, begin: bytes) -> tuple[Batch, bytes]:
-        """The next batch from the key `begin` on, and the key behind it; empty at the section's end."""
+        """The next batch from the key `begin` on, and the key behind it; empty at the end of the section.
+
+        Reads: at most limits.EXPORT_BATCH_ROWS rows and the keys that belong to them, by snapshot.
+        """
         rows, is_end = _some(tr, begin or self.under.start, self.under.stop)
         if not rows:
             return Batch((), 0), b""

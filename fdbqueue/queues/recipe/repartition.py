@@ -16,7 +16,13 @@ from fdbqueue.queues.recipe.parts import RecipeParts
 def begin(
     tr: Transaction, registry: Registry, current: Current, parts: RecipeParts, count: int
 ) -> Repartition:
-    """Store the plan for `count` partitions. Closed ones that are empty go."""
+    """Store the plan for `count` partitions. Closed ones that are empty go.
+
+    Reads: the definition; the closed partitions, results that lie ready and, first, the size, serialisably.
+    Writes: the definition; with the first plan, the flag of partition 0, and its doorbell.
+    Conflicts: every call on the queue.
+    Raises: QueueNotFound, QueueDropped.
+    """
     current.guard(tr)()
     name = current.definition.name
     plan = plan_of(registry.find(tr, name))

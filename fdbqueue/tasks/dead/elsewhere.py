@@ -43,6 +43,12 @@ class Elsewhere:
 
     @classmethod
     def find(cls, change: Change, database: Database, name: str) -> "Elsewhere":
+        """The queue of that name.
+
+        Reads: its definition.
+        Raises: QueueNotFound; QueueKindMismatch for a queue of no tasks; InvalidArgument for the queue of the
+        tasks themselves, or one with another codec.
+        """
         registry = change.shape.registry
         found = registry.find(change.tr, name)
         if not is_kind(found.kind):
@@ -52,7 +58,9 @@ class Elsewhere:
         return cls(calls_of(database, shape))
 
     def room(self, tr: Transaction, count: int) -> int:
-        """The number of tasks, `count` at most, for which there is room. Reads by snapshot."""
+        """The number of tasks, `count` at most, for which there is room. Reads: the size of each
+        partition, by snapshot.
+        """
         capacity = self._shape.settings.capacity
         if not capacity:
             return count
@@ -61,7 +69,12 @@ class Elsewhere:
         return max(0, min(count, capacity - size))
 
     def move(self, changes: Sequence[Change], chosen: Sequence[Chosen]) -> int:
-        """Move buried tasks and their failures. Return their number: one with an unreadable payload stays."""
+        """Move buried tasks, and their failures. Return their number: one with an unreadable payload stays.
+
+        Reads: the payloads and the failures, by snapshot; as a put.
+        Writes: as a put, and clears the tasks here.
+        Raises: QueueFull, UnknownSession for a temporary queue of an ended session.
+        """
         asked = [(one, *_ask_stored(changes[one.partition], one.record)) for one in chosen]
         read = [(one, _payload(payload), entries) for one, payload, entries in asked]
         whole = [(one, payload, entries()) for one, payload, entries in read if payload is not None]

@@ -48,13 +48,20 @@ def places_of(change: Change, error: str | None, rows: Sequence[KeyValue]) -> li
 
 
 def ahead(changes: Sequence[Change], error: str | None, after: Place) -> list[tuple[Change, bytes]]:
-    """The partitions with buried tasks from the place `after` on, each with the place in its order."""
+    """The partitions with buried tasks from the place `after` on, each with the place in its order.
+
+    Reads: by snapshot one key of each partition, if there are several.
+    """
     there = occupied(changes[after.partition :], lambda change: under(change.shape.keys, error))
     return [(change, after.key if _number(change) == after.partition else b"") for change in there]
 
 
 def buried_after(changes: Sequence[Change], matching: Matching, after: Place, limit: int) -> list[Row]:
-    """The first `limit` buried tasks behind the place `after`, swept, for a change of them."""
+    """The first `limit` buried tasks behind the place `after`, swept, for a change of them.
+
+    Reads: the keys by snapshot, the tasks serialisably; with a text, their last failures by snapshot.
+    Conflicts: a change of the tasks.
+    """
     rows = list[Row]()
     for change, start in ahead(changes, matching.error, after):
         rows += _buried_in(change, matching, start, limit - len(rows))

@@ -60,7 +60,13 @@ def turned(change: Change, state: RedriveState) -> Redrive:
 
 
 def step(changes: Sequence[Change], database: Database) -> RedriveStep:
-    """Move the next tasks of a running redrive, if it is time."""
+    """Move the next tasks of a running redrive, if it is time.
+
+    Reads: the redrive; the tasks; with a text their last failures; the other queue, as a put.
+    Writes: moves the tasks; the redrive.
+    Conflicts: another change of the redrive, a change of the tasks.
+    Raises: NoRedrive; as Elsewhere.find and Elsewhere.move.
+    """
     change = changes[0]
     found = stored(change.tr, change.shape.keys.redrive)
     if found is None:
@@ -97,6 +103,8 @@ def kick_some(
     """Kick those tasks that match among the first behind `after`.
 
     Return their number, and the place of the last task that was looked at; None at the end.
+    Reads: the tasks; with a text their last failures.
+    Conflicts: a change of the tasks.
     """
     rows = buried_after(changes, matching, after, limit)
     looked_at, chosen = choose(rows, matching, limit)

@@ -29,7 +29,12 @@ def task_key_in(waiting: bytes) -> bytes | None:
 
 
 def rebuild(keyed: Keyed, tr: Transaction, key: bytes) -> None:
-    """Make the state of a task key and its pointer anew, from its counters and its first task."""
+    """Make the state of a task key and its pointer anew, from its counters and its first task.
+
+    Reads: the state, the counters and the first task of the key, serialisably.
+    Writes: the state, the pointer.
+    Conflicts: any change of the tasks of the key.
+    """
     fifo, counters = keyed.fifo(key), keyed.counts.counts_key(slug_of(key))
     stored, first = tr.get(keyed.state_key(key)), tr.get_range(fifo.start, fifo.stop, limit=1)
     tr.add_read_conflict_key(counters)

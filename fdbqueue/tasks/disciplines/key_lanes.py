@@ -75,7 +75,10 @@ class KeyLanes:
                 self._lead(tr, asked, stands, head)
 
     def follow(self, tr: Transaction, records: Sequence[Record], lane_of: Filed) -> None:
-        """Tasks have become ready, or are ready no more; the change is filed."""
+        """Tasks have become ready, or are ready no more; the change is filed.
+
+        Reads: the states, serialisably; the first tasks, by snapshot; the limits and the counts of the keys.
+        """
         for asked in self._ask(tr, tr, records, lane_of):
             stands, tasks, lane = stands_of(asked.state.value), asked.first.to_list(), asked.lane
             if not tasks:

@@ -192,7 +192,11 @@ class Keyed(Mended, ABC):
         return (unread.read(row, key, row.key[prefix:]) for row in rows)
 
     def let_go(self, tr: Transaction, key: bytes) -> bool:
-        """Let takes have a held key, which has left its old partition. False if it was not held."""
+        """Let the first task of a held key be taken: the key has left its old partition. False if it was not
+        held.
+
+        Reads: the state, serialisably; the first ready tasks of the key.
+        """
         now, asked, fifo = self.ask_now(tr), tr.get(self.state_key(key)), self._ask_fifo(tr, key, 1)
         state = self._read(tr, key, asked)
         # A damaged state, which is rebuilt here, may have been that of a held key.

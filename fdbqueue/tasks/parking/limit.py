@@ -162,7 +162,11 @@ class Limit:
 
 
 def walk_all(db: Database, root: Any) -> None:
-    """Look at the keys of all limits, as a queue is gone: limits.KEY_ROWS_WALKED rows in a transaction."""
+    """Look at the keys of all limits: a queue is gone, and its definition told no limits.
+
+    Reads: the limits; the rows of their keys, and their tasks.
+    Writes: as a sweep, in a transaction for each limits.KEY_ROWS_WALKED rows.
+    """
     for found in Limit.list(db, root=root):
         keys = keys_of(found.name, root)
         run(db, partial(begin_walks, of=[keys]))

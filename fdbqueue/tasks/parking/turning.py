@@ -72,6 +72,8 @@ def turn(
 ) -> None:
     """Open lanes, or park them: each is a key, its place and its row. A row without a lane is cleared: that
     queue was truncated, or is gone.
+
+    Reads: their states, serialisably; their first tasks, by snapshot.
     """
     found = [
         (lane_at(root, limit, key, LanePlace(*place)), row)  # type: ignore[arg-type]  # parts of a tuple have no type

@@ -271,7 +271,9 @@ class Limits:
                 yield keys, few
 
     def give_back(self, tr: Transaction, held: Sequence[Ended]) -> None:
-        """Give back slots of tasks that end, or wait again. Writes blindly; of keys: `_give_keys_back`."""
+        """Give back the slots of tasks that end, or wait again. Writes: blindly; of keys, as
+        `_give_keys_back`.
+        """
         for name, keys in self._keys.items():
             mine = [(id_, slots[name], keyed) for id_, slots, keyed in held if name in slots]
             cells = [cell for _, cell, _ in mine if cell != KEYED]
@@ -301,7 +303,9 @@ class Limits:
                 turn_asked(tr, self._root, keys, key, waits, has_room=True)
 
     def give_back_unread(self, tr: Transaction, id_: bytes) -> None:
-        """Give back the slots of a task with an unreadable record. Sweeps give back those of its keys."""
+        """Give back the slots of a task with a record that cannot be read. Reads: its holders' keys. Sweeps
+        give back the slots of its keys.
+        """
         held = [(keys, keys.holder(self._queue, id_)) for keys in self._keys.values()]
         asked = [(keys, key, tr.get(key)) for keys, key in held]
         for keys, key, value in asked:
@@ -310,7 +314,11 @@ class Limits:
         begin_walks(tr, self._named.values())
 
     def give_back_all(self, tr: Transaction) -> None:
-        """Give back all slots of the queue, limits.SLOTS_MAX a limit. Sweeps give back those of keys."""
+        """Give back the slots of all tasks of the queue, at most limits.SLOTS_MAX of each limit. Sweeps give
+        back those of keys.
+
+        Reads: the holders, serialisably.
+        """
         begin_walks(tr, self._named.values())
         under = [(keys, keys.holders_in(self._queue)) for keys in self._keys.values()]
         asked = [(keys, tr.get_range(holders.start, holders.stop)) for keys, holders in under]

@@ -49,7 +49,10 @@ class DuePage:
 
 
 def due_until(tr: Transaction, keys: RootKeys, now_us: int, after: bytes | None) -> DuePage:
-    """The first schedules that are due, behind the place `after`, among limits.SCHEDULES_DUE_READ keys."""
+    """The first schedules that are due, behind the place `after`, among limits.SCHEDULES_DUE_READ keys.
+
+    Reads: by snapshot.
+    """
     under, most = keys.schedules_due_until(now_us), limits.SCHEDULES_DUE_READ
     begin = under.start if after is None else after + b"\x00"
     rows = tr.snapshot.get_range(begin, under.stop, limit=most, streaming_mode=EXACT).to_list()
@@ -59,7 +62,14 @@ def due_until(tr: Transaction, keys: RootKeys, now_us: int, after: bytes | None)
 
 
 def fire(tr: Transaction, database: Database, registry: Registry, due: Due) -> list[Task]:
-    """Put the tasks of a schedule that is due. Return them; none if another process was first."""
+    """Put the tasks of a schedule that is due. Return them; none if another process was first.
+
+    Reads: the schedule, its state, the definition of its queue; as a put.
+    Writes: the state, its key in R[13]; as a put.
+    Conflicts: another firing; a change of the schedule; as a put.
+    Raises: one of NOT_HERE; QueueNotFound, QueueKindMismatch, ScheduleUnfit; as a put.
+    Round trips: 3.
+    """
     keys, now_us = registry.keys, database.runtime.now_us()
     found, state = _stored(tr, keys, due)
     if found is None or found.paused or state.at_us != due.at_us or state.due_us is None:
@@ -96,7 +106,12 @@ def _put_turn(
 
 
 def fail(tr: Transaction, database: Database, keys: RootKeys, due: Due, error: str) -> None:
-    """Note that a try has failed, and put the next one off."""
+    """Note that a try has failed, and put the next one off.
+
+    Reads: the schedule, its state.
+    Writes: the state, its key in R[13].
+    Conflicts: a firing, a change of the schedule.
+    """
     found, state = _stored(tr, keys, due)
     if found is None or state.at_us != due.at_us:
         return

@@ -29,7 +29,11 @@ def put_for(
     record: Record,
     times_us: Sequence[int | None],
 ) -> list[Task]:
-    """Put a task for each of these due times; for None, one for no due time."""
+    """Put a task for each of these due times; for None, one for no due time.
+
+    Reads: the definition of the queue; as a put.
+    Raises: QueueNotFound, QueueKindMismatch, UnknownKind, ScheduleUnfit; as a put.
+    """
     shape = queue_of(tr, registry, record.queue)
     require_codec(shape, name, record)
     drafts = [draft_of(shape, record, headers_of(name, record, time_us)) for time_us in times_us]
