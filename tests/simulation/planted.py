@@ -51,7 +51,7 @@ from fdbqueue.fleet import (
 )
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
-from fdbqueue.operate.verify import counting
+from fdbqueue.operate.verify import counters as verified_counters
 from fdbqueue.queues.elements import base as elements_base
 from fdbqueue.queues.elements import store
 from fdbqueue.queues.fair import items as fair_items
@@ -2013,7 +2013,7 @@ PLANTS = (
     ),
     Plant(
         "a verification that trusts a count while tasks move",
-        counting.count,
+        verified_counters.count,
         "if found.values != first.values:",
         "if False:",
         "verified",

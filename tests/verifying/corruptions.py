@@ -9,7 +9,7 @@ from fdbqueue import Database, Flaw, Verification, verify
 from fdbqueue.core.database import run
 from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.line.keys import LineKeys, Ticket, renewal_value
-from fdbqueue.operate.verify.slices import Suspect
+from fdbqueue.operate.verify.checks import Suspect
 from tests.partitions.support import PARTITIONS
 
 MEND = "--mend"

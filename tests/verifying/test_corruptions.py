@@ -18,10 +18,10 @@ from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.line.keys import Due, Notice, Ticket, notice_value, renewal_value
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.task import TaskState
-from fdbqueue.operate.verify import orphans
+from fdbqueue.operate.verify import root as orphans
 from fdbqueue.operate.verify.counters import counts_of_tasks
-from fdbqueue.operate.verify.cures import command
 from fdbqueue.operate.verify.tasks import TaskChecks
+from fdbqueue.operate.verify.values import command
 from fdbqueue.operate.verify.verify import subject_of
 from fdbqueue.tasks.disciplines.key_counts import slug_of
 from fdbqueue.tasks.disciplines.key_state import state_of

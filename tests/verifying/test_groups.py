@@ -13,9 +13,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.operate.verify.groups import compare_members
-from fdbqueue.operate.verify.members import MemberChecks
-from fdbqueue.operate.verify.slices import Suspect
+from fdbqueue.operate.verify.checks import Suspect
+from fdbqueue.operate.verify.groups import MemberChecks, compare_members
 from fdbqueue.tasks.groups.settling import Settling
 from fdbqueue.tasks.records.groups import counts_added, members_added
 from fdbqueue.tasks.records.keys import id_bytes

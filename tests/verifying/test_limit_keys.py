@@ -10,7 +10,7 @@ from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.operate.verify.limit_keys import miscounted_total
+from fdbqueue.operate.verify.limits import miscounted_total
 from fdbqueue.tasks.disciplines.lanes import Lanes
 from fdbqueue.tasks.limiting.key_state import KeyState, number_bytes
 from fdbqueue.tasks.limiting.keys import OPEN, PARKED, Held, LanePlace, LimitKeys, encode_held

@@ -10,7 +10,7 @@ from fdbqueue.core.explanation import Explanation, Why
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.cli.show import Row
-from fdbqueue.operate.verify.cures import command
+from fdbqueue.operate.verify.values import command
 from fdbqueue.tasks.queue import TaskQueue
 
 

@@ -7,7 +7,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.diagnosis.check import Check, failure, fine, warning
 from fdbqueue.operate.overview.figures import Figures, GroupsFigures, QueueFigures, TaskFigures
-from fdbqueue.operate.verify.cures import command
+from fdbqueue.operate.verify.values import command
 
 CHECK = "queues"
 

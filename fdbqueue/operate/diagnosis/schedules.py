@@ -6,7 +6,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.diagnosis.check import Check, fine, warning
-from fdbqueue.operate.verify.cures import command
+from fdbqueue.operate.verify.values import command
 from fdbqueue.tasks.schedules.store import page
 from fdbqueue.tasks.schedules.values import ScheduleStatus
 

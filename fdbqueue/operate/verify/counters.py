@@ -1,28 +1,28 @@
-"""The counters of a queue, compared with its keys."""
+"""The counters of a queue, compared with the keys that they count.
+
+A counter and its keys are compared at one read version, in one transaction of limits.COUNTED_S. If that is
+too short, the count goes on in further ones. Then it proves something only if nothing has changed meanwhile:
+the values of `quiet`, which every change of the keys changes, are the same in all of them.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 
 from fdbqueue.core import limits
 from fdbqueue.core.aside import COUNTER, Aside, count_in
-from fdbqueue.core.database import Database, run
-from fdbqueue.core.runtime import Runtime
-from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.counting import Counted, Tally, claim_mending, count, count_within
-from fdbqueue.operate.verify.cures import told_key
-from fdbqueue.operate.verify.members import members_in
-from fdbqueue.operate.verify.slices import Suspect
+from fdbqueue.core.database import Database, run, runtime_of
+from fdbqueue.core.seam import WANT_ALL, ReadTransaction, Transaction
+from fdbqueue.operate.verify.checks import Suspect, claim_mending
 from fdbqueue.operate.verify.tasks import TaskChecks
-from fdbqueue.operate.verify.values import Flaw
+from fdbqueue.operate.verify.values import Flaw, told_key
 from fdbqueue.queues.elements.store import Elements
 from fdbqueue.queues.recipe.items import Recipe, size_of
 from fdbqueue.tasks.disciplines.beside import rebuild
-from fdbqueue.tasks.disciplines.key_counts import Numbers, slug_of
+from fdbqueue.tasks.disciplines.key_counts import slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.records.groups import members_added
+from fdbqueue.tasks.records.groups import members_added, members_of
 from fdbqueue.tasks.records.keys import TaskKeys
 from fdbqueue.tasks.records.statistics import LIVE, packed, unpacked
 
@@ -31,13 +31,89 @@ _KEYS_TOGETHER = 500
 
 
 @dataclass(frozen=True)
+class Counted:
+    """The keys of some ranges, by name, counted up to `place`, and values of the same read version."""
+
+    numbers: Mapping[str, int]
+    values: Mapping[bytes, bytes | None]
+    place: tuple[int, bytes] | None
+    """The number of the range and the key at which the count goes on; None at the end."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """A counter, or several in one value, and the ranges of the keys that it counts."""
+
+    ranges: Mapping[str, slice]
+    counter: bytes
+    counts: Callable[[bytes], bool] = field(default=lambda _: True)
+    """True for a key that the counter counts. Keys of unknown shapes are findings of their own."""
+    quiet: Sequence[bytes] = ()
+    """Keys that every change of the counted keys changes, and that never return to an old value; empty if
+    there are none.
+    """
+
+
+def count(database: Database, tally: Tally) -> Counted | None:
+    """The counted keys and the values beside them, as of one version. None if they changed meanwhile.
+
+    Reads: by snapshot.
+    """
+    first = found = run(database, partial(count_within, tally, None))
+    numbers = dict(found.numbers)
+    while found.place is not None:
+        if not tally.quiet:
+            return None
+        found = run(database, partial(count_within, tally, found.place))
+        if found.values != first.values:
+            return None
+        numbers = {name: number + found.numbers[name] for name, number in numbers.items()}
+    return Counted(numbers, first.values, None)
+
+
+def count_within(tally: Tally, place: tuple[int, bytes] | None, tr: Transaction) -> Counted:
+    """Count from `place` on, for at most limits.COUNTED_S, after one batch at the least."""
+    now = runtime_of(tr).monotonic
+    until, snapshot = now() + limits.COUNTED_S, tr.snapshot
+    asked = {key: snapshot.get(key) for key in (tally.counter, *tally.quiet)}
+    values = {key: bytes(value.value) if value.present() else None for key, value in asked.items()}
+    numbers = dict.fromkeys(tally.ranges, 0)
+    ranges = list(tally.ranges.items())
+    at, start = place or (0, ranges[0][1].start)
+    while True:
+        name, under = ranges[at]
+        keys, following = _batch(snapshot, start, under.stop)
+        numbers[name] += sum(map(tally.counts, keys))
+        if following is None:
+            at += 1
+            if at == len(ranges):
+                return Counted(numbers, values, None)
+            following = ranges[at][1].start
+        start = following
+        if now() >= until:
+            return Counted(numbers, values, (at, start))
+
+
+def _batch(tr: ReadTransaction, start: bytes, stop: bytes) -> tuple[Sequence[bytes], bytes | None]:
+    """The next keys, and the place behind them; None at the end."""
+    keys: list[bytes] = []
+    size_bytes = 0
+    for row in tr.get_range(start, stop, limit=limits.COUNTED_ROWS, streaming_mode=WANT_ALL):
+        keys.append(bytes(row.key))
+        size_bytes += len(row.value)
+        if len(keys) == limits.COUNTED_ROWS or size_bytes > limits.BATCH_BYTES_MAX:
+            return keys, keys[-1] + b"\x00"
+    return keys, None
+
+
+@dataclass(frozen=True)
 class Count:
     """A counter: its tally of one range, the decoder of its value, and the operand that adds a difference."""
 
     told: str
     tally: Tally
-    value_of: Callable[[bytes | None], int]
-    operand: Callable[[int], bytes]
+    value_of: Callable[[bytes | None], int] = field(default=count_in)
+    operand: Callable[[int], bytes] = field(default=COUNTER.pack)
     goes_at_zero: bool = False
 
     def compare(self, found: Counted, mending: str) -> Suspect | None:
@@ -68,15 +144,20 @@ def counts_of_tasks(checks: TaskChecks, registered: bool) -> Iterator[Count]:
     quiet = (keys.live, keys.calls) if registered else ()
     states = zip(LIVE, (shape.discipline.index, keys.taken, keys.buried, keys.delayed), strict=True)
     for state, under in states:
-        tally = Tally({state: under}, keys.live, keys.has_shape, quiet)
-        yield Count(f"{state} tasks", tally, partial(_live_of, state), partial(_live_operand, state))
+        yield _count_of_state(state, Tally({state: under}, keys.live, keys.has_shape, quiet))
     for error in sorted(checks.classes):
         tally = Tally({error: keys.classed_under(error)}, keys.class_count(error), keys.has_shape, quiet)
-        yield Count(f"buried tasks of the class {error!r}", tally, count_in, COUNTER.pack, goes_at_zero=True)
-    ended = Tally({"ended": keys.all_ended}, keys.ended_count, keys.has_shape)
-    yield Count("ended tasks", ended, count_in, COUNTER.pack)
+        yield Count(f"buried tasks of the class {error!r}", tally, goes_at_zero=True)
+    yield Count("ended tasks", Tally({"ended": keys.all_ended}, keys.ended_count, keys.has_shape))
     if not keys.partition:
-        yield count_of_aside(shape.aside)
+        yield _count_of_aside(shape.aside)
+
+
+def _count_of_state(state: str, tally: Tally) -> Count:
+    def number_in(value: bytes | None) -> int:
+        return _signed(unpacked(LIVE, value)[state])
+
+    return Count(f"{state} tasks", tally, number_in, lambda difference: packed(LIVE, {state: difference}))
 
 
 def counts_of_members(checks: TaskChecks) -> Iterator[Count]:
@@ -85,38 +166,28 @@ def counts_of_members(checks: TaskChecks) -> Iterator[Count]:
     for group in sorted(found.groups):
         counter = shared.members_of(found.epoch, group)
         tally = Tally({"members": shared.members_in(group)}, counter, checks.keys.has_shape)
-        told = f"members of the group {group.hex()}"
-        yield Count(told, tally, members_in, _members_operand, goes_at_zero=True)
-
-
-def _members_operand(difference: int) -> bytes:
-    return members_added({"members": difference})
+        yield Count(
+            f"members of the group {group.hex()}",
+            tally,
+            lambda value: members_of(value)["members"],
+            lambda difference: members_added({"members": difference}),
+            goes_at_zero=True,
+        )
 
 
 def counts_of_recipe(recipe: Recipe) -> Iterator[Count]:
-    tally = Tally({"items": recipe.keys.items}, recipe.keys.size, recipe.keys.is_key)
-    yield Count("items", tally, size_of, COUNTER.pack)
-    yield count_of_aside(recipe.aside)
+    yield Count("items", Tally({"items": recipe.keys.items}, recipe.keys.size, recipe.keys.is_key), size_of)
+    yield _count_of_aside(recipe.aside)
 
 
 def counts_of_elements(elements: Elements) -> Iterator[Count]:
-    tally = Tally({"elements": elements.keys.elements}, elements.keys.count, elements.keys.is_sound)
-    yield Count("elements", tally, count_in, COUNTER.pack)
-    yield count_of_aside(elements.aside)
+    keys = elements.keys
+    yield Count("elements", Tally({"elements": keys.elements}, keys.count, keys.is_sound))
+    yield _count_of_aside(elements.aside)
 
 
-def count_of_aside(aside: Aside) -> Count:
-    return Count(
-        "values set aside", Tally({"values": aside.entries}, aside.count_key), count_in, COUNTER.pack
-    )
-
-
-def _live_of(state: str, value: bytes | None) -> int:
-    return _signed(unpacked(LIVE, value)[state])
-
-
-def _live_operand(state: str, difference: int) -> bytes:
-    return packed(LIVE, {state: difference})
+def _count_of_aside(aside: Aside) -> Count:
+    return Count("values set aside", Tally({"values": aside.entries}, aside.count_key))
 
 
 def _signed(number: int) -> int:
@@ -134,87 +205,82 @@ def compared(database: Database, each: Count, mending: str) -> Suspect | str | N
 # Counters by task key.
 
 
+def key_counters(database: Database, checks: TaskChecks, mending: str) -> Iterator[Suspect | str]:
+    """Compare the counters of doubtful task keys, some at a time, in one transaction each. A sentence if that
+    took too long.
+    """
+    discipline, keys = checks.shape.discipline, doubtful_keys(checks)
+    if isinstance(discipline, Keyed):
+        counters = _OfKeys(checks.keys, discipline, mending)
+        for at in range(0, len(keys), _KEYS_TOGETHER):
+            yield from run(database, partial(counters.compare, keys[at : at + _KEYS_TOGETHER]))
+
+
 def doubtful_keys(checks: TaskChecks) -> Sequence[bytes]:
     """Task keys with other counters than the tasks that the scan found; some have changed meanwhile."""
-    beside = checks.beside
-    if beside is None:
-        return ()
-    counted: dict[bytes, Counter[str]] = {}
-    for (key, state), number in checks.found.items():
-        counted.setdefault(key, Counter())[state] += number
-    keys = counted.keys() | beside.counters.keys()
+    counted: dict[bytes, dict[str, int]] = {}
+    for (key, state), number in checks.found_by_key.items():
+        counted.setdefault(key, {})[state] = number
+    stored = {} if checks.beside is None else checks.beside.counters
+    positive = {key: {state: n for state, n in numbers.items() if n} for key, numbers in stored.items()}
     return sorted(
-        key for key in keys if dict(+counted.get(key, Counter())) != _positive(beside.counters.get(key, {}))
+        key for key in counted.keys() | positive.keys() if counted.get(key, {}) != positive.get(key, {})
     )
 
 
-def key_counters(
-    database: Database, checks: TaskChecks, mending: str
-) -> Iterator[tuple[Sequence[Suspect], bool]]:
-    """Compare the counters of doubtful task keys, some at a time, in one transaction each. The flag is false
-    if that took too long.
-    """
-    keys, discipline = iter(doubtful_keys(checks)), checks.shape.discipline
-    while batch := list(islice(keys, _KEYS_TOGETHER)):
-        if isinstance(discipline, Keyed):
-            look = partial(_compare_keys, checks.keys, discipline, batch, mending, database.runtime)
-            yield run(database, look)
+class _OfKeys:
+    """The counters of the task keys of one queue, or of one partition."""
 
+    def __init__(self, keys: TaskKeys, keyed: Keyed, mending: str) -> None:
+        self._keys = keys
+        self._keyed = keyed
+        self._mending = mending
 
-def _compare_keys(
-    keys: TaskKeys, keyed: Keyed, batch: Sequence[bytes], mending: str, runtime: Runtime, tr: Transaction
-) -> tuple[Sequence[Suspect], bool]:
-    counted = _counted_by_key(keys, keyed, batch, runtime, tr)
-    if counted is None:
-        return (), False
-    stored = {key: keyed.counts.numbers(tr, slug_of(key)) for key in batch}
-    suspects = [
-        Suspect(
-            Flaw.KEY_COUNTER,
-            keyed.counts.counts_key(slug_of(key)),
-            f"The counter of the {state} tasks of the task key {told_key(key)} says "
-            f"{_signed(stored[key][state]):,}, and there are {counted[key, state]:,}.",
-            mending,
-            partial(_mend_key, keys, keyed, key, runtime),
-        )
-        for key in batch
-        for state in LIVE
-        if stored[key][state] != counted[key, state]
-    ]
-    return suspects, True
+    def compare(self, batch: Sequence[bytes], tr: Transaction) -> Sequence[Suspect | str]:
+        counted = self._counted(batch, tr)
+        if counted is None:
+            return ["The counters of task keys: there are too many tasks to count."]
+        stored = {key: self._keyed.counts.numbers(tr, slug_of(key)) for key in batch}
+        return [
+            Suspect(
+                Flaw.KEY_COUNTER,
+                self._keyed.counts.counts_key(slug_of(key)),
+                f"The counter of the {state} tasks of the task key {told_key(key)} says "
+                f"{_signed(stored[key][state]):,}, and there are {counted[key, state]:,}.",
+                self._mending,
+                partial(self._mend, key),
+            )
+            for key in batch
+            for state in LIVE
+            if stored[key][state] != counted[key, state]
+        ]
 
-
-def _counted_by_key(
-    keys: TaskKeys, keyed: Keyed, batch: Sequence[bytes], runtime: Runtime, tr: Transaction
-) -> Counter[tuple[bytes, str]] | None:
-    """The tasks of these keys by state; None if that takes longer than limits.COUNTED_S."""
-    until, counted = runtime.monotonic() + limits.COUNTED_S, Counter[tuple[bytes, str]]()
-    wanted = set(batch)
-    for state, under in (("taken", keys.taken), ("buried", keys.buried), ("delayed", keys.delayed)):
-        for row in tr.snapshot.get_range(under.start, under.stop):
-            if runtime.monotonic() > until:
+    def _counted(self, batch: Sequence[bytes], tr: Transaction) -> Counter[tuple[bytes, str]] | None:
+        """The tasks of these keys by state; None if that takes longer than limits.COUNTED_S."""
+        now, wanted, counted = runtime_of(tr).monotonic, set(batch), Counter[tuple[bytes, str]]()
+        until = now() + limits.COUNTED_S
+        for key, state in self._tasks(batch, tr.snapshot):
+            if now() > until:
                 return None
-            if row.value in wanted:
-                counted[bytes(row.value), state] += 1
-    for key in batch:
-        fifo = keyed.fifo(key)
-        for _ in tr.snapshot.get_range(fifo.start, fifo.stop):
-            if runtime.monotonic() > until:
-                return None
-            counted[key, "ready"] += 1
-    return counted
+            if key in wanted:
+                counted[key, state] += 1
+        return counted
 
+    def _tasks(self, batch: Sequence[bytes], tr: ReadTransaction) -> Iterator[tuple[bytes, str]]:
+        """The task keys and states of all tasks that are not ready, and of the ready ones of the batch."""
+        keys = self._keys
+        for state, under in (("taken", keys.taken), ("buried", keys.buried), ("delayed", keys.delayed)):
+            yield from ((bytes(row.value), state) for row in tr.get_range(under.start, under.stop))
+        for key in batch:
+            fifo = self._keyed.fifo(key)
+            yield from ((key, "ready") for _ in tr.get_range(fifo.start, fifo.stop))
 
-def _mend_key(keys: TaskKeys, keyed: Keyed, key: bytes, runtime: Runtime, tr: Transaction) -> None:
-    counter = keyed.counts.counts_key(slug_of(key))
-    claim_mending(tr, counter)
-    counted = _counted_by_key(keys, keyed, [key], runtime, tr)
-    if counted is not None:
-        stored: Numbers = keyed.counts.numbers(tr, slug_of(key))
-        tr.add(counter, packed(LIVE, {state: counted[key, state] - stored[state] for state in LIVE}))
-        tr.compare_and_clear(counter, bytes(len(packed(LIVE, {}))))
-        rebuild(keyed, tr, key)  # the state was judged, and perhaps mended, by the wrong counter
-
-
-def _positive(numbers: Mapping[str, int]) -> dict[str, int]:
-    return {state: number for state, number in numbers.items() if number}
+    def _mend(self, key: bytes, tr: Transaction) -> None:
+        counter = self._keyed.counts.counts_key(slug_of(key))
+        claim_mending(tr, counter)
+        counted = self._counted([key], tr)
+        if counted is not None:
+            stored = self._keyed.counts.numbers(tr, slug_of(key))
+            tr.add(counter, packed(LIVE, {state: counted[key, state] - stored[state] for state in LIVE}))
+            tr.compare_and_clear(counter, bytes(len(packed(LIVE, {}))))
+            rebuild(self._keyed, tr, key)  # the state was judged, and perhaps mended, by the wrong counter

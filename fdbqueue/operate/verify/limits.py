@@ -1,14 +1,19 @@
-"""The checks of limits: rules, slots and the tasks that hold them.
+"""The checks of limits: rules, slots, the tasks that hold them, and rows of limits that count each key apart.
 
 Each slot that a task holds is in three places: in its record, in a holder, and in the number of a cell. The
 record and the holder name each other. The numbers of all cells are compared with the holders in one
 transaction for each limit.
+
+A walk of a limit (parking/settling.py) is about to look at all rows of its keys: until it is over, a holder
+without a task and a lane without a state are no contradictions.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
+from fdbqueue.core import limits
 from fdbqueue.core import root_keys as columns
 from fdbqueue.core.database import Database, run, runtime_of
 from fdbqueue.core.errors import DefinitionUnreadable
@@ -16,122 +21,207 @@ from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import IMPORTING
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.asking import Ask, Row, Seen
-from fdbqueue.operate.verify.limit_keys import KeyChecks, miscounted_total, slots_of, task_key
-from fdbqueue.operate.verify.slices import Mend, Suspect
+from fdbqueue.operate.verify.checks import Check, Finder, Row, Suspect, nothing, under
+from fdbqueue.operate.verify.features import slots_of
 from fdbqueue.operate.verify.values import Flaw
-from fdbqueue.tasks.disciplines.lanes import keyed_limit
+from fdbqueue.tasks.limiting import keys as rows
+from fdbqueue.tasks.limiting.key_state import KeyState, number_bytes, number_of
 from fdbqueue.tasks.limiting.keys import (
-    CELLS,
     CELLS_MAX,
-    HOLDER,
+    KEY_HOLDER,
     KEYED,
-    WALK,
+    OPEN,
+    PARKED,
     Held,
+    LanePlace,
     LimitKeys,
     cells_bytes,
-    encode_held,
     held_of,
+    shown_key,
 )
 from fdbqueue.tasks.limiting.rule import rule_of
 from fdbqueue.tasks.limiting.state import ask_by_snapshot, give_slots
+from fdbqueue.tasks.parking.keyed_lane import stands_of
 from fdbqueue.tasks.parking.settling import Settling
-from fdbqueue.tasks.parking.under import Limits
-from fdbqueue.tasks.records.keys import Record, id_text, sound_record
-from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.parking.turning import lane_at
+from fdbqueue.tasks.records.keys import Record, TaskKeys, id_text, sound_record
 
 
-class LimitChecks:
+class LimitChecks(Finder):
     """The keys of limits under a root."""
 
     def __init__(self, keys: RootKeys, mending: str) -> None:
+        super().__init__(mending)
         self._keys = keys
-        self._keys_of = KeyChecks(keys, mending)
         self.mending = mending
         self.names: list[str] = []
         """The limits in the slices so far."""
         self.walks: list[str] = []
         """The limits with a walk under way, in the slices so far; some may be gone."""
 
-    def asks(self, column: int, row: Row, rest: list[object]) -> Iterator[Ask]:
-        if column == columns.LIMITED:
-            yield self._limit(rest).row
-            if rest[1] == HOLDER and (held := held_of(row.value)) is not None:
-                yield self._task(held, rest[2:])
-            yield from self._keys_of.asks(row, rest)
-
-    def judge(self, column: int, row: Row, rest: list[object], seen: Seen) -> Iterator[Suspect]:
+    def note(self, column: Any, rest: list[Any]) -> None:
         if column == columns.LIMIT:
-            if rule_of(row.value) is None:
-                text = f"The limit {rest[0]!r} cannot be read, and limits nothing."
-                yield Suspect(Flaw.VALUE, row.key, text, f"fdbqueue limit set {rest[0]} sets it anew.")
-        elif seen.value(self._limit(rest).row) is None and rest[1] == CELLS:
-            text = f"A key belongs to the limit {rest[0]!r}, which does not exist."
-            yield Suspect(Flaw.STRAY, row.key, text, self.mending, lambda tr: tr.clear(row.key))
-        elif rest[1] == HOLDER:
-            yield from self._judge_holder(row, rest, seen)
-        else:
-            yield from self._keys_of.judge(row, rest, seen)
+            self.names.append(rest[0])
+        elif column == columns.LIMITED and rest[1] == rows.WALK:
+            self.walks.append(rest[0])
 
-    def note(self, column: int, rest: list[object]) -> None:
-        if column == columns.LIMIT:
-            self.names.append(str(rest[0]))
-        elif column == columns.LIMITED and rest[1] == WALK:
-            self.walks.append(str(rest[0]))
+    def rule(self, row: Row, rest: list[Any]) -> Check:
+        if rule_of(row.value) is None:
+            text = f"The limit {rest[0]!r} cannot be read, and limits nothing."
+            yield Suspect(Flaw.VALUE, row.key, text, f"fdbqueue limit set {rest[0]} sets it anew.")
 
-    def _judge_holder(self, row: Row, rest: list[object], seen: Seen) -> Iterator[Suspect]:
-        keys, held, id_ = self._limit(rest), held_of(row.value), rest[3]
-        assert isinstance(id_, bytes)
+    def limited(self, row: Row, rest: list[Any]) -> Check:
+        """`rest`: the limit, the column below it, and the parts behind."""
+        limit, column = LimitKeys(self._keys.prefix, rest[0]), rest[1]
+        if column == rows.OF_KEY:
+            key, side, *place = rest[2:]
+            if side == KEY_HOLDER:
+                return self._key_holder(limit, row, key, place)
+            return self._lane(limit, row, key, side, LanePlace(*place))
+        if column == rows.HOLDER:
+            return self._holder(limit, row, rest[2:])
+        if column in (rows.DUE, rows.OVER):
+            return self._time(limit, row, rest[2], rest[3])
+        if column == rows.COUNT:
+            return self._count(limit, row, rest[2])
+        return self._cells(limit, row) if column == rows.CELLS else nothing()
+
+    def _cells(self, limit: LimitKeys, row: Row) -> Check:
+        if not (yield [limit.row]).has(limit.row):
+            text = f"A key belongs to the limit {limit.name!r}, which does not exist."
+            yield self.found(Flaw.STRAY, row, text)
+
+    def _holder(self, limit: LimitKeys, row: Row, place: list[Any]) -> Check:
+        held, id_ = held_of(row.value), place[1]
         if held is None or not 0 <= held.cell < CELLS_MAX:
-            text = f"A holder of the limit {keys.name!r} cannot be read."
-            yield Suspect(Flaw.VALUE, row.key, text, self.mending, lambda tr: tr.clear(row.key))
+            yield self.found(Flaw.VALUE, row, f"A holder of the limit {limit.name!r} cannot be read.")
             return
-        stored = seen.value(self._task(held, rest[2:]))
+        task = self._task(held, place)
+        stored = (yield [task]).value(task)
         record = sound_record(stored, id_)
-        if stored is None or (record is not None and slots_of(record).get(keys.name) != held.cell):
-            text = f"The task {id_text(id_)} should hold a slot of the limit {keys.name!r}, and does not."
-            yield Suspect(Flaw.STRAY, row.key, text, self.mending, _taking_back(keys, row, held.cell))
+        if stored is None or (record is not None and slots_of(record).get(limit.name) != held.cell):
+            text = f"The task {id_text(id_)} should hold a slot of the limit {limit.name!r}, and does not."
+            yield self.found(Flaw.STRAY, row, text, partial(_give_back, limit, row, held.cell))
 
-    def _limit(self, rest: list[object]) -> LimitKeys:
-        return LimitKeys(self._keys.prefix, str(rest[0]))
+    def _task(self, held: Held, place: list[Any]) -> bytes:
+        """The record of a holder's task. `place`: the queue and the task."""
+        queue, id_ = place
+        return TaskKeys(self._keys.contents(queue), held.partition).task(id_)
 
-    def _task(self, held: Held, rest: list[object]) -> bytes:
-        return task_key(self._keys, held, rest)
+    # Limits that count each key apart.
+
+    def _count(self, limit: LimitKeys, row: Row, key: bytes) -> Check:
+        times, holders = _times_of(limit, row.value, key), under(limit.key_holders(key))
+        seen = yield [limit.row, holders, *times]
+        rule, told = rule_of(seen.value(limit.row)), f"the key {shown_key(key)!r} of the limit {limit.name!r}"
+        if rule is None or not rule.per_key:
+            return
+        held, stored = len(seen.rows(holders)), number_of(row.value)
+        if not rule.is_of_slots:
+            if not all(map(seen.has, times)):
+                text = f"No sweep looks at {told}: its row stays, or its tasks."
+                yield self.found(Flaw.TIMER, row, text, partial(_look_at, limit, key))
+        elif held < limits.VERIFIED_ROWS_MAX and held != stored:
+            text = f"Of {told} {stored:,} slots are in use, and tasks hold {held:,}."
+            yield self.found(Flaw.COUNTER, row, text, partial(_recount_key, limit, key))
+
+    def _time(self, limit: LimitKeys, row: Row, time_us: int, key: bytes) -> Check:
+        count = limit.count(key)
+        if not (yield [count]).has(count) and time_us:
+            text = f"A sweep is to look at the key {shown_key(key)!r} of {limit.name!r}, which has no row."
+            yield self.found(Flaw.TIMER, row, text)
+
+    def _lane(self, limit: LimitKeys, row: Row, key: bytes, side: int, place: LanePlace) -> Check:
+        state_key, due = lane_at(self._keys.prefix, limit, key, place).state, limit.due(0, key)
+        seen = yield [limit.row, limit.walk, limit.count(key), state_key, due]
+        if seen.has(limit.walk):
+            return
+        stands, told = stands_of(seen.value(state_key)), f"the key {shown_key(key)!r} of {limit.name!r}"
+        state = KeyState(limit, key, rule_of(seen.value(limit.row)), seen.value(limit.count(key)))
+        if stands is None or bool(stands.head) != (side == OPEN):
+            text = f"A row of {told} names a lane that stands otherwise."
+            yield self.found(Flaw.STRAY, row, text)
+        elif side == PARKED and not (_opens_later(state) or seen.has(due)):
+            text = f"Nothing opens a parked lane of {told}: its tasks wait for ever."
+            if _has_holders(state):
+                text = f"A parked lane of {told} could open now, and waits for the end of a task."
+            yield self.found(Flaw.TIMER, row, text, partial(_settle, limit, key))
+
+    def _key_holder(self, limit: LimitKeys, row: Row, key: bytes, place: list[Any]) -> Check:
+        held, id_ = held_of(row.value), place[1]
+        told = f"the key {shown_key(key)!r} of the limit {limit.name!r}"
+        if held is None:
+            yield self.found(Flaw.VALUE, row, f"A holder of {told} cannot be read.")
+            return
+        count, task = limit.count(key), self._task(held, place)
+        seen = yield [limit.walk, count, task]
+        record = sound_record(seen.value(task), id_)
+        lost = not seen.has(task) or (record is not None and not _holds(record, limit.name, key))
+        if lost and not seen.has(limit.walk):
+            text = f"The task {id_text(id_)} should hold a slot of {told}, and does not."
+            yield self.found(Flaw.STRAY, row, text, partial(_take_back, limit, key, row))
+        elif not seen.has(count):
+            text = f"The task {id_text(id_)} holds a slot of {told}, which has no row."
+            yield self.found(Flaw.COUNTER, row, text, partial(_recount_key, limit, key))
 
 
-def _taking_back(keys: LimitKeys, row: Row, cell: int) -> Mend:
-    def mend(tr: Transaction) -> None:
-        tr.clear(row.key)
-        give_slots(tr, keys, [cell])
-
-    return mend
+def _give_back(limit: LimitKeys, row: Row, cell: int, tr: Transaction) -> None:
+    tr.clear(row.key)
+    give_slots(tr, limit, [cell])
 
 
-class SlotChecks:
-    """The slots in the records of one queue."""
+def _holds(record: Record, name: str, key: bytes) -> bool:
+    extra = record.extra
+    return extra is not None and extra.slots.get(name) == KEYED and extra.limit_keys.get(name) == key
 
-    def __init__(self, shape: Shape, mending: str) -> None:
-        self._shape = shape
-        self._mending = mending
 
-    def ask_task(self, record: Record) -> Iterator[Ask]:
-        yield from (key for _, _, key in self._holders(record))
+def _times_of(limit: LimitKeys, stored: bytes, key: bytes) -> list[bytes]:
+    """The keys at whose times sweeps look at a key of a limit of starts; none for one of slots."""
+    state = KeyState(limit, key, None, stored)
+    times = [limit.over(state.over_us, key)] if state.over_us else []
+    return [*times, limit.due(state.due_us, key)] if state.due_us else times
 
-    def judge_task(self, row: Row, record: Record, seen: Seen) -> Iterator[Suspect]:
-        for name, cell, key in self._holders(record):
-            if seen.value(key) is None:
-                text = f"The task {id_text(record.id)} holds a slot of the limit {name!r}, and is no holder."
-                held = encode_held(Held(cell, self._shape.name, self._shape.keys.partition, record.session))
-                yield Suspect(Flaw.STATE, row.key, text, self._mending, partial(_set, key, held))
 
-    def _holders(self, record: Record) -> Iterator[tuple[str, int, bytes]]:
-        found: Limits | None = self._shape.limits
-        for name, cell in slots_of(record).items():
-            keyed = keyed_limit(record) if cell == KEYED else None
-            of_key = None if keyed is None or keyed[0] != name else keyed[1]
-            key = None if found is None else found.holder(name, record.id, of_key)
-            if key is not None:
-                yield name, cell, key
+def _opens_later(state: KeyState) -> bool:
+    """True if the end of a task, or the time of a token, opens the parked lanes of the key."""
+    is_of_slots = state.rule is not None and state.rule.is_of_slots
+    return bool(state.due_us) or (is_of_slots and not state.has_room(0))
+
+
+def _has_holders(state: KeyState) -> bool:
+    """True if tasks hold slots of the key, also of a limit that is unreadable or gone: their ends open lanes.
+
+    The row of a key of starts begins with a time, and has that of its sweep behind.
+    """
+    return not state.over_us and number_of(state.stored) > 0
+
+
+def _settle(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
+    """Let the next sweep look at the lanes of the key."""
+    tr.set(limit.due(0, key), b"")
+
+
+def _look_at(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
+    row = tr.get(limit.count(key))
+    for time in _times_of(limit, row.value or b"", key):
+        tr.set(time, b"")
+
+
+def _take_back(limit: LimitKeys, key: bytes, row: Row, tr: Transaction) -> None:
+    tr.clear(row.key)
+    KeyState(limit, key, None, None).hold(tr, -1)
+    _settle(limit, key, tr)
+
+
+def _recount_key(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
+    """Add the difference to the row of the key and to the total. Conflicts: starts and ends of the key."""
+    row, holders = tr.get(limit.count(key)), limit.key_holders(key)
+    missing = len(tr.get_range(holders.start, holders.stop).to_list()) - number_of(row.value)
+    KeyState(limit, key, None, None).hold(tr, missing)
+    _settle(limit, key, tr)
+
+
+# Counters and walks of one limit.
 
 
 def miscounted_in_all(database: Database, keys: RootKeys, name: str, mending: str) -> Iterator[Suspect]:
@@ -204,5 +294,26 @@ def _recount(keys: LimitKeys, tr: Transaction) -> None:
         tr.add(keys.cells, cells_bytes(missing))
 
 
-def _set(key: bytes, value: bytes, tr: Transaction) -> None:
-    tr.set(key, value)
+def miscounted_total(database: Database, limit: LimitKeys, mending: str) -> Suspect | None:
+    """The contradiction between the slots of all keys and their sum, at one version; None if there are more
+    keys than one transaction reads.
+    """
+    missing = run(database, partial(_missing_in_total, limit))
+    if not missing:
+        return None
+    text = f"The limit {limit.name!r} counts {-missing:,} more slots in use than its keys have."
+    return Suspect(Flaw.COUNTER, limit.total, text, mending, partial(_mend_total, limit))
+
+
+def _missing_in_total(limit: LimitKeys, tr: Transaction) -> int:
+    under_, most = limit.counts, limits.VERIFIED_LIMIT_KEYS_MAX
+    rule, total = tr.get(limit.row), tr.get(limit.total)
+    rows = tr.get_range(under_.start, under_.stop, limit=most).to_list()
+    found = rule_of(rule.value)
+    if found is None or not found.is_of_slots or len(rows) == most:
+        return 0
+    return sum(number_of(row.value) for row in rows) - number_of(total.value)
+
+
+def _mend_total(limit: LimitKeys, tr: Transaction) -> None:
+    tr.add(limit.total, number_bytes(_missing_in_total(limit, tr)))

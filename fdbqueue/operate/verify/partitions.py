@@ -1,4 +1,4 @@
-"""The checks of partitions: the keys that they share, and the keys of each that these agree with.
+"""The checks of partitions and of unique keys: keys that the partitions of a queue of tasks share.
 
 A partition is verified like a queue of its own. Beside that:
 
@@ -6,144 +6,116 @@ A partition is verified like a queue of its own. Beside that:
 - The key of a task that has moved names the partition of its record, and each such task has one.
 - A task key is held only while a repartition is under way and its old partition has tasks of it.
 - No key lies in a partition beyond those of the plan.
+- Each entry of a unique key names a task with that key, or its window. Each task in scope has its entry.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.partitions.keys import MOVED, ring
 from fdbqueue.core.partitions.plan import Plan, home_of
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.asking import Ask, Row, Seen, Under, under
-from fdbqueue.operate.verify.cures import Cures
-from fdbqueue.operate.verify.shared import COLUMNS as EVERY_KIND
-from fdbqueue.operate.verify.shared import Partitioned, SharedChecks, clearing
-from fdbqueue.operate.verify.slices import Excuse, Mend, Suspect
-from fdbqueue.operate.verify.unique import COLUMNS as UNIQUE_COLUMNS
-from fdbqueue.operate.verify.unique import UniqueChecks
-from fdbqueue.operate.verify.values import Flaw
+from fdbqueue.operate.verify.checks import Check, Excuse, Finder, Row, Seen, Suspect, Under, setting
+from fdbqueue.operate.verify.shared import Partitioned, flagged, raise_flag
+from fdbqueue.operate.verify.values import Flaw, told_key
 from fdbqueue.tasks.disciplines.key_counts import slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.records.keys import id_text, partition_of
+from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_text, partition_of, sound_record
 from fdbqueue.tasks.records.statistics import LIVE, unpacked
 from fdbqueue.tasks.shape import Shape
-
-COLUMNS = (*EVERY_KIND, MOVED, *UNIQUE_COLUMNS)
-"""Keys that are shared; partitions have none of them."""
+from fdbqueue.tasks.unique import Entry, entry_bytes, entry_of, is_in_scope, unique_of
 
 
 def partitioned(shape: Shape) -> Partitioned:
     return Partitioned(shape.name, shape.root.definition(shape.name), shape.shared)
 
 
-class TaskSharedChecks:
-    """The shared keys: those of every kind, the places of tasks that have moved, and unique keys."""
-
-    def __init__(self, shape: Shape, cures: Cures) -> None:
-        self._shape = shape
-        self._every_kind = SharedChecks(partitioned(shape), shape.keys.prefix, cures)
-        self._unique = UniqueChecks(shape, cures.mending)
-        self._mending = cures.mending
-
-    def asks(self, column: int, row: Row, rest: bytes) -> Iterable[Ask]:
-        if column in UNIQUE_COLUMNS:
-            return self._unique.asks(column, row, rest)
-        if column != MOVED:
-            return self._every_kind.asks(row)
-        return (self._shape.partition(row.value[0]).keys.task(rest),) if len(row.value) == 1 else ()
-
-    def judge(self, column: int, row: Row, rest: bytes, seen: Seen) -> Iterable[Suspect]:
-        if column in UNIQUE_COLUMNS:
-            return self._unique.judge(column, row, rest, seen)
-        if column != MOVED:
-            return self._every_kind.judge(row, seen)
-        return self._judge_moved(row, rest, seen)
-
-    def _judge_moved(self, row: Row, id_: bytes, seen: Seen) -> Iterator[Suspect]:
-        if len(row.value) != 1:
-            text = f"The key of the partition of the task {id_text(id_)} is damaged: {row.value.hex()}."
-            yield Suspect(Flaw.VALUE, row.key, text, self._mending, clearing(row.key))
-            return
-        place = row.value[0]
-        if place == partition_of(id_) or seen.value(self._shape.partition(place).keys.task(id_)) is None:
-            text = f"A key tells that the task {id_text(id_)} has moved to the partition {place}: it has not."
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, clearing(row.key))
+def expect_ready(tr: Transaction, shape: Shape) -> None:
+    """Set the flag of the partition, in which a mending may make a task ready. Does nothing without
+    partitions.
+    """
+    if shape.plan is not None:
+        raise_flag(shape.shared, shape.keys.partition, tr)
 
 
-class PartitionChecks:
+def task_in(shape: Shape, id_: bytes, partition: int | None = None) -> bytes:
+    """The record of a task in a partition, by default in that of its put."""
+    return shape.partition(partition_of(id_) if partition is None else partition).keys.task(id_)
+
+
+def unless_elsewhere(shape: Shape, id_: bytes, is_it: Callable[[bytes], bool]) -> list[Excuse]:
+    """It is no contradiction if the task has moved, and its record in another partition is the right one."""
+    plan = shape.plan
+    if plan is None or not plan.may_have_moved:
+        return []
+
+    def is_there(rows: Sequence[Row]) -> bool:
+        return any(is_it(row.value) for row in rows)
+
+    tasks = [task_in(shape, id_, number) for number in range(plan.high)]
+    return [Excuse(Under(task, task + b"\x00"), is_there) for task in tasks]
+
+
+class PartitionChecks(Finder):
     """The keys of one partition, and those that they need among the shared ones."""
 
     def __init__(self, shape: Shape, mending: str) -> None:
+        super().__init__(mending)
         self._shape = shape
-        self._shared = shape.shared
         self._here = shape.keys.partition
-        self._flag = shape.shared.flag(self._here)
-        self._first_ready = under(shape.keys.ready, limit=1)
-        self._mending = mending
-        self.wide_line = LineKeys(shape.shared.line)
 
-    # Ready tasks, and the flag.
+    def ready(self, row: Row, _: bytes) -> Check:
+        told, keys = "ready tasks", self._shape.keys
+        return flagged(row, keys.ready, self._shape.shared, self._here, told, self._mending)
 
-    def ask_ready(self) -> Iterable[Ask]:
-        return (self._flag, self._first_ready)
-
-    def judge_ready(self, row: Row, seen: Seen) -> Iterator[Suspect]:
-        is_first = seen.rows(self._first_ready)[0].key == row.key
-        if is_first and seen.value(self._flag) is None:
-            text = f"The partition {self._here} has ready tasks and no flag: few takes look there."
-            yield Suspect(Flaw.STATE, self._flag, text, self._mending, self._raise_flag)
-
-    def _raise_flag(self, tr: Transaction) -> None:
-        expect_ready(tr, self._shape)
-
-    # A task, and the key that tells where it is.
-
-    def ask_task(self, id_: bytes) -> Iterable[Ask]:
-        put_into = partition_of(id_)
-        if put_into == self._here:
-            return ()
-        return (self._shared.moved(id_), self._shape.partition(put_into).keys.task(id_))
-
-    def judge_task(self, row: Row, id_: bytes, seen: Seen) -> Iterator[Suspect]:
-        put_into = partition_of(id_)
+    def task(self, row: Row, record: Record) -> Check:
+        put_into, here = partition_of(record.id), bytes((self._here,))
         if put_into == self._here:
             return
-        moved = self._shared.moved(id_)
-        if seen.value(self._shape.partition(put_into).keys.task(id_)) is not None:
-            text = f"The task {id_text(id_)} is in the partitions {put_into} and {self._here}."
+        moved, there = self._shape.shared.moved(record.id), task_in(self._shape, record.id)
+        seen = yield [moved, there]
+        if seen.has(there):
+            text = f"The task {id_text(record.id)} is in the partitions {put_into} and {self._here}."
             yield Suspect(Flaw.COPY, row.key, text, "Delete it, and look at its data before.")
-        elif seen.value(moved) != bytes((self._here,)):
-            text = f"The task {id_text(id_)} has moved to the partition {self._here}, and no key tells it."
-            yield Suspect(Flaw.STATE, row.key, text, self._mending, _set(moved, bytes((self._here,))))
+        elif seen.value(moved) != here:
+            name = id_text(record.id)
+            text = f"The task {name} has moved to the partition {self._here}, and no key tells it."
+            yield self.found(Flaw.STATE, row, text, setting(moved, here))
 
-    # The pause.
+    def moved(self, row: Row, id_: bytes) -> Check:
+        if len(row.value) != 1:
+            text = f"The key of the partition of the task {id_text(id_)} is damaged: {row.value.hex()}."
+            yield self.found(Flaw.VALUE, row, text)
+            return
+        task, place = task_in(self._shape, id_, row.value[0]), row.value[0]
+        if not (yield [task]).has(task) or place == partition_of(id_):
+            text = f"A key tells that the task {id_text(id_)} has moved to the partition {place}: it has not."
+            yield self.found(Flaw.STRAY, row, text)
 
-    def ask_paused(self) -> Iterable[Ask]:
-        return (self._shape.partition(0).keys.paused,)
-
-    def judge_paused(self, row: Row, seen: Seen) -> Iterator[Suspect]:
-        if seen.value(self._shape.partition(0).keys.paused) is None:
+    def paused(self, row: Row, _: bytes) -> Check:
+        if self._shape.plan is None:
+            return
+        paused = self._shape.partition(0).keys.paused
+        if not (yield [paused]).has(paused):
             text = f"The partition {self._here} is paused, and the queue is not: no take finds its tasks."
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, clearing(row.key))
+            yield self.found(Flaw.STRAY, row, text)
 
 
-class HeldChecks:
+class HeldChecks(Finder):
     """Task keys that wait for their tasks in another partition."""
 
     def __init__(self, shape: Shape, keyed: Keyed, mending: str) -> None:
+        super().__init__(mending)
         self._shape = shape
         self._queue = partitioned(shape)
         self._keyed = keyed
-        self._mending = mending
+        self.definition = self._queue.definition
 
-    def asks(self) -> Iterable[Ask]:
-        return (self._queue.definition,)
-
-    def judge(self, row: Row, key: bytes, told: str, seen: Seen) -> Iterator[Suspect]:
-        plan = self._queue.plan_in(seen.value(self._queue.definition))
+    def waits(self, row: Row, key: bytes, seen: Seen) -> Suspect:
+        """The contradiction of a task key that is held. `seen` has the definition."""
+        plan = self._queue.plan_in(seen.value(self.definition))
         excuses = [] if plan is None or not plan.before else [self._unless_behind(plan, key)]
-        text = f"The task key {told} waits for its tasks in another partition, which has none."
-        yield Suspect(Flaw.KEY_STATE, row.key, text, self._mending, self._letting_go(key), excuses)
+        text = f"The task key {told_key(key)} waits for its tasks in another partition, which has none."
+        return self.found(Flaw.KEY_STATE, row, text, partial(self._let_go, key), excuses)
 
     def _unless_behind(self, plan: Plan, key: bytes) -> Excuse:
         old = home_of(key, plan.before)
@@ -155,21 +127,61 @@ class HeldChecks:
             Under(counter, counter + b"\x00"), lambda rows: is_other and any(map(_is_ordered, rows))
         )
 
-    def _letting_go(self, key: bytes) -> Mend:
-        def mend(tr: Transaction) -> None:
-            if self._keyed.let_go(tr, key):
-                expect_ready(tr, self._shape)
-
-        return mend
+    def _let_go(self, key: bytes, tr: Transaction) -> None:
+        if self._keyed.let_go(tr, key):
+            expect_ready(tr, self._shape)
 
 
-def expect_ready(tr: Transaction, shape: Shape) -> None:
-    """Set the flag of the partition, in which a mending may make a task ready. Does nothing without
-    partitions.
-    """
-    if shape.plan is not None:
-        tr.set(shape.shared.flag(shape.keys.partition), b"")
-        ring(tr, shape.shared)
+class UniqueChecks(Finder):
+    def __init__(self, shape: Shape, mending: str) -> None:
+        super().__init__(mending)
+        self._shape = shape
+        self._shared = shape.shared
+
+    def entry(self, row: Row, key: bytes) -> Check:
+        entry, told = entry_of(row.value), told_key(key)
+        if entry is None:
+            text = f"The entry of the unique key {told} is damaged: {row.value.hex()}."
+            yield self.found(Flaw.VALUE, row, text)
+        elif entry.until_us:
+            window = self._shared.window(entry.until_us, key)
+            if (yield [window]).value(window) != entry.id:
+                text = f"The scope of the unique key {told} has an end at which no sweep removes its entry."
+                yield self.found(Flaw.TIMER, row, text, setting(window, entry.id))
+        else:
+            yield from self._entry_of_task(row, key, entry)
+
+    def _entry_of_task(self, row: Row, key: bytes, entry: Entry) -> Check:
+        task = task_in(self._shape, entry.id)
+        if not _has((yield [task]).value(task), entry.id, key):
+            text = (
+                f"The unique key {told_key(key)} names the task {id_text(entry.id)}, which does not have it."
+            )
+            elsewhere = unless_elsewhere(self._shape, entry.id, lambda value: _has(value, entry.id, key))
+            yield self.found(Flaw.STRAY, row, text, excuses=elsewhere)
+
+    def window(self, row: Row, _: bytes) -> Check:
+        until_us, key = self._shared.window_parts(row.key)
+        entry, is_sound = self._shared.unique(key), len(row.value) == ID_BYTES
+        stored = (yield [entry]).value(entry)
+        if not is_sound or stored != entry_bytes(row.value, until_us):
+            text = f"The end of a scope of the unique key {told_key(key)} is that of no entry."
+            yield self.found(Flaw.STRAY, row, text)
+
+    def task(self, row: Row, record: Record) -> Check:
+        key = _key_in_scope(record)
+        if key is None:
+            return
+        entry, name = self._shared.unique(key), id_text(record.id)
+        value = (yield [entry]).value(entry)
+        if value is None:
+            text = (
+                f"The task {name} has the unique key {told_key(key)} and no entry: a put makes another task."
+            )
+            yield self.found(Flaw.STATE, row, text, setting(entry, record.id))
+        elif value != record.id:
+            text = f"The task {name} has the unique key {told_key(key)}, and so has another task."
+            yield Suspect(Flaw.COPY, row.key, text, "Delete one of the two, and look at their data before.")
 
 
 def _is_ordered(row: Row) -> bool:
@@ -177,5 +189,13 @@ def _is_ordered(row: Row) -> bool:
     return bool(numbers["ready"] or numbers["taken"])
 
 
-def _set(key: bytes, value: bytes) -> Mend:
-    return lambda tr: tr.set(key, value)
+def _key_in_scope(record: Record) -> bytes | None:
+    """The unique key that a task has in its state, without a scope in seconds."""
+    unique = unique_of(record)
+    is_in = unique is not None and not unique.until_us and is_in_scope(unique, record.state)
+    return unique.key if unique is not None and is_in else None
+
+
+def _has(value: bytes | None, id_: bytes, key: bytes) -> bool:
+    record = sound_record(value, id_)
+    return record is not None and _key_in_scope(record) == key

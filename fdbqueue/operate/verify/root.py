@@ -1,11 +1,11 @@
-"""The checks of the keys under a root that belong to no queue: definitions, receipts, sessions, runs.
+"""The checks of the keys of a root, beside queues: definitions, receipts, sessions, runs, schedules.
 
-Those of schedules are in schedules.py.
+They also find the keys of queues that are gone: contents and progress below an id that no definition has.
 """
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,32 +14,41 @@ from fdb import tuple as layer
 from fdbqueue.core import limits
 from fdbqueue.core import root_keys as columns
 from fdbqueue.core.calls.once import ATTEMPT
-from fdbqueue.core.database import runtime_of
-from fdbqueue.core.errors import DefinitionUnreadable, LayoutNewer
+from fdbqueue.core.database import Database, run, runtime_of
+from fdbqueue.core.errors import DefinitionUnreadable, LayoutNewer, ScheduleUnreadable
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import LAST_ID_BYTES, RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.openers import deadline_if_readable
-from fdbqueue.operate.verify.asking import Ask, Row, Seen, under
-from fdbqueue.operate.verify.cures import FOREIGN, Cures, command
+from fdbqueue.operate.verify.checks import (
+    Check,
+    Checks,
+    Excuse,
+    Finder,
+    Row,
+    Suspect,
+    nothing,
+    setting,
+    under,
+    unknown,
+)
 from fdbqueue.operate.verify.groups import GroupChecks
 from fdbqueue.operate.verify.limits import LimitChecks
-from fdbqueue.operate.verify.schedules import ScheduleChecks
-from fdbqueue.operate.verify.slices import Excuse, Mend, Suspect
-from fdbqueue.operate.verify.values import Flaw
+from fdbqueue.operate.verify.slices import first_key
+from fdbqueue.operate.verify.values import FOREIGN, Cures, Flaw, command
+from fdbqueue.tasks.schedules.records import record_of, state_of
+from fdbqueue.tasks.schedules.store import renew
 
 _NEXT_BEAT = "The next heartbeat writes it anew; if there is none, a sweep ends the session."
 _PARTS_MIN = 3
 """Parts of the record of a session: the opener, the name, the ttr."""
 
 
-class RootChecks:
+class RootChecks(Checks):
     def __init__(self, registry: Registry) -> None:
+        super().__init__(Cures(None).mending)
         self._keys: RootKeys = registry.keys
-        self._mending = Cures(None).mending
-        self._schedules = ScheduleChecks(self._keys)
-        self._groups = GroupChecks(self._keys, self._mending)
         self.groups: set[bytes] = set()
         """The groups, in the slices so far; at most limits.VERIFIED_TASK_KEYS_MAX."""
         self.limits = LimitChecks(registry.keys, self._mending)
@@ -47,58 +56,30 @@ class RootChecks:
         """The names of the queues with each id, in the slices so far; 0 if the id cannot be read."""
         self.imported: set[int] = set()
         """The ids of queues that have the progress of an import."""
-        self._judges: dict[Any, Callable[[Row, list[Any], Seen], Iterable[Suspect]]] = {
-            columns.DEFINITION: self._judge_definition,
-            columns.LAST_ID: self._judge_last_id,
-            columns.RECEIPT: self._judge_receipt,
-            columns.SESSION: self._judge_session,
-            columns.SESSION_NAME: self._judge_name,
-            columns.HEARTBEAT: self._judge_heartbeat,
-            columns.PRESENCE: partial(self._judge_of_session, "A presence"),
-            columns.RUN: self._judge_run,
-            columns.MEMBERSHIP: self._judge_membership,
-            columns.SCHEDULE: self._schedules.judge,
-            columns.SCHEDULE_DUE: self._schedules.judge_due,
-            columns.GROUP: self._groups.judge,
-            columns.GROUP_SWEEP: self._groups.judge_over,
+        groups, schedules = GroupChecks(self._keys, self._mending), ScheduleChecks(self._keys, self._mending)
+        self._checks: dict[Any, Callable[[Row, list[Any]], Check]] = {
+            columns.DEFINITION: self._definition,
+            columns.LAST_ID: self._last_id,
+            columns.RECEIPT: self._receipt,
+            columns.SESSION: self._session,
+            columns.SESSION_NAME: self._name,
+            columns.HEARTBEAT: self._heartbeat,
+            columns.PRESENCE: self._presence,
+            columns.RUN: self._run,
+            columns.MEMBERSHIP: self._membership,
+            columns.SCHEDULE: schedules.schedule,
+            columns.SCHEDULE_DUE: schedules.due,
+            columns.GROUP: groups.row,
+            columns.GROUP_SWEEP: groups.over,
+            columns.LIMIT: self.limits.rule,
+            columns.LIMITED: self.limits.limited,
         }
 
-    def weight(self, row: Row) -> int:  # noqa: ARG002  # the interface of Checks
-        return 0
-
-    def asks(self, row: Row) -> Iterator[Ask]:
-        keys, (column, rest) = self._keys, self._keys.shape_of(row.key)
-        if column in (columns.LIMIT, columns.LIMITED):
-            yield from self.limits.asks(column, row, rest)
-        elif column == columns.DEFINITION:
-            yield keys.last_id
-        elif column == columns.SESSION:
-            yield keys.heartbeat(rest[0])
-            name = _name_in(row.value)
-            if name is not None:
-                yield keys.session_named(name)
-        elif column == columns.GROUP:
-            yield from self._groups.asks(rest)
-        elif column == columns.GROUP_SWEEP:
-            yield from self._groups.ask_over(rest)
-        elif column == columns.SESSION_NAME:
-            yield keys.session(row.value)
-        elif column in (columns.SCHEDULE, columns.SCHEDULE_DUE):
-            yield from self._schedules.asks(row, column, rest)
-        elif column in (columns.HEARTBEAT, columns.PRESENCE, columns.RUN, columns.MEMBERSHIP):
-            yield keys.session(rest[0])
-            deadline_us = deadline_if_readable(row.value) if column == columns.HEARTBEAT else None
-            if deadline_us is not None and len(rest) == 1:
-                yield keys.beat_due(deadline_us, rest[0])
-
-    def judge(self, row: Row, seen: Seen) -> Iterable[Suspect]:
+    def check(self, row: Row) -> Check:
         column, rest = self._keys.shape_of(row.key)
         if column is None:
-            return [Suspect(Flaw.UNKNOWN, row.key, "No key under a root has this shape.", FOREIGN)]
-        if column in (columns.LIMIT, columns.LIMITED):
-            return self.limits.judge(column, row, rest, seen)
-        judge = self._judges.get(column)
-        return () if judge is None else judge(row, rest, seen)
+            return unknown(row, "No key under a root has this shape.")
+        return self._checks[column](row, rest) if column in self._checks else nothing()
 
     def note(self, row: Row) -> None:
         column, rest = self._keys.shape_of(row.key)
@@ -110,25 +91,26 @@ class RootChecks:
         elif column == columns.PROGRESS and rest and isinstance(rest[0], int):
             self.imported.add(rest[0])
 
-    def _judge_definition(self, row: Row, rest: list[Any], seen: Seen) -> Iterator[Suspect]:
-        name = rest[0]
+    def _definition(self, row: Row, rest: list[Any]) -> Check:
+        name, last_id = rest[0], self._keys.last_id
+        last = (yield [last_id]).value(last_id)
         try:
-            found = Definition.from_bytes(name, row.value)
+            id_ = Definition.from_bytes(name, row.value).id
         except DefinitionUnreadable as error:
             yield unreadable(row.key, name, error)
             return
-        last = seen.value(self._keys.last_id)
-        if last is None or int.from_bytes(last, "little") < found.id:
+        if last is None or int.from_bytes(last, "little") < id_:
             text = f"The id of the queue {name!r} is beyond the last one: a new queue may get the same."
-            yield Suspect(Flaw.DEFINITION, row.key, text, self._mending, self._raise_last_id(found.id))
+            last = id_.to_bytes(LAST_ID_BYTES, "little")
+            yield self.found(Flaw.DEFINITION, row, text, partial(self._raise_last_id, last))
 
-    def _raise_last_id(self, id_: int) -> Mend:
-        return lambda tr: tr.max(self._keys.last_id, id_.to_bytes(LAST_ID_BYTES, "little"))
+    def _raise_last_id(self, last: bytes, tr: Transaction) -> None:
+        tr.max(self._keys.last_id, last)
 
-    def _judge_last_id(self, row: Row, _: list[Any], __: Seen) -> Iterator[Suspect]:
+    def _last_id(self, row: Row, _: list[Any]) -> Check:
         if len(row.value) != LAST_ID_BYTES:
             text = f"The last id of a queue is damaged, so that no queue can be made: {row.value.hex()}."
-            yield Suspect(Flaw.DEFINITION, row.key, text, self._mending, self._renew_last_id)
+            yield self.found(Flaw.DEFINITION, row, text, self._renew_last_id)
 
     def _renew_last_id(self, tr: Transaction) -> None:
         """Set it to the largest id of a definition, and of contents. Conflicts: a create, a drop."""
@@ -139,64 +121,118 @@ class RootChecks:
         ids += [self._keys.id_in(row.key) or 0 for row in last]
         tr.set(self._keys.last_id, max(ids, default=0).to_bytes(LAST_ID_BYTES, "little"))
 
-    def _judge_receipt(self, row: Row, _: list[Any], __: Seen) -> Iterator[Suspect]:
+    def _receipt(self, row: Row, _: list[Any]) -> Check:
         if len(row.value) != ATTEMPT.size:
-            text = "A receipt is damaged: no sweep removes it."
-            yield Suspect(Flaw.VALUE, row.key, text, self._mending, _clear(row.key))
+            yield self.found(Flaw.VALUE, row, "A receipt is damaged: no sweep removes it.")
 
     # Sessions.
 
-    def _judge_session(self, row: Row, rest: list[Any], seen: Seen) -> Iterator[Suspect]:
+    def _session(self, row: Row, rest: list[Any]) -> Check:
         session, name, ttr_us = rest[0], _name_in(row.value), _ttr_us_in(row.value)
+        beat, named = self._keys.heartbeat(session), None if name is None else self._keys.session_named(name)
+        seen = yield [beat] if named is None else [beat, named]
         if ttr_us is None:
             text = f"The record of the session {session.hex()} is damaged."
             yield Suspect(Flaw.SESSION, row.key, text, _NEXT_BEAT)
-        if seen.value(self._keys.heartbeat(session)) is None:
+        if not seen.has(beat):
             text = f"The session {session.hex()} has no heartbeat: no sweep finds it when it is dead."
             mend = partial(_write_heartbeat, self._keys, session, ttr_us or 0)
-            yield Suspect(Flaw.SESSION, row.key, text, self._mending, mend)
-        if name is not None and seen.value(self._keys.session_named(name)) != session:
+            yield self.found(Flaw.SESSION, row, text, mend)
+        if named is not None and seen.value(named) != session:
             text = f"The name {name!r} of the session {session.hex()} leads to another session, or none."
             yield Suspect(Flaw.SESSION, row.key, text, "The end of that session, or its ttr.")
 
-    def _judge_name(self, row: Row, rest: list[Any], seen: Seen) -> Iterator[Suspect]:
-        if seen.value(self._keys.session(row.value)) is None:
-            text = f"The name {rest[0]!r} leads to a session that does not exist."
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key))
+    def _name(self, row: Row, rest: list[Any]) -> Check:
+        session = self._keys.session(row.value)
+        if not (yield [session]).has(session):
+            yield self.found(Flaw.STRAY, row, f"The name {rest[0]!r} leads to a session that does not exist.")
 
-    def _judge_heartbeat(self, row: Row, rest: list[Any], seen: Seen) -> Iterator[Suspect]:
-        deadline_us = deadline_if_readable(row.value)
-        if seen.value(self._keys.session(rest[0])) is None:
-            yield from self._judge_of_session("A heartbeat", row, rest, seen)
+    def _heartbeat(self, row: Row, rest: list[Any]) -> Check:
+        session, deadline_us = self._keys.session(rest[0]), deadline_if_readable(row.value)
+        entries = [] if deadline_us is None or len(rest) > 1 else [self._keys.beat_due(deadline_us, rest[0])]
+        seen = yield [session, *entries]
+        if not seen.has(session):
+            yield self._of_no_session("A heartbeat", row, rest)
         elif deadline_us is None:
             text = f"A heartbeat of the session {rest[0].hex()} is damaged."
             yield Suspect(Flaw.SESSION, row.key, text, _NEXT_BEAT)
-        elif len(rest) == 1 and seen.value(self._keys.beat_due(deadline_us, rest[0])) is None:
+        elif not all(map(seen.has, entries)):
             text = f"No sweep finds the session {rest[0].hex()} when it is dead: its heartbeat has no entry."
-            mend = _set(self._keys.beat_due(deadline_us, rest[0]), b"")
-            yield Suspect(Flaw.SESSION, row.key, text, self._mending, mend)
+            yield self.found(Flaw.SESSION, row, text, setting(entries[0]))
 
-    def _judge_of_session(self, told: str, row: Row, rest: list[Any], seen: Seen) -> Iterator[Suspect]:
-        if seen.value(self._keys.session(rest[0])) is None:
-            text = f"{told} belongs to the session {rest[0].hex()}, which does not exist."
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key))
+    def _presence(self, row: Row, rest: list[Any]) -> Check:
+        session = self._keys.session(rest[0])
+        if not (yield [session]).has(session):
+            yield self._of_no_session("A presence", row, rest)
+
+    def _of_no_session(self, told: str, row: Row, rest: list[Any]) -> Suspect:
+        text = f"{told} belongs to the session {rest[0].hex()}, which does not exist."
+        return self.found(Flaw.STRAY, row, text)
 
     # Runs of fleets.
 
-    def _judge_run(self, row: Row, rest: list[Any], seen: Seen) -> Iterator[Suspect]:
+    def _run(self, row: Row, rest: list[Any]) -> Check:
         """The last session of the run's workers clears the row after the supervisor has ended."""
-        run = rest[0]
-        if seen.value(self._keys.session(run)) is None:
+        run, session = rest[0], self._keys.session(rest[0])
+        if not (yield [session]).has(session):
             text = f"The counts of the run {run.hex()} have outlived its last worker."
             excuse = Excuse(under(self._keys.memberships), lambda rows: any(row.value == run for row in rows))
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key), [excuse])
+            yield self.found(Flaw.STRAY, row, text, excuses=[excuse])
 
-    def _judge_membership(self, row: Row, rest: list[Any], seen: Seen) -> Iterator[Suspect]:
-        session = rest[0]
-        if seen.value(self._keys.session(session)) is None:
-            text = f"The session {session.hex()} has ended, and is still a member of a run."
-            excuse = unless_ending(self._keys, session)
-            yield Suspect(Flaw.STRAY, row.key, text, self._mending, _clear(row.key), [excuse])
+    def _membership(self, row: Row, rest: list[Any]) -> Check:
+        session = self._keys.session(rest[0])
+        if not (yield [session]).has(session):
+            text = f"The session {rest[0].hex()} has ended, and is still a member of a run."
+            yield self.found(Flaw.STRAY, row, text, excuses=[unless_ending(self._keys, rest[0])])
+
+
+class ScheduleChecks(Finder):
+    """Each schedule has a state, and one that waits for a time has a key that passes find."""
+
+    def __init__(self, keys: RootKeys, mending: str) -> None:
+        super().__init__(mending)
+        self._keys = keys
+
+    def schedule(self, row: Row, rest: list[Any]) -> Check:
+        if self._keys.schedule_in(row.key) is None:
+            return unknown(row, "No key of a schedule has this shape.")
+        return self._record(row, rest[0]) if len(rest) == 1 else self._state(row, rest[0])
+
+    def _record(self, row: Row, name: str) -> Check:
+        key = self._keys.schedule_state(name)
+        state = state_of((yield [key]).value(key))
+        try:
+            record_of(name, row.value)
+        except ScheduleUnreadable as error:
+            cure = f"Use the release that made it. If it is damaged: {command('schedule', 'delete', name)}"
+            yield Suspect(Flaw.DEFINITION, row.key, str(error), cure)
+            return
+        if state is None:
+            text = f"The state of the schedule {name!r} is missing, or damaged: its due time is lost."
+            yield self.found(Flaw.VALUE, row, text, partial(self._renew, name))
+
+    def _renew(self, name: str, tr: Transaction) -> None:
+        renew(tr, self._keys, name, runtime_of(tr).now_us())
+
+    def _state(self, row: Row, name: str) -> Check:
+        schedule, state = self._keys.schedule(name), state_of(row.value)
+        at_us = None if state is None else state.at_us
+        due = [] if at_us is None else [self._keys.schedule_due(at_us, name)]
+        seen = yield [schedule, *due]
+        if not seen.has(schedule):
+            text = f"The state of a schedule belongs to {name!r}, which does not exist."
+            yield self.found(Flaw.STRAY, row, text)
+        elif not all(map(seen.has, due)):
+            text = f"No pass finds the schedule {name!r}: it has no key at the time of its next try."
+            yield self.found(Flaw.TIMER, row, text, setting(due[0]))
+
+    def due(self, row: Row, rest: list[Any]) -> Check:
+        time_us, name = rest
+        value = (yield [self._keys.schedule_state(name)]).value(self._keys.schedule_state(name))
+        state = state_of(value)
+        if value is None or (state is not None and state.at_us != time_us):
+            text = f"A key leads passes to the schedule {name!r}, which is not due then."
+            yield self.found(Flaw.STRAY, row, text)
 
 
 def unreadable(key: bytes, name: str, error: DefinitionUnreadable) -> Suspect:
@@ -243,9 +279,74 @@ def _write_heartbeat(keys: RootKeys, session: bytes, ttr_us: int, tr: Transactio
     tr.set(keys.beat_due(deadline_us, session), b"")
 
 
-def _set(key: bytes, value: bytes) -> Mend:
-    return lambda tr: tr.set(key, value)
+# Keys of queues that are gone.
 
 
-def _clear(key: bytes) -> Mend:
-    return lambda tr: tr.clear(key)
+def orphans(database: Database, registry: Registry, checks: RootChecks) -> Iterator[Suspect]:
+    """The ids without a definition, and those with two. `checks` has seen the definitions."""
+    for key in _first_keys(database, registry):
+        id_ = registry.keys.id_in(key)
+        if id_ is None:
+            yield Suspect(Flaw.UNKNOWN, key, "No queue can have a key of this shape.", FOREIGN)
+        elif id_ not in checks.names:
+            yield from run(database, partial(_judge, registry, id_))
+    for id_ in sorted(checks.imported - checks.names.keys()):
+        yield from run(database, partial(_judge, registry, id_))
+    for id_, names in sorted(checks.names.items()):
+        if len(names) > 1:
+            yield from run(database, partial(_judge_twins, registry, id_))
+
+
+def _first_keys(database: Database, registry: Registry) -> Iterator[bytes]:
+    """The first key below each id: one read each."""
+    start, stop = registry.keys.all_contents.start, registry.keys.all_contents.stop
+    while (first := run(database, partial(first_key, start, stop))) is not None:
+        yield first
+        id_ = registry.keys.id_in(first)
+        behind = first + b"\x00"
+        start = behind if id_ is None else max(behind, registry.keys.contents(id_ + 1).key())
+
+
+def _judge(registry: Registry, id_: int, tr: Transaction) -> list[Suspect]:
+    """Look at the definitions and the keys of the id at one version. Reads: by snapshot."""
+    keys = [first_key(under.start, under.stop, tr) for under in _ranges(registry, id_)]
+    key = next((key for key in keys if key is not None), None)
+    if tr.snapshot.get(registry.keys.lost_members(id_)).present():
+        return []  # a sweep of groups counts the members off that the drop has removed
+    if key is None or id_ in _known(registry, tr, serialisable=False):
+        return []
+    text = f"Keys belong to the queue {id_}, which has no definition: it was dropped."
+    return [Suspect(Flaw.ORPHAN, key, text, Cures(None).mending, partial(_clear, registry, id_))]
+
+
+def _judge_twins(registry: Registry, id_: int, tr: Transaction) -> list[Suspect]:
+    names = [name for name, known in _definitions(registry, tr, serialisable=False) if known == id_]
+    if len(names) < 2:
+        return []
+    text = f"The queues {', '.join(map(repr, names))} have the same id, so they share their contents."
+    key = registry.keys.definition(names[-1])
+    return [Suspect(Flaw.DEFINITION, key, text, "Copy the tasks to a new queue: a drop removes them all.")]
+
+
+def _clear(registry: Registry, id_: int, tr: Transaction) -> None:
+    """Clear the keys of a queue that no definition has. Conflicts: a create."""
+    if id_ not in _known(registry, tr, serialisable=True):
+        for under in _ranges(registry, id_):
+            tr.clear_range(under.start, under.stop)
+
+
+def _ranges(registry: Registry, id_: int) -> tuple[slice, ...]:
+    """The keys of a queue: its contents, and the progress of imports into it."""
+    return registry.keys.contents(id_).range(), registry.keys.imports_into(id_)
+
+
+def _known(registry: Registry, tr: Transaction, *, serialisable: bool) -> set[int]:
+    return {id_ for _, id_ in _definitions(registry, tr, serialisable=serialisable)}
+
+
+def _definitions(registry: Registry, tr: Transaction, *, serialisable: bool) -> Iterator[tuple[str, int]]:
+    under = registry.keys.definitions
+    for row in (tr if serialisable else tr.snapshot).get_range(under.start, under.stop):
+        name = registry.keys.name_of(row.key)
+        if name is not None:
+            yield name, Definition.listed(name, row.value).id

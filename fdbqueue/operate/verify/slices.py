@@ -9,69 +9,91 @@ became too old, it reads half of the keys.
 
 A slice judges each of its keys by keys of the same read version. So a change between two slices is never
 reported. All reads are by snapshot: a scan makes no other call conflict, and has no bound of time or bytes.
+
+Rows that lie side by side mostly name keys that lie side by side, too: ids of tasks and places in an order
+grow with the time of the put. So the keys of one column are read as one range, in place of one read each. If
+strangers fill that range, the keys behind them are read one by one: these are the second round trip.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from itertools import groupby
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.runtime import Runtime
-from fdbqueue.core.seam import WANT_ALL, Range, ReadTransaction, Transaction
-from fdbqueue.operate.verify.asking import Ask, Row, Seen, Under, ask, rows_of
-from fdbqueue.operate.verify.values import Flaw
+from fdbqueue.core.seam import EXACT, WANT_ALL, Range, ReadTransaction, Transaction, Value
+from fdbqueue.operate.verify.checks import Ask, Checks, Excuse, Row, Seen, Suspect, Under
+
+_COLUMN_BYTES = 2
+_ROWS_PER_KEY = 2
+"""Rows that a range read may return for each of its keys."""
 
 
-def below(prefix: bytes) -> Under:
-    """All keys that begin with `prefix`."""
-    stripped = prefix.rstrip(b"\xff")
-    return Under(prefix, stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else b"\xff")
+# The keys that rows name.
 
 
-Mend = Callable[[Transaction], None]
+def ask(tr: ReadTransaction, prefix: bytes, asks: Collection[Ask]) -> Callable[[], Seen]:
+    """Ask for all keys and ranges together. Keys that begin with `prefix` have their column behind it."""
+    ranges = {wanted: _ask_range(tr, wanted) for wanted in asks if isinstance(wanted, Under)}
+    keys = sorted(wanted for wanted in asks if isinstance(wanted, bytes))
+    column_end = len(prefix) + _COLUMN_BYTES
+    together = [_Together(tr, list(found)) for _, found in groupby(keys, lambda key: key[:column_end])]
+
+    def answer() -> Seen:
+        values: dict[bytes, bytes | None] = dict.fromkeys(keys)
+        beyond = [key for one in together for key in one.answer(values)]
+        asked = {key: tr.get(key) for key in beyond}
+        values |= {key: _bytes_of(value) for key, value in asked.items()}
+        return Seen(values, {wanted: list(rows_of(found)) for wanted, found in ranges.items()})
+
+    return answer
 
 
-def resized(row: Row, size_bytes: int) -> Mend:
-    """Give damaged counters their size. Those that are all zero have no key. The count mends the numbers."""
-    value = row.value[:size_bytes].ljust(size_bytes, b"\x00")
-    return lambda tr: tr.set(row.key, value) if any(value) else tr.clear(row.key)
+class _Together:
+    """One read of several keys in ascending order."""
+
+    def __init__(self, tr: ReadTransaction, keys: Sequence[bytes]) -> None:
+        self._keys = keys
+        self._limit = _ROWS_PER_KEY * len(keys)
+        self._one: Value | None = tr.get(keys[0]) if len(keys) == 1 else None
+        self._range = _read(tr, keys[0], keys[-1] + b"\x00", self._limit) if len(keys) > 1 else None
+
+    def answer(self, values: dict[bytes, bytes | None]) -> Iterator[bytes]:
+        """Fill in the values that were read; yield the keys behind the rows that were read."""
+        if self._one is not None:
+            values[self._keys[0]] = _bytes_of(self._one)
+        if self._range is None:
+            return
+        rows = list(rows_of(self._range))
+        values.update((row.key, row.value) for row in rows if row.key in values)
+        if len(rows) == self._limit:
+            yield from (key for key in self._keys if key > rows[-1].key)
 
 
-class Excuse(NamedTuple):
-    """Keys that may explain a contradiction: it is none if `explains` is true for their rows."""
-
-    under: Under
-    explains: Callable[[Sequence[Row]], bool]
+def rows_of(found: Range) -> Iterator[Row]:
+    return (Row(bytes(row.key), bytes(row.value)) for row in found)
 
 
-@dataclass(frozen=True)
-class Suspect:
-    """A contradiction as a check sees it."""
-
-    flaw: Flaw
-    key: bytes
-    text: str
-    cure: str
-    mend: Mend | None = None
-    excuses: Sequence[Excuse] = ()
-    """It is no contradiction if one of them holds."""
+def first_key(start: bytes, stop: bytes, tr: Transaction) -> bytes | None:
+    """The first key of a range. Reads: by snapshot."""
+    rows = tr.snapshot.get_range(start, stop, limit=1).to_list()
+    return bytes(rows[0].key) if rows else None
 
 
-class Checks(Protocol):
-    """The checks of one key space. They are pure: values in, contradictions out."""
+def _ask_range(tr: ReadTransaction, keys: Under) -> Range:
+    return _read(tr, keys.start, keys.stop, keys.limit or limits.VERIFIED_ROWS_MAX)
 
-    def weight(self, row: Row) -> int:
-        """The bytes that the keys named by the row have, as far as they may be many."""
 
-    def asks(self, row: Row) -> Iterable[Ask]:
-        """The keys and ranges that `judge` needs for the row."""
+def _read(tr: ReadTransaction, start: bytes, stop: bytes, limit: int) -> Range:
+    return tr.get_range(start, stop, limit=limit, streaming_mode=EXACT)
 
-    def judge(self, row: Row, seen: Seen) -> Iterable[Suspect]:
-        """The contradictions between the row and the keys that it asks for."""
 
-    def note(self, row: Row) -> None:
-        """Count the row, which was judged: once, in a slice that is over."""
+def _bytes_of(value: Value) -> bytes | None:
+    return bytes(value.value) if value.present() else None
+
+
+# The scan.
 
 
 @dataclass(frozen=True)
@@ -116,10 +138,10 @@ class _Scan:
         asked = self._ask_rows(tr, self.start)
         while asked is not None:
             rows, following = _first_rows(self._checks, asked, self._limit)
-            look = _Look(self._checks, self._prefix, rows, tr.snapshot)
+            suspects = _look(self._checks, self._prefix, rows, tr.snapshot)
             is_last = len(found) + 1 >= self._most or self._runtime.monotonic() >= until
             asked = None if is_last else self._ask_rows(tr, following)
-            found.append(Slice(rows, look.suspects(), following))
+            found.append(Slice(rows, suspects(), following))
         return found
 
     def go_on(self, start: bytes | None) -> None:
@@ -139,31 +161,29 @@ def judged(
     checks: Checks, prefix: bytes, rows: Sequence[Row], tr: ReadTransaction
 ) -> list[tuple[Row, Suspect]]:
     """The contradictions of `rows`, without those that other keys explain."""
-    return _Look(checks, prefix, rows, tr).suspects()
+    return _look(checks, prefix, rows, tr)()
 
 
-class _Look:
-    """Rows, and the keys that they name, which were asked for."""
+def _look(
+    checks: Checks, prefix: bytes, rows: Sequence[Row], tr: ReadTransaction
+) -> Callable[[], list[tuple[Row, Suspect]]]:
+    """Ask for the keys that the rows name."""
+    asked = ask(tr, prefix, {wanted: None for row in rows for wanted in checks.asks(row)})
 
-    def __init__(self, checks: Checks, prefix: bytes, rows: Sequence[Row], tr: ReadTransaction) -> None:
-        self._checks = checks
-        self._prefix = prefix
-        self._rows = rows
-        self._tr = tr
-        self._seen = ask(tr, prefix, {wanted: None for row in rows for wanted in checks.asks(row)})
-
-    def suspects(self) -> list[tuple[Row, Suspect]]:
-        seen = self._seen()
-        found = [(row, suspect) for row in self._rows for suspect in self._checks.judge(row, seen)]
+    def suspects() -> list[tuple[Row, Suspect]]:
+        seen = asked()
+        found = [(row, suspect) for row in rows for suspect in checks.judge(row, seen)]
         excuses = {excuse.under: None for _, suspect in found for excuse in suspect.excuses}
         if not excuses:
             return found
-        told = ask(self._tr, self._prefix, excuses)()
+        told = ask(tr, prefix, excuses)()
         return [
             (row, suspect)
             for row, suspect in found
             if not any(_holds(excuse, told.rows(excuse.under)) for excuse in suspect.excuses)
         ]
+
+    return suspects
 
 
 def _first_rows(checks: Checks, asked: Range, limit: int) -> tuple[list[Row], bytes | None]:

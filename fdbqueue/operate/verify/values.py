@@ -1,7 +1,14 @@
-"""Verification: the public frozen values that tell which stored keys of a queue contradict each other."""
+"""Verification: the public frozen values that tell which stored keys of a queue contradict each other.
 
+Behind them stand the commands that end a contradiction, as they are typed.
+"""
+
+import shlex
+import struct
 from dataclasses import dataclass
 from enum import StrEnum
+
+from fdb import tuple as layer
 
 
 class Flaw(StrEnum):
@@ -63,3 +70,62 @@ class Verification:
     def sound(self) -> bool:
         """True if there is no finding that is left as it is."""
         return all(finding.mended for finding in self.findings)
+
+
+def command(verb: str, queue: str | None, *arguments: str) -> str:
+    """The command on a queue, with its options or other arguments; on the root without a queue."""
+    if queue is None:
+        return _joined("fdbqueue", verb, *arguments)
+    if queue.startswith("-"):
+        options = arguments if arguments and arguments[0].startswith("-") else ()
+        return _joined("fdbqueue", verb, *options, "--", queue, *arguments[len(options) :])
+    return _joined("fdbqueue", verb, queue, *arguments)
+
+
+def _joined(*words: str) -> str:
+    return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in words)
+
+
+def _escaped(word: str) -> str:
+    """Quote a word with control characters for bash and zsh: a terminal would not show them."""
+    return "$'" + "".join(map(_as_shown, word)) + "'"
+
+
+def _as_shown(character: str) -> str:
+    if character.isprintable() and character not in "'\\":
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+@dataclass(frozen=True)
+class Cures:
+    """The cures of one queue, or of the root. A queue that is not registered has no command."""
+
+    queue: str | None
+    registered: bool = True
+
+    @property
+    def mending(self) -> str:
+        return command("verify", self.queue, "--mend") if self.registered else "verify(db, queue, mend=True)"
+
+    def deleting(self, task: str) -> str:
+        if self.registered:
+            return command("delete", self.queue, task)
+        return "The take that meets it sets it aside."
+
+    def removing(self, aside: str) -> str:
+        """Remove a value that was set aside."""
+        if self.registered:
+            return command("aside", self.queue, "--remove", aside)
+        return f"queue.remove_aside(db, [{aside!r}])"
+
+
+FOREIGN = "Another program has written it, or a newer release: look there. Nothing here changes it."
+
+
+def told_key(key: bytes) -> str:
+    """A task key, or unique key, as Python shows it; in hexadecimal if it is damaged."""
+    try:
+        return repr(layer.unpack(key)[0])
+    except (ValueError, IndexError, struct.error):
+        return key.hex()

@@ -18,7 +18,7 @@ from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, UNREADABLE,
 from fdbqueue.core.registry.registry import Registry, codec_of, of_kind, require_options
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase, Transaction
-from fdbqueue.operate.verify.asking import Row, Under
+from fdbqueue.operate.verify.checks import Checks, Row, Suspect, Under, below
 from fdbqueue.operate.verify.counters import (
     Count,
     compared,
@@ -28,18 +28,15 @@ from fdbqueue.operate.verify.counters import (
     counts_of_tasks,
     key_counters,
 )
-from fdbqueue.operate.verify.cures import Cures
-from fdbqueue.operate.verify.elements import ElementChecks
 from fdbqueue.operate.verify.groups import compare_members
+from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
 from fdbqueue.operate.verify.limits import miscounted_in_all, unwalked
-from fdbqueue.operate.verify.orphans import orphans
 from fdbqueue.operate.verify.partitions import partitioned
-from fdbqueue.operate.verify.recipe import RecipeChecks
-from fdbqueue.operate.verify.root import RootChecks, unreadable
+from fdbqueue.operate.verify.root import RootChecks, orphans, unreadable
 from fdbqueue.operate.verify.shared import Partitioned, stored_partitions, strays
-from fdbqueue.operate.verify.slices import Checks, Suspect, below, judged, slices
+from fdbqueue.operate.verify.slices import judged, slices
 from fdbqueue.operate.verify.tasks import TaskChecks
-from fdbqueue.operate.verify.values import Finding, Verification
+from fdbqueue.operate.verify.values import Cures, Finding, Verification
 from fdbqueue.queues.elements.base import ElementBase
 from fdbqueue.queues.elements.keys import ElementKeys
 from fdbqueue.queues.elements.store import Elements
@@ -203,11 +200,8 @@ class Verifier:
         for each in subject.counts:
             compare(compared(self.database, each, subject.mending))
         if isinstance(subject.checks, TaskChecks):
-            for suspects, told in key_counters(self.database, subject.checks, subject.mending):
-                for suspect in suspects:
-                    compare(suspect)
-                if not told:
-                    compare("The counters of task keys: there are too many tasks to count.")
+            for found in key_counters(self.database, subject.checks, subject.mending):
+                compare(found)
 
     def _definitions(self) -> Iterator[Definition]:
         after = ""

@@ -6,8 +6,7 @@ others.
 
 from collections.abc import Iterator
 
-from fdbqueue.operate.verify.asking import Row, Under
-from fdbqueue.operate.verify.slices import Checks, Suspect
+from fdbqueue.operate.verify.checks import Checks, Row, Suspect, Under
 from tests.system.audit.commit import Step
 from tests.system.audit.mirror import Mirror
 

@@ -15,7 +15,7 @@ from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store
-from fdbqueue.operate.verify.recipe import RecipeChecks
+from fdbqueue.operate.verify.items import RecipeChecks
 from fdbqueue.operate.verify.root import RootChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.verify import AnyQueue, Subject, partition_subject, subject_named, subject_of

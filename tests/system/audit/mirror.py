@@ -10,7 +10,7 @@ from fdbqueue.core import limits
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.writes import place, stamp
-from fdbqueue.operate.verify.asking import Row, Seen, Under
+from fdbqueue.operate.verify.checks import Row, Seen, Under
 from tests.system.audit.commit import Values
 
 

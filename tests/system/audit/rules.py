@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from fdbqueue.operate.verify.elements import ElementChecks
-from fdbqueue.operate.verify.recipe import RecipeChecks
+from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.verify import Subject
 from fdbqueue.tasks.disciplines.keyed import Keyed

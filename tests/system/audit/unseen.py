@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 from fdbqueue.core import root_keys
 from fdbqueue.core.line.keys import NOTICE, REQUEST, LineKeys
-from fdbqueue.operate.verify.elements import ElementChecks
-from fdbqueue.operate.verify.recipe import RecipeChecks
-from fdbqueue.operate.verify.slices import Checks
+from fdbqueue.operate.verify.checks import Checks
+from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.queues.elements import keys as elements
 from fdbqueue.queues.recipe import keys as recipe

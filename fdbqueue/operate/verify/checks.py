@@ -1,0 +1,194 @@
+"""Checks: generators that ask for the keys that a row names, and tell the contradictions between them.
+
+    def heartbeat(self, row: Row, rest: list[Any]) -> Check:
+        session = self._keys.session(rest[0])
+        if not (yield [session]).has(session):
+            yield self.found(Flaw.STRAY, row, "A heartbeat belongs to no session.")
+
+A check first yields a list of keys and ranges, and is sent their values as `Seen`. Then it yields each
+`Suspect`. A check that needs no other key begins with a Suspect.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.seam import Transaction
+from fdbqueue.operate.verify.values import FOREIGN, Flaw
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    key: bytes
+    value: bytes
+
+
+class Under(NamedTuple):
+    """A range of keys, read up to `limit` rows; 0 is limits.VERIFIED_ROWS_MAX."""
+
+    start: bytes
+    stop: bytes
+    limit: int = 0
+
+
+Ask = bytes | Under
+
+
+def under(keys: slice, limit: int = 0) -> Under:
+    return Under(keys.start, keys.stop, limit)
+
+
+def below(prefix: bytes) -> Under:
+    """All keys that begin with `prefix`."""
+    stripped = prefix.rstrip(b"\xff")
+    return Under(prefix, stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else b"\xff")
+
+
+class Seen:
+    """The values of keys and ranges at the read version of a slice."""
+
+    def __init__(self, values: Mapping[bytes, bytes | None], ranges: Mapping[Under, Sequence[Row]]) -> None:
+        self._values = values
+        self._ranges = ranges
+
+    def value(self, key: bytes) -> bytes | None:
+        return self._values[key]
+
+    def has(self, key: bytes) -> bool:
+        return self.value(key) is not None
+
+    def rows(self, keys: Under) -> Sequence[Row]:
+        return self._ranges[keys]
+
+    def size_bytes(self, keys: Under) -> int:
+        """The bytes of all values of a range."""
+        return sum(len(row.value) for row in self.rows(keys))
+
+
+class Excuse(NamedTuple):
+    """Keys that may explain a contradiction: it is none if `explains` is true for their rows."""
+
+    under: Under
+    explains: Callable[[Sequence[Row]], bool]
+
+
+Mend = Callable[[Transaction], None]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A contradiction as a check sees it."""
+
+    flaw: Flaw
+    key: bytes
+    text: str
+    cure: str
+    mend: Mend | None = None
+    excuses: Sequence[Excuse] = ()
+    """It is no contradiction if one of them holds."""
+
+
+def clearing(key: bytes) -> Mend:
+    return lambda tr: tr.clear(key)
+
+
+def setting(key: bytes, value: bytes = b"") -> Mend:
+    return lambda tr: tr.set(key, value)
+
+
+def resized(row: Row, size_bytes: int) -> Mend:
+    """Give damaged counters their size. Those that are all zero have no key. The count mends the numbers."""
+    value = row.value[:size_bytes].ljust(size_bytes, b"\x00")
+    return setting(row.key, value) if any(value) else clearing(row.key)
+
+
+def claim_mending(tr: Transaction, counter: bytes) -> None:
+    """Conflict with other mendings of this counter: each adds the difference that it has seen."""
+    key = counter + b"\x00mended"  # a conflict key, which is never written
+    tr.add_read_conflict_key(key)
+    tr.add_write_conflict_key(key)
+
+
+def readable(decode: Callable[[bytes], T], value: bytes | None) -> T | None:
+    """The decoded value; None for none, and for damaged bytes."""
+    try:
+        return None if value is None else decode(value)
+    except DAMAGED:
+        return None
+
+
+Check = Generator[Any, Seen, None]
+OfColumn = Callable[[Row, bytes], Check]
+"""The check of a column: it is given the row and the part of its key behind the column."""
+
+
+def nothing(*_: Any) -> Check:
+    """The check of a row that names no key, and has any value."""
+    yield from ()
+
+
+def unknown(row: Row, text: str) -> Check:
+    yield Suspect(Flaw.UNKNOWN, row.key, text, FOREIGN)
+
+
+def together(checks: Iterable[Check]) -> Check:
+    """Several checks of one row: their keys at once, then their contradictions one after the other."""
+    begun = [(check, next(check, None)) for check in checks]
+    seen = yield [wanted for _, first in begun for wanted in _asks(first)]
+    for check, first in begun:
+        yield from _suspects(check, first, seen)
+
+
+def _asks(first: Any) -> Sequence[Ask]:
+    return () if first is None or isinstance(first, Suspect) else first
+
+
+def _suspects(check: Check, first: Any, seen: Seen) -> Iterator[Suspect]:
+    """The contradictions of a check that has begun with `first`."""
+    if isinstance(first, Suspect):
+        yield first
+    elif first is not None:
+        with suppress(StopIteration):
+            yield check.send(seen)
+    yield from check
+
+
+class Finder:
+    """Tells the contradictions that a mending ends."""
+
+    def __init__(self, mending: str) -> None:
+        """`mending`: the command of it."""
+        self._mending = mending
+
+    def found(
+        self, flaw: Flaw, row: Row, text: str, mend: Mend | None = None, excuses: Sequence[Excuse] = ()
+    ) -> Suspect:
+        """Without `mend`, the mending clears the row."""
+        return Suspect(flaw, row.key, text, self._mending, mend or clearing(row.key), excuses)
+
+
+class Checks(Finder):
+    """The checks of one key space. They are pure: values in, contradictions out."""
+
+    def weight(self, row: Row) -> int:  # noqa: ARG002
+        """The bytes that the keys named by the row have, as far as they may be many."""
+        return 0
+
+    def check(self, row: Row) -> Check:
+        """The check of the row."""
+        raise NotImplementedError
+
+    def note(self, row: Row) -> None:
+        """Count the row, which was judged: once, in a slice that is over."""
+
+    def asks(self, row: Row) -> Sequence[Ask]:
+        """The keys and ranges that `judge` needs for the row."""
+        return _asks(next(self.check(row), None))
+
+    def judge(self, row: Row, seen: Seen) -> Iterator[Suspect]:
+        """The contradictions between the row and the keys that it asks for."""
+        check = self.check(row)
+        return _suspects(check, next(check, None), seen)
