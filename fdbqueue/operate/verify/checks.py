@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.seam import Transaction
 from fdbqueue.operate.verify.values import FOREIGN, Flaw
+from fdbqueue.tasks.shape import Shape
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ class Excuse(NamedTuple):
     explains: Callable[[Sequence[Row]], bool]
 
 
-Mend = Callable[[Transaction], None]
+Mend = Callable[[Transaction], object]
 
 
 @dataclass(frozen=True)
@@ -125,23 +126,6 @@ OfColumn = Callable[[Row, bytes], Check]
 """The check of a column: it is given the row and the part of its key behind the column."""
 
 
-def nothing(*_: Any) -> Check:
-    """The check of a row that names no key, and has any value."""
-    yield from ()
-
-
-def unknown(row: Row, text: str) -> Check:
-    yield Suspect(Flaw.UNKNOWN, row.key, text, FOREIGN)
-
-
-def together(checks: Iterable[Check]) -> Check:
-    """Several checks of one row: their keys at once, then their contradictions one after the other."""
-    begun = [(check, next(check, None)) for check in checks]
-    seen = yield [wanted for _, first in begun for wanted in _asks(first)]
-    for check, first in begun:
-        yield from _suspects(check, first, seen)
-
-
 def _asks(first: Any) -> Sequence[Ask]:
     return () if first is None or isinstance(first, Suspect) else first
 
@@ -160,14 +144,41 @@ class Finder:
     """Tells the contradictions that a mending ends."""
 
     def __init__(self, mending: str) -> None:
-        """`mending`: the command of it."""
-        self._mending = mending
+        self.mending = mending
+        """The command of it."""
 
     def found(
         self, flaw: Flaw, row: Row, text: str, mend: Mend | None = None, excuses: Sequence[Excuse] = ()
     ) -> Suspect:
         """Without `mend`, the mending clears the row."""
-        return Suspect(flaw, row.key, text, self._mending, mend or clearing(row.key), excuses)
+        return Suspect(flaw, row.key, text, self.mending, mend or clearing(row.key), excuses)
+
+    @staticmethod
+    def nothing(*_: Any) -> Check:
+        """The check of a row that names no key, and has any value."""
+        yield from ()
+
+    @staticmethod
+    def unknown(row: Row, text: str) -> Check:
+        yield Suspect(Flaw.UNKNOWN, row.key, text, FOREIGN)
+
+    @staticmethod
+    def together(checks: Iterable[Check]) -> Check:
+        """Several checks of one row: their keys at once, then their contradictions one after the other."""
+        begun = [(check, next(check, None)) for check in checks]
+        seen = yield [wanted for _, first in begun for wanted in _asks(first)]
+        for check, first in begun:
+            yield from _suspects(check, first, seen)
+
+
+class OfShape(Finder):
+    """Tells the contradictions of one queue of tasks, or of one partition."""
+
+    def __init__(self, shape: Shape, mending: str) -> None:
+        super().__init__(mending)
+        self._shape = shape
+        self._keys = shape.keys
+        self._shared = shape.shared
 
 
 class Checks(Finder):

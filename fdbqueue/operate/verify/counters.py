@@ -6,7 +6,7 @@ the values of `quiet`, which every change of the keys changes, are the same in a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -194,24 +194,24 @@ def _signed(number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def compared(database: Database, each: Count, mending: str) -> Suspect | str | None:
-    """A contradiction; a sentence if the queue changed too fast to tell; None if the counter is right."""
-    found = count(database, each.tally)
-    if found is None:
-        return f"The counter of {each.told}: there are too many to count while they change."
-    return each.compare(found, mending)
+def compared(database: Database, counts: Iterable[Count], mending: str) -> Iterator[Suspect | str | None]:
+    """Of each counter a contradiction, or a sentence if the queue changed too fast to tell, or None."""
+    for each in counts:
+        found = count(database, each.tally)
+        told = f"The counter of {each.told}: there are too many to count while they change."
+        yield told if found is None else each.compare(found, mending)
 
 
 # Counters by task key.
 
 
-def key_counters(database: Database, checks: TaskChecks, mending: str) -> Iterator[Suspect | str]:
+def key_counters(database: Database, checks: TaskChecks) -> Iterator[Suspect | str]:
     """Compare the counters of doubtful task keys, some at a time, in one transaction each. A sentence if that
     took too long.
     """
     discipline, keys = checks.shape.discipline, doubtful_keys(checks)
     if isinstance(discipline, Keyed):
-        counters = _OfKeys(checks.keys, discipline, mending)
+        counters = _OfKeys(checks.keys, discipline, checks.mending)
         for at in range(0, len(keys), _KEYS_TOGETHER):
             yield from run(database, partial(counters.compare, keys[at : at + _KEYS_TOGETHER]))
 
@@ -234,7 +234,7 @@ class _OfKeys:
     def __init__(self, keys: TaskKeys, keyed: Keyed, mending: str) -> None:
         self._keys = keys
         self._keyed = keyed
-        self._mending = mending
+        self.mending = mending
 
     def compare(self, batch: Sequence[bytes], tr: Transaction) -> Sequence[Suspect | str]:
         counted = self._counted(batch, tr)
@@ -247,7 +247,7 @@ class _OfKeys:
                 self._keyed.counts.counts_key(slug_of(key)),
                 f"The counter of the {state} tasks of the task key {told_key(key)} says "
                 f"{_signed(stored[key][state]):,}, and there are {counted[key, state]:,}.",
-                self._mending,
+                self.mending,
                 partial(self._mend, key),
             )
             for key in batch

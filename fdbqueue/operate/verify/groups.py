@@ -15,23 +15,22 @@ from fdbqueue.core.partitions.keys import EPOCH, GROUP_BYTES, MEMBERS, SharedKey
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
-from fdbqueue.operate.verify.checks import Check, Finder, Row, Suspect, claim_mending, readable, setting
+from fdbqueue.operate.verify.checks import (
+    Check,
+    Finder,
+    OfShape,
+    Row,
+    Suspect,
+    claim_mending,
+    readable,
+    setting,
+)
 from fdbqueue.operate.verify.partitions import task_in, unless_elsewhere
 from fdbqueue.operate.verify.slices import ask
 from fdbqueue.operate.verify.values import Flaw
 from fdbqueue.tasks.members import epoch_of, groups_of
-from fdbqueue.tasks.records.groups import (
-    MEMBERS as NAMES,
-)
-from fdbqueue.tasks.records.groups import (
-    NO_MEMBERS,
-    Counts,
-    counts_added,
-    counts_of,
-    members_added,
-    members_of,
-    readable_row,
-)
+from fdbqueue.tasks.records import groups as counters
+from fdbqueue.tasks.records.groups import Counts, counts_added, counts_of, members_added, members_of
 from fdbqueue.tasks.records.keys import Record, id_in, id_text, record_of, sound_record
 from fdbqueue.tasks.shape import Shape
 
@@ -48,7 +47,7 @@ class GroupChecks(Finder):
         group_row, cancelled = keys.group(group), keys.group_cancelled(group)
         sweeps = [keys.doubt(group), keys.cancelling(group)]
         seen = yield [group_row, keys.group_counts(group), cancelled, *sweeps]
-        found = readable_row(seen.value(group_row))
+        found = counters.readable_row(seen.value(group_row))
         if len(rest) > 1:
             if not seen.has(group_row):
                 text = f"A row belongs to the group {group.hex()}, which does not exist."
@@ -71,13 +70,11 @@ class GroupChecks(Finder):
             yield self.found(Flaw.STRAY, row, text)
 
 
-class MemberChecks(Finder):
+class MemberChecks(OfShape):
     """The members of groups in one queue."""
 
     def __init__(self, shape: Shape, mending: str) -> None:
-        super().__init__(mending)
-        self._shape = shape
-        self._shared = shape.shared
+        super().__init__(shape, mending)
         self.groups: set[bytes] = set()
         """Groups with members in the queue, in the slices so far."""
         self.epoch = 0
@@ -91,13 +88,13 @@ class MemberChecks(Finder):
                 self.groups.add(group[:GROUP_BYTES])
 
     def counts(self, row: Row, _: bytes) -> Check:
-        if _is_left_over(row.value):
-            group, counts = self._shared.members_parts(row.key)[1], members_of(row.value)
+        group, counts = self._shared.members_parts(row.key)[1], members_of(row.value)
+        if not counts["members"] and any(counts.values()):
             text = (
                 f"The queue counts no member of the group {group.hex()}, and yet {counts['counted']:,}"
                 f" counted and {counts['buried']:,} buried ones."
             )
-            yield self.found(Flaw.COUNTER, row, text, partial(_clear_left_over, row.key))
+            yield self.found(Flaw.COUNTER, row, text)
 
     def entry(self, row: Row, rest: bytes) -> Check:
         group, id_ = rest[:GROUP_BYTES], rest[GROUP_BYTES:]
@@ -129,7 +126,7 @@ class MemberChecks(Finder):
         gone = {name: -number for name, number in marks.items()}
         tr.clear(key)
         tr.add(counter, members_added({"members": -1} | gone))
-        tr.compare_and_clear(counter, NO_MEMBERS)
+        tr.compare_and_clear(counter, counters.NO_MEMBERS)
         tr.add(self._shape.root.group_counts(group), counts_added({"failed": 1 - marks["counted"]} | gone))
         tr.set(self._shape.root.doubt(group), b"")
 
@@ -148,18 +145,18 @@ class MemberChecks(Finder):
         """Subtract the marks of stored members, as long as there are any left. False if the time is over."""
         now, after = runtime_of(tr).monotonic, b""
         until = now() + limits.COUNTED_S
-        while +left and (ids := self._ids_in(tr, group, after)):
+        while +left:
+            under = self._shared.members_in(group, after)
+            rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.COUNTED_ROWS)
+            ids = [id_in(row.key) for row in rows]
+            if not ids:
+                break
             for record in self._records(tr, ids):
                 left.subtract(_marks_of(record, group))
             after = ids[-1]
             if now() >= until:
                 return not +left
         return True
-
-    def _ids_in(self, tr: Transaction, group: bytes, after: bytes) -> list[bytes]:
-        under = self._shared.members_in(group, after)
-        rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.COUNTED_ROWS)
-        return [id_in(row.key) for row in rows]
 
     def _records(self, tr: Transaction, ids: Sequence[bytes]) -> Iterator[Record]:
         """The readable records of these tasks, in whatever partitions they are."""
@@ -174,17 +171,6 @@ class MemberChecks(Finder):
         """The values of these keys of tasks that are there, by the ids of the tasks."""
         seen = ask(tr.snapshot, self._shape.keys.prefix, ids)()
         return {id_: value for key, id_ in ids.items() if (value := seen.value(key)) is not None}
-
-
-def _is_left_over(value: bytes | None) -> bool:
-    """True for counts of no members that tell of counted or buried ones."""
-    counts = members_of(value)
-    return not counts["members"] and any(counts.values())
-
-
-def _clear_left_over(key: bytes, tr: Transaction) -> None:
-    if _is_left_over(tr.get(key).value):
-        tr.clear(key)
 
 
 def _may_be_member(value: bytes | None, group: bytes) -> bool:
@@ -249,7 +235,7 @@ def _both(keys: RootKeys, group: bytes, tr: Transaction) -> tuple[Counts, dict[s
         for one, epoch in zip(shared, epochs, strict=True)
     ]
     found = [members_of(value.value) for value in asked]
-    return counts, {name: sum(one[name] for one in found) for name in NAMES}
+    return counts, {name: sum(one[name] for one in found) for name in counters.MEMBERS}
 
 
 def _correct(keys: RootKeys, group: bytes, tr: Transaction) -> None:

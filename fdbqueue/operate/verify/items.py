@@ -6,9 +6,9 @@ has a flag.
 
 from fdbqueue.core import limits
 from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.operate.verify.checks import Check, Checks, Row, Suspect, nothing, together, under, unknown
+from fdbqueue.operate.verify.checks import Check, Checks, Row, Suspect, under
 from fdbqueue.operate.verify.line import AsideChecks, LineChecks, unless_in_line
-from fdbqueue.operate.verify.shared import Partitioned, SharedChecks, flagged
+from fdbqueue.operate.verify.partitions import Partitioned, SharedChecks, flagged
 from fdbqueue.operate.verify.values import FOREIGN, Cures, Flaw
 from fdbqueue.queues.elements import keys as columns
 from fdbqueue.queues.elements.keys import FOLDER_BYTES, PIECE_NUMBER_BYTES
@@ -23,7 +23,9 @@ _ELEMENT_BYTES = limits.BATCH_BYTES_MAX // 20
 
 
 class RecipeChecks(Checks):
-    def __init__(self, recipe: Recipe, cures: Cures, queue: Partitioned | None, has_flags: bool) -> None:
+    def __init__(
+        self, recipe: Recipe, cures: Cures, queue: Partitioned | None = None, *, has_flags: bool = False
+    ) -> None:
         """`queue`: that of this partition, or this; None for one without a name, which cannot have any. With
         `has_flags`, an item needs the flag of its partition.
         """
@@ -50,14 +52,14 @@ class RecipeChecks(Checks):
         if column == LINE:
             return self._line.check(row)
         if column == ITEM:
-            return together([self._item(row, suffix), self._flag(row)])
+            return self.together([self._item(row, suffix), self._flag(row)])
         if column == PIECE:
             return self._piece(row, suffix)
         if column is None:
             if self._shared is not None and self._shared.is_key(row.key):
                 return self._shared.check(row)
-            return unknown(row, "No key of a queue has this shape.")
-        return self._floor(row) if column == FLOOR else nothing()
+            return self.unknown(row, "No key of a queue has this shape.")
+        return self._floor(row) if column == FLOOR else self.nothing()
 
     def _item(self, row: Row, suffix: bytes) -> Check:
         pieces, is_whole = under(self._keys.pieces_of(suffix)), row.value[:1] == WHOLE
@@ -77,8 +79,8 @@ class RecipeChecks(Checks):
 
     def _flag(self, row: Row) -> Check:
         if self._flags is None:
-            return nothing()
-        return flagged(row, self._keys.items, self._flags, self.recipe.partition, "items", self._mending)
+            return self.nothing()
+        return flagged(row, self._keys.items, self._flags, self.recipe.partition, "items", self.mending)
 
     def _piece(self, row: Row, suffix: bytes) -> Check:
         key = self._keys.item(suffix)
@@ -111,12 +113,12 @@ class ElementChecks(Checks):
         if column == columns.ASIDE:
             return self._aside.check(row)
         if not self._has_shape(column, rest):
-            return unknown(row, "No key of an element queue has this shape.")
+            return self.unknown(row, "No key of an element queue has this shape.")
         if column == columns.ELEMENT:
             return self._element(row, rest.decode())
         if column == columns.PAYLOAD:
             return self._piece(row, rest[:-PIECE_NUMBER_BYTES].decode())
-        return self._lock(row, rest.decode()) if column == columns.LOCK else nothing()
+        return self._lock(row, rest.decode()) if column == columns.LOCK else self.nothing()
 
     def _has_shape(self, column: int, rest: bytes) -> bool:
         parts: dict[int, bytes] = {

@@ -10,17 +10,7 @@ from functools import partial
 
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
-from fdbqueue.operate.verify.checks import (
-    Check,
-    Finder,
-    Mend,
-    Row,
-    Seen,
-    Suspect,
-    resized,
-    under,
-    unknown,
-)
+from fdbqueue.operate.verify.checks import Check, OfShape, Row, Seen, Suspect, resized, under
 from fdbqueue.operate.verify.partitions import HeldChecks, expect_ready
 from fdbqueue.operate.verify.values import FOREIGN, Flaw, told_key
 from fdbqueue.tasks.disciplines import beside
@@ -40,11 +30,9 @@ NUMBER_BYTES = 8
 _OPEN_LANE, _POINTER, _STATE = b"\x01", b"\x02", b"\x03"
 
 
-class BesideChecks(Finder):
+class BesideChecks(OfShape):
     def __init__(self, shape: Shape, keyed: Keyed, mending: str) -> None:
-        super().__init__(mending)
-        self._shape = shape
-        self._keys = shape.keys
+        super().__init__(shape, mending)
         self._keyed = keyed
         self._held = HeldChecks(shape, keyed, mending)
         self.counters: dict[bytes, Numbers] = {}
@@ -62,7 +50,7 @@ class BesideChecks(Finder):
     def check(self, row: Row, _: bytes) -> Check:
         column, rest = parts_of(self._keys.beside, row.key)
         if column not in self._checks or not self._has_shape(column, rest):
-            return unknown(row, "No key of a discipline has this shape.")
+            return self.unknown(row, "No key of a discipline has this shape.")
         return self._checks[column](row, rest)
 
     def note(self, row: Row) -> None:
@@ -92,11 +80,11 @@ class BesideChecks(Finder):
         record = sound_record(seen.value(task), id_)
         if not seen.has(task):
             text = f"The line of a task key has the task {id_text(id_)}, which is missing."
-            yield self.found(Flaw.STRAY, row, text, partial(mend_lost, self._shape, row))
+            yield self.found(Flaw.STRAY, row, text, lambda tr: self._shape.mender.lost(tr, *row))
         elif record is not None and not self._is_filed(record, row.key):
             where = f"{TaskState(record.state).name} elsewhere"
             text = f"The line of a task key has the task {id_text(id_)}, which is {where}."
-            yield self.found(Flaw.STRAY, row, text, self._clearing(row.key, key))
+            yield self.found(Flaw.STRAY, row, text, partial(self._clear, row, key))
         if seen.rows(fifo)[0].key == row.key and not seen.has(state):
             text = f"The task key {told_key(key)} has ready tasks and no state: no take finds them."
             yield self.found(Flaw.KEY_STATE, row, text, partial(self.rebuild, key))
@@ -117,13 +105,13 @@ class BesideChecks(Finder):
         record = sound_record(row.value, id_in(row.key))
         if record is None:
             text = f"The pointer to the task {id_text(id_in(row.key))} cannot be read."
-            yield self.found(Flaw.COPY, row, text, partial(_mend_entry, self._shape, row))
+            yield self.found(Flaw.COPY, row, text, lambda tr: self._shape.mender.entry(tr, *row))
             return
         key = self._keyed.state_key(record.key)
         state = readable_state((yield [key]).value(key))
         if state is not None and state.pointer != place:
             text = f"A pointer to the task {id_text(record.id)} is not the one of its task key."
-            yield self.found(Flaw.STRAY, row, text, self._clearing(row.key, record.key))
+            yield self.found(Flaw.STRAY, row, text, partial(self._clear, row, record.key))
 
     def _state(self, row: Row, rest: bytes) -> Check:
         key, state = key_of(rest), readable_state(row.value)
@@ -190,25 +178,21 @@ class BesideChecks(Finder):
         if len(row.value) != NUMBER_BYTES:
             yield self.found(Flaw.VALUE, row, f"A number of the discipline is damaged: {row.value.hex()}.")
 
-    def _clearing(self, wrong: bytes, key: bytes) -> Mend:
-        def mend(tr: Transaction) -> None:
-            tr.clear(wrong)
-            self.rebuild(key, tr)
-
-        return mend
+    def _clear(self, row: Row, key: bytes, tr: Transaction) -> None:
+        tr.clear(row.key)
+        self.rebuild(key, tr)
 
 
-class LaneChecks(Finder):
+class LaneChecks(OfShape):
     def __init__(self, shape: Shape, lanes: Lanes, mending: str) -> None:
-        super().__init__(mending)
-        self._shape = shape
+        super().__init__(shape, mending)
         self._lanes = lanes
-        self._keys = lanes.lane_keys
+        self._of_lanes = lanes.lane_keys
 
     # A ready task, and the open key of its lane, or the state of the lane of its key.
 
     def ready(self, row: Row, rest: bytes) -> Check:
-        lane, parts = rest[:1], self._keys.parted(rest)
+        lane, parts = rest[:1], self._of_lanes.parted(rest)
         if parts is not None:
             yield from self._keyed_ready(row, *parts)
         elif self._lanes.is_lane(lane):
@@ -219,7 +203,7 @@ class LaneChecks(Finder):
                 yield self.found(Flaw.STATE, row, text, partial(self._open, lane))
 
     def _keyed_ready(self, row: Row, lane: bytes, key: bytes, place: bytes) -> Check:
-        state = self._keys.state(lane, key)
+        state = self._of_lanes.state(lane, key)
         stands = stands_of((yield [state]).value(state))
         if not self._is_keyed(lane):
             return  # the record of the task tells where it should be
@@ -254,7 +238,7 @@ class LaneChecks(Finder):
             yield Suspect(Flaw.UNKNOWN, row.key, "No key of a lane has this shape.", FOREIGN)
 
     def _pointer(self, row: Row, lane: bytes, place: bytes) -> Check:
-        state = self._keys.state(lane, row.value)
+        state = self._of_lanes.state(lane, row.value)
         stands = stands_of((yield [state]).value(state))
         if stands is None or stands.head != place:
             text = f"A pointer for {self._told(lane, row.value)} is not the one that the lane names."
@@ -279,7 +263,7 @@ class LaneChecks(Finder):
             yield of_key.row(PARKED)
             return
         yield of_key.row(OPEN)
-        yield self._keys.pointer(lane, head)
+        yield self._of_lanes.pointer(lane, head)
         yield self._lanes.open_key(lane)
         yield of_key.fifo.start + head
 
@@ -292,11 +276,3 @@ class LaneChecks(Finder):
     def _rebuild(self, lane: bytes, key: bytes, tr: Transaction) -> None:
         self._lanes.of_keys.rebuild(tr, lane, key)
         expect_ready(tr, self._shape)
-
-
-def mend_lost(shape: Shape, row: Row, tr: Transaction) -> None:
-    shape.mender.lost(tr, row.key, row.value)
-
-
-def _mend_entry(shape: Shape, row: Row, tr: Transaction) -> None:
-    shape.mender.entry(tr, row.key, row.value)

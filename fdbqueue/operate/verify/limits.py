@@ -9,7 +9,7 @@ without a task and a lane without a state are no contradictions.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -21,17 +21,13 @@ from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import IMPORTING
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.checks import Check, Finder, Row, Suspect, nothing, under
+from fdbqueue.operate.verify.checks import Check, Finder, Row, Suspect, setting, under
 from fdbqueue.operate.verify.features import slots_of
 from fdbqueue.operate.verify.values import Flaw
-from fdbqueue.tasks.limiting import keys as rows
+from fdbqueue.tasks.limiting import keys as of_limits
 from fdbqueue.tasks.limiting.key_state import KeyState, number_bytes, number_of
 from fdbqueue.tasks.limiting.keys import (
     CELLS_MAX,
-    KEY_HOLDER,
-    KEYED,
-    OPEN,
-    PARKED,
     Held,
     LanePlace,
     LimitKeys,
@@ -53,7 +49,6 @@ class LimitChecks(Finder):
     def __init__(self, keys: RootKeys, mending: str) -> None:
         super().__init__(mending)
         self._keys = keys
-        self.mending = mending
         self.names: list[str] = []
         """The limits in the slices so far."""
         self.walks: list[str] = []
@@ -62,7 +57,7 @@ class LimitChecks(Finder):
     def note(self, column: Any, rest: list[Any]) -> None:
         if column == columns.LIMIT:
             self.names.append(rest[0])
-        elif column == columns.LIMITED and rest[1] == rows.WALK:
+        elif column == columns.LIMITED and rest[1] == of_limits.WALK:
             self.walks.append(rest[0])
 
     def rule(self, row: Row, rest: list[Any]) -> Check:
@@ -73,18 +68,18 @@ class LimitChecks(Finder):
     def limited(self, row: Row, rest: list[Any]) -> Check:
         """`rest`: the limit, the column below it, and the parts behind."""
         limit, column = LimitKeys(self._keys.prefix, rest[0]), rest[1]
-        if column == rows.OF_KEY:
+        if column == of_limits.OF_KEY:
             key, side, *place = rest[2:]
-            if side == KEY_HOLDER:
+            if side == of_limits.KEY_HOLDER:
                 return self._key_holder(limit, row, key, place)
             return self._lane(limit, row, key, side, LanePlace(*place))
-        if column == rows.HOLDER:
+        if column == of_limits.HOLDER:
             return self._holder(limit, row, rest[2:])
-        if column in (rows.DUE, rows.OVER):
+        if column in (of_limits.DUE, of_limits.OVER):
             return self._time(limit, row, rest[2], rest[3])
-        if column == rows.COUNT:
+        if column == of_limits.COUNT:
             return self._count(limit, row, rest[2])
-        return self._cells(limit, row) if column == rows.CELLS else nothing()
+        return self._cells(limit, row) if column == of_limits.CELLS else self.nothing()
 
     def _cells(self, limit: LimitKeys, row: Row) -> Check:
         if not (yield [limit.row]).has(limit.row):
@@ -120,7 +115,7 @@ class LimitChecks(Finder):
         if not rule.is_of_slots:
             if not all(map(seen.has, times)):
                 text = f"No sweep looks at {told}: its row stays, or its tasks."
-                yield self.found(Flaw.TIMER, row, text, partial(_look_at, limit, key))
+                yield self.found(Flaw.TIMER, row, text, partial(_set_all, times))
         elif held < limits.VERIFIED_ROWS_MAX and held != stored:
             text = f"Of {told} {stored:,} slots are in use, and tasks hold {held:,}."
             yield self.found(Flaw.COUNTER, row, text, partial(_recount_key, limit, key))
@@ -138,14 +133,17 @@ class LimitChecks(Finder):
             return
         stands, told = stands_of(seen.value(state_key)), f"the key {shown_key(key)!r} of {limit.name!r}"
         state = KeyState(limit, key, rule_of(seen.value(limit.row)), seen.value(limit.count(key)))
-        if stands is None or bool(stands.head) != (side == OPEN):
+        is_full = state.rule is not None and state.rule.is_of_slots and not state.has_room(0)
+        if stands is None or bool(stands.head) != (side == of_limits.OPEN):
             text = f"A row of {told} names a lane that stands otherwise."
             yield self.found(Flaw.STRAY, row, text)
-        elif side == PARKED and not (_opens_later(state) or seen.has(due)):
+        elif side == of_limits.PARKED and not (state.due_us or is_full or seen.has(due)):
             text = f"Nothing opens a parked lane of {told}: its tasks wait for ever."
-            if _has_holders(state):
+            # Slots that tasks hold, also of a limit that is unreadable or gone. The row of a key of starts
+            # begins with a time, and has that of its sweep behind.
+            if not state.over_us and number_of(state.stored) > 0:
                 text = f"A parked lane of {told} could open now, and waits for the end of a task."
-            yield self.found(Flaw.TIMER, row, text, partial(_settle, limit, key))
+            yield self.found(Flaw.TIMER, row, text, setting(due))
 
     def _key_holder(self, limit: LimitKeys, row: Row, key: bytes, place: list[Any]) -> Check:
         held, id_ = held_of(row.value), place[1]
@@ -165,14 +163,19 @@ class LimitChecks(Finder):
             yield self.found(Flaw.COUNTER, row, text, partial(_recount_key, limit, key))
 
 
+def _set_all(keys: Iterable[bytes], tr: Transaction) -> None:
+    for key in keys:
+        tr.set(key, b"")
+
+
 def _give_back(limit: LimitKeys, row: Row, cell: int, tr: Transaction) -> None:
     tr.clear(row.key)
     give_slots(tr, limit, [cell])
 
 
 def _holds(record: Record, name: str, key: bytes) -> bool:
-    extra = record.extra
-    return extra is not None and extra.slots.get(name) == KEYED and extra.limit_keys.get(name) == key
+    extra, cell = record.extra, slots_of(record).get(name)
+    return extra is not None and cell == of_limits.KEYED and extra.limit_keys.get(name) == key
 
 
 def _times_of(limit: LimitKeys, stored: bytes, key: bytes) -> list[bytes]:
@@ -182,35 +185,10 @@ def _times_of(limit: LimitKeys, stored: bytes, key: bytes) -> list[bytes]:
     return [*times, limit.due(state.due_us, key)] if state.due_us else times
 
 
-def _opens_later(state: KeyState) -> bool:
-    """True if the end of a task, or the time of a token, opens the parked lanes of the key."""
-    is_of_slots = state.rule is not None and state.rule.is_of_slots
-    return bool(state.due_us) or (is_of_slots and not state.has_room(0))
-
-
-def _has_holders(state: KeyState) -> bool:
-    """True if tasks hold slots of the key, also of a limit that is unreadable or gone: their ends open lanes.
-
-    The row of a key of starts begins with a time, and has that of its sweep behind.
-    """
-    return not state.over_us and number_of(state.stored) > 0
-
-
-def _settle(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
-    """Let the next sweep look at the lanes of the key."""
-    tr.set(limit.due(0, key), b"")
-
-
-def _look_at(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
-    row = tr.get(limit.count(key))
-    for time in _times_of(limit, row.value or b"", key):
-        tr.set(time, b"")
-
-
 def _take_back(limit: LimitKeys, key: bytes, row: Row, tr: Transaction) -> None:
     tr.clear(row.key)
     KeyState(limit, key, None, None).hold(tr, -1)
-    _settle(limit, key, tr)
+    tr.set(limit.due(0, key), b"")
 
 
 def _recount_key(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
@@ -218,20 +196,10 @@ def _recount_key(limit: LimitKeys, key: bytes, tr: Transaction) -> None:
     row, holders = tr.get(limit.count(key)), limit.key_holders(key)
     missing = len(tr.get_range(holders.start, holders.stop).to_list()) - number_of(row.value)
     KeyState(limit, key, None, None).hold(tr, missing)
-    _settle(limit, key, tr)
+    tr.set(limit.due(0, key), b"")
 
 
 # Counters and walks of one limit.
-
-
-def miscounted_in_all(database: Database, keys: RootKeys, name: str, mending: str) -> Iterator[Suspect]:
-    """The contradictions of the counters of a limit."""
-    for found in (
-        miscounted(database, keys, name, mending),
-        miscounted_total(database, LimitKeys(keys.prefix, name), mending),
-    ):
-        if found is not None:
-            yield found
 
 
 def unwalked(keys: RootKeys, name: str, mending: str, tr: Transaction) -> Suspect | None:
@@ -243,12 +211,8 @@ def unwalked(keys: RootKeys, name: str, mending: str, tr: Transaction) -> Suspec
     if not tr.snapshot.get(limit.walk).present() or _may_be_named(keys, name, tr):
         return None
     text = f"A sweep is to look at the keys of a limit, and no queue names the limit {name!r}."
-    mend = partial(_step, Settling(keys.prefix, limit))
-    return Suspect(Flaw.TIMER, limit.walk, text, mending, mend)
-
-
-def _step(settling: Settling, tr: Transaction) -> None:
-    settling.walk(tr, runtime_of(tr).now_us())
+    walk = Settling(keys.prefix, limit).walk
+    return Suspect(Flaw.TIMER, limit.walk, text, mending, lambda tr: walk(tr, runtime_of(tr).now_us()))
 
 
 def _may_be_named(keys: RootKeys, name: str, tr: Transaction) -> bool:

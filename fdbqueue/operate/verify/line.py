@@ -7,34 +7,10 @@ from fdbqueue.core import limits
 from fdbqueue.core.aside import COUNT, ENTRY, PART, Aside, aside_text, entry_in
 from fdbqueue.core.aside import ID_BYTES as ASIDE_ID_BYTES
 from fdbqueue.core.columns import UNKNOWN
-from fdbqueue.core.line.keys import (
-    DUE,
-    NOTICE,
-    RENEWAL,
-    REQUEST,
-    RESULT,
-    STAMP_BYTES,
-    Due,
-    LineKeys,
-    Notice,
-    Ticket,
-    deadline_of,
-    notice_of,
-    notice_value,
-)
+from fdbqueue.core.line import keys as columns
+from fdbqueue.core.line.keys import Due, LineKeys, Notice, Ticket, notice_of
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.checks import (
-    Check,
-    Checks,
-    Excuse,
-    OfColumn,
-    Row,
-    Suspect,
-    Under,
-    nothing,
-    setting,
-    unknown,
-)
+from fdbqueue.operate.verify.checks import Check, Checks, Excuse, OfColumn, Row, Suspect, Under, setting
 from fdbqueue.operate.verify.values import Cures, Flaw
 
 RID_BYTES = limits.RANDOM_SUFFIX_BYTES
@@ -49,11 +25,11 @@ class LineChecks(Checks):
         self.keys = keys
         self._aside = AsideChecks(aside, cures)
         self._checks: dict[int, OfColumn] = {
-            REQUEST: self._request,
-            DUE: self._due,
-            NOTICE: self._notice,
-            RESULT: self._result,
-            RENEWAL: self._renewal,
+            columns.REQUEST: self._request,
+            columns.DUE: self._due,
+            columns.NOTICE: self._notice,
+            columns.RESULT: self._result,
+            columns.RENEWAL: self._renewal,
         }
 
     def weight(self, row: Row) -> int:
@@ -63,7 +39,9 @@ class LineChecks(Checks):
         column, rest = self.keys.parts_of(row.key)
         if column == UNKNOWN:
             return self._aside.check(row)
-        return self._checks[column](row, rest) if self.keys.has_shape(row.key) else unknown(row, _UNKNOWN)
+        return (
+            self._checks[column](row, rest) if self.keys.has_shape(row.key) else self.unknown(row, _UNKNOWN)
+        )
 
     def _request(self, row: Row, _: bytes) -> Check:
         if self.keys.ticket_of(row.key, row.value)[0].count == 0:
@@ -96,14 +74,14 @@ class LineChecks(Checks):
     def _return(self, rid: bytes, tr: Transaction) -> None:
         """Write a notice that is overdue: the next look at the line returns its results."""
         notice = Notice(deadline_us=1, crowd=0)
-        tr.set(self.keys.notice(rid), notice_value(notice))
+        tr.set(self.keys.notice(rid), columns.notice_value(notice))
         tr.set(self.keys.due_key(Due(notice.deadline_us, rid)), b"")
 
     def _renewal(self, row: Row, rest: bytes) -> Check:
-        request = self.keys.request(Ticket(rest[:STAMP_BYTES], rest[STAMP_BYTES:], 0))
+        request = self.keys.request(Ticket(rest[: columns.STAMP_BYTES], rest[columns.STAMP_BYTES :], 0))
         if not (yield [request]).has(request):
             yield self.found(Flaw.STRAY, row, "A renewal belongs to no request.")
-        elif not deadline_of(row.value):
+        elif not columns.deadline_of(row.value):
             text = "The renewal of a request is damaged: the request counts as dead."
             yield Suspect(Flaw.LINE, row.key, text, _NEXT_LOOK)
 
@@ -125,7 +103,7 @@ class AsideChecks(Checks):
             return self._entry(row, rest)
         if column == PART:
             return self._part(row, self._aside.entry(rest[:ASIDE_ID_BYTES]))
-        return nothing() if column == COUNT and not rest else unknown(row, _UNKNOWN)
+        return self.nothing() if column == COUNT and not rest else self.unknown(row, _UNKNOWN)
 
     def _entry(self, row: Row, id_: bytes) -> Check:
         entry, start = entry_in(row.value), self._aside.part(id_)

@@ -1,6 +1,7 @@
-"""The checks of partitions and of unique keys: keys that the partitions of a queue of tasks share.
+"""The checks of partitions: the keys that they share, and of tasks also unique keys.
 
-A partition is verified like a queue of its own. Beside that:
+They also find the partitions that have keys, whatever the plan says. A partition is verified like a queue of
+its own. Beside that:
 
 - Each partition with an entry in its range of ready tasks has a flag.
 - The key of a task that has moved names the partition of its record, and each such task has one.
@@ -9,20 +10,131 @@ A partition is verified like a queue of its own. Beside that:
 - Each entry of a unique key names a task with that key, or its window. Each task in scope has its entry.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
+from fdbqueue.core.aside import Aside
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import DefinitionUnreadable
+from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.partitions.current import plan_of
+from fdbqueue.core.partitions.keys import FLAG, WIDE_LINE, SharedKeys, ring
 from fdbqueue.core.partitions.plan import Plan, home_of
+from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.checks import Check, Excuse, Finder, Row, Seen, Suspect, Under, setting
-from fdbqueue.operate.verify.shared import Partitioned, flagged, raise_flag
-from fdbqueue.operate.verify.values import Flaw, told_key
+from fdbqueue.operate.verify.checks import (
+    Check,
+    Checks,
+    Excuse,
+    OfShape,
+    Row,
+    Seen,
+    Suspect,
+    Under,
+    resized,
+    setting,
+    under,
+)
+from fdbqueue.operate.verify.line import LineChecks
+from fdbqueue.operate.verify.slices import first_key
+from fdbqueue.operate.verify.values import FOREIGN, Cures, Flaw, command, told_key
 from fdbqueue.tasks.disciplines.key_counts import slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_text, partition_of, sound_record
 from fdbqueue.tasks.records.statistics import LIVE, unpacked
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.unique import Entry, entry_bytes, entry_of, is_in_scope, unique_of
+
+_BELL_BYTES = 8
+_NUMBER_MAX = 255
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """A named queue that may have partitions: its name, the key of its definition, and the shared keys."""
+
+    name: str
+    definition: bytes
+    keys: SharedKeys
+
+    def plan_in(self, stored: bytes | None) -> Plan | None:
+        """The plan in a stored definition; None without one."""
+        try:
+            return None if stored is None else plan_of(Definition.from_bytes(self.name, stored))
+        except DefinitionUnreadable:
+            return None
+
+
+class SharedChecks(Checks):
+    def __init__(self, queue: Partitioned, prefix: bytes, cures: Cures) -> None:
+        """`prefix` is that of the queue."""
+        super().__init__(cures.mending)
+        self._queue = queue
+        self._line = LineChecks(LineKeys(queue.keys.line), Aside(prefix, queue.keys.line), cures)
+
+    def is_key(self, key: bytes) -> bool:
+        return self._queue.keys.column_of(key) is not None
+
+    def check(self, row: Row) -> Check:
+        column = self._queue.keys.column_of(row.key)
+        if column == WIDE_LINE:
+            return self._line.check(row)
+        return self._flag(row) if column == FLAG else self._bell(row)
+
+    def _flag(self, row: Row) -> Check:
+        number, definition = self._queue.keys.flagged(row.key), self._queue.definition
+        plan = self._queue.plan_in((yield [definition]).value(definition))
+        if plan is None or number >= plan.high:
+            text = f"A flag names the partition {number}, which the queue does not have."
+            yield self.found(Flaw.STRAY, row, text)
+
+    def _bell(self, row: Row) -> Check:
+        if len(row.value) != _BELL_BYTES:
+            text = f"The bell of the partitions is damaged: {row.value.hex()}."
+            yield self.found(Flaw.VALUE, row, text, resized(row, _BELL_BYTES))
+
+
+def flagged(row: Row, rows: slice, keys: SharedKeys, partition: int, told: str, mending: str) -> Check:
+    """The first of the rows that a take may find needs the flag of its partition."""
+    flag, first = keys.flag(partition), under(rows, limit=1)
+    seen = yield [flag, first]
+    if seen.rows(first)[0].key == row.key and not seen.has(flag):
+        text = f"The partition {partition} has {told} and no flag: few takes look there."
+        yield Suspect(Flaw.STATE, flag, text, mending, partial(raise_flag, keys, partition))
+
+
+def raise_flag(keys: SharedKeys, partition: int, tr: Transaction) -> None:
+    tr.set(keys.flag(partition), b"")
+    ring(tr, keys)
+
+
+def stored_partitions(database: Database, queue: Partitioned) -> Iterator[int]:
+    """The numbers behind S[28] that have keys, whatever the plan says. Reads: one key each."""
+    keys = queue.keys.partitions
+    start = keys.start
+    while (first := run(database, partial(first_key, start, keys.stop))) is not None:
+        number = first[len(keys.start)]
+        yield number
+        if number == _NUMBER_MAX:
+            return
+        start = keys.start + bytes((number + 1,))
+
+
+def strays(queue: Partitioned, number: int, tr: Transaction) -> Sequence[Suspect]:
+    """A contradiction if keys lie behind that number, and the queue does not have the partition."""
+    keys = queue.keys.under(number)
+    stored, first = tr.snapshot.get(queue.definition), first_key(keys.start, keys.stop, tr)
+    plan = queue.plan_in(bytes(stored.value) if stored.present() else None)
+    if first is None or (plan is not None and 0 < number < plan.high):
+        return ()
+    if not number:
+        return [Suspect(Flaw.UNKNOWN, first, "No partition has a key of this shape.", FOREIGN)]
+    text = f"Keys lie in the partition {number}, which the queue does not have."
+    return [Suspect(Flaw.STRAY, first, text, command("repartition", queue.name, str(number + 1)))]
+
+
+# Queues of tasks.
 
 
 def partitioned(shape: Shape) -> Partitioned:
@@ -55,23 +167,21 @@ def unless_elsewhere(shape: Shape, id_: bytes, is_it: Callable[[bytes], bool]) -
     return [Excuse(Under(task, task + b"\x00"), is_there) for task in tasks]
 
 
-class PartitionChecks(Finder):
+class PartitionChecks(OfShape):
     """The keys of one partition, and those that they need among the shared ones."""
 
-    def __init__(self, shape: Shape, mending: str) -> None:
-        super().__init__(mending)
-        self._shape = shape
-        self._here = shape.keys.partition
+    @property
+    def _here(self) -> int:
+        return self._keys.partition
 
     def ready(self, row: Row, _: bytes) -> Check:
-        told, keys = "ready tasks", self._shape.keys
-        return flagged(row, keys.ready, self._shape.shared, self._here, told, self._mending)
+        return flagged(row, self._keys.ready, self._shared, self._here, "ready tasks", self.mending)
 
     def task(self, row: Row, record: Record) -> Check:
         put_into, here = partition_of(record.id), bytes((self._here,))
         if put_into == self._here:
             return
-        moved, there = self._shape.shared.moved(record.id), task_in(self._shape, record.id)
+        moved, there = self._shared.moved(record.id), task_in(self._shape, record.id)
         seen = yield [moved, there]
         if seen.has(there):
             text = f"The task {id_text(record.id)} is in the partitions {put_into} and {self._here}."
@@ -100,12 +210,11 @@ class PartitionChecks(Finder):
             yield self.found(Flaw.STRAY, row, text)
 
 
-class HeldChecks(Finder):
+class HeldChecks(OfShape):
     """Task keys that wait for their tasks in another partition."""
 
     def __init__(self, shape: Shape, keyed: Keyed, mending: str) -> None:
-        super().__init__(mending)
-        self._shape = shape
+        super().__init__(shape, mending)
         self._queue = partitioned(shape)
         self._keyed = keyed
         self.definition = self._queue.definition
@@ -122,7 +231,7 @@ class HeldChecks(Finder):
         discipline = self._shape.partition(old).discipline
         assert isinstance(discipline, Keyed)
         counter = discipline.counts.counts_key(slug_of(key))
-        is_other = old != self._shape.keys.partition
+        is_other = old != self._keys.partition
         return Excuse(
             Under(counter, counter + b"\x00"), lambda rows: is_other and any(map(_is_ordered, rows))
         )
@@ -132,12 +241,7 @@ class HeldChecks(Finder):
             expect_ready(tr, self._shape)
 
 
-class UniqueChecks(Finder):
-    def __init__(self, shape: Shape, mending: str) -> None:
-        super().__init__(mending)
-        self._shape = shape
-        self._shared = shape.shared
-
+class UniqueChecks(OfShape):
     def entry(self, row: Row, key: bytes) -> Check:
         entry, told = entry_of(row.value), told_key(key)
         if entry is None:

@@ -3,7 +3,6 @@
 They also find the keys of queues that are gone: contents and progress below an id that no definition has.
 """
 
-import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,25 +13,15 @@ from fdb import tuple as layer
 from fdbqueue.core import limits
 from fdbqueue.core import root_keys as columns
 from fdbqueue.core.calls.once import ATTEMPT
+from fdbqueue.core.columns import UNPACKING
 from fdbqueue.core.database import Database, run, runtime_of
 from fdbqueue.core.errors import DefinitionUnreadable, LayoutNewer, ScheduleUnreadable
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import LAST_ID_BYTES, RootKeys
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import ReadTransaction, Transaction
 from fdbqueue.core.sessions.openers import deadline_if_readable
-from fdbqueue.operate.verify.checks import (
-    Check,
-    Checks,
-    Excuse,
-    Finder,
-    Row,
-    Suspect,
-    nothing,
-    setting,
-    under,
-    unknown,
-)
+from fdbqueue.operate.verify.checks import Check, Checks, Excuse, Finder, Row, Suspect, setting, under
 from fdbqueue.operate.verify.groups import GroupChecks
 from fdbqueue.operate.verify.limits import LimitChecks
 from fdbqueue.operate.verify.slices import first_key
@@ -41,8 +30,6 @@ from fdbqueue.tasks.schedules.records import record_of, state_of
 from fdbqueue.tasks.schedules.store import renew
 
 _NEXT_BEAT = "The next heartbeat writes it anew; if there is none, a sweep ends the session."
-_PARTS_MIN = 3
-"""Parts of the record of a session: the opener, the name, the ttr."""
 
 
 class RootChecks(Checks):
@@ -51,12 +38,12 @@ class RootChecks(Checks):
         self._keys: RootKeys = registry.keys
         self.groups: set[bytes] = set()
         """The groups, in the slices so far; at most limits.VERIFIED_TASK_KEYS_MAX."""
-        self.limits = LimitChecks(registry.keys, self._mending)
+        self.limits = LimitChecks(registry.keys, self.mending)
         self.names: defaultdict[int, set[str]] = defaultdict(set)
         """The names of the queues with each id, in the slices so far; 0 if the id cannot be read."""
         self.imported: set[int] = set()
         """The ids of queues that have the progress of an import."""
-        groups, schedules = GroupChecks(self._keys, self._mending), ScheduleChecks(self._keys, self._mending)
+        groups, schedules = GroupChecks(self._keys, self.mending), ScheduleChecks(self._keys, self.mending)
         self._checks: dict[Any, Callable[[Row, list[Any]], Check]] = {
             columns.DEFINITION: self._definition,
             columns.LAST_ID: self._last_id,
@@ -78,8 +65,8 @@ class RootChecks(Checks):
     def check(self, row: Row) -> Check:
         column, rest = self._keys.shape_of(row.key)
         if column is None:
-            return unknown(row, "No key under a root has this shape.")
-        return self._checks[column](row, rest) if column in self._checks else nothing()
+            return self.unknown(row, "No key under a root has this shape.")
+        return self._checks[column](row, rest) if column in self._checks else self.nothing()
 
     def note(self, row: Row) -> None:
         column, rest = self._keys.shape_of(row.key)
@@ -101,11 +88,8 @@ class RootChecks(Checks):
             return
         if last is None or int.from_bytes(last, "little") < id_:
             text = f"The id of the queue {name!r} is beyond the last one: a new queue may get the same."
-            last = id_.to_bytes(LAST_ID_BYTES, "little")
-            yield self.found(Flaw.DEFINITION, row, text, partial(self._raise_last_id, last))
-
-    def _raise_last_id(self, last: bytes, tr: Transaction) -> None:
-        tr.max(self._keys.last_id, last)
+            least = id_.to_bytes(LAST_ID_BYTES, "little")
+            yield self.found(Flaw.DEFINITION, row, text, lambda tr: tr.max(last_id, least))
 
     def _last_id(self, row: Row, _: list[Any]) -> Check:
         if len(row.value) != LAST_ID_BYTES:
@@ -128,7 +112,7 @@ class RootChecks(Checks):
     # Sessions.
 
     def _session(self, row: Row, rest: list[Any]) -> Check:
-        session, name, ttr_us = rest[0], _name_in(row.value), _ttr_us_in(row.value)
+        session, (name, ttr_us) = rest[0], _session_in(row.value)
         beat, named = self._keys.heartbeat(session), None if name is None else self._keys.session_named(name)
         seen = yield [beat] if named is None else [beat, named]
         if ttr_us is None:
@@ -195,7 +179,7 @@ class ScheduleChecks(Finder):
 
     def schedule(self, row: Row, rest: list[Any]) -> Check:
         if self._keys.schedule_in(row.key) is None:
-            return unknown(row, "No key of a schedule has this shape.")
+            return self.unknown(row, "No key of a schedule has this shape.")
         return self._record(row, rest[0]) if len(rest) == 1 else self._state(row, rest[0])
 
     def _record(self, row: Row, name: str) -> Check:
@@ -254,23 +238,14 @@ def unless_ending(keys: RootKeys, session: bytes) -> Excuse:
     return Excuse(under(keys.beats_due), explains)
 
 
-def _parts_of(record: bytes) -> list[Any]:
-    """The first parts of a session's record; empty if it is damaged."""
+def _session_in(record: bytes) -> tuple[str | None, int | None]:
+    """The name and the ttr of a session, in microseconds; None for each that is missing or damaged."""
     try:
-        parts = list(layer.unpack(record))[:_PARTS_MIN]
-    except (ValueError, IndexError, struct.error):
-        return []
-    return parts if len(parts) == _PARTS_MIN else []
-
-
-def _name_in(record: bytes) -> str | None:
-    parts = _parts_of(record)
-    return parts[1] if parts and isinstance(parts[1], str) else None
-
-
-def _ttr_us_in(record: bytes) -> int | None:
-    parts = _parts_of(record)
-    return parts[2] if parts and isinstance(parts[2], int) and parts[2] > 0 else None
+        name, ttr_us = layer.unpack(record)[1:3]
+    except UNPACKING:
+        return None, None
+    is_ttr = isinstance(ttr_us, int) and ttr_us > 0
+    return name if isinstance(name, str) else None, ttr_us if is_ttr else None
 
 
 def _write_heartbeat(keys: RootKeys, session: bytes, ttr_us: int, tr: Transaction) -> None:
@@ -313,14 +288,14 @@ def _judge(registry: Registry, id_: int, tr: Transaction) -> list[Suspect]:
     key = next((key for key in keys if key is not None), None)
     if tr.snapshot.get(registry.keys.lost_members(id_)).present():
         return []  # a sweep of groups counts the members off that the drop has removed
-    if key is None or id_ in _known(registry, tr, serialisable=False):
+    if key is None or id_ in _ids(registry, tr.snapshot):
         return []
     text = f"Keys belong to the queue {id_}, which has no definition: it was dropped."
     return [Suspect(Flaw.ORPHAN, key, text, Cures(None).mending, partial(_clear, registry, id_))]
 
 
 def _judge_twins(registry: Registry, id_: int, tr: Transaction) -> list[Suspect]:
-    names = [name for name, known in _definitions(registry, tr, serialisable=False) if known == id_]
+    names = [name for name, known in _definitions(registry, tr.snapshot) if known == id_]
     if len(names) < 2:
         return []
     text = f"The queues {', '.join(map(repr, names))} have the same id, so they share their contents."
@@ -330,7 +305,7 @@ def _judge_twins(registry: Registry, id_: int, tr: Transaction) -> list[Suspect]
 
 def _clear(registry: Registry, id_: int, tr: Transaction) -> None:
     """Clear the keys of a queue that no definition has. Conflicts: a create."""
-    if id_ not in _known(registry, tr, serialisable=True):
+    if id_ not in _ids(registry, tr):
         for under in _ranges(registry, id_):
             tr.clear_range(under.start, under.stop)
 
@@ -340,13 +315,13 @@ def _ranges(registry: Registry, id_: int) -> tuple[slice, ...]:
     return registry.keys.contents(id_).range(), registry.keys.imports_into(id_)
 
 
-def _known(registry: Registry, tr: Transaction, *, serialisable: bool) -> set[int]:
-    return {id_ for _, id_ in _definitions(registry, tr, serialisable=serialisable)}
+def _ids(registry: Registry, tr: ReadTransaction) -> set[int]:
+    return {id_ for _, id_ in _definitions(registry, tr)}
 
 
-def _definitions(registry: Registry, tr: Transaction, *, serialisable: bool) -> Iterator[tuple[str, int]]:
+def _definitions(registry: Registry, tr: ReadTransaction) -> Iterator[tuple[str, int]]:
     under = registry.keys.definitions
-    for row in (tr if serialisable else tr.snapshot).get_range(under.start, under.stop):
+    for row in tr.get_range(under.start, under.stop):
         name = registry.keys.name_of(row.key)
         if name is not None:
             yield name, Definition.listed(name, row.value).id

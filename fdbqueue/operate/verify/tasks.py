@@ -20,20 +20,22 @@ from fdbqueue.operate.verify.checks import (
     OfColumn,
     Row,
     Suspect,
-    nothing,
     resized,
     setting,
-    together,
     under,
-    unknown,
 )
-from fdbqueue.operate.verify.features import EndedChecks, OwnerChecks, ResultChecks, SlotChecks, StepChecks
+from fdbqueue.operate.verify.features import FeatureChecks
 from fdbqueue.operate.verify.groups import MemberChecks
-from fdbqueue.operate.verify.keyed import NUMBER_BYTES, BesideChecks, LaneChecks, mend_lost
+from fdbqueue.operate.verify.keyed import NUMBER_BYTES, BesideChecks, LaneChecks
 from fdbqueue.operate.verify.line import LineChecks, unless_in_line
-from fdbqueue.operate.verify.partitions import PartitionChecks, UniqueChecks, expect_ready, partitioned
+from fdbqueue.operate.verify.partitions import (
+    PartitionChecks,
+    SharedChecks,
+    UniqueChecks,
+    expect_ready,
+    partitioned,
+)
 from fdbqueue.operate.verify.root import unless_ending
-from fdbqueue.operate.verify.shared import SharedChecks
 from fdbqueue.operate.verify.values import Cures, Flaw, command
 from fdbqueue.tasks.classes import class_in
 from fdbqueue.tasks.dead.redrive import is_readable
@@ -46,7 +48,6 @@ from fdbqueue.tasks.records import keys as columns
 from fdbqueue.tasks.records.keys import (
     ID_BYTES,
     NEVER_US,
-    SESSION_BYTES,
     Record,
     id_in,
     id_text,
@@ -75,27 +76,24 @@ class TaskChecks(Checks):
         self._cures = cures
         self._line = LineChecks(LineKeys(self.keys.line), shape.aside, cures)
         self._lines = [self._line.keys]
-        self._results = ResultChecks(shape.shared, cures.mending)
+        self._features = FeatureChecks(shape, cures.mending)
         self._unique = UniqueChecks(shape, cures.mending)
         self._partition = PartitionChecks(shape, cures.mending)
-        self._steps = StepChecks(shape, cures.mending)
         self._of_ready = list[OfColumn]()
-        self._checks = self._of_tasks()
+        of_features: list[OfRecord] = [self._unique.task, self._features.steps]
+        of_features += [self.members.task, self._features.slots]
+        self._checks, self._of_all = self._of_tasks(), self._shared()
         self._set_discipline()
-        features: list[OfRecord] = [self._unique.task, self._steps.task, self.members.task]
-        features.append(SlotChecks(shape, cures.mending).task)
         if shape.plan is not None:
             self._lines.append(LineKeys(shape.shared.line))
             self._of_ready.append(self._partition.ready)
-            features.append(self._partition.task)
-        self._of_record = [self._state, self._timer_of, self._class_of, *features, self._payload_of]
-        self._of_all = self._shared()
+            of_features.append(self._partition.task)
+        self._of_record = [self._state, self._timer_of, self._class_of, *of_features, self._payload_of]
         if not self.keys.partition:
             self._checks |= self._of_all
 
     def _of_tasks(self) -> dict[int, OfColumn]:
         """The checks of the columns that each partition has."""
-        ended = EndedChecks(self.keys, self._mending)
         return {
             columns.TASK: self._task,
             columns.PAYLOAD: self._payload,
@@ -106,16 +104,16 @@ class TaskChecks(Checks):
             columns.TIMER: self._timer,
             columns.LIVE: self._live,
             columns.LINE: _whole_row(self._line),
-            columns.OWNERS: OwnerChecks(self.keys.prefix, self._mending).owner,
+            columns.OWNERS: self._features.owner,
             columns.PAUSED: self._partition.paused,
             columns.FAILURE: self._failure,
             columns.CLASSED: self._classed,
             columns.CLASS_COUNT: self._class_count,
             columns.REDRIVE: self._redrive,
-            columns.ENDED: ended.entry,
-            columns.ENDED_AT: ended.index,
-            columns.ENDED_OF: ended.index,
-            columns.STEP: self._steps.step,
+            columns.ENDED: self._features.ended,
+            columns.ENDED_AT: self._features.ended_index,
+            columns.ENDED_OF: self._features.ended_index,
+            columns.STEP: self._features.step,
         }
 
     def _shared(self) -> dict[int, OfColumn]:
@@ -124,27 +122,27 @@ class TaskChecks(Checks):
         return {
             **dict.fromkeys((shared.FLAG, shared.BELL, shared.WIDE_LINE), _whole_row(every_kind)),
             shared.MOVED: self._partition.moved,
-            shared.PARTITION: nothing,
+            shared.PARTITION: self.nothing,
             shared.UNIQUE: self._unique.entry,
             shared.WINDOW: self._unique.window,
-            shared.RESULT: self._results.result,
-            shared.RESULT_AT: self._results.time,
+            shared.RESULT: self._features.result,
+            shared.RESULT_AT: self._features.result_time,
             shared.MEMBERS: self.members.counts,
             shared.MEMBER: self.members.entry,
-            shared.EPOCH: nothing,
+            shared.EPOCH: self.nothing,
         }
 
     def _set_discipline(self) -> None:
         discipline = self.shape.discipline
         self._knows_index = isinstance(discipline, Fifo | Keyed)
         if isinstance(discipline, Keyed):
-            self.beside = BesideChecks(self.shape, discipline, self._mending)
+            self.beside = BesideChecks(self.shape, discipline, self.mending)
             self._checks[columns.BESIDE] = self.beside.check
             self._of_ready.append(self.beside.pointer)
         elif self._knows_index:
             self._of_ready.append(partial(self._entry, TaskState.READY))
         if isinstance(discipline, Lanes):
-            self._lanes = LaneChecks(self.shape, discipline, self._mending)
+            self._lanes = LaneChecks(self.shape, discipline, self.mending)
             self._checks[columns.BESIDE] = self._lanes.check
             self._of_ready.append(self._lanes.ready)
 
@@ -153,7 +151,7 @@ class TaskChecks(Checks):
         if column == columns.LINE:
             return self._line.weight(row)
         if column == shared.RESULT:
-            return self._results.weight(row, rest)
+            return self._features.weight(row, rest)
         record = sound_record(row.value, rest) if column == columns.TASK else None
         if record is None:
             return 0
@@ -162,8 +160,8 @@ class TaskChecks(Checks):
     def check(self, row: Row) -> Check:
         column, rest = self.keys.parts_of(row.key)
         if not self._has_shape(row.key, column):
-            return unknown(row, "No key of a queue has this shape.")
-        return self._checks[column](row, rest) if column in self._checks else nothing()
+            return self.unknown(row, "No key of a queue has this shape.")
+        return self._checks[column](row, rest) if column in self._checks else self.nothing()
 
     def _has_shape(self, key: bytes, column: int) -> bool:
         if column == columns.BESIDE:
@@ -190,7 +188,7 @@ class TaskChecks(Checks):
     def _task(self, row: Row, id_: bytes) -> Check:
         record = sound_record(row.value, id_)
         if record is not None:
-            yield from together(check(row, record) for check in self._of_record)
+            yield from self.together(check(row, record) for check in self._of_record)
             return
         text = f"The record of the task {id_text(id_)} cannot be read."
         yield self.found(Flaw.RECORD, row, text, lambda tr: self.shape.mender.record(tr, id_, row.value))
@@ -268,28 +266,26 @@ class TaskChecks(Checks):
     # The keys that name a task.
 
     def _ready(self, row: Row, rest: bytes) -> Check:
-        return together(check(row, rest) for check in self._of_ready)
+        return self.together(check(row, rest) for check in self._of_ready)
 
     def _entry(self, state: TaskState, row: Row, rest: bytes) -> Check:
         """Check that the record of the task names this key as the key of its state."""
         id_ = rest[-ID_BYTES:]
         stored = (yield [self.keys.task(id_)]).value(self.keys.task(id_))
-        record, mend = sound_record(stored, id_), None
+        record, told = sound_record(stored, id_), f"An entry of {state.name} tasks names the task"
         if stored is None:
-            where, mend = "missing", partial(mend_lost, self.shape, row)
+            text = f"{told} {id_text(id_)}, which is missing."
+            yield self.found(Flaw.STRAY, row, text, lambda tr: self.shape.mender.lost(tr, *row))
         elif record is not None and self._state_key(record) != row.key:
-            where = f"{TaskState(record.state).name} elsewhere"
-        else:
-            return
-        text = f"An entry of {state.name} tasks names the task {id_text(id_)}, which is {where}."
-        yield self.found(Flaw.STRAY, row, text, mend)
+            text = f"{told} {id_text(id_)}, which is {TaskState(record.state).name} elsewhere."
+            yield self.found(Flaw.STRAY, row, text)
 
     def _taken(self, row: Row, rest: bytes) -> Check:
-        counted = nothing() if self.beside is None else self.beside.taken(row)
-        return together([self._entry(TaskState.TAKEN, row, rest), self._holder(row, rest), counted])
+        counted = self.nothing() if self.beside is None else self.beside.taken(row)
+        return self.together([self._entry(TaskState.TAKEN, row, rest), self._holder(row, rest), counted])
 
     def _holder(self, row: Row, rest: bytes) -> Check:
-        id_, holder = rest[-ID_BYTES:], rest[:SESSION_BYTES]
+        id_, holder = rest[-ID_BYTES:], rest[: columns.SESSION_BYTES]
         session = self.shape.root.session(holder)
         if not (yield [session]).has(session):
             text = f"The task {id_text(id_)} is taken by the session {holder.hex()}, which does not exist."

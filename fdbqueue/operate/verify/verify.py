@@ -18,22 +18,13 @@ from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, UNREADABLE,
 from fdbqueue.core.registry.registry import Registry, codec_of, of_kind, require_options
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase, Transaction
-from fdbqueue.operate.verify.checks import Checks, Row, Suspect, Under, below
-from fdbqueue.operate.verify.counters import (
-    Count,
-    compared,
-    counts_of_elements,
-    counts_of_members,
-    counts_of_recipe,
-    counts_of_tasks,
-    key_counters,
-)
+from fdbqueue.operate.verify import counters
+from fdbqueue.operate.verify.checks import Checks, Mend, Row, Suspect, Under, below
 from fdbqueue.operate.verify.groups import compare_members
 from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
-from fdbqueue.operate.verify.limits import miscounted_in_all, unwalked
-from fdbqueue.operate.verify.partitions import partitioned
+from fdbqueue.operate.verify.limits import miscounted, miscounted_total, unwalked
+from fdbqueue.operate.verify.partitions import Partitioned, partitioned, stored_partitions, strays
 from fdbqueue.operate.verify.root import RootChecks, orphans, unreadable
-from fdbqueue.operate.verify.shared import Partitioned, stored_partitions, strays
 from fdbqueue.operate.verify.slices import judged, slices
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.values import Cures, Finding, Verification
@@ -93,8 +84,7 @@ class Subject:
     name: str
     keys: Under
     checks: Checks
-    counts: Iterable[Count]
-    mending: str
+    counts: Iterable[counters.Count]
     partitioned: Partitioned | None = None
     """The queue, if partitions may lie below it: each is a subject of its own."""
     partition: Callable[[int], "Subject"] | None = None
@@ -126,60 +116,52 @@ class Verifier:
         for part in (Under(everything.start, contents.start), Under(contents.stop, everything.stop)):
             self._scan(None, root.prefix, checks, part)
         for name in checks.limits.names:
-            for suspect in miscounted_in_all(self.database, root, name, checks.limits.mending):
-                self._report(None, root.prefix, suspect, partial(_mend_at_once, suspect))
+            total = miscounted_total(self.database, LimitKeys(root.prefix, name), checks.mending)
+            self._tell(None, root.prefix, [miscounted(self.database, root, name, checks.mending), total])
         for name in checks.limits.walks:
-            self._walk(name, checks.limits.mending)
+            self._walk(name, checks.mending)
         for definition in self._definitions():
             self.definition(definition)
         for group in sorted(checks.groups):
-            found = run(self.database, partial(compare_members, root, group, Cures(None).mending))
-            if found is not None:
-                self._report(None, root.prefix, found, partial(_mend_at_once, found))
+            look = partial(compare_members, root, group, checks.mending)
+            self._tell(None, root.prefix, [run(self.database, look)])
         if 0 in checks.names:
             self._uncompared.append("Dropped queues: the id in a definition cannot be read.")
-            return
-        for suspect in orphans(self.database, self.registry, checks):
-            self._report(None, root.prefix, suspect, partial(_mend_at_once, suspect))
+        else:
+            self._tell(None, root.prefix, orphans(self.database, self.registry, checks))
 
     def _walk(self, limit: str, mending: str) -> None:
         """Report the walk of a limit that no sweep goes on with. The mending ends it."""
         root = self.registry.keys
         found = run(self.database, partial(unwalked, root, limit, mending))
-        if found is None:
-            return
-        self._report(None, root.prefix, found, partial(_mend_at_once, found))
-        if self._mend:
+        self._tell(None, root.prefix, [found])
+        if found is not None and self._mend:
             for _ in walk_out(self.database, root.prefix, LimitKeys(root.prefix, limit)):
                 pass
 
     def definition(self, definition: Definition) -> None:
         """Verify a named queue, if this process knows its kind and its options."""
-        root = self.registry.keys
+        root, name = self.registry.keys, definition.name
         try:
             subject = subject_named(self.registry, of_kind(definition, definition.kind))
         except DefinitionUnreadable as error:
-            found = unreadable(root.definition(definition.name), definition.name, error)
-            self._report(None, root.prefix, found, partial(_mend_at_once, found))
-            return
+            self._tell(None, root.prefix, [unreadable(root.definition(name), name, error)])
         except FdbQueueError as error:
-            self._uncompared.append(f"The queue {definition.name!r}: {error}")
-            return
-        if subject is None:
-            self._uncompared.append(
-                f"The queue {definition.name!r}: its kind {definition.kind!r} is unknown."
-            )
-            return
-        self.subject(subject)
+            self._tell(name, root.prefix, [str(error)])
+        else:
+            if subject is None:
+                self._tell(name, root.prefix, [f"its kind {definition.kind!r} is unknown."])
+            else:
+                self.subject(subject)
 
     def subject(self, subject: Subject) -> None:
         self._queues += 1
+        checks, prefix = subject.checks, subject.keys.start
         for part in self._parts(subject):
-            self._part(part, subject.keys.start)
-        if isinstance(subject.checks, TaskChecks):  # members may lie in all partitions
-            for each in counts_of_members(subject.checks):
-                found = compared(self.database, each, subject.mending)
-                self._compare(subject.name, subject.keys.start, found)
+            self._part(part, prefix)
+        if isinstance(checks, TaskChecks):  # members may lie in all partitions
+            found = counters.compared(self.database, counters.counts_of_members(checks), checks.mending)
+            self._tell(subject.name, prefix, found)
 
     def _parts(self, subject: Subject) -> Iterator[Subject]:
         """The queue without its partitions, and each partition that has keys."""
@@ -187,21 +169,19 @@ class Verifier:
         if subject.partitioned is None or subject.partition is None:
             return
         for number in stored_partitions(self.database, subject.partitioned):
-            for suspect in run(self.database, partial(strays, subject.partitioned, number)):
-                self._report(subject.name, subject.keys.start, suspect, partial(_mend_at_once, suspect))
+            found = run(self.database, partial(strays, subject.partitioned, number))
+            self._tell(subject.name, subject.keys.start, found)
             if number:
                 yield subject.partition(number)
 
     def _part(self, subject: Subject, prefix: bytes) -> None:
         """Verify a queue, or a partition of the queue with that prefix."""
-        compare = partial(self._compare, subject.name, prefix)
+        name, checks = subject.name, subject.checks
         for keys in subject.ranges:
-            self._scan(subject.name, prefix, subject.checks, keys, subject.keys.start)
-        for each in subject.counts:
-            compare(compared(self.database, each, subject.mending))
-        if isinstance(subject.checks, TaskChecks):
-            for found in key_counters(self.database, subject.checks, subject.mending):
-                compare(found)
+            self._scan(name, prefix, checks, keys, subject.keys.start)
+        self._tell(name, prefix, counters.compared(self.database, subject.counts, checks.mending))
+        if isinstance(checks, TaskChecks):
+            self._tell(name, prefix, counters.key_counters(self.database, checks))
 
     def _definitions(self) -> Iterator[Definition]:
         after = ""
@@ -219,17 +199,17 @@ class Verifier:
             for row, suspect in found.suspects:
                 self._report(queue, prefix, suspect, partial(_mend_again, checks, columns, row, suspect))
 
-    def _compare(self, queue: str, prefix: bytes, found: Suspect | str | None) -> None:
-        if isinstance(found, Suspect):
-            self._report(queue, prefix, found, partial(_mend_at_once, found))
-        elif found is not None:
-            self._uncompared.append(f"The queue {queue!r}: {found}")
+    def _tell(self, queue: str | None, prefix: bytes, found: Iterable[Suspect | str | None]) -> None:
+        """Report contradictions that a mending looks at again, and parts that were not verified."""
+        for one in found:
+            if isinstance(one, Suspect):
+                self._report(queue, prefix, one, one.mend)
+            elif one is not None:
+                self._uncompared.append(f"The queue {queue!r}: {one}")
 
-    def _report(
-        self, queue: str | None, prefix: bytes, suspect: Suspect, mend: Callable[[Transaction], None]
-    ) -> None:
+    def _report(self, queue: str | None, prefix: bytes, suspect: Suspect, mend: Mend | None) -> None:
         finding = Finding(suspect.flaw, queue, suspect.key.removeprefix(prefix), suspect.text, suspect.cure)
-        if self._mend and suspect.mend is not None:
+        if self._mend and suspect.mend is not None and mend is not None:
             run(self.database, mend)
             finding = replace(finding, mended=True)
         self._findings.append(finding)
@@ -278,33 +258,25 @@ def subject_named(registry: Registry, definition: Definition) -> Subject | None:
 
 
 def _of_tasks(shape: Shape, *, registered: bool) -> Subject:
-    cures = Cures(shape.name, registered)
-    checks = TaskChecks(shape, cures)
-    subject = Subject(
-        shape.name,
-        below(shape.keys.prefix),
-        checks,
-        counts_of_tasks(checks, registered),
-        cures.mending,
-    )
+    checks = TaskChecks(shape, Cures(shape.name, registered))
+    counts = counters.counts_of_tasks(checks, registered)
+    found = Subject(shape.name, below(shape.keys.prefix), checks, counts)
     if not registered or shape.keys.partition:
-        return subject
-    return replace(
-        subject,
-        partitioned=partitioned(shape),
-        partition=lambda number: partition_subject(shape.partition(number)),
-    )
+        return found
+    parts = partitioned(shape)
+    return replace(found, partitioned=parts, partition=lambda n: partition_subject(shape.partition(n)))
 
 
 def _of_plain(registry: Registry, definition: Definition) -> Subject:
     """A named queue of items."""
     contents, guard = registry.contents(definition), registry.guard(definition)
-    queue = Partitioned(definition.name, registry.keys.definition(definition.name), SharedKeys(contents))
+    name, plan = definition.name, plan_of(definition)
+    queue = Partitioned(name, registry.keys.definition(name), SharedKeys(contents))
 
     def partition(number: int) -> Subject:
         keys = QueueKeys(Subspace((), prefix_of(contents, number)))
-        recipe = Recipe(keys, codec_named("bytes"), guard, partition=number)
-        return _of_recipe(recipe, definition.name, queue, has_flags=plan_of(definition) is not None)
+        recipe, has_flags = Recipe(keys, codec_named("bytes"), guard, partition=number), plan is not None
+        return _of_recipe(RecipeChecks(recipe, Cures(name), queue, has_flags=has_flags), name)
 
     return replace(partition(0), partitioned=queue, partition=partition)
 
@@ -312,26 +284,17 @@ def _of_plain(registry: Registry, definition: Definition) -> Subject:
 def _of_queue(queue: Queue) -> Subject:
     parts = queue._recipe
     if parts.current is None:
-        return _of_recipe(parts.zero, parts.name, registered=parts.registered)
+        return _of_recipe(RecipeChecks(parts.zero, Cures(parts.name, parts.registered)), parts.name)
     return _of_plain(queue._registry(), parts.current.definition)
 
 
-def _of_recipe(
-    recipe: Recipe,
-    name: str,
-    queue: Partitioned | None = None,
-    *,
-    registered: bool = True,
-    has_flags: bool = False,
-) -> Subject:
-    cures = Cures(name, registered)
-    checks = RecipeChecks(recipe, cures, queue, has_flags)
-    return Subject(name, below(recipe.keys.prefix), checks, counts_of_recipe(recipe), cures.mending)
+def _of_recipe(checks: RecipeChecks, name: str) -> Subject:
+    return Subject(name, below(checks.recipe.keys.prefix), checks, counters.counts_of_recipe(checks.recipe))
 
 
 def _of_elements(elements: Elements, name: str, *, registered: bool) -> Subject:
-    cures, keys = Cures(name, registered), below(elements.keys.prefix)
-    return Subject(name, keys, ElementChecks(elements, cures), counts_of_elements(elements), cures.mending)
+    checks = ElementChecks(elements, Cures(name, registered))
+    return Subject(name, below(elements.keys.prefix), checks, counters.counts_of_elements(elements))
 
 
 def _mend_again(checks: Checks, prefix: bytes, row: Row, suspect: Suspect, tr: Transaction) -> None:
@@ -342,9 +305,3 @@ def _mend_again(checks: Checks, prefix: bytes, row: Row, suspect: Suspect, tr: T
         for _, again in judged(checks, prefix, [current], tr):
             if again.flaw == suspect.flaw and again.mend is not None:
                 again.mend(tr)
-
-
-def _mend_at_once(suspect: Suspect, tr: Transaction) -> None:
-    """Mend a contradiction that the mending itself looks at again."""
-    if suspect.mend is not None:
-        suspect.mend(tr)
