@@ -9,9 +9,9 @@ A check first yields a list of keys and ranges, and is sent their values as `See
 `Suspect`. A check that needs no other key begins with a Suspect.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from fdbqueue.core.aside import DAMAGED
@@ -77,6 +77,8 @@ class Excuse(NamedTuple):
 
 
 Mend = Callable[[Transaction], object]
+Mending = Mend | Mapping[bytes, bytes] | None
+"""A function, or the keys that the mending sets. By default, it clears the row."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +94,10 @@ class Suspect:
     """It is no contradiction if one of them holds."""
 
 
-def clearing(key: bytes) -> Mend:
-    return lambda tr: tr.clear(key)
-
-
-def setting(key: bytes, value: bytes = b"") -> Mend:
-    return lambda tr: tr.set(key, value)
-
-
 def resized(row: Row, size_bytes: int) -> Mend:
     """Give damaged counters their size. Those that are all zero have no key. The count mends the numbers."""
     value = row.value[:size_bytes].ljust(size_bytes, b"\x00")
-    return setting(row.key, value) if any(value) else clearing(row.key)
+    return lambda tr: tr.set(row.key, value) if any(value) else tr.clear(row.key)
 
 
 def claim_mending(tr: Transaction, counter: bytes) -> None:
@@ -126,18 +120,26 @@ OfColumn = Callable[[Row, bytes], Check]
 """The check of a column: it is given the row and the part of its key behind the column."""
 
 
-def _asks(first: Any) -> Sequence[Ask]:
+def asks_of(first: Any) -> Sequence[Ask]:
+    """The keys that a check asks for, which has begun with `first`."""
     return () if first is None or isinstance(first, Suspect) else first
 
 
-def _suspects(check: Check, first: Any, seen: Seen) -> Iterator[Suspect]:
+def suspects_of(check: Check, first: Any, seen: Seen) -> Iterable[Suspect]:
     """The contradictions of a check that has begun with `first`."""
-    if isinstance(first, Suspect):
-        yield first
-    elif first is not None:
-        with suppress(StopIteration):
-            yield check.send(seen)
-    yield from check
+    if first is None:
+        return ()
+    try:
+        return [first if isinstance(first, Suspect) else check.send(seen), *check]
+    except StopIteration:
+        return ()
+
+
+def _change(row: bytes, keys: Mapping[bytes, bytes] | None, tr: Transaction) -> None:
+    if keys is None:
+        tr.clear(row)
+    for key, value in (keys or {}).items():
+        tr.set(key, value)
 
 
 class Finder:
@@ -148,10 +150,10 @@ class Finder:
         """The command of it."""
 
     def found(
-        self, flaw: Flaw, row: Row, text: str, mend: Mend | None = None, excuses: Sequence[Excuse] = ()
+        self, flaw: Flaw, row: Row, text: str, mend: Mending = None, excuses: Sequence[Excuse] = ()
     ) -> Suspect:
-        """Without `mend`, the mending clears the row."""
-        return Suspect(flaw, row.key, text, self.mending, mend or clearing(row.key), excuses)
+        mending = partial(_change, row.key, mend) if mend is None or isinstance(mend, Mapping) else mend
+        return Suspect(flaw, row.key, text, self.mending, mending, excuses)
 
     @staticmethod
     def nothing(*_: Any) -> Check:
@@ -165,10 +167,10 @@ class Finder:
     @staticmethod
     def together(checks: Iterable[Check]) -> Check:
         """Several checks of one row: their keys at once, then their contradictions one after the other."""
-        begun = [(check, next(check, None)) for check in checks]
-        seen = yield [wanted for _, first in begun for wanted in _asks(first)]
+        begun = [(check, first) for check in checks if (first := next(check, None)) is not None]
+        seen = yield [wanted for _, first in begun for wanted in asks_of(first)]
         for check, first in begun:
-            yield from _suspects(check, first, seen)
+            yield from suspects_of(check, first, seen)
 
 
 class OfShape(Finder):
@@ -197,9 +199,9 @@ class Checks(Finder):
 
     def asks(self, row: Row) -> Sequence[Ask]:
         """The keys and ranges that `judge` needs for the row."""
-        return _asks(next(self.check(row), None))
+        return asks_of(next(self.check(row), None))
 
-    def judge(self, row: Row, seen: Seen) -> Iterator[Suspect]:
+    def judge(self, row: Row, seen: Seen) -> Iterable[Suspect]:
         """The contradictions between the row and the keys that it asks for."""
         check = self.check(row)
-        return _suspects(check, next(check, None), seen)
+        return suspects_of(check, next(check, None), seen)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.checks import Check, OfShape, Row, Suspect, readable, setting, under
+from fdbqueue.operate.verify.checks import Check, OfShape, Row, Suspect, readable, under
 from fdbqueue.operate.verify.slices import rows_of
 from fdbqueue.operate.verify.values import FOREIGN, Flaw
 from fdbqueue.queues.persistent.owners import claim_of
@@ -35,7 +35,7 @@ class FeatureChecks(OfShape):
         indexes = self._indexes(entry, id_)
         if not all(map((yield indexes).has, indexes)):
             text = f"No listing, or no sweep, finds the ended task {id_text(id_)}."
-            yield self.found(Flaw.STATE, row, text, partial(self._write_indexes, entry, id_))
+            yield self.found(Flaw.STATE, row, text, dict(zip(indexes, [entry.key, b""], strict=False)))
 
     def ended_index(self, row: Row, _: bytes) -> Check:
         id_ = id_in(row.key)
@@ -48,12 +48,6 @@ class FeatureChecks(OfShape):
     def _indexes(self, entry: Entry, id_: bytes) -> list[bytes]:
         by_time = self._keys.ended_at(entry.ended_us, id_)
         return [by_time, self._keys.ended_of(entry.key, entry.ended_us, id_)] if entry.key else [by_time]
-
-    def _write_indexes(self, entry: Entry, id_: bytes, tr: Transaction) -> None:
-        by_time, *by_key = self._indexes(entry, id_)
-        tr.set(by_time, entry.key)
-        for key in by_key:
-            tr.set(key, b"")
 
     # Results.
 
@@ -74,7 +68,7 @@ class FeatureChecks(OfShape):
         seen = yield [over_at] if _is_whole(stored) else [over_at, pieces]
         if stored.until_us != NEVER_US and not seen.has(over_at):
             text = f"No sweep finds the result of the task {id_text(id_)}."
-            yield self.found(Flaw.TIMER, row, text, setting(over_at))
+            yield self.found(Flaw.TIMER, row, text, {over_at: b""})
         there = len(stored.payload) if _is_whole(stored) else seen.size_bytes(pieces)
         if there != (stored.size_bytes or 0):
             text = f"The result of the task {id_text(id_)} has {there} bytes of its {stored.size_bytes}."
@@ -141,7 +135,7 @@ class FeatureChecks(OfShape):
             if not seen.has(key):
                 text = f"The task {id_text(record.id)} holds a slot of the limit {name!r}, and is no holder."
                 held = encode_held(Held(cell, self._shape.name, self._shape.keys.partition, record.session))
-                yield self.found(Flaw.STATE, row, text, setting(key, held))
+                yield self.found(Flaw.STATE, row, text, {key: held})
 
     def _holders(self, record: Record) -> Iterator[tuple[str, int, bytes]]:
         limits = self._shape.limits

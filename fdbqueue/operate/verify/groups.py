@@ -15,16 +15,7 @@ from fdbqueue.core.partitions.keys import EPOCH, GROUP_BYTES, MEMBERS, SharedKey
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
-from fdbqueue.operate.verify.checks import (
-    Check,
-    Finder,
-    OfShape,
-    Row,
-    Suspect,
-    claim_mending,
-    readable,
-    setting,
-)
+from fdbqueue.operate.verify.checks import Check, Finder, OfShape, Row, Suspect, claim_mending, readable
 from fdbqueue.operate.verify.partitions import task_in, unless_elsewhere
 from fdbqueue.operate.verify.slices import ask
 from fdbqueue.operate.verify.values import Flaw
@@ -59,7 +50,7 @@ class GroupChecks(Finder):
             left, is_due = counts_of(seen.value(keys.group_counts(group))).left, any(map(seen.has, sweeps))
             if left <= 0 and not found.ended_us and not is_due:
                 text = f"No member of the group {group.hex()} is left, and no sweep lets it end."
-                yield self.found(Flaw.TIMER, row, text, setting(keys.doubt(group)))
+                yield self.found(Flaw.TIMER, row, text, {keys.doubt(group): b""})
 
     def over(self, row: Row, rest: list[Any]) -> Check:
         if len(rest) != 3:
@@ -115,7 +106,7 @@ class MemberChecks(OfShape):
                     f"The task {id_text(record.id)} is a member of the group {group.hex()}, which has"
                     " no entry of it: a cancel does not find it."
                 )
-                yield self.found(Flaw.STATE, row, text, setting(key))
+                yield self.found(Flaw.STATE, row, text, {key: b""})
 
     def _count_off(self, key: bytes, group: bytes, tr: Transaction) -> None:
         """End the membership of a task that is gone: as failed, if its burial has not counted so."""

@@ -9,7 +9,6 @@ without a task and a lane without a state are no contradictions.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -21,20 +20,12 @@ from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import IMPORTING
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.checks import Check, Finder, Row, Suspect, setting, under
+from fdbqueue.operate.verify.checks import Check, Finder, Row, Suspect, under
 from fdbqueue.operate.verify.features import slots_of
 from fdbqueue.operate.verify.values import Flaw
 from fdbqueue.tasks.limiting import keys as of_limits
 from fdbqueue.tasks.limiting.key_state import KeyState, number_bytes, number_of
-from fdbqueue.tasks.limiting.keys import (
-    CELLS_MAX,
-    Held,
-    LanePlace,
-    LimitKeys,
-    cells_bytes,
-    held_of,
-    shown_key,
-)
+from fdbqueue.tasks.limiting.keys import Held, LanePlace, LimitKeys, held_of, shown_key
 from fdbqueue.tasks.limiting.rule import rule_of
 from fdbqueue.tasks.limiting.state import ask_by_snapshot, give_slots
 from fdbqueue.tasks.parking.keyed_lane import stands_of
@@ -88,7 +79,7 @@ class LimitChecks(Finder):
 
     def _holder(self, limit: LimitKeys, row: Row, place: list[Any]) -> Check:
         held, id_ = held_of(row.value), place[1]
-        if held is None or not 0 <= held.cell < CELLS_MAX:
+        if held is None or not 0 <= held.cell < of_limits.CELLS_MAX:
             yield self.found(Flaw.VALUE, row, f"A holder of the limit {limit.name!r} cannot be read.")
             return
         task = self._task(held, place)
@@ -115,7 +106,7 @@ class LimitChecks(Finder):
         if not rule.is_of_slots:
             if not all(map(seen.has, times)):
                 text = f"No sweep looks at {told}: its row stays, or its tasks."
-                yield self.found(Flaw.TIMER, row, text, partial(_set_all, times))
+                yield self.found(Flaw.TIMER, row, text, dict.fromkeys(times, b""))
         elif held < limits.VERIFIED_ROWS_MAX and held != stored:
             text = f"Of {told} {stored:,} slots are in use, and tasks hold {held:,}."
             yield self.found(Flaw.COUNTER, row, text, partial(_recount_key, limit, key))
@@ -143,7 +134,7 @@ class LimitChecks(Finder):
             # begins with a time, and has that of its sweep behind.
             if not state.over_us and number_of(state.stored) > 0:
                 text = f"A parked lane of {told} could open now, and waits for the end of a task."
-            yield self.found(Flaw.TIMER, row, text, setting(due))
+            yield self.found(Flaw.TIMER, row, text, {due: b""})
 
     def _key_holder(self, limit: LimitKeys, row: Row, key: bytes, place: list[Any]) -> Check:
         held, id_ = held_of(row.value), place[1]
@@ -161,11 +152,6 @@ class LimitChecks(Finder):
         elif not seen.has(count):
             text = f"The task {id_text(id_)} holds a slot of {told}, which has no row."
             yield self.found(Flaw.COUNTER, row, text, partial(_recount_key, limit, key))
-
-
-def _set_all(keys: Iterable[bytes], tr: Transaction) -> None:
-    for key in keys:
-        tr.set(key, b"")
 
 
 def _give_back(limit: LimitKeys, row: Row, cell: int, tr: Transaction) -> None:
@@ -244,7 +230,7 @@ def _counted(keys: LimitKeys, tr: Transaction) -> tuple[list[int], list[int] | N
     rows = tr.snapshot.get_range(under.start, under.stop)
     found = Counter(held.cell for row in rows if (held := held_of(row.value)) is not None)
     is_of_slots = state.rule is not None and state.rule.is_of_slots
-    return [found[cell] for cell in range(CELLS_MAX)], list(state.numbers) if is_of_slots else None
+    return [found[cell] for cell in range(of_limits.CELLS_MAX)], list(state.numbers) if is_of_slots else None
 
 
 def _recount(keys: LimitKeys, tr: Transaction) -> None:
@@ -255,7 +241,7 @@ def _recount(keys: LimitKeys, tr: Transaction) -> None:
     counted, stored = _counted(keys, tr)
     if stored is not None:
         missing = {cell: counted[cell] - number for cell, number in enumerate(stored)}
-        tr.add(keys.cells, cells_bytes(missing))
+        tr.add(keys.cells, of_limits.cells_bytes(missing))
 
 
 def miscounted_total(database: Database, limit: LimitKeys, mending: str) -> Suspect | None:

@@ -10,7 +10,7 @@ from fdbqueue.core.columns import UNKNOWN
 from fdbqueue.core.line import keys as columns
 from fdbqueue.core.line.keys import Due, LineKeys, Notice, Ticket, notice_of
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.checks import Check, Checks, Excuse, OfColumn, Row, Suspect, Under, setting
+from fdbqueue.operate.verify.checks import Check, Checks, Excuse, OfColumn, Row, Suspect, Under
 from fdbqueue.operate.verify.values import Cures, Flaw
 
 RID_BYTES = limits.RANDOM_SUFFIX_BYTES
@@ -63,7 +63,7 @@ class LineChecks(Checks):
         due = self.keys.due_key(Due(notice.deadline_us, rest))
         if not (yield [due]).has(due):
             text = "A notice has no deadline: if its caller is dead, its results never return."
-            yield self.found(Flaw.LINE, row, text, setting(due))
+            yield self.found(Flaw.LINE, row, text, {due: b""})
 
     def _result(self, row: Row, rest: bytes) -> Check:
         rid = rest[:RID_BYTES]

@@ -33,7 +33,6 @@ from fdbqueue.operate.verify.checks import (
     Suspect,
     Under,
     resized,
-    setting,
     under,
 )
 from fdbqueue.operate.verify.line import LineChecks
@@ -141,6 +140,10 @@ def partitioned(shape: Shape) -> Partitioned:
     return Partitioned(shape.name, shape.root.definition(shape.name), shape.shared)
 
 
+def shared_checks(shape: Shape, cures: Cures) -> SharedChecks:
+    return SharedChecks(partitioned(shape), shape.keys.prefix, cures)
+
+
 def expect_ready(tr: Transaction, shape: Shape) -> None:
     """Set the flag of the partition, in which a mending may make a task ready. Does nothing without
     partitions.
@@ -189,7 +192,7 @@ class PartitionChecks(OfShape):
         elif seen.value(moved) != here:
             name = id_text(record.id)
             text = f"The task {name} has moved to the partition {self._here}, and no key tells it."
-            yield self.found(Flaw.STATE, row, text, setting(moved, here))
+            yield self.found(Flaw.STATE, row, text, {moved: here})
 
     def moved(self, row: Row, id_: bytes) -> Check:
         if len(row.value) != 1:
@@ -251,7 +254,7 @@ class UniqueChecks(OfShape):
             window = self._shared.window(entry.until_us, key)
             if (yield [window]).value(window) != entry.id:
                 text = f"The scope of the unique key {told} has an end at which no sweep removes its entry."
-                yield self.found(Flaw.TIMER, row, text, setting(window, entry.id))
+                yield self.found(Flaw.TIMER, row, text, {window: entry.id})
         else:
             yield from self._entry_of_task(row, key, entry)
 
@@ -282,7 +285,7 @@ class UniqueChecks(OfShape):
             text = (
                 f"The task {name} has the unique key {told_key(key)} and no entry: a put makes another task."
             )
-            yield self.found(Flaw.STATE, row, text, setting(entry, record.id))
+            yield self.found(Flaw.STATE, row, text, {entry: record.id})
         elif value != record.id:
             text = f"The task {name} has the unique key {told_key(key)}, and so has another task."
             yield Suspect(Flaw.COPY, row.key, text, "Delete one of the two, and look at their data before.")

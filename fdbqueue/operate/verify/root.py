@@ -21,7 +21,7 @@ from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import LAST_ID_BYTES, RootKeys
 from fdbqueue.core.seam import ReadTransaction, Transaction
 from fdbqueue.core.sessions.openers import deadline_if_readable
-from fdbqueue.operate.verify.checks import Check, Checks, Excuse, Finder, Row, Suspect, setting, under
+from fdbqueue.operate.verify.checks import Check, Checks, Excuse, Finder, Row, Suspect, under
 from fdbqueue.operate.verify.groups import GroupChecks
 from fdbqueue.operate.verify.limits import LimitChecks
 from fdbqueue.operate.verify.slices import first_key
@@ -142,7 +142,7 @@ class RootChecks(Checks):
             yield Suspect(Flaw.SESSION, row.key, text, _NEXT_BEAT)
         elif not all(map(seen.has, entries)):
             text = f"No sweep finds the session {rest[0].hex()} when it is dead: its heartbeat has no entry."
-            yield self.found(Flaw.SESSION, row, text, setting(entries[0]))
+            yield self.found(Flaw.SESSION, row, text, {entries[0]: b""})
 
     def _presence(self, row: Row, rest: list[Any]) -> Check:
         session = self._keys.session(rest[0])
@@ -208,7 +208,7 @@ class ScheduleChecks(Finder):
             yield self.found(Flaw.STRAY, row, text)
         elif not all(map(seen.has, due)):
             text = f"No pass finds the schedule {name!r}: it has no key at the time of its next try."
-            yield self.found(Flaw.TIMER, row, text, setting(due[0]))
+            yield self.found(Flaw.TIMER, row, text, {due[0]: b""})
 
     def due(self, row: Row, rest: list[Any]) -> Check:
         time_us, name = rest

@@ -23,7 +23,17 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import EXACT, WANT_ALL, Range, ReadTransaction, Transaction, Value
-from fdbqueue.operate.verify.checks import Ask, Checks, Excuse, Row, Seen, Suspect, Under
+from fdbqueue.operate.verify.checks import (
+    Ask,
+    Checks,
+    Excuse,
+    Row,
+    Seen,
+    Suspect,
+    Under,
+    asks_of,
+    suspects_of,
+)
 
 _COLUMN_BYTES = 2
 _ROWS_PER_KEY = 2
@@ -168,11 +178,12 @@ def _look(
     checks: Checks, prefix: bytes, rows: Sequence[Row], tr: ReadTransaction
 ) -> Callable[[], list[tuple[Row, Suspect]]]:
     """Ask for the keys that the rows name."""
-    asked = ask(tr, prefix, {wanted: None for row in rows for wanted in checks.asks(row)})
+    begun = [(row, check := checks.check(row), next(check, None)) for row in rows]
+    asked = ask(tr, prefix, {wanted: None for _, _, first in begun for wanted in asks_of(first)})
 
     def suspects() -> list[tuple[Row, Suspect]]:
         seen = asked()
-        found = [(row, suspect) for row in rows for suspect in checks.judge(row, seen)]
+        found = [(row, suspect) for row, check, first in begun for suspect in suspects_of(check, first, seen)]
         excuses = {excuse.under: None for _, suspect in found for excuse in suspect.excuses}
         if not excuses:
             return found

@@ -13,28 +13,12 @@ from fdbqueue.core.line.keys import LineKeys
 from fdbqueue.core.partitions import keys as shared
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
-from fdbqueue.operate.verify.checks import (
-    Check,
-    Checks,
-    Excuse,
-    OfColumn,
-    Row,
-    Suspect,
-    resized,
-    setting,
-    under,
-)
+from fdbqueue.operate.verify.checks import Check, Checks, Excuse, OfColumn, Row, Suspect, resized, under
 from fdbqueue.operate.verify.features import FeatureChecks
 from fdbqueue.operate.verify.groups import MemberChecks
 from fdbqueue.operate.verify.keyed import NUMBER_BYTES, BesideChecks, LaneChecks
 from fdbqueue.operate.verify.line import LineChecks, unless_in_line
-from fdbqueue.operate.verify.partitions import (
-    PartitionChecks,
-    SharedChecks,
-    UniqueChecks,
-    expect_ready,
-    partitioned,
-)
+from fdbqueue.operate.verify.partitions import PartitionChecks, UniqueChecks, expect_ready, shared_checks
 from fdbqueue.operate.verify.root import unless_ending
 from fdbqueue.operate.verify.values import Cures, Flaw, command
 from fdbqueue.tasks.classes import class_in
@@ -45,15 +29,7 @@ from fdbqueue.tasks.disciplines.lanes import Lanes
 from fdbqueue.tasks.failures import entry_of
 from fdbqueue.tasks.payloads import is_held_by
 from fdbqueue.tasks.records import keys as columns
-from fdbqueue.tasks.records.keys import (
-    ID_BYTES,
-    NEVER_US,
-    Record,
-    id_in,
-    id_text,
-    record_to_bytes,
-    sound_record,
-)
+from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_in, id_text, sound_record
 from fdbqueue.tasks.records.statistics import LIVE, LIVE_OF, unpacked
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.steps import counted_in
@@ -80,15 +56,15 @@ class TaskChecks(Checks):
         self._unique = UniqueChecks(shape, cures.mending)
         self._partition = PartitionChecks(shape, cures.mending)
         self._of_ready = list[OfColumn]()
-        of_features: list[OfRecord] = [self._unique.task, self._features.steps]
-        of_features += [self.members.task, self._features.slots]
+        of_extra = [self._unique.task, self._features.steps, self.members.task, self._features.slots]
+        of_all: list[OfRecord] = [] if shape.plan is None else [self._partition.task]
         self._checks, self._of_all = self._of_tasks(), self._shared()
         self._set_discipline()
         if shape.plan is not None:
             self._lines.append(LineKeys(shape.shared.line))
             self._of_ready.append(self._partition.ready)
-            of_features.append(self._partition.task)
-        self._of_record = [self._state, self._timer_of, self._class_of, *of_features, self._payload_of]
+        self._of_plain = [self._state, self._timer_of, self._class_of, *of_all, self._payload_of]
+        self._of_record = [*self._of_plain[:3], *of_extra, *self._of_plain[3:]]
         if not self.keys.partition:
             self._checks |= self._of_all
 
@@ -118,7 +94,7 @@ class TaskChecks(Checks):
 
     def _shared(self) -> dict[int, OfColumn]:
         """The checks of the columns that all partitions share; PARTITION has checks of its own."""
-        every_kind = SharedChecks(partitioned(self.shape), self.keys.prefix, self._cures)
+        every_kind = shared_checks(self.shape, self._cures)
         return {
             **dict.fromkeys((shared.FLAG, shared.BELL, shared.WIDE_LINE), _whole_row(every_kind)),
             shared.MOVED: self._partition.moved,
@@ -188,7 +164,8 @@ class TaskChecks(Checks):
     def _task(self, row: Row, id_: bytes) -> Check:
         record = sound_record(row.value, id_)
         if record is not None:
-            yield from self.together(check(row, record) for check in self._of_record)
+            checks = self._of_plain if record.extra is None else self._of_record
+            yield from self.together(check(row, record) for check in checks)
             return
         text = f"The record of the task {id_text(id_)} cannot be read."
         yield self.found(Flaw.RECORD, row, text, lambda tr: self.shape.mender.record(tr, id_, row.value))
@@ -198,7 +175,7 @@ class TaskChecks(Checks):
         if key is None:
             return
         stored, is_ready = (yield [key]).value(key), record.state == TaskState.READY
-        value = record_to_bytes(record) if is_ready else record.key
+        value = columns.record_to_bytes(record) if is_ready else record.key
         if stored == value:
             return
         name, mend = id_text(record.id), partial(self._mend_state, record, key, value)
@@ -234,19 +211,19 @@ class TaskChecks(Checks):
         return self.keys.buried_at(self.shape.discipline.place(record))
 
     def _timer_of(self, row: Row, record: Record) -> Check:
-        if record.timer_us == NEVER_US:
+        if record.timer_us == columns.NEVER_US:
             return
         timer = self.keys.timer(record.timer_us, record.id)
         if not (yield [timer]).has(timer):
             text = f"The task {id_text(record.id)} has no timer: nothing happens when its time has come."
-            yield self.found(Flaw.TIMER, row, text, setting(timer))
+            yield self.found(Flaw.TIMER, row, text, {timer: b""})
 
     def _class_of(self, row: Row, record: Record) -> Check:
         classed = self._classed_key(record)
         if classed is not None and not (yield [classed]).has(classed):
             name = id_text(record.id)
             text = f"The task {name} is BURIED, and has no entry among those of its class of failure."
-            yield self.found(Flaw.STATE, row, text, setting(classed))
+            yield self.found(Flaw.STATE, row, text, {classed: b""})
 
     def _classed_key(self, record: Record) -> bytes | None:
         """The entry of a buried task among those of its class of failure."""
@@ -266,6 +243,8 @@ class TaskChecks(Checks):
     # The keys that name a task.
 
     def _ready(self, row: Row, rest: bytes) -> Check:
+        if len(self._of_ready) == 1:
+            return self._of_ready[0](row, rest)
         return self.together(check(row, rest) for check in self._of_ready)
 
     def _entry(self, state: TaskState, row: Row, rest: bytes) -> Check:
