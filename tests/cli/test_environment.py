@@ -12,7 +12,7 @@ import fdbqueue
 from fdbqueue import Limit, SimpleElementQueue, TaskQueue
 from fdbqueue.core.registry.definition import SIMPLE as ELEMENTS
 from fdbqueue.core.registry.registry import Registry
-from fdbqueue.operate.cli.system import told
+from fdbqueue.operate.cli.exits import told
 from tests.cli.shell import PROGRAM, Shell, Within
 
 CLOSED = "fdbqueue: standard output is closed\n"

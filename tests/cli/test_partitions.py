@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.operate.cli import partitions, spread
+from fdbqueue.operate.cli import partitions
+from fdbqueue.operate.cli import partitions as spread
 from fdbqueue.operate.placement.boundaries import lines_to_remove
 from tests.cli.shell import Within
 

@@ -15,7 +15,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.core.signals import Signals
-from fdbqueue.operate.cli.get import get
+from fdbqueue.operate.cli.items import get_lines as get
 from fdbqueue.operate.cli.output import LineWriter, ReaderGone
 from tests.cli.shell import CLOSED_PIPE, Shell, Within
 from tests.cli.test_queues import root_of

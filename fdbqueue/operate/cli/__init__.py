@@ -1,6 +1,6 @@
 """The command line, `fdbqueue`: one module per group of commands.
 
-The files named here draw on terminals: their first use imports them, and rich.
+The file named here draws on terminals: its first use imports it, and rich.
 """
 
 import signal
@@ -12,8 +12,7 @@ from fdbqueue.core import client_knobs
 from fdbqueue.core.lazy import files_of
 
 if TYPE_CHECKING:
-    from fdbqueue.operate.cli import reports as reports
-    from fdbqueue.operate.cli import tables as tables
+    from fdbqueue.operate.cli import terminal as terminal
 else:
     __getattr__ = files_of(__name__)
 

@@ -14,38 +14,25 @@ from fdbqueue.core.calls.asides import KeepsAside
 from fdbqueue.core.database import Database
 from fdbqueue.core.page import every_row
 from fdbqueue.core.registry.definition import PLAIN
-from fdbqueue.core.signals import Signals
-from fdbqueue.operate.cli.exits import say
-from fdbqueue.operate.cli.group import cli, in_a_place, json_option, queue_argument
+from fdbqueue.operate.cli.exits import about, say
+from fdbqueue.operate.cli.group import Here, cli, command, first_option, queue_argument
 from fdbqueue.operate.cli.parameters import UsablePath
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
-from fdbqueue.operate.cli.show import Columns, Row, field, show, tell
-from fdbqueue.operate.cli.system import about
+from fdbqueue.operate.cli.show import Row, columns
 from fdbqueue.operate.cli.values import line_of
-from fdbqueue.queues.elements.simple import SimpleElementQueue
 from fdbqueue.queues.recipe.queue import Queue
 
 EXPORT_FILE = UsablePath(dir_okay=False, path_type=Path)
 
 
-@cli.command()
+@command(cli)
 @queue_argument
-@click.option("-n", "count", type=click.IntRange(min=1), default=100, metavar="N", help="the first N [100]")
+@first_option
 @click.option("--export", "path", type=EXPORT_FILE, metavar="FILE", help="append all values to FILE")
 @click.option("--remove", "ids", multiple=True, metavar="ID", help="remove the value of that id; repeatable")
 @click.option("--remove-all", is_flag=True, help="remove all values; with --export, all exported ones")
-@json_option
-@in_a_place
-@click.pass_obj
 def aside(
-    signals: Signals,
-    place: Place,
-    queue: str,
-    count: int,
-    path: Path | None,
-    ids: tuple[str, ...],
-    remove_all: bool,
-    as_json: bool,
+    here: Here, queue: str, count: int, path: Path | None, ids: tuple[str, ...], remove_all: bool
 ) -> None:
     """List the values of QUEUE that could not be read and were set aside.
 
@@ -54,20 +41,23 @@ def aside(
     of the key first, then those of the payload. If only the payload of a task cannot be read, the task is
     buried instead: see `tasks --state buried`.
     """
-    with place.database() as database:
-        found = _queue(place, database, queue)
+    with here.database() as database:
+        found = _queue(here, database, queue)
         if path is not None:
             exported = _export(database, found, path)
             count = len(exported)
-            tell(signals, f"{count} exported to {path}", {"queue": queue, "exported": count}, as_json)
+            here.tell(f"{count} exported to {path}", {"queue": queue, "exported": count})
             ids += tuple(exported) if remove_all else ()
         elif remove_all:
             ids += tuple(entry.id for entry in _entries(database, found))
         if ids or remove_all:
-            removed = _remove(signals, database, found, ids)
-            tell(signals, f"{removed} removed", {"queue": queue, "removed": removed}, as_json)
+            removed = 0
+            for start in range(0, len(ids), limits.VERB_BATCH):
+                with here.signals.deferred():
+                    removed += found.remove_aside(database, ids[start : start + limits.VERB_BATCH])
+            here.tell(f"{removed} removed", {"queue": queue, "removed": removed})
         elif path is None:
-            show(signals, _listed(database, found, count), ASIDE_COLUMNS, as_json)
+            here.show(_listed(database, found, count), ASIDE_COLUMNS)
 
 
 def _queue(place: Place, database: Database, name: str) -> KeepsAside:
@@ -76,9 +66,7 @@ def _queue(place: Place, database: Database, name: str) -> KeepsAside:
     if definition.kind == PLAIN:
         return Queue.named(database, name, root=place.root, create=False)
     if definition.kind in ELEMENT_KINDS:
-        registry = place.registry
-        under, guard = registry.contents(definition), registry.guard(definition)
-        return SimpleElementQueue(under, root=place.root, guard=guard)
+        return place.elements_in(definition)
     return place.tasks_in(database, name)
 
 
@@ -91,10 +79,10 @@ def _listed(database: Database, queue: KeepsAside, count: int) -> Iterator[Row]:
         if number == count:
             say(f"more follow the first {count}: -n N lists N")
             return
-        yield aside_row(entry)
+        yield _row(entry)
 
 
-def aside_row(entry: SetAside) -> Row:
+def _row(entry: SetAside) -> Row:
     return {
         "id": entry.id,
         "when": entry.when,
@@ -110,22 +98,11 @@ def _export(database: Database, queue: KeepsAside, path: Path) -> list[str]:
     written = []
     with about(path), path.open("ab") as file:
         for entry in _entries(database, queue):
-            file.write(line_of(aside_row(entry)))
+            file.write(line_of(_row(entry)))
             written.append(entry.id)
         file.flush()
         os.fsync(file.fileno())  # the exported entries may be removed next
     return written
 
 
-def _remove(signals: Signals, database: Database, queue: KeepsAside, ids: tuple[str, ...]) -> int:
-    removed = 0
-    for start in range(0, len(ids), limits.VERB_BATCH):
-        with signals.deferred():
-            removed += queue.remove_aside(database, ids[start : start + limits.VERB_BATCH])
-    return removed
-
-
-ASIDE_COLUMNS: Columns = {
-    **{name: field(name) for name in ("id", "when", "bytes", "key")},
-    "reason": field("reason"),
-}
+ASIDE_COLUMNS = columns("id", "when", "bytes", "key", "reason")

@@ -1,14 +1,19 @@
-"""The program and the table of its commands: the module of a command is imported when it is called."""
+"""The program and the table of its commands: the module of a command is imported when it is called.
+
+`completion` is here, as a shell runs it whenever it starts.
+"""
 
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import get_completion_class
 
 from fdbqueue.core.version import __version__
-from fdbqueue.operate.cli.exits import require_stdout
+from fdbqueue.operate.cli.exits import CommandError, require_stdout
 
+_PROGRAM = "fdbqueue"
 OUTER_URL, OUTER_ROOT, OUTER_SHARED = "fdbqueue.url", "fdbqueue.root", "fdbqueue.shared"
 URL = click.option("--url", metavar="URL", help="fdb:[CLUSTER_FILE] or embedded:PATH")
 ROOT = click.option("--root", metavar="A[/B...]", help="the subspace of all queues [fdbqueue]")
@@ -27,88 +32,54 @@ class Named(NamedTuple):
 
 
 COMMANDS: Mapping[str, Named] = {
-    "aside": Named("aside", "List the values of QUEUE that could not be read and were set aside."),
-    "bury": Named("tasks", "Bury tasks: they are not taken until `kick`."),
-    "cancel": Named("tasks", "End tasks."),
-    "clear": Named("items", "Remove every item of QUEUE."),
-    "completion": Named(
-        "completion", "Print a script with which SHELL completes commands, options and names of queues."
-    ),
-    "conformance": Named(
-        "conformance", "Prove that PROGRAM reads and writes the keys of the layout as this library does."
-    ),
-    "create": Named("queues", "Create QUEUE, a queue of tasks, or with --kind queue a plain queue of items."),
-    "dashboard": Named("dashboard", "Show all queues, their tasks and workers in a browser."),
-    "dead": Named("dead", "Look at buried tasks by class of failure, mend them, and kick them."),
-    "delete": Named("tasks", "Remove tasks, in any state."),
-    "demo": Named(
-        "demo", "Run a fleet, kill and stall its processes, and check that each task counted once."
-    ),
-    "doctor": Named(
-        "doctor", "Check the database, its clients and its queues; tell the cure of each trouble."
-    ),
-    "drop": Named("queues", "Remove QUEUE and its contents."),
-    "elements": Named(
-        "elements", "Use element queues: named elements that any process may lock, as in dirq."
-    ),
-    "ended": Named(
-        "ended", "List the last tasks of QUEUE that have ended, the latest first, or those with these IDs."
-    ),
-    "explain": Named(
-        "explain", "Tell why a task of QUEUE is not running: each reason with its cure, the weightiest first."
-    ),
-    "export": Named("exports", "Write QUEUEs, or all queues, whole into FILE, for `fdbqueue import file`."),
-    "follow": Named(
-        "follow",
-        "Print the state and the progress of a task of QUEUE, and again each time that the progress changes.",
-    ),
-    "get": Named("items", "Take items out of QUEUE and print them, one JSON value a line."),
-    "group": Named(
-        "groups", "Count tasks together, wait for all of them, and start a task when they have ended."
-    ),
-    "import": Named("exports", "Copy the items of other systems' queues, or the queues of an export."),
-    "kick": Named("tasks", "Make the first buried tasks of QUEUE ready again."),
-    "limit": Named("limit", "Set, show and delete limits of tasks, which queues share."),
-    "metrics": Named(
-        "metrics",
-        "Serve the figures of all queues, or of each QUEUE, to Prometheus: /metrics, /healthz, /readyz.",
-    ),
-    "partitions": Named(
-        "partitions", "List the partitions of QUEUE: their tasks, rates, and storage servers."
-    ),
-    "pause": Named("queues", "Let no task be taken from QUEUE until `resume`."),
-    "peek": Named("items", "Print the first item of QUEUE as JSON, without removing it."),
-    "put": Named("items", "Put DATA into QUEUE, which must exist: `create` makes one, --create a plain one."),
-    "queues": Named("queues", "List the queues, with their kinds and the numbers of their tasks or items."),
-    "redrive": Named(
-        "redrive", "Send buried tasks back at a bounded rate, into their own queue or another one."
-    ),
-    "release-all": Named(
-        "tasks", "Release the taken tasks of QUEUE: their leases end, and they are ready again."
-    ),
-    "repartition": Named(
-        "partitions", "Give QUEUE N partitions, while it is used, and wait until that is done."
-    ),
-    "result": Named(
-        "result", "Print the result of a task of QUEUE as JSON: the value that its handler returned."
-    ),
-    "resume": Named("queues", "Let tasks be taken from QUEUE again, after `pause`."),
-    "schedule": Named("schedules", "Put tasks at given times, by cron expressions or every S seconds."),
-    "size": Named("items", "Print the number of items in QUEUE."),
-    "spread": Named(
-        "spread", "Print the lines of fdbcli that put the partitions of QUEUE on different storage servers."
-    ),
-    "stats": Named("queues", "Print the statistics of QUEUE; without QUEUE, of all queues."),
-    "tasks": Named("tasks", "List the first tasks of QUEUE in a state, in order."),
-    "top": Named(
-        "top", "Watch task queues: numbers of tasks by state, rates, and the wait of the next task."
-    ),
-    "truncate": Named("tasks", "Remove all tasks of QUEUE, in any state; taken ones, too."),
-    "verify": Named(
-        "verify", "Check that the stored keys of QUEUE, or of all queues, agree with each other."
-    ),
-    "work": Named("work", "Take tasks, and call MODULE:FUNCTION or run a command for each."),
+    name: Named(*row.split(": ", 1))
+    for name, row in {
+        "aside": "aside: List the values of QUEUE that could not be read and were set aside.",
+        "bury": "tasks: Bury tasks: they are not taken until `kick`.",
+        "cancel": "tasks: End tasks.",
+        "clear": "items: Remove every item of QUEUE.",
+        "completion": "commands: Print a script with which SHELL completes commands, options and names of queues.",
+        "conformance": "proofs: Prove that PROGRAM reads and writes the keys of the layout as this library does.",
+        "create": "queues: Create QUEUE, a queue of tasks, or with --kind queue a plain queue of items.",
+        "dashboard": "dashboard: Show all queues, their tasks and workers in a browser.",
+        "dead": "dead: Look at buried tasks by class of failure, mend them, and kick them.",
+        "delete": "tasks: Remove tasks, in any state.",
+        "demo": "proofs: Run a fleet, kill and stall its processes, and check that each task counted once.",
+        "doctor": "verify: Check the database, its clients and its queues; tell the cure of each trouble.",
+        "drop": "queues: Remove QUEUE and its contents.",
+        "elements": "elements: Use element queues: named elements that any process may lock, as in dirq.",
+        "ended": "looks: List the last tasks of QUEUE that have ended, the latest first, or those with these IDs.",
+        "explain": "looks: Tell why a task of QUEUE is not running: each reason with its cure, the weightiest first.",
+        "export": "exports: Write QUEUEs, or all queues, whole into FILE, for `fdbqueue import file`.",
+        "follow": "looks: Print the state and the progress of a task of QUEUE, and again each time that the progress changes.",
+        "get": "items: Take items out of QUEUE and print them, one JSON value a line.",
+        "group": "groups: Count tasks together, wait for all of them, and start a task when they have ended.",
+        "import": "exports: Copy the items of other systems' queues, or the queues of an export.",
+        "kick": "tasks: Make the first buried tasks of QUEUE ready again.",
+        "limit": "limit: Set, show and delete limits of tasks, which queues share.",
+        "metrics": "metrics: Serve the figures of all queues, or of each QUEUE, to Prometheus: /metrics, /healthz, /readyz.",
+        "partitions": "partitions: List the partitions of QUEUE: their tasks, rates, and storage servers.",
+        "pause": "queues: Let no task be taken from QUEUE until `resume`.",
+        "peek": "items: Print the first item of QUEUE as JSON, without removing it.",
+        "put": "put: Put DATA into QUEUE, which must exist: `create` makes one, --create a plain one.",
+        "queues": "queues: List the queues, with their kinds and the numbers of their tasks or items.",
+        "redrive": "redrive: Send buried tasks back at a bounded rate, into their own queue or another one.",
+        "release-all": "tasks: Release the taken tasks of QUEUE: their leases end, and they are ready again.",
+        "repartition": "partitions: Give QUEUE N partitions, while it is used, and wait until that is done.",
+        "result": "looks: Print the result of a task of QUEUE as JSON: the value that its handler returned.",
+        "resume": "queues: Let tasks be taken from QUEUE again, after `pause`.",
+        "schedule": "schedules: Put tasks at given times, by cron expressions or every S seconds.",
+        "size": "items: Print the number of items in QUEUE.",
+        "spread": "partitions: Print the lines of fdbcli that put the partitions of QUEUE on different storage servers.",
+        "stats": "queues: Print the statistics of QUEUE; without QUEUE, of all queues.",
+        "tasks": "tasks: List the first tasks of QUEUE in a state, in order.",
+        "top": "top: Watch task queues: numbers of tasks by state, rates, and the wait of the next task.",
+        "truncate": "tasks: Remove all tasks of QUEUE, in any state; taken ones, too.",
+        "verify": "verify: Check that the stored keys of QUEUE, or of all queues, agree with each other.",
+        "work": "work: Take tasks, and call MODULE:FUNCTION or run a command for each.",
+    }.items()
 }
+"""The commands: for each, its module and the first sentence of its help text."""
 
 
 class Program(click.Group):
@@ -155,3 +126,24 @@ def help_without_command(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         require_stdout()
         click.echo(context.get_help())
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print a script with which SHELL completes commands, options and names of queues.
+
+    bash: put eval "$(fdbqueue completion bash)" into ~/.bashrc. zsh: put eval "$(fdbqueue completion zsh)"
+    into ~/.zshrc. fish: run fdbqueue completion fish | source.
+    """
+    require_stdout()
+    completing = get_completion_class(shell)
+    if completing is None:
+        raise CommandError(f"no completion for {shell}")
+    root = context.find_root().command
+    try:
+        script = completing(root, {}, _PROGRAM, f"_{_PROGRAM.upper()}_COMPLETE").source()
+    except RuntimeError as reason:  # this bash is too old
+        raise CommandError(str(reason)) from None
+    click.echo(script)

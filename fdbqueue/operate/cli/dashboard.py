@@ -11,19 +11,16 @@ from fdbqueue.core.local_names import is_loopback
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.logs import logging_at
 from fdbqueue.operate.cli.exits import CommandError, say
-from fdbqueue.operate.cli.group import cli, in_a_place
-from fdbqueue.operate.cli.parameters import UsablePath
-from fdbqueue.operate.cli.session import Place
+from fdbqueue.operate.cli.group import Here, cli, command
+from fdbqueue.operate.cli.parameters import PORTS, UsablePath
 
 PORT = 8462
 TOKEN_VARIABLE = "FDBQUEUE_DASHBOARD_TOKEN"
 EXTRA = ("starlette", "anyio", "jinja2", "uvicorn")
 
 
-@cli.command()
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=PORT, metavar="N", help=f"0: a free one [{PORT}]"
-)
+@command(cli, json=False)
+@click.option("--port", type=PORTS, default=PORT, metavar="N", help=f"0: a free one [{PORT}]")
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen [127.0.0.1]")
 @click.option("--write", is_flag=True, help="allow actions: pause, kick, delete, edit, redrive")
 @click.option(
@@ -33,9 +30,8 @@ EXTRA = ("starlette", "anyio", "jinja2", "uvicorn")
     help=f"the token that browsers sign in with [${TOKEN_VARIABLE}]",
 )
 @click.option("--name", "names", multiple=True, metavar="NAME", help="another host name to answer to")
-@in_a_place
 def dashboard(
-    place: Place, port: int, host: str, write: bool, token_file: Path | None, names: tuple[str, ...]
+    here: Here, port: int, host: str, write: bool, token_file: Path | None, names: tuple[str, ...]
 ) -> None:
     """Show all queues, their tasks and workers in a browser.
 
@@ -52,10 +48,10 @@ def dashboard(
             f"set {TOKEN_VARIABLE}, or give --token-file"
         )
     own = (RealRuntime().host_name(), host) if token is not None else ()
-    with logging_at("info"), place.database(timeout_s=None) as database:
+    with logging_at("info"), here.database(timeout_s=None) as database:
         try:
             app = serving.create_app(
-                database, write=write, token=token, names=(*own, *names), place=place.url, root=place.root
+                database, write=write, token=token, names=(*own, *names), place=here.url, root=here.root
             )
             listening = serving.listener(host, port)
         except OSError as error:
@@ -67,21 +63,14 @@ def dashboard(
 
 def _token(file: Path | None) -> str | None:
     """The token of the file, or of the environment. Raises CommandError for one that can be guessed."""
-    if file is None:
-        token = os.environ.get(TOKEN_VARIABLE)
-        source = TOKEN_VARIABLE
-    else:
-        token, source = _text_in(file).strip(), str(file)
+    source = TOKEN_VARIABLE if file is None else str(file)
+    try:
+        token = os.environ.get(TOKEN_VARIABLE) if file is None else file.read_text().strip()
+    except UnicodeDecodeError:
+        raise CommandError(f"the token of {file} is no text") from None
     if token is not None and len(token) < limits.TOKEN_LENGTH_MIN:
         raise CommandError(f"the token of {source} has less than {limits.TOKEN_LENGTH_MIN} characters")
     return token
-
-
-def _text_in(file: Path) -> str:
-    try:
-        return file.read_text()
-    except UnicodeDecodeError:
-        raise CommandError(f"the token of {file} is no text") from None
 
 
 def _serving() -> Any:

@@ -1,7 +1,7 @@
 """`fdbqueue elements`: the commands for element queues."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -9,137 +9,112 @@ import click
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueError, QueueKindMismatch
 from fdbqueue.core.registry.definition import PIECES, SIMPLE
-from fdbqueue.core.signals import Signals
 from fdbqueue.core.visible import visible
-from fdbqueue.operate.cli.exits import CommandError, Refused
-from fdbqueue.operate.cli.group import cli, help_without_command, in_a_place, json_option, stdout_of
-from fdbqueue.operate.cli.parameters import SecondsRange, UsablePath
+from fdbqueue.operate.cli.exits import CommandError, Refused, about
+from fdbqueue.operate.cli.group import Here, command, group
+from fdbqueue.operate.cli.parameters import SecondsRange, UsablePath, create_option, values_of
 from fdbqueue.operate.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
-from fdbqueue.operate.cli.show import tell
-from fdbqueue.operate.cli.system import about
-from fdbqueue.operate.cli.values import line_of, value_of
-from fdbqueue.queues.elements.folder import Folder, PiecesFolder, SimpleFolder, folder_at
+from fdbqueue.operate.cli.values import line_of
+from fdbqueue.queues.elements.folder import PiecesFolder, SimpleFolder, folder_at
 from fdbqueue.queues.elements.moving import Moved, export_to, import_from
 from fdbqueue.queues.elements.queue import ElementQueue
 from fdbqueue.queues.elements.simple import SimpleElementQueue
 
 AnyElementQueue = ElementQueue | SimpleElementQueue
 CREATE = "`fdbqueue elements add {name} --create DATA` makes one"
-create_option = click.option("--create", is_flag=True, help="make QUEUE if there is none")
+MAXLOCK = SecondsRange(min=0)
+queue_argument = click.argument("queue")
+names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+schema_option = click.option(
+    "--schema", metavar="PIECE=TYPE[,...]", help="the pieces of a new queue's elements"
+)
 
 
-@cli.group(invoke_without_command=True)
-@click.pass_context
-def elements(context: click.Context) -> None:
+@group("elements")
+def elements() -> None:
     """Use element queues: named elements that any process may lock, as in dirq."""
-    help_without_command(context)
 
 
-@elements.command()
-@click.argument("queue")
+@command(elements)
+@queue_argument
 @click.argument("data", nargs=-1, required=True)
 @create_option
-@click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces of a new queue's elements")
-@json_option
-@in_a_place
-@click.pass_obj
-def add(
-    signals: Signals,
-    place: Place,
-    queue: str,
-    data: tuple[str, ...],
-    create: bool,
-    schema: str | None,
-    as_json: bool,
-) -> None:
+@schema_option
+def add(here: Here, queue: str, data: tuple[str, ...], create: bool, schema: str | None) -> None:
     """Add an element to QUEUE for each DATA; print their names.
 
     QUEUE must exist, unless --create makes it. Without --schema, an element of a new queue is one byte
     string, and DATA is text. With a schema, such as body=string,header=table?, DATA is a JSON object of
     pieces.
     """
-    out = stdout_of(signals)
-    with opened(place, queue, CREATE_HERE, create=create, schema=schema, data=data) as (database, found):
+    out = here.out()
+    with opened(here, queue, CREATE_HERE, create=create, schema=schema, data=data) as (database, found):
         values = [_data_for(found, text) for text in data]
         for value in values:
-            out.print(_name_line(found.add(database, value), as_json))
+            out.print(_name_line(found.add(database, value), here))
 
 
-@elements.command("list")
-@click.argument("queue")
+@command(elements, "list")
+@queue_argument
 @click.option("-n", "count", type=click.IntRange(min=1), metavar="N", help="the first N [all]")
-@json_option
-@in_a_place
-@click.pass_obj
-def list_(signals: Signals, place: Place, queue: str, count: int | None, as_json: bool) -> None:
+def list_(here: Here, queue: str, count: int | None) -> None:
     """Print the names of QUEUE's elements, locked or not, in order."""
-    out = stdout_of(signals)
-    with opened(place, queue) as (database, found):
+    out = here.out()
+    with opened(here, queue) as (database, found):
         for shown, name in enumerate(found.names(database)):
             if shown == count:
                 break
-            out.print(_name_line(name, as_json))
+            out.print(_name_line(name, here))
 
 
-@elements.command()
-@click.argument("queue")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@command(elements)
+@queue_argument
+@names_argument
 @click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces to read [those of the queue]")
-@json_option
-@in_a_place
-@click.pass_obj
-def get(
-    signals: Signals, place: Place, queue: str, names: tuple[str, ...], schema: str | None, as_json: bool
-) -> None:
+def get(here: Here, queue: str, names: tuple[str, ...], schema: str | None) -> None:
     """Print the elements of these names, one JSON value a line, without removing them.
 
     A single byte string is printed as text if it is UTF-8. Other bytes, and binary pieces, are printed as
     base64. A locked element is refused. With --json, each line is an object with the `name` of the element
     and its `data`.
     """
-    out = stdout_of(signals)
-    with opened(place, queue, schema=schema) as (database, found), refusals():
+    out = here.out()
+    with opened(here, queue, schema=schema) as (database, found), refusals():
         for name in names:
-            data = _shown(found.get_element(database, name))
-            out.print(line_of({"name": name, "data": data} if as_json else data))
+            data: Any = found.get_element(database, name)
+            if isinstance(data, bytes):
+                with suppress(UnicodeDecodeError):
+                    data = data.decode()
+            out.print(line_of({"name": name, "data": data} if here.as_json else data))
 
 
-@elements.command()
-@click.argument("queue")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@command(elements, json=False)
+@queue_argument
+@names_argument
 @click.option("--locked", is_flag=True, help="remove locked elements too")
-@in_a_place
-def remove(place: Place, queue: str, names: tuple[str, ...], locked: bool) -> None:
+def remove(here: Here, queue: str, names: tuple[str, ...], locked: bool) -> None:
     """Remove the elements of these names."""
-    with opened(place, queue) as (database, found), refusals():
+    with opened(here, queue) as (database, found), refusals():
         for name in names:
             token = found.acquire(database, name, permissive=locked)
             found.remove(database, name, token=token)
 
 
-@elements.command()
-@click.argument("queue")
-@click.option(
-    "--maxlock", type=SecondsRange(min=0), default=600.0, metavar="S", help="age of the lock in seconds [600]"
-)
-@in_a_place
-def purge(place: Place, queue: str, maxlock: float) -> None:
+@command(elements, json=False)
+@queue_argument
+@click.option("--maxlock", type=MAXLOCK, default=600.0, metavar="S", help="age of the lock in seconds [600]")
+def purge(here: Here, queue: str, maxlock: float) -> None:
     """Unlock the elements of QUEUE with a lock older than --maxlock; 0 unlocks none."""
-    with opened(place, queue) as (database, found):
+    with opened(here, queue) as (database, found):
         found.purge(database, maxlock=maxlock)
 
 
-@elements.command("import-dirq")
-@click.argument("queue")
+@command(elements, "import-dirq")
+@queue_argument
 @click.argument("path", type=UsablePath(exists=True, file_okay=False))
 @create_option
-@click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces of a new queue's elements")
-@json_option
-@in_a_place
-@click.pass_obj
-def import_dirq(
-    signals: Signals, place: Place, queue: str, path: str, create: bool, schema: str | None, as_json: bool
-) -> None:
+@schema_option
+def import_dirq(here: Here, queue: str, path: str, create: bool, schema: str | None) -> None:
     """Move the elements of the directory queue at PATH into QUEUE.
 
     QUEUE must exist, unless --create makes it. Locked elements stay in the directory. If the command is
@@ -147,25 +122,24 @@ def import_dirq(
     """
     folder = folder_at(path)
     kind = PIECES if isinstance(folder, PiecesFolder) else SIMPLE
-    opening = opened(place, queue, CREATE_HERE, create=create, schema=schema, kind=kind)
+    opening = opened(here, queue, CREATE_HERE, create=create, schema=schema, kind=kind)
     with opening as (database, found):
-        _report(import_from(folder, database, found), signals, queue, as_json)
+        _report(here, import_from(folder, database, found), queue)
 
 
-@elements.command("export-dirq")
-@click.argument("queue")
+@command(elements, "export-dirq")
+@queue_argument
 @click.argument("path", type=UsablePath(file_okay=False))
-@json_option
-@in_a_place
-@click.pass_obj
-def export_dirq(signals: Signals, place: Place, queue: str, path: str, as_json: bool) -> None:
+def export_dirq(here: Here, queue: str, path: str) -> None:
     """Move the elements of QUEUE into the directory queue at PATH.
 
     The directory is made if there is none. Locked elements stay in QUEUE. If the command is interrupted or
     killed, start it again.
     """
-    with opened(place, queue) as (database, found):
-        _report(export_to(_folder_for(found, path), database, found), signals, queue, as_json)
+    with opened(here, queue) as (database, found):
+        with about(path):
+            folder = (PiecesFolder if isinstance(found, ElementQueue) else SimpleFolder).made(path)
+        _report(here, export_to(folder, database, found), queue)
 
 
 @contextmanager
@@ -217,54 +191,30 @@ def refusals() -> Iterator[None]:
 
 
 def _types_of(schema: str | None) -> dict[str, str]:
-    if not schema:
-        return {}
-    parts = [part.partition("=") for part in schema.split(",")]
+    parts = [part.partition("=") for part in schema.split(",")] if schema else []
     if not all(equals for _, equals, _ in parts):
         raise CommandError(f"{schema!r} is not a schema like body=string,header=table?")
     return {piece: type_ for piece, _, type_ in parts}
 
 
 def _data_for(queue: AnyElementQueue, text: str) -> Any:
-    return text if isinstance(queue, SimpleElementQueue) else _pieces_of(text)
+    return text if isinstance(queue, SimpleElementQueue) else values_of((text,), as_text=False)[0]
 
 
-def _pieces_of(text: str) -> Any:
-    try:
-        return value_of(text)
-    except ValueError as reason:
-        raise CommandError(str(reason)) from None
+def _name_line(name: str, here: Here) -> bytes:
+    return line_of({"name": name}) if here.as_json else visible(name).encode() + b"\n"
 
 
-def _shown(data: dict[str, Any] | bytes) -> Any:
-    if isinstance(data, dict):
-        return data
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data
-
-
-def _folder_for(queue: AnyElementQueue, path: str) -> Folder:
-    with about(path):
-        return PiecesFolder.made(path) if isinstance(queue, ElementQueue) else SimpleFolder.made(path)
-
-
-def _report(moves: Iterator[Moved], signals: Signals, queue: str, as_json: bool) -> None:
+def _report(here: Here, moves: Iterator[Moved], queue: str) -> None:
     """Print the elements that stay, and the counts at the end. Raises Refused if some stay."""
     moved = left = 0
     try:
         for move in moves:
             moved, left = moved + (not move.left), left + bool(move.left)
             if move.left:
-                row = {"name": move.name, "reason": move.left}
-                tell(signals, f"{move.name} stays: {move.left}", row, as_json)
-            signals.check()
+                here.tell(f"{move.name} stays: {move.left}", {"name": move.name, "reason": move.left})
+            here.signals.check()
     finally:
-        tell(signals, f"{moved} moved", {"queue": queue, "moved": moved, "left": left}, as_json)
+        here.tell(f"{moved} moved", {"queue": queue, "moved": moved, "left": left})
     if left:
         raise Refused(f"{left} not moved")
-
-
-def _name_line(name: str, as_json: bool) -> bytes:
-    return line_of({"name": name}) if as_json else visible(name).encode() + b"\n"

@@ -13,10 +13,13 @@ A command is killed when its lease ends, when its task is cancelled, or when its
 """
 
 import errno
+import fcntl
 import os
 import signal
+import stat
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -28,12 +31,13 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import PayloadTooLarge, TooMuchForOneTransaction
 from fdbqueue.core.registry.definition import PLAIN
 from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.task import Task
 from fdbqueue.fleet.held import HeldTask
+from fdbqueue.fleet.logs import ERASE_LINE
 from fdbqueue.fleet.outcomes import Bury, Done, Retry, Unavailable
-from fdbqueue.operate.cli.outlet import Outlet, pass_on_errors
-from fdbqueue.operate.cli.output import ReaderGone
-from fdbqueue.operate.cli.reaper import Reaper
+from fdbqueue.fleet.process import kept_from_children
+from fdbqueue.operate.cli.output import LineWriter, ReaderGone
 from fdbqueue.operate.cli.values import value_of
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
@@ -42,6 +46,8 @@ PLACEHOLDER = "{}"
 OUTPUT_MOST = f"{limits.BATCH_ITEMS_MAX:,} lines of {limits.BATCH_BYTES_MAX:,} bytes"
 """The bound of an output whose lines are put in one transaction, for messages."""
 LOOK_EVERY_S = 0.5
+STDOUT, STDERR = 1, 2
+PIECE_BYTES = 65_536
 # The machine has run out of processes, memory, descriptors, or room for the output.
 EXHAUSTED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
@@ -61,6 +67,154 @@ def make(argument: Any) -> "Execute":
 
 class CommandFailed(Retry):
     """A command ended with a status other than 0. The name of this class is kept with the failure."""
+
+
+# Only the standard library, without site packages: the process starts in milliseconds and is small.
+_PROGRAM = """
+import os, signal, sys
+
+def kill(group):
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+def has_one_of(files, process):
+    for number in range(3):
+        try:
+            found = os.stat(f"/proc/{process}/fd/{number}")
+        except OSError:
+            continue
+        if f"{found.st_dev}:{found.st_ino}" in files:
+            return True
+
+told = set()
+for line in sys.stdin:
+    {"+": told.add, "-": told.discard}[line[0]](line[1:].strip())
+files = {name for name in told if ":" in name}
+for group in told - files:
+    kill(int(group))
+for process in os.listdir("/proc") if files and os.path.isdir("/proc") else ():
+    if process.isdigit() and has_one_of(files, process):
+        try:
+            kill(os.getpgid(int(process)))
+        except ProcessLookupError:
+            pass
+"""
+
+
+class Reaper:
+    """A process that outlives its worker by a moment, and kills the commands that the worker left.
+
+    A killed worker cannot end its commands. A command that goes on would work beside the next attempt at the
+    same task. So the worker writes to the reaper, through a pipe, each process group that it starts, and
+    each that has ended. The pipe ends when the worker dies.
+
+    The worker may die after it has started a command and before it has written the group. So it first writes
+    the names of the three temporary files that will be the standard input and outputs of the command. A
+    new process holds the worker's end of the pipe until it has those files and a group of its own. So
+    when the pipe ends, the reaper finds each command by its files, if there is /proc and the command has
+    not replaced all three.
+    """
+
+    def __init__(self) -> None:
+        # In a session of its own, and without our descriptors: a signal that ends the worker does not end it.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _PROGRAM], stdin=subprocess.PIPE, start_new_session=True
+        )
+        assert self._process.stdin is not None
+        kept_from_children.add(self._process.stdin.fileno())
+
+    @contextmanager
+    def watching(self, files: Sequence[IO[Any]]) -> Iterator[Callable[[int], None]]:
+        """Within the block, if this process dies, the command with these `files` is killed.
+
+        The yielded function adds a process group, which is killed, too.
+        """
+        found = [os.fstat(file.fileno()) for file in files]
+        told = [f"{one.st_dev}:{one.st_ino}" for one in found]
+        self._tell("+", told)
+
+        def began(group: int) -> None:
+            told.append(str(group))
+            self._tell("+", told[-1:])
+
+        try:
+            yield began
+        finally:
+            self._tell("-", told)
+
+    def _tell(self, sign: str, names: Sequence[str]) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the reaper was killed: commands can no longer be watched
+            self._process.stdin.write("".join(f"{sign}{name}\n" for name in names).encode())
+            self._process.stdin.flush()
+
+
+class Outlet:
+    """Standard output, which all threads and processes of a fleet share. On a pipe, an output is read first.
+
+    A pipe accepts the outputs of many tasks before its reader reads the first. If those tasks were acked
+    then, a reader that ends (`head -1`) would lose the outputs of all. So a task is acked when its output
+    was read.
+    """
+
+    def __init__(self) -> None:
+        self._is_pipe = stat.S_ISFIFO(os.fstat(STDOUT).st_mode)
+        self._lock = RealRuntime.lock()
+
+    def pass_on(self, out: IO[bytes], err: IO[bytes]) -> None:
+        """Write the outputs of a command; if standard output is a pipe, wait until it was read.
+
+        Raises ReaderGone for output that was not read, OSError for output that was not written.
+        """
+        pass_on_errors(err)
+        if not self._is_pipe:
+            pass_on(out, STDOUT)
+        elif _size_of(out):
+            with self._turn():
+                pass_on(out, STDOUT)
+                LineWriter(STDOUT, lambda: None).is_drained(None)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Keep other outputs of this fleet out of the pipe."""
+        with self._lock:  # a record lock keeps out other processes, but not threads of this one
+            fcntl.lockf(STDOUT, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(STDOUT, fcntl.LOCK_UN)
+
+
+def pass_on(file: IO[bytes], descriptor: int) -> None:
+    """Write a whole file, of any size, to one of our descriptors. Raises OSError.
+
+    On a terminal, `pass_on` erases the progress bar first. It adds a newline to a last line without one: the
+    next drawing of the bar would erase that line.
+    """
+    if not _size_of(file):
+        return
+    before = after = b""
+    if os.isatty(descriptor):
+        file.seek(-1, os.SEEK_END)
+        before, after = ERASE_LINE, b"" if file.read(1) == b"\n" else b"\n"
+    file.seek(0)
+    piece = before + file.read(PIECE_BYTES)
+    while piece:
+        piece = piece[os.write(descriptor, piece) :] or file.read(PIECE_BYTES)
+    if after:
+        os.write(descriptor, after)
+
+
+def pass_on_errors(err: IO[bytes]) -> None:
+    """Write the standard error of a command to ours, unless that is closed."""
+    with suppress(OSError):
+        pass_on(err, STDERR)
+
+
+def _size_of(file: IO[bytes]) -> int:
+    return file.seek(0, os.SEEK_END)
 
 
 class Execute:

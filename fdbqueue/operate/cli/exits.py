@@ -7,11 +7,13 @@
 141  the reader of our output closed the pipe
 """
 
+import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import click
 
@@ -22,11 +24,28 @@ from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.signals import Interrupted, Signals, hear_of_children
 from fdbqueue.core.visible import shortened, text_of, visible
 from fdbqueue.operate.cli.output import ReaderGone
-from fdbqueue.operate.cli.system import told
 
 DONE = 0
 _STDERR = 2
 _READER_GONE = 128 + signal.SIGPIPE
+NO_DIRECTORY = "the working directory was removed: change to one that exists"
+_WORDS: Mapping[int, str] = {
+    errno.ENOENT: "there is no such file or directory",
+    errno.ENOTDIR: "a part of this path is a file, and no directory",
+    errno.EISDIR: "it is a directory, and no file",
+    errno.ELOOP: "its symbolic links lead in a circle",
+    errno.ENAMETOOLONG: "this name is too long for its file system",
+    errno.EACCES: "this user may not open or change it",
+    errno.EPERM: "this user may not do that with it",
+    errno.EROFS: "its file system can only be read",
+    errno.ENOSPC: "there is no room left on its disk",
+    errno.EDQUOT: "this user has no room left on its disk",
+    errno.EFBIG: "it would become too large: `ulimit -f` or its file system bounds the size of a file",
+    errno.EIO: "the disk has failed: the log of the system tells more",
+    errno.EMFILE: "this process has too many open files: raise `ulimit -n`",
+    errno.ENFILE: "the system has too many open files",
+    errno.ENOMEM: "the memory does not suffice",
+}
 
 
 class Refused(click.ClickException):
@@ -101,3 +120,46 @@ def _fill_standard_descriptors() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
+
+
+def told(error: OSError) -> str:
+    """The error without its number, and with its file, if it tells one."""
+    path = error.filename
+    if error.errno == errno.ENOENT and is_removed(path):
+        return NO_DIRECTORY
+    said = _WORDS.get(error.errno or 0) or error.strerror or str(error)
+    return f"{os.fsdecode(path)}: {said}" if isinstance(path, str | bytes) else said
+
+
+def is_removed(path: str | bytes | None) -> bool:
+    """True if the working directory, from which the path leads, was removed."""
+    if path is not None and os.path.isabs(path):
+        return False
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+@contextmanager
+def about(path: Path | str) -> Iterator[None]:
+    """Name the path in errors of the block that name no file, such as those of a write."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def look_in_working_directory() -> None:
+    """Let imports look into the working directory first.
+
+    Only for modules that the user names: other users could plant a module in a directory that they may write
+    to. Raises: CommandError if the directory was removed.
+    """
+    if is_removed(None):
+        raise CommandError(NO_DIRECTORY)
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)

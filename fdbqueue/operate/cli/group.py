@@ -1,8 +1,8 @@
-"""The options and arguments that commands share."""
+"""The frame of a command: where it runs, and the options and arguments that commands share."""
 
 import shlex
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -10,42 +10,111 @@ import click
 
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.signals import Signals
-from fdbqueue.operate.cli.commands import OUTER_ROOT, OUTER_SHARED, OUTER_URL, ROOT, SHARED, URL
+from fdbqueue.operate.cli.commands import (
+    OUTER_ROOT,
+    OUTER_SHARED,
+    OUTER_URL,
+    ROOT,
+    SHARED,
+    URL,
+    help_without_command,
+)
 from fdbqueue.operate.cli.commands import cli as cli
-from fdbqueue.operate.cli.commands import help_without_command as help_without_command
-from fdbqueue.operate.cli.exits import require_stdout
+from fdbqueue.operate.cli.exits import require_stdout, say
 from fdbqueue.operate.cli.output import LineWriter
 from fdbqueue.operate.cli.session import Place, names_for_completion
+from fdbqueue.operate.cli.show import Columns, Row, stdout_of
+from fdbqueue.operate.cli.show import show as show_rows
+from fdbqueue.operate.cli.values import line_of
 from fdbqueue.operate.cli.wording import in_options
 
 PROGRAM = "fdbqueue "
 
 
-def in_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command` a Place, from the options before or behind its name."""
+@dataclass(frozen=True)
+class Here(Place):
+    """Where a command runs: its place, the signals of its process, and the form of its output."""
 
-    @URL
-    @ROOT
-    @SHARED
-    @wraps(command)
-    def placed(url: str | None, root: str | None, shared: bool, **arguments: Any) -> Any:
-        outer = click.get_current_context().meta
-        shared = shared or outer[OUTER_SHARED]
-        with in_options():
-            place = place_of(url, root, outer[OUTER_URL], outer[OUTER_ROOT], shared)
-            return command(place, **arguments)
+    signals: Signals
+    as_json: bool
 
-    return placed
+    def out(self) -> LineWriter:
+        """Raises: CommandError if standard output is closed."""
+        return stdout_of(self.signals)
+
+    def print(self, value: Any) -> None:
+        """Print one line of JSON."""
+        self.out().print(line_of(value))
+
+    def show(self, rows: Iterable[Row], columns: Columns) -> None:
+        """Print rows: all of each as JSON, or its columns."""
+        show_rows(self.signals, rows, columns, self.as_json)
+
+    def tell(self, message: str, row: Row) -> None:
+        """Report a change: as `row` in JSON, or as `message` on standard error."""
+        if self.as_json:
+            self.print(row)
+        else:
+            say(message)
 
 
-def place_of(
-    url: str | None, root: str | None, outer_url: str | None, outer_root: str | None, shared: bool = False
-) -> Place:
-    """Return the Place; options behind the command come before those in front of it. Raises UsageError."""
-    url, root = outer_url if url is None else url, outer_root if root is None else root
-    if root is not None and not all(root.split("/")):
-        raise click.BadParameter(f"{root!r} has an empty part", param_hint="--root")
-    return Place.of(url, root, shared)
+def _printing(_: click.Context, __: click.Parameter, as_json: bool) -> bool:
+    if as_json:
+        require_stdout()
+    return as_json
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_printing, help="print JSON, one value a line"
+)
+
+
+def command(
+    group: click.Group, name: str | None = None, *, json: bool = True, **more: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of `group` from a function, which gets a Here first.
+
+    Its last options are --json, unless `json` is false, and those of the place.
+    """
+
+    def made(function: Callable[..., Any]) -> click.Command:
+        @wraps(function)
+        def called(
+            url: str | None, root: str | None, shared: bool, as_json: bool = False, **arguments: Any
+        ) -> Any:
+            context = click.get_current_context()
+            # Options behind the command come before those in front of it.
+            url = context.meta[OUTER_URL] if url is None else url
+            root = context.meta[OUTER_ROOT] if root is None else root
+            if root is not None and not all(root.split("/")):
+                raise click.BadParameter(f"{root!r} has an empty part", param_hint="--root")
+            with in_options():
+                place = Place.of(url, root, shared or context.meta[OUTER_SHARED])
+                return function(Here(place.url, place.root, context.obj, as_json), **arguments)
+
+        own = getattr(function, "__click_params__", [])
+        called.__click_params__ = []  # type: ignore[attr-defined]
+        for option in (SHARED, ROOT, URL, *([json_option] if json else [])):
+            option(called)
+        called.__click_params__ += own  # type: ignore[attr-defined]
+        return group.command(name, **more)(called)
+
+    return made
+
+
+def group(name: str) -> Callable[[Callable[[], None]], click.Group]:
+    """Make a group of commands from a function with its help text. Without a command, the group prints it."""
+
+    def made(function: Callable[[], None]) -> click.Group:
+        @cli.group(name, invoke_without_command=True)
+        @click.pass_context
+        @wraps(function)
+        def helping(context: click.Context) -> None:
+            help_without_command(context)
+
+        return helping
+
+    return made
 
 
 def in_this_place(told: str) -> str:
@@ -57,6 +126,12 @@ def in_this_place(told: str) -> str:
     }
     where = "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
     return f"fdbqueue{where} {told.removeprefix(PROGRAM)}" if told.startswith(PROGRAM) else told
+
+
+def again(*words: str) -> str:
+    """Return a command that runs again here, as a shell takes it. A word with a dash is no option."""
+    at = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
+    return in_this_place(shlex.join(["fdbqueue", *words[:at], *(["--"] if words[at:] else []), *words[at:]]))
 
 
 def queue_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -72,22 +147,8 @@ def queue_names(context: click.Context, _: click.Parameter, incomplete: str) -> 
     return names_for_completion(place, incomplete)
 
 
-create_option = click.option("--create", is_flag=True, help="make a plain QUEUE if there is none")
 queue_argument = click.argument("queue", metavar="QUEUE", shell_complete=queue_names)
-
-
-def _printing(_: click.Context, __: click.Parameter, as_json: bool) -> bool:
-    if as_json:
-        require_stdout()
-    return as_json
-
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, callback=_printing, help="print JSON, one value a line"
+yes_option = click.option("--yes", is_flag=True, help="confirm")
+first_option = click.option(
+    "-n", "count", type=click.IntRange(min=1), default=100, metavar="N", help="the first N [100]"
 )
-
-
-def stdout_of(signals: Signals) -> LineWriter:
-    """Raises: CommandError if it is closed."""
-    require_stdout()
-    return LineWriter(sys.stdout.fileno(), signals.check)

@@ -5,20 +5,17 @@ from typing import Any
 
 import click
 
-from fdbqueue.core.signals import Signals
 from fdbqueue.operate.cli.exits import CommandError, say
-from fdbqueue.operate.cli.group import cli, in_a_place, queue_names, stdout_of
-from fdbqueue.operate.cli.parameters import UsablePath
-from fdbqueue.operate.cli.session import CONNECT_TIMEOUT_S, Place
+from fdbqueue.operate.cli.group import Here, cli, command, queue_names
+from fdbqueue.operate.cli.parameters import PORTS, UsablePath
+from fdbqueue.operate.cli.session import CONNECT_TIMEOUT_S
 
 PORT = 9464
 
 
-@cli.command()
+@command(cli, json=False)
 @click.argument("queue", nargs=-1, metavar="[QUEUE]...", shell_complete=queue_names)
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=PORT, metavar="N", help=f"0: a free one [{PORT}]"
-)
+@click.option("--port", type=PORTS, default=PORT, metavar="N", help=f"0: a free one [{PORT}]")
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen [127.0.0.1]")
 @click.option("--keys", type=click.IntRange(0, 50), default=10, metavar="N", help="busiest task keys [10]")
 @click.option(
@@ -29,17 +26,8 @@ PORT = 9464
     help="also the metrics that processes keep there [$PROMETHEUS_MULTIPROC_DIR]",
 )
 @click.option("--once", is_flag=True, help="print the metrics and end, without a server")
-@in_a_place
-@click.pass_obj
 def metrics(
-    signals: Signals,
-    place: Place,
-    queue: tuple[str, ...],
-    port: int,
-    host: str,
-    keys: int,
-    processes: Path | None,
-    once: bool,
+    here: Here, queue: tuple[str, ...], port: int, host: str, keys: int, processes: Path | None, once: bool
 ) -> None:
     """Serve the figures of all queues, or of each QUEUE, to Prometheus: /metrics, /healthz, /readyz.
 
@@ -51,12 +39,12 @@ def metrics(
         raise click.BadParameter("it is empty", param_hint="--host")
     serving = _serving()
     answer_s = CONNECT_TIMEOUT_S if once or queue else None
-    with place.database(timeout_s=answer_s) as database:
+    with here.database(timeout_s=answer_s) as database:
         for name in queue:
-            place.definition(database, name)
-        registry = serving.registry_of(database, queue, keys, place.root, processes)
+            here.definition(database, name)
+        registry = serving.registry_of(database, queue, keys, here.root, processes)
         if once:
-            stdout_of(signals).print(serving.page_of(registry))
+            here.out().print(serving.page_of(registry))
             return
         try:
             server = serving.server_of(database, registry, host, port)

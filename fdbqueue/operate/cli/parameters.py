@@ -1,8 +1,10 @@
-"""Types of parameters that refuse values which click accepts."""
+"""Parameters: types that refuse values which click accepts, and the options of a put."""
 
 import math
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -10,7 +12,8 @@ import click
 from fdbqueue.core import limits
 from fdbqueue.core.visible import told
 from fdbqueue.operate.cli.exits import CommandError
-from fdbqueue.tasks.unique import QUEUED, UNFINISHED
+from fdbqueue.operate.cli.values import key_of, value_of
+from fdbqueue.tasks.unique import QUEUED, UNFINISHED, OnConflict
 
 
 class Seconds(click.types.FloatParamType):
@@ -86,3 +89,97 @@ class UsablePath(click.Path):
 SPAN = SecondsRange(min=0, min_open=True, endless=True)
 RETAIN = SecondsRange(min=0, min_open=True)
 WAIT = SecondsRange(min=0, endless=True)
+NUMBER = click.IntRange(1, limits.PARTITIONS_MAX)
+create_option = click.option("--create", is_flag=True, help="make QUEUE if there is none")
+
+PORTS = click.IntRange(0, 65535)
+_ON_CONFLICT = click.Choice([one.value for one in OnConflict])
+_KEPT = "results are kept for S seconds"
+_UNLESS = "none if a task has KEY, as JSON or text"
+_SCOPE = "of KEY: queued, unfinished or seconds"
+_LATEST = "of debounce: ready S seconds after"
+_OF_EACH = (
+    ("--priority pri", int, "N", "the lowest is taken first", ""),
+    ("--delay", Seconds(), "S", "ready S seconds after its put", "of tasks: ready in S seconds"),
+    ("--ttl", SPAN, "S", "a task lives S seconds", "of tasks: they live S seconds"),
+    ("--ttr", SPAN, "S", "each lease lasts S seconds", ""),
+    ("--key", None, "KEY", "the task key, as JSON or text", ""),
+    ("--cost", int, "N", "each counts as N tasks of its key", ""),
+    ("--header headers", None, "NAME=TEXT", "a header; repeatable", ""),
+    ("--result-ttl", SPAN, "S", _KEPT, f"of tasks: their {_KEPT}"),
+)
+_UNIQUE = (
+    ("--unique", None, "KEY", f"put {_UNLESS}", f"of tasks: make {_UNLESS}"),
+    ("--scope", Scope(), "SCOPE", _SCOPE, f"{_SCOPE} [unfinished]"),
+    ("--on-conflict", _ON_CONFLICT, None, "[skip]", "of --unique: if a task has KEY [skip]"),
+    ("--debounce-max", SPAN, "S", f"{_LATEST} a put", f"{_LATEST} the first put"),
+)
+_LIMITS = (
+    ("--limit limits", None, "NAME", "a limit; repeatable", ""),
+    ("--limit-key limit_key", (str, str), "NAME KEY", "one more limit, for KEY", ""),
+)
+"""Options of a put: names, type, metavar, and the help texts for a schedule and for a put.
+
+An empty help text is that for a schedule, "of tasks".
+"""
+
+
+def put_options(*, of_schedule: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options of a put: of the tasks of a schedule, or of those that it puts itself."""
+    rows = (*_OF_EACH, *_LIMITS, *_UNIQUE) if of_schedule else (*_OF_EACH, *_UNIQUE, *_LIMITS)
+
+    def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+        for names, type_, metavar, of_each, of_put in reversed(rows):
+            several = names.endswith(("headers", "limits", "limit_key"))
+            told = of_each if of_schedule else of_put or f"of tasks: {of_each}"
+            option = click.option(*names.split(), type=type_, metavar=metavar, multiple=several, help=told)
+            function = option(function)
+        return function
+
+    return with_options
+
+
+def given_of(options: Mapping[str, Any], as_text: bool) -> dict[str, Any]:
+    """Return the options of a put that were given, as the library takes them. Raises ClickException."""
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    if "data" in given:
+        given["data"] = values_of((given["data"],), as_text)[0]
+    for name in {"key", "unique"} & set(given):
+        given[name] = key_in(given[name], as_text)
+    if "headers" in given:
+        given["headers"] = dict(map(_header_of, given["headers"]))
+    keyed: Sequence[tuple[str, str]] = given.pop("limit_key", ())
+    if len(keyed) > 1:
+        raise click.UsageError("--limit-key is for one limit: a task waits for one key at a time")
+    for name, key in keyed:
+        if name in given.get("limits", ()):
+            raise click.UsageError(f"--limit and --limit-key name the same limit, {name!r}")
+        given["limits"] = {**dict.fromkeys(given.get("limits", ())), name: key_in(key, as_text)}
+    return given
+
+
+def values_of(data: Sequence[str], as_text: bool) -> list[Any]:
+    """Return the values of words: JSON, or else text. Raises CommandError."""
+    with _told():
+        return [value_of(text, as_text) for text in data]
+
+
+def key_in(text: str, as_text: bool) -> Any:
+    """Return the key that a word names. Raises CommandError."""
+    with _told():
+        return key_of(text, as_text)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as reason:
+        raise CommandError(str(reason)) from None
+
+
+def _header_of(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise click.BadParameter(f"{text!r} is no NAME=TEXT", param_hint="--header")
+    return name, value

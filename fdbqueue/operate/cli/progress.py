@@ -1,33 +1,33 @@
 """The progress of a fleet: a live line on a terminal, a line every 10 s elsewhere, and one at the end."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
 from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import RecordUnreadable, TaskNotFound
+from fdbqueue.core.explanation import Explanation, Why
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.signals import Signals
+from fdbqueue.core.task import TaskState
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.supervisor import FleetStatus
 from fdbqueue.operate.cli.exits import say
-from fdbqueue.operate.cli.group import stdout_of
 from fdbqueue.operate.cli.output import ReaderGone
-from fdbqueue.operate.cli.reached import Waiting, reached_rows, told, waiting
 from fdbqueue.operate.cli.session import Place
-from fdbqueue.operate.cli.show import span
+from fdbqueue.operate.cli.show import PLAIN_EVERY_S, span, stdout_of
 from fdbqueue.operate.cli.values import line_of
+from fdbqueue.operate.verify.values import command
 from fdbqueue.tasks.queue import TaskQueue
 
 LIVE_EVERY_S = 0.5
-PLAIN_EVERY_S = 10.0
 WINDOW_S = 10.0
 """Length of the time over which rates are measured."""
 STALLED_S = 1.5
@@ -37,6 +37,27 @@ Reports of its processes are 0.5 s old.
 """
 LEFT_TIMEOUT_S = 2.0
 """A supervisor that waits for counts looks after no process, and obeys no signal."""
+
+
+class Waiting(NamedTuple):
+    """Why a fleet takes nothing from a queue: it is paused, or its first ready task waits for a limit."""
+
+    queue: str
+    paused: bool
+    limited: Explanation | None
+    """Of that task; None if it waits for no limit."""
+
+    @property
+    def told(self) -> str:
+        text = " ".join(self._sentences())
+        return f"{self.queue!r} waits: {text[:1].lower()}{text[1:]}"
+
+    def _sentences(self) -> Iterator[str]:
+        if self.paused:
+            yield f"The queue is paused. {command('resume', self.queue)} ends the pause."
+        for reason in () if self.limited is None else self.limited.reasons:
+            if reason.why is Why.LIMIT_REACHED:
+                yield f"{reason.text} {reason.cure}"
 
 
 class Pace:
@@ -119,14 +140,11 @@ class Progress:
         if status.running or status.tally != self._tally:
             self._tally, self._active_s = status.tally, now_s
         if now_s >= self._next_s and not self._unheard:
-            self._look(now_s, status)
+            self._next_s = now_s + self._every_s
+            self._see_queues(stalled=now_s > self._active_s + STALLED_S)
+            self._pace.see(now_s, status.tally.done, self._left)
+            self._tell(self._row(status))
         return not self._unheard
-
-    def _look(self, now_s: float, status: FleetStatus) -> None:
-        self._next_s = now_s + self._every_s
-        self._see_queues(stalled=now_s > self._active_s + STALLED_S)
-        self._pace.see(now_s, status.tally.done, self._left)
-        self._tell(self._row(status))
 
     def end(self, status: FleetStatus) -> None:
         """Show the final counts. Raises ReaderGone if the fleet ended because of it."""
@@ -159,7 +177,7 @@ class Progress:
         line = f"{_told(row)}; {row['per_s']:,.0f}/s, {row['left']:,} left"
         if row["left"] and row["eta_s"] is not None:
             line += f", eta {span(row['eta_s'])}"
-        line = "; ".join((line, *map(told, self._waiting)))
+        line = "; ".join((line, *(found.told for found in self._waiting)))
         if self._live:
             # Lines of the processes erase one row only: the bar must not have a second.
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
@@ -168,7 +186,8 @@ class Progress:
 
     def _row(self, status: FleetStatus) -> dict[str, Any]:
         pace = {"per_s": round(self._pace.done_per_s, 1), "left": self._left, "eta_s": self._pace.eta_s}
-        reached = [row for found in self._waiting for row in reached_rows(found)]
+        limited = [(found.queue, found.limited) for found in self._waiting if found.limited is not None]
+        reached = [{"queue": queue, **asdict(limit)} for queue, found in limited for limit in found.reached]
         paused = [found.queue for found in self._waiting if found.paused]
         return {**_counts(status), **pace, "paused": paused, "reached": reached}
 
@@ -177,16 +196,27 @@ class Progress:
 
         All stays as seen before, if no answer comes in time.
         """
-        with suppress(*troubles()):
-            self._left, self._waiting = run(
-                self._database, partial(self._seen_by, stalled=stalled), timeout_s=LEFT_TIMEOUT_S
-            )
 
-    def _seen_by(self, tr: Transaction, stalled: bool) -> tuple[int, list[Waiting]]:
-        handles = [TaskQueue.open(tr, name, root=self._place.root) for name in self._queues]
-        counts = [handle.statistics(tr)["tasks"] for handle in handles]
-        left = sum(found["total"] - found["buried"] for found in counts)
-        return left, waiting(tr, handles) if stalled else []
+        def look(tr: Transaction) -> tuple[int, list[Waiting]]:
+            handles = [TaskQueue.open(tr, name, root=self._place.root) for name in self._queues]
+            counts = [handle.statistics(tr)["tasks"] for handle in handles]
+            left = sum(found["total"] - found["buried"] for found in counts)
+            seen = [Waiting(one.name, one.paused(tr), _explained(tr, one)) for one in handles if stalled]
+            return left, [found for found in seen if found.paused or found.limited is not None]
+
+        with suppress(*troubles()):
+            self._left, self._waiting = run(self._database, look, timeout_s=LEFT_TIMEOUT_S)
+
+
+def _explained(tr: Transaction, queue: TaskQueue) -> Explanation | None:
+    """Explain the first ready task, if it waits for a limit. A queue without limits costs no read."""
+    options = queue.options
+    if options.get("limits") or options.get("task_limits"):
+        for task in queue.tasks(tr, TaskState.READY, 1):
+            with suppress(TaskNotFound, RecordUnreadable):  # a task whose ttl is over, or a damaged one
+                found = queue.explain(tr, task)
+                return found if found.reached else None
+    return None
 
 
 def _counts(status: FleetStatus) -> dict[str, int]:

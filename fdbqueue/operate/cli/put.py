@@ -1,24 +1,121 @@
 """`fdbqueue put`: puts values in batches, one transaction each, and shows the progress."""
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from fdbqueue.core import limits, visible
+from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueFull, TooMuchForOneTransaction
+from fdbqueue.core.registry.definition import PLAIN
 from fdbqueue.core.signals import Signals
+from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import Refused
+from fdbqueue.operate.cli.group import Here, cli, command, queue_argument
+from fdbqueue.operate.cli.parameters import WAIT, Input, given_of, put_options, values_of
+from fdbqueue.operate.cli.rows import task_row
+from fdbqueue.operate.cli.session import CREATE_HERE
 from fdbqueue.operate.cli.values import LineReader, line_of
+from fdbqueue.operate.cli.wording import option_named
+from fdbqueue.queues import recipe
+from fdbqueue.tasks.unique import OnConflict
 
 if TYPE_CHECKING:
-    from fdbqueue.operate.cli.reports import Report
+    from fdbqueue.operate.cli.terminal import Report
 
+CREATE_EITHER = "--create makes a plain one, `fdbqueue create {name}` one of tasks"
 Sink = Callable[[Sequence[Any]], None]
 """A function that puts values, in order, in one transaction."""
 
 
+@command(cli)
+@queue_argument
+@click.argument("data", nargs=-1)
+@click.option("--lines", type=Input("rb"), metavar="FILE|-", help="put each line of a file")
+@click.option("--text", is_flag=True, help="put all data as text, never as JSON")
+@click.option("--create", is_flag=True, help="make a plain QUEUE if there is none")
+@put_options(of_schedule=False)
+@click.option("--group", metavar="GROUP", help="of tasks: members of an open group, by its id")
+@click.option("--after", metavar="ID", help="of tasks: delayed until the task ID of QUEUE has ended")
+@click.option("--timeout", type=WAIT, metavar="S", help="of tasks: wait S seconds for room in a full queue")
+def put(
+    here: Here,
+    queue: str,
+    data: tuple[str, ...],
+    lines: io.BufferedReader | None,
+    text: bool,
+    create: bool,
+    **options: Any,
+) -> None:
+    """Put DATA into QUEUE, which must exist: `create` makes one, --create a plain one.
+
+    JSON is put as its value, other data as text: 42 is a number, hello a text. Data is refused if it begins
+    like JSON ({, [ or a quote) but is not JSON. Empty lines are skipped. Write -- before data that begins
+    with a dash. Options of tasks are for task queues of a kind that has them (see `create`). With --json,
+    each task is printed on a line; `existed` is true for one that had the unique KEY before.
+    """
+    if bool(data) == bool(lines):
+        raise click.UsageError("put takes DATA, or --lines FILE")
+    _check_unique(options, data)
+    values = values_of(data, text)
+    given = given_of(options, text)
+
+    def sink_in(database: Database) -> tuple[Sink, int]:
+        kind = here.kind_of(database, queue, CREATE_EITHER, PLAIN if create else None)
+        return _sink(here, database, queue, kind, given)
+
+    def trial(database: Database) -> None:
+        sink, batch_max = sink_in(database)
+        _put_values(sink, values, batch_max)
+
+    with here.made(trial, queue, create=create, cure=CREATE_HERE) as database:
+        uncounted, batch_max = sink_in(database)
+        with _counted(uncounted, queue) as sink:
+            if lines is None:
+                _put_values(sink, values, batch_max)
+            else:
+                report = late.terminal.report_on(lines)
+                _put_lines(sink, LineReader(lines, text), batch_max, report, here.signals)
+
+
+def _check_unique(options: dict[str, Any], data: Sequence[str]) -> None:
+    if options["unique"] is not None and len(data) != 1:
+        raise click.UsageError("--unique is for one DATA")
+    given = [option_named(name) for name in ("scope", "on_conflict", "debounce_max") if options[name]]
+    if options["unique"] is None and given:
+        raise click.UsageError(f"{', '.join(given)} {'needs' if len(given) == 1 else 'need'} --unique")
+    if options["on_conflict"] == OnConflict.DEBOUNCE and options["debounce_max"] is None:
+        raise click.UsageError("--on-conflict debounce needs --debounce-max")
+
+
+def _sink(here: Here, database: Database, name: str, kind: str, options: dict[str, Any]) -> tuple[Sink, int]:
+    """Return the function that puts values, and the largest number of values for one transaction."""
+    if kind == PLAIN:
+        given = [*map(option_named, options), *(["--json"] if here.as_json else [])]
+        if given:
+            wanted = f"for task queues, and {name!r} is a plain queue: `fdbqueue create` makes another one"
+            raise click.UsageError(f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} {wanted}")
+        plain = recipe.queue.Queue.named(database, name, root=here.root)
+        return lambda values: plain.enqueue_many(database, values), limits.BATCH_ITEMS_MAX
+    queue = here.tasks_in(database, name)
+
+    def put_some(values: Sequence[Any]) -> None:
+        if "unique" in options or "after" in options:
+            tasks = [queue.put(database, value, **options) for value in values]
+        else:
+            tasks = queue.put_many(database, values, **options)
+        for task in tasks if here.as_json else ():
+            here.print({**task_row(task), "existed": task.existed})
+
+    # A batch needs room for all its tasks at once: a bounded queue may never have it.
+    return put_some, 1 if queue.options["capacity"] else limits.BATCH_ITEMS_MAX
+
+
 @contextmanager
-def counted(sink: Sink, queue: str) -> Iterator[Sink]:
+def _counted(sink: Sink, queue: str) -> Iterator[Sink]:
     """Yield a sink that counts its values, as a queue may become full behind the first ones.
 
     Raises: Refused for QueueFull behind values that were put; otherwise QueueFull itself.
@@ -39,7 +136,7 @@ def counted(sink: Sink, queue: str) -> Iterator[Sink]:
         raise Refused(f"The first {done} were put. Then the queue {queue!r} was full: {held}.") from None
 
 
-def put_values(sink: Sink, values: Sequence[Any], batch_max: int) -> None:
+def _put_values(sink: Sink, values: Sequence[Any], batch_max: int) -> None:
     """Put `values`, in order, in few transactions."""
     for batch in batches_of(values, batch_max):
         try:
@@ -60,13 +157,13 @@ def _put_in_parts(sink: Sink, batch: Sequence[Any]) -> None:
         _put_in_parts(sink, batch[half:])
 
 
-def put_lines(sink: Sink, lines: LineReader, batch_max: int, report: "Report", signals: Signals) -> None:
+def _put_lines(sink: Sink, lines: LineReader, batch_max: int, report: "Report", signals: Signals) -> None:
     """Put the values of all lines. A batch is reported after its commit, also if a signal arrives."""
     with report:
         for values in lines.batches():
             with signals.deferred():
                 for batch in batches_of(values, batch_max):
-                    put_values(sink, batch, batch_max)
+                    _put_values(sink, batch, batch_max)
                     report.advance(len(batch), lines.bytes_read)
 
 

@@ -1,7 +1,7 @@
 """Queues and tasks as rows, which --json prints, and which columns are made from."""
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -13,56 +13,41 @@ from fdbqueue.core.registry.definition import PLAIN, UNREADABLE, Definition
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
-from fdbqueue.operate.cli.show import Row
-from fdbqueue.operate.cli.values import line_of
-from fdbqueue.queues import elements, recipe
+from fdbqueue.operate.cli.show import Row, columns, json_text, time_in
+from fdbqueue.queues import recipe
 from fdbqueue.tasks.kinds import Settings, as_given, is_kind
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.queue import TaskQueue
-    from fdbqueue.tasks.schedules.values import ScheduleStatus
 
 STATES: Mapping[str, TaskState] = {
     state.name.lower(): state for state in TaskState if state != TaskState.DONE
 }
+_HELD = ("id", "key", "attempts", "taken", "until", "progress", "cancel_asked", "session")
 
 
 def task_row(task: Task) -> dict[str, Any]:
     """Return a task as a row with the names of its attributes; the state is a word."""
+
+    def same(names: str) -> dict[str, Any]:
+        return {name: getattr(task, name) for name in names.split()}
+
     return {
         "id": task.id,
         "state": task.state.name.lower(),
-        "data": _told(task.data),
-        "pri": task.pri,
-        "key": task.key,
-        "attempts": task.attempts,
-        "failures": task.failures,
-        "orphaned": task.orphaned,
-        "created": task.created,
-        "expires": task.expires,
-        "until": task.until,
-        "taken": task.taken,
-        "session": task.session,
-        "trace": task.trace,
+        "data": told_data(task.data),
+        **same("pri key attempts failures orphaned created expires until taken session trace"),
         "headers": dict(task.headers),
         "limits": dict(task.limits),
-        "result_ttl": task.result_ttl,
-        "unique": task.unique,
+        **same("result_ttl unique"),
         "groups": list(task.groups),
-        "waits_for": task.waits_for,
-        "steps": task.steps,
-        "cancel_asked": task.cancel_asked,
+        **same("waits_for steps cancel_asked"),
         "progress": task.fraction,
         "progress_told": task.fraction_told,
     }
 
 
-def schedule_row(found: "ScheduleStatus") -> dict[str, Any]:
-    """Return a schedule as a row with the names of its attributes."""
-    return {**asdict(found), "data": _told(found.data)}
-
-
-def _told(data: Any) -> Any:
+def told_data(data: Any) -> Any:
     """Return the data. If unreadable, return the reason and the stored bytes in base64."""
     if not isinstance(data, Unreadable):
         return data
@@ -82,31 +67,36 @@ def queue_row(place: Place, database: Database, definition: Definition) -> Row:
         row |= {"options": as_given(definition.options), "items": queue.size(database)}
         return {**row, "unreadable": queue.unreadable(database)}
     if definition.kind in ELEMENT_KINDS:
-        under, guard = place.registry.contents(definition), place.registry.guard(definition)
-        simple = elements.simple.SimpleElementQueue(under, root=place.root, guard=guard)
-        row |= {"options": dict(definition.options), "items": simple.count(database)}
-        return {**row, "unreadable": simple.unreadable(database)}
+        elements = place.elements_in(definition)
+        row |= {"options": dict(definition.options), "items": elements.count(database)}
+        return {**row, "unreadable": elements.unreadable(database)}
     if not is_kind(definition.kind):
         return {**row, "options": dict(definition.options)}
     tasks = late.queue.TaskQueue(database, place.registry, definition)
     paused, statistics = tasks.paused(database), tasks.statistics(database)
-    return {**row, "options": options_of(definition), "paused": paused, **statistics}
+    return {**row, "options": _options_of(definition), "paused": paused, **statistics}
 
 
-def queue_rows(place: Place, database: Database) -> list[Row]:
+def queue_rows(place: Place, database: Database) -> Iterator[Row]:
     """Return the rows of all queues, without queues that are dropped meanwhile."""
-    rows = []
     for definition in place.definitions(database):
         with suppress(QueueNotFound):
-            rows.append(_row_or_error(place, database, definition))
-    return rows
+            try:
+                yield queue_row(place, database, definition)
+            except DefinitionUnreadable as error:
+                yield {"name": definition.name, "kind": definition.kind, "error": str(error)}
 
 
-def _row_or_error(place: Place, database: Database, definition: Definition) -> Row:
-    try:
-        return queue_row(place, database, definition)
-    except DefinitionUnreadable as error:
-        return {"name": definition.name, "kind": definition.kind, "error": str(error)}
+def _options_of(definition: Definition) -> dict[str, Any]:
+    """Return the options that differ from the default. Keys of weights are texts, or else JSON."""
+    usual = Settings().to_options()
+    given = as_given(definition.options)
+    if given.get("weights"):
+        given["weights"] = {
+            key if isinstance(key, str) else json_text(key): weight
+            for key, weight in given["weights"].items()
+        }
+    return {name: value for name, value in given.items() if value != usual.get(name)}
 
 
 def holder_row(database: Database, queue: "TaskQueue", task: Task) -> dict[str, Any] | None:
@@ -120,30 +110,57 @@ def holder_row(database: Database, queue: "TaskQueue", task: Task) -> dict[str, 
 
 def steps_done(database: Database, queue: "TaskQueue", task: Task) -> list[str]:
     """Return the names of the steps of the task that are done."""
-    if not task.steps:
-        return []
     with suppress(TaskNotFound, RecordUnreadable):
-        return queue.steps(database, task)
+        return queue.steps(database, task) if task.steps else []
     return []
 
 
 def failure_rows(database: Database, queue: "TaskQueue", task: Task) -> list[dict[str, Any]]:
     """Return the failures that are kept with the task, the oldest first."""
-    if not task.attempts:
-        return []
     with suppress(TaskNotFound, RecordUnreadable):
-        return [asdict(failure) for failure in queue.failures(database, task)]
+        return [asdict(failure) for failure in queue.failures(database, task)] if task.attempts else []
     return []
 
 
-def options_of(definition: Definition) -> dict[str, Any]:
-    """Return the options that differ from the default. Keys of weights are texts, or else JSON."""
-    usual = Settings().to_options()
-    given = as_given(definition.options)
-    if given.get("weights"):
-        given["weights"] = {_key_text(key): weight for key, weight in given["weights"].items()}
-    return {name: value for name, value in given.items() if value != usual.get(name)}
+def held_rows(database: Database, queue: "TaskQueue", count: int) -> list[Row]:
+    """Return the first `count` taken tasks, each with its holder. Their sessions are read once each."""
+    holders: dict[str | None, Row | None] = {}
+    rows: list[Row] = []
+    for task in queue.tasks(database, TaskState.TAKEN, count):
+        if task.session not in holders:
+            holders[task.session] = holder_row(database, queue, task)
+        row = task_row(task)
+        rows.append({**{name: row[name] for name in _HELD}, "holder": holders[task.session]})
+    return rows
 
 
-def _key_text(key: Any) -> str:
-    return key if isinstance(key, str) else line_of(key).decode().strip()
+def shown_held(queues: list[Row], count: int) -> list[Row]:
+    """Return the first `count` of the held tasks of these queues, for columns."""
+    rows: list[Row] = [
+        {**held, "queue": queue["queue"], "for_s": _since(held["taken"], queue["time"])}
+        for queue in queues
+        for held in queue["held"]
+    ]
+    return rows[:count]
+
+
+def _since(then: float | None, now: float) -> float | None:
+    return None if then is None else max(0.0, now - then)
+
+
+def processes_of(row: Row) -> str:
+    """Return the processes of the holder of a row as text."""
+    processes = [] if row["holder"] is None else row["holder"]["processes"]
+    return ", ".join(f"{process['host']}:{process['process_id']}" for process in processes)
+
+
+def progress_of(row: Row) -> str:
+    """Return the progress of a taken task as text, and whether it was cancelled."""
+    told = "" if row["progress"] is None else f"{row['progress']:.0%}"
+    return told if row["cancel_asked"] is None else f"{told} cancelled".strip()
+
+
+HELD_COLUMNS = {
+    **columns("queue", **{"taken task": "id", "for": time_in("for_s")}),
+    **columns(progress=progress_of, holder=processes_of, session="session"),
+}

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -27,13 +28,12 @@ from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.visible import text_of
-from fdbqueue.operate.cli.exits import CommandError
-from fdbqueue.operate.cli.nearest import nearest
-from fdbqueue.operate.cli.system import NO_DIRECTORY, is_removed
-from fdbqueue.queues import recipe
+from fdbqueue.operate.cli.exits import NO_DIRECTORY, CommandError, is_removed
+from fdbqueue.queues import elements, recipe
 from fdbqueue.tasks.kinds import is_kind
 
 if TYPE_CHECKING:
+    from fdbqueue.queues.elements.simple import SimpleElementQueue
     from fdbqueue.queues.recipe.queue import Queue
     from fdbqueue.tasks.queue import TaskQueue
 
@@ -43,6 +43,8 @@ CONNECT_TIMEOUT_S = 10.0
 COMPLETION_TIMEOUT_S = 1.0
 DIRECTORY_TIMEOUT_S = 15.0
 NAMES_COMPARED_MAX = 5_000
+_LISTED_MAX = 3
+_LIKENESS = 0.6
 _COMPLETED = re.compile(r"[\w@%+./][\w@%+=:,./-]*")
 CREATE_HERE = "--create makes one"
 CREATE_DATABASE = "`fdbqueue create QUEUE` makes one"
@@ -93,8 +95,15 @@ class Place:
             raise CommandError(
                 f"{PRIVATE_URL} ends with the command: use embedded:PATH, or fdb: for a cluster"
             )
-        with self._opened(create, cure) as database:
-            if not self.url.startswith("fdb:"):
+        scheme, _, path = self.url.partition(":")
+        if scheme in DIRECTORY_SCHEMES and not os.path.isabs(os.path.expanduser(path)) and is_removed(None):
+            raise CommandError(NO_DIRECTORY)
+        try:
+            opened = open_database(self.url, create=create)
+        except DatabaseNotFound:
+            raise NoDatabase(f"there is no database at {self.url}; {cure}") from None
+        with opened as database:
+            if not self._is_cluster:
                 database.options.set_transaction_timeout(round(DIRECTORY_TIMEOUT_S * 1000))
             elif timeout_s is not None:
                 self._require_answer(database, timeout_s)
@@ -166,6 +175,11 @@ class Place:
             raise CommandError(of_another_kind(name, found.kind))
         return late.queue.TaskQueue(database, self.registry, found)
 
+    def elements_in(self, found: Definition) -> "SimpleElementQueue":
+        """Return an element queue of any kind, as far as both kinds are alike."""
+        under, guard = self.registry.contents(found), self.registry.guard(found)
+        return elements.simple.SimpleElementQueue(under, root=self.root, guard=guard)
+
     def definition(self, database: Database, name: str, cure: str = CREATE_TASKS) -> Definition:
         """Return the definition of `name`. Raises CommandError with the `cure` in its message."""
         try:
@@ -190,6 +204,10 @@ class Place:
             after = found[-1].name
 
     @property
+    def _is_cluster(self) -> bool:
+        return self.url.startswith("fdb:")
+
+    @property
     def registry(self) -> Registry:
         return Registry(self.root)
 
@@ -198,8 +216,7 @@ class Place:
         return self._unknown("queue", name, (found.name for found in self.definitions(database)), cure)
 
     def _unknown(self, kind: str, name: str, names: Iterable[str], cure: str) -> CommandError:
-        like = ", ".join(map(repr, nearest(name, islice(names, NAMES_COMPARED_MAX))))
-        meant = f" (did you mean {like}?)" if like else ""
+        meant = did_you_mean(name, islice(names, NAMES_COMPARED_MAX))
         return CommandError(
             f"there is no {kind} named {name!r} in {self.url}{meant}; {cure.format(name=name)}"
         )
@@ -210,14 +227,6 @@ class Place:
             found = late.schedules.schedule.list_schedules(database, after=after, root=self.root)
             yield from (one.name for one in found)
             after = found.next
-
-    def _opened(self, create: bool, cure: str) -> Database:
-        if _is_relative(self.url) and is_removed(None):
-            raise CommandError(NO_DIRECTORY)
-        try:
-            return open_database(self.url, create=create)
-        except DatabaseNotFound:
-            raise NoDatabase(f"there is no database at {self.url}; {cure}") from None
 
     def _require_answer(self, database: Database, timeout_s: float) -> None:
         try:
@@ -230,8 +239,7 @@ class Place:
     @contextmanager
     def answering(self, database: Database, timeout_s: float) -> Iterator[None]:
         """Raise CommandError if a cluster leaves a transaction of the block unanswered for this time."""
-        is_cluster = self.url.startswith("fdb:")
-        if is_cluster:
+        if self._is_cluster:
             database.options.set_transaction_timeout(round(timeout_s * 1000))
         try:
             yield
@@ -240,17 +248,28 @@ class Place:
                 raise
             raise self._no_answer(timeout_s, failure) from None
         finally:
-            if is_cluster:  # the binding has one database for all that open the cluster in this process
+            if self._is_cluster:  # the binding has one database for all that open the cluster in this process
                 database.options.set_transaction_timeout(0)
 
     def _no_answer(self, timeout_s: float, cause: BaseException | None) -> CommandError:
         return CommandError(f"no answer from {self.url} in {timeout_s:g} s ({text_of(cause)})")
 
 
-def _is_relative(url: str) -> bool:
-    """True for the URL of a directory whose path leads from the working directory."""
-    scheme, _, path = url.partition(":")
-    return scheme in DIRECTORY_SCHEMES and not os.path.isabs(os.path.expanduser(path))
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return the words of a message that tell the names most like `name`; empty if none is."""
+    like = ", ".join(map(repr, nearest(name, names)))
+    return f" (did you mean {like}?)" if like else ""
+
+
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Return the `names` most like `name`, ignoring case, the nearest first; then names that contain it."""
+    by_lower: dict[str, list[str]] = {}
+    for known in names:
+        by_lower.setdefault(known.lower(), []).append(known)
+    wanted = name.lower()
+    close = get_close_matches(wanted, by_lower, _LISTED_MAX, _LIKENESS)
+    parts = [lower for lower in by_lower if lower not in close and (wanted in lower or lower in wanted)]
+    return [known for lower in (*close, *parts) for known in by_lower[lower]][:_LISTED_MAX]
 
 
 def of_another_kind(name: str, kind: str) -> str:

@@ -2,36 +2,39 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
+from fdbqueue.core.page import Page
 from fdbqueue.core.signals import Signals
 from fdbqueue.core.visible import visible
 from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import require_stdout, say
-from fdbqueue.operate.cli.group import stdout_of
+from fdbqueue.operate.cli.output import LineWriter
 from fdbqueue.operate.cli.values import line_of
 
 Row = Mapping[str, Any]
-Columns = Mapping[str, Callable[[Row], str]]
+Cell = Callable[[Row], str]
+Columns = Mapping[str, Cell]
+T = TypeVar("T")
+PLAIN_EVERY_S = 10.0
+"""Time between two lines of a progress that is not drawn on a terminal."""
+
+
+def stdout_of(signals: Signals) -> LineWriter:
+    """Raises: CommandError if it is closed."""
+    require_stdout()
+    return LineWriter(sys.stdout.fileno(), signals.check)
 
 
 def show(signals: Signals, rows: Iterable[Row], columns: Columns, as_json: bool) -> None:
     """Print `rows`: all of each as JSON, or its `columns`."""
     if on_a_terminal() and not as_json:
-        late.tables.print_table(rows, columns)
+        late.terminal.print_table(rows, columns)
         return
     out = stdout_of(signals)
     for row in rows:
         out.print(line_of(row) if as_json else plain_line(row, columns))
-
-
-def tell(signals: Signals, message: str, row: Row, as_json: bool) -> None:
-    """Report a change: as `row` in JSON, or as `message` on standard error."""
-    if as_json:
-        stdout_of(signals).print(line_of(row))
-    else:
-        say(message)
 
 
 def on_a_terminal() -> bool:
@@ -40,12 +43,53 @@ def on_a_terminal() -> bool:
 
 
 def plain_line(row: Row, columns: Columns) -> bytes:
-    return ("\t".join(visible(_one_line(cell(row))) for cell in columns.values()) + "\n").encode()
+    cells = (visible(" ".join(cell(row).split())) for cell in columns.values())
+    return ("\t".join(cells) + "\n").encode()
 
 
-def field(name: str) -> Callable[[Row], str]:
+def paged(read: Callable[[int, str | None], Page[T]], count: int, more: str) -> Iterator[T]:
+    """Read at most `count` rows, page by page. If others may follow them, tell the sentence `more`.
+
+    `read` takes a number of rows and the place after which they begin.
+    """
+    left, after = count, None
+    while left:
+        page = read(left, after)
+        yield from page
+        left, after = left - len(page), page.next
+        if after is None:
+            return
+    say(f"{more}: -n N lists N")
+
+
+def columns(*names: str, **others: Any) -> dict[str, Cell]:
+    """Make columns: fields of these names, then others, each by the name of its field, or by a Cell."""
+    cells = {name: field(cell) if isinstance(cell, str) else cell for name, cell in others.items()}
+    return {**{name: field(name) for name in names}, **cells}
+
+
+def field(name: str) -> Cell:
     """Return a column of one field; empty where the field is missing or None."""
     return lambda row: "" if row.get(name) is None else str(row[name])
+
+
+def time_in(name: str) -> Cell:
+    """Return a column of one length of time in seconds."""
+    return lambda row: span(row[name])
+
+
+def json_in(name: str) -> Cell:
+    """Return a column of one value as JSON; empty for None."""
+    return lambda row: "" if row[name] is None else json_text(row[name])
+
+
+def json_text(value: Any) -> str:
+    return line_of(value).decode().strip()
+
+
+def per_second(name: str) -> Cell:
+    """Return a column of one rate; empty for None."""
+    return lambda row: "" if row[name] is None else f"{row[name]:,.1f}"
 
 
 def span(seconds: float | None) -> str:
@@ -58,7 +102,3 @@ def span(seconds: float | None) -> str:
             rest = whole % size // below
             return f"{whole // size}{unit}{f'{rest}{smaller}' if rest else ''}"
     return f"{whole}s"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

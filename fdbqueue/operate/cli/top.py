@@ -1,4 +1,4 @@
-"""`fdbqueue top`: the counts and rates of queues, in intervals."""
+"""`fdbqueue top`: the counts and rates of queues, in intervals, with limits, schedules and groups."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -11,25 +11,27 @@ from rich.text import Text
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound
-from fdbqueue.core.signals import Signals
 from fdbqueue.fleet.presence import Presence, workers
-from fdbqueue.operate.cli.beside import (
-    GROUP_COLUMNS,
-    LIMIT_COLUMNS,
-    SCHEDULE_COLUMNS,
-    groups_row,
-    rows_of_queue,
-    schedule_rows,
-)
-from fdbqueue.operate.cli.group import cli, in_a_place, json_option, queue_names, stdout_of
-from fdbqueue.operate.cli.held import HELD_COLUMNS, held_rows, shown_held
+from fdbqueue.operate.cli.group import Here, cli, command, queue_names
+from fdbqueue.operate.cli.limit import allowed
 from fdbqueue.operate.cli.parameters import SecondsRange
-from fdbqueue.operate.cli.rows import STATES
+from fdbqueue.operate.cli.rows import HELD_COLUMNS, STATES, held_rows, shown_held
 from fdbqueue.operate.cli.session import Place
-from fdbqueue.operate.cli.show import Columns, Row, field, on_a_terminal, plain_line, span
-from fdbqueue.operate.cli.tables import table_of
+from fdbqueue.operate.cli.show import (
+    Cell,
+    Columns,
+    Row,
+    columns,
+    json_text,
+    on_a_terminal,
+    per_second,
+    plain_line,
+    span,
+    time_in,
+)
+from fdbqueue.operate.cli.terminal import table_of
 from fdbqueue.operate.cli.values import line_of
-from fdbqueue.operate.overview.figures import Figures, TaskFigures
+from fdbqueue.operate.overview.figures import Figures, GroupsFigures
 from fdbqueue.operate.overview.overview import Overview
 from fdbqueue.tasks.key_statistics import KeyStatistics
 from fdbqueue.tasks.kinds import is_kind, kind_named
@@ -43,16 +45,11 @@ BESIDE_SHOWN = 20
 """Limits, and schedules: those that are late first."""
 
 
-@cli.command()
+@command(cli)
 @click.argument("queue", nargs=-1, metavar="[QUEUE]...", shell_complete=queue_names)
 @click.option("--interval", type=SecondsRange(min=0.1), default=1.0, metavar="S", help="every S seconds [1]")
 @click.option("-n", "times", type=click.IntRange(min=1), metavar="N", help="print N times, then end")
-@json_option
-@in_a_place
-@click.pass_obj
-def top(
-    signals: Signals, place: Place, queue: tuple[str, ...], interval: float, times: int | None, as_json: bool
-) -> None:
+def top(here: Here, queue: tuple[str, ...], interval: float, times: int | None) -> None:
     """Watch task queues: numbers of tasks by state, rates, and the wait of the next task.
 
     With QUEUE, watch those queues only, with the busiest keys of keyed ones. Columns: queue, ready, taken,
@@ -64,20 +61,20 @@ def top(
     ended. A pipe gets one line per queue in each interval; keys, taken tasks (`held`), `limits` and
     `schedules` only with --json. Without QUEUE, that has one line more if there are groups: `groups`.
     """
-    with place.database() as database:
+    with here.database() as database:
         for name in queue:
-            place.tasks_in(database, name)
-        on_screen = on_a_terminal() and not as_json
-        samples = Samples(place, database, queue, with_held=on_screen or as_json)
+            here.tasks_in(database, name)
+        on_screen = on_a_terminal() and not here.as_json
+        samples = Samples(here, database, queue, with_held=on_screen or here.as_json)
         if on_screen:
             _live(samples, interval, times)
             return
-        out = stdout_of(signals)
+        out = here.out()
         for rows in samples.every(interval, times):
             for row in rows:
-                out.print(line_of(row) if as_json else plain_line(row, {**TOP_COLUMNS, **END_COLUMNS}))
-            if as_json and samples.figures.groups.unfinished:
-                told = groups_row(samples.figures.groups)
+                out.print(line_of(row) if here.as_json else plain_line(row, {**TOP_COLUMNS, **END_COLUMNS}))
+            if here.as_json and samples.figures.groups.unfinished:
+                told = _groups_row(samples.figures.groups)
                 out.print(line_of({"time": samples.figures.now, "groups": told}))
 
 
@@ -126,29 +123,26 @@ class Samples:
         ]
 
     def _row(self, queue: TaskQueue) -> Row:
-        found, now = queue.statistics(self._database), self._runtime.now()
-        tasks = self._figures(queue.name)
-        row: dict[str, Any] = {"time": now, "queue": queue.name, "kind": queue.kind}
-        row |= {state: found["tasks"][state] for state in STATES}
-        row |= {"due": found["tasks"]["due"], "unreadable": found["tasks"]["unreadable"]}
+        """Raises: QueueNotFound for a queue that was dropped meanwhile."""
+        found, now, name = queue.statistics(self._database), self._runtime.now(), queue.name
+        figures = self.figures.by_name.get(name)
+        if figures is None or figures.tasks is None:
+            raise QueueNotFound(name=name)
+        tasks = figures.tasks
+        row: dict[str, Any] = {"time": now, "queue": name, "kind": queue.kind}
+        row |= {count: found["tasks"][count] for count in (*STATES, "due", "unreadable")}
         row["ends"] = found["ends"]
-        row |= self._rates(queue.name, {**found["calls"], "done": found["tasks"]["done"]})
+        row |= self._rates(name, {**found["calls"], "done": found["tasks"]["done"]})
         row |= {"waits_s": tasks.next_age_s, "paused": tasks.paused, "partitions": tasks.partitions}
         row["repartition_from"] = tasks.partitions_before or None
         if self._names and kind_named(queue.kind).supports("key"):
             row["keys"] = [_key_row(found) for found in queue.key_statistics(self._database, KEYS_SHOWN)]
-        row |= rows_of_queue(self.figures, queue.name)
+        row["limits"] = [asdict(one) for one in self.figures.limits if name in one.queues]
+        row["schedules"] = [asdict(one) for one in self.figures.schedules if one.queue == name]
         if self._with_held:
             row["held"] = held_rows(self._database, queue, HELD_SHOWN) if row["taken"] else []
-        row["workers"] = len(workers(self._database, queue.name, root=self._place.root))
+        row["workers"] = len(workers(self._database, name, root=self._place.root))
         return row
-
-    def _figures(self, name: str) -> TaskFigures:
-        """Return the figures of a queue, unless it was dropped meanwhile."""
-        found = self.figures.by_name.get(name)
-        if found is None or found.tasks is None:
-            raise QueueNotFound(name=name)
-        return found.tasks
 
     def _rates(self, name: str, calls: Mapping[str, int]) -> dict[str, float | None]:
         """Return rates per second since the read before; None at the first."""
@@ -169,17 +163,19 @@ def _live(samples: Samples, interval_s: float, times: int | None) -> None:
 
 
 def _screen(queues: list[Row], found: list[Row], figures: Figures) -> RenderableType:
-    tables = [table_of(queues, TOP_COLUMNS), table_of(queues, {"queue": field("queue"), **END_COLUMNS})]
-    tables += [table_of(queue["keys"], KEY_COLUMNS) for queue in queues if queue.get("keys")]
-    limits = list(map(asdict, figures.limits[:BESIDE_SHOWN]))
-    tables += [table_of(limits, LIMIT_COLUMNS)] if limits else []
-    schedules = schedule_rows(figures)[:BESIDE_SHOWN]
-    tables += [table_of(schedules, SCHEDULE_COLUMNS)] if schedules else []
-    groups = [groups_row(figures.groups)] if figures.groups.unfinished else []
-    tables += [table_of(groups, GROUP_COLUMNS)] if groups else []
-    tables += [table_of(found[:WORKERS_SHOWN], WORKER_COLUMNS)] if found else []
-    held = shown_held(queues, HELD_SHOWN)
-    tables += [table_of(held, HELD_COLUMNS)] if held else []
+    schedules = [{**asdict(one), "now": figures.now} for one in figures.schedules]
+    schedules.sort(key=lambda row: (-row["late_s"], row["due"] or float("inf")))
+    groups = [_groups_row(figures.groups)] if figures.groups.unfinished else []
+    shown: list[tuple[list[Row], Columns]] = [
+        *((queue["keys"], KEY_COLUMNS) for queue in queues if "keys" in queue),
+        ([asdict(one) for one in figures.limits[:BESIDE_SHOWN]], LIMIT_COLUMNS),
+        ([*schedules[:BESIDE_SHOWN]], SCHEDULE_COLUMNS),
+        (groups, GROUP_COLUMNS),
+        (found[:WORKERS_SHOWN], WORKER_COLUMNS),
+        (shown_held(queues, HELD_SHOWN), HELD_COLUMNS),
+    ]
+    tables = [table_of(queues, TOP_COLUMNS), table_of(queues, {**columns("queue"), **END_COLUMNS})]
+    tables += [table_of(rows, its) for rows, its in shown if rows]
     return Group(*(part for table in tables for part in (table, Text())))
 
 
@@ -202,42 +198,70 @@ def _worker_row(worker: Presence, now: float) -> Row:
     }
 
 
-def _rate(name: str) -> Any:
-    return lambda row: "" if row[name] is None else f"{row[name]:,.1f}"
+def _groups_row(found: GroupsFigures) -> Row:
+    held = [group.id for group in found.first_held]
+    return {"unfinished": found.unfinished, "held": found.held, "first_held": held, "whole": found.is_whole}
 
 
-def _partitions(count: int, before: int | None) -> str:
-    return str(count) if before is None else f"{before} to {count}"
+def _partitions(row: Row) -> str:
+    before = row["repartition_from"]
+    return str(row["partitions"]) if before is None else f"{before} to {row['partitions']}"
 
 
-def _end(name: str) -> Any:
+def _end(name: str) -> Cell:
     return lambda row: str(row["ends"][name])
 
 
-TOP_COLUMNS: Columns = {
-    "queue": field("queue"),
-    **{state: field(state) for state in STATES},
-    **{f"{call}/s": _rate(f"{call}_per_s") for call in RATES},
-    "waits": lambda row: span(row["waits_s"]),
-    "workers": field("workers"),
-    "paused": lambda row: "paused" if row.get("paused") else "",
-}
+def _allows(row: Row) -> str:
+    if row["free"] is None:
+        return "missing" if row["error"] is None else "unreadable"
+    return allowed(row, row["per_s"])
+
+
+def _due(row: Row) -> str:
+    if row["paused"]:
+        return "paused"
+    return "" if row["due"] is None or row["late_s"] else span(row["due"] - row["now"])
+
+
+TOP_COLUMNS = columns(
+    "queue",
+    *STATES,
+    **{f"{call}/s": per_second(f"{call}_per_s") for call in RATES},
+    waits=time_in("waits_s"),
+    workers="workers",
+    paused=lambda row: "paused" if row.get("paused") else "",
+)
 # A terminal shows these as a second table, as the first one has no room for them.
-END_COLUMNS: Columns = {
-    "due": field("due"),
+END_COLUMNS = columns(
+    "due",
     **{end: _end(end) for end in ("acked", "expired", "deleted", "cancelled")},
-    "unreadable": field("unreadable"),
-    "partitions": lambda row: _partitions(row["partitions"], row["repartition_from"]),
+    unreadable="unreadable",
+    partitions=_partitions,
+)
+KEY_COLUMNS = {
+    "key": lambda row: json_text(row["key"]),
+    **columns(*STATES, waits=time_in("waits_s")),
 }
-KEY_COLUMNS: Columns = {
-    "key": lambda row: line_of(row["key"]).decode().strip(),
-    **{state: field(state) for state in STATES},
-    "waits": lambda row: span(row["waits_s"]),
-}
-WORKER_COLUMNS: Columns = {
-    name: field(name)
-    for name in (
-        *("worker", "handler", "queues", "threads", "running"),
-        *("done", "failed", "snoozed", "buried", "lost", "cancelled", "up"),
-    )
-}
+LIMIT_COLUMNS = columns(
+    limit="name",
+    allows=_allows,
+    used=lambda row: "" if row["slots"] is None else f"{row['used']}",
+    free="free",
+    waiting="waiting",
+    queues=lambda row: " ".join(row["queues"]),
+)
+SCHEDULE_COLUMNS = columns(
+    **{"schedule": "name", "queue": "queue", "due in": _due},
+    late=lambda row: span(row["late_s"]) if row["late_s"] else "",
+    tasks="fired",
+    error="error",
+)
+GROUP_COLUMNS = columns(
+    groups=lambda row: f"{'' if row['whole'] else '>= '}{row['unfinished']}",
+    **{"held by burials": "held", "first held": lambda row: " ".join(row["first_held"])},
+)
+WORKER_COLUMNS = columns(
+    *("worker", "handler", "queues", "threads", "running"),
+    *("done", "failed", "snoozed", "buried", "lost", "cancelled", "up"),
+)

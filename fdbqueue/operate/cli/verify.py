@@ -1,32 +1,32 @@
-"""`fdbqueue verify`: check that the stored keys agree with each other."""
+"""The commands that check: `verify` the stored keys, `doctor` the database and the processes that use it."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
 
 import click
 
-from fdbqueue.core.errors import QueueNotFound
-from fdbqueue.core.signals import Signals
+from fdbqueue.core import limits
+from fdbqueue.core.errors import FdbQueueError, QueueNotFound
 from fdbqueue.core.visible import counted
-from fdbqueue.operate.cli.exits import Refused, require_stdout, say
-from fdbqueue.operate.cli.group import cli, in_a_place, in_this_place, json_option, queue_names, stdout_of
-from fdbqueue.operate.cli.session import CREATE_TASKS, Place
-from fdbqueue.operate.cli.show import Columns, Row, field, show
-from fdbqueue.operate.cli.values import line_of
-from fdbqueue.operate.verify.values import Finding, Verification
+from fdbqueue.operate.cli.exits import ERROR, REFUSED, CommandError, Refused, require_stdout, say
+from fdbqueue.operate.cli.group import Here, cli, command, in_this_place, queue_names
+from fdbqueue.operate.cli.parameters import SecondsRange
+from fdbqueue.operate.cli.session import CREATE_TASKS
+from fdbqueue.operate.cli.show import Row, columns
+from fdbqueue.operate.diagnosis.check import Severity
+from fdbqueue.operate.diagnosis.examining import diagnose, diagnosis_without
+from fdbqueue.operate.verify.values import Verification
 from fdbqueue.operate.verify.verify import verify as verify_keys
 
+WATCH = SecondsRange(min=0, max=limits.DOCTOR_WATCH_S_MAX)
 _ANSWERED_WITHIN_S = 60.0
 """A verification may run from a timer, so it does not wait for a cluster for ever."""
 
 
-@cli.command()
+@command(cli)
 @click.argument("queue", metavar="[QUEUE]", required=False, shell_complete=queue_names)
 @click.option("--mend", is_flag=True, help="mend each contradiction that has one remedy")
-@json_option
-@in_a_place
-@click.pass_obj
-def verify(signals: Signals, place: Place, queue: str | None, mend: bool, as_json: bool) -> None:
+def verify(here: Here, queue: str | None, mend: bool) -> None:
     """Check that the stored keys of QUEUE, or of all queues, agree with each other.
 
     The queues may be in use. Columns: flaw, queue, finding, cure. With --json, one object has the findings,
@@ -34,16 +34,17 @@ def verify(signals: Signals, place: Place, queue: str | None, mend: bool, as_jso
     a cluster does not answer for a minute.
     """
     require_stdout()
-    with place.database() as database:
+    with here.database() as database:
         try:
-            with place.answering(database, _ANSWERED_WITHIN_S):
-                found = verify_keys(database, queue, root=place.root, mend=mend)
+            with here.answering(database, _ANSWERED_WITHIN_S):
+                found = verify_keys(database, queue, root=here.root, mend=mend)
         except QueueNotFound:
-            raise place.missing(database, queue or "", CREATE_TASKS) from None
-    if as_json:
-        stdout_of(signals).print(line_of(verification_row(found)))
+            raise here.missing(database, queue or "", CREATE_TASKS) from None
+    if here.as_json:
+        rows = [{**asdict(finding), "key": finding.key.hex()} for finding in found.findings]
+        here.print({**asdict(found), "findings": rows})
     else:
-        show(signals, _rows(found), COLUMNS, as_json=False)
+        here.show(_findings(found), columns("flaw", "queue", finding="text", cure="cure"))
     for sentence in found.uncompared:
         say(f"not verified: {sentence}")
     if not found.sound:
@@ -51,20 +52,15 @@ def verify(signals: Signals, place: Place, queue: str | None, mend: bool, as_jso
     say(_told(found))
 
 
-def verification_row(found: Verification) -> Row:
-    """Return a verification as a row; keys are in hexadecimal."""
-    rows = [{**asdict(finding), "key": finding.key.hex()} for finding in found.findings]
-    return {**asdict(found), "findings": rows}
-
-
-def _rows(found: Verification) -> Iterator[Row]:
-    for finding in found.findings:
-        cure = "mended" if finding.mended else in_this_place(finding.cure)
-        yield {"flaw": finding.flaw, "queue": finding.queue, "text": _text(finding), "cure": cure}
-
-
-def _text(finding: Finding) -> str:
-    return f"{finding.text} (key {finding.key.hex()})"
+def _findings(found: Verification) -> Iterator[Row]:
+    for one in found.findings:
+        cure = "mended" if one.mended else in_this_place(one.cure)
+        yield {
+            "flaw": one.flaw,
+            "queue": one.queue,
+            "text": f"{one.text} (key {one.key.hex()})",
+            "cure": cure,
+        }
 
 
 def _told(found: Verification) -> str:
@@ -74,9 +70,22 @@ def _told(found: Verification) -> str:
     return f"{counted(found.queues, 'queue')}, {counted(found.keys, 'key')}: {findings}{stopped}"
 
 
-COLUMNS: Columns = {
-    "flaw": field("flaw"),
-    "queue": field("queue"),
-    "finding": field("text"),
-    "cure": field("cure"),
-}
+@command(cli)
+@click.option("--watch", type=WATCH, default=3.0, show_default=True, help="seconds between its two looks")
+def doctor(here: Here, watch: float) -> None:
+    """Check the database, its clients and its queues; tell the cure of each trouble.
+
+    Columns: severity, check, result, cure. Status: 0 all is fine; 1 there is a warning or a failure; 2 the
+    database does not answer. Clocks are compared of sessions that beat within --watch seconds; a session
+    beats three times in its ttr.
+    """
+    try:
+        with here.database() as database:
+            found, status = diagnose(database, watch_s=watch, root=here.root), REFUSED
+    except (CommandError, FdbQueueError) as error:
+        text = error.message if isinstance(error, CommandError) else str(error)
+        found, status = diagnosis_without(here.url, text), ERROR
+    rows = ({**asdict(check), "cure": in_this_place(check.cure)} for check in found.checks)
+    here.show(rows, columns("severity", check="name", result="text", cure="cure"))
+    if found.severity != Severity.FINE:
+        click.get_current_context().exit(status)

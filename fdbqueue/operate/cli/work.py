@@ -10,21 +10,23 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.registry.definition import PLAIN
-from fdbqueue.core.signals import Signals
 from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.logs import LEVELS, logging_at
 from fdbqueue.fleet.supervisor import Fleet, FleetStatus
 from fdbqueue.operate.cli import execute
-from fdbqueue.operate.cli.exits import DONE, REFUSED, CommandError
-from fdbqueue.operate.cli.group import cli, in_a_place, json_option, queue_names
-from fdbqueue.operate.cli.modules import look_in_working_directory
-from fdbqueue.operate.cli.outlet import STDERR
+from fdbqueue.operate.cli.execute import STDERR
+from fdbqueue.operate.cli.exits import DONE, REFUSED, CommandError, look_in_working_directory
+from fdbqueue.operate.cli.group import Here, cli, command, queue_names
 from fdbqueue.operate.cli.parameters import SecondsRange
 from fdbqueue.operate.cli.progress import Progress
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.kinds import is_kind
 
+COUNT = click.IntRange(min=1)
+COROUTINES = click.IntRange(min=1, max=limits.CONCURRENCY_MAX)
+TIMEOUT = SecondsRange(min=0.001, endless=True)
+GRACE = SecondsRange(min=0)
 _COMMAND = "fdbqueue.command"
 
 
@@ -45,47 +47,34 @@ class WithCommand(click.Command):
         return super().parse_args(ctx, args[:at])
 
 
-@cli.command(cls=WithCommand)
+@command(cli, cls=WithCommand)
 @click.argument(
     "words", nargs=-1, metavar="QUEUE... [MODULE:FUNCTION | --exec -- CMD ARG...]", shell_complete=queue_names
 )
 @click.option("--exec", "executes", is_flag=True, help="run the command behind -- for each task")
 @click.option("--into", metavar="QUEUE", help="with --exec: put each line of its output there, with the ack")
 @click.option("--create", is_flag=True, help="make a plain queue for --into if there is none")
-@click.option("--processes", type=click.IntRange(min=1), default=2, metavar="N", help="worker processes [2]")
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="per process [8; 1 with --exec]")
+@click.option("--processes", type=COUNT, default=2, metavar="N", help="worker processes [2]")
+@click.option("--threads", type=COUNT, metavar="N", help="per process [8; 1 with --exec]")
 @click.option(
     "--concurrency",
-    type=click.IntRange(min=1, max=limits.CONCURRENCY_MAX),
+    type=COROUTINES,
     default=100,
     metavar="N",
     help="coroutines per process, if the function is one [100]",
 )
 @click.option("--until-empty", is_flag=True, help="end when only buried tasks are left")
 @click.option("--transactional", is_flag=True, help="call function(tr, task) in the transaction of the ack")
+@click.option("--max-attempts", type=COUNT, default=5, metavar="N", help="failures before burial [5]")
 @click.option(
-    "--max-attempts", type=click.IntRange(min=1), default=5, metavar="N", help="failures before burial [5]"
+    "--timeout", "timeout_s", type=TIMEOUT, metavar="S", help="an attempt fails after S seconds [never]"
 )
 @click.option(
-    "--timeout",
-    "timeout_s",
-    type=SecondsRange(min=0.001, endless=True),
-    metavar="S",
-    help="an attempt fails after S seconds [never]",
-)
-@click.option(
-    "--grace",
-    "grace_s",
-    type=SecondsRange(min=0),
-    default=30.0,
-    metavar="S",
-    help="after a stop, S seconds to finish [30]",
+    "--grace", "grace_s", type=GRACE, default=30.0, metavar="S", help="after a stop, S seconds to finish [30]"
 )
 @click.option("--weight", "weights", multiple=True, metavar="QUEUE=N", help="the weight of a queue [1]")
-@click.option(
-    "--recycle-tasks", type=click.IntRange(min=1), metavar="N", help="replace a process after N tasks"
-)
-@click.option("--recycle-mb", type=click.IntRange(min=1), metavar="M", help="replace a process above M MB")
+@click.option("--recycle-tasks", type=COUNT, metavar="N", help="replace a process after N tasks")
+@click.option("--recycle-mb", type=COUNT, metavar="M", help="replace a process above M MB")
 @click.option(
     "--backoff",
     default="1,600",
@@ -96,19 +85,13 @@ class WithCommand(click.Command):
 @click.option("--hooks", metavar="MODULE:NAME", help="the Hooks to call for each task")
 @click.option("--log-level", type=click.Choice(LEVELS), help="on standard error [info; error with --quiet]")
 @click.option("--quiet", is_flag=True, help="print no progress and no summary")
-@json_option
-@in_a_place
-@click.pass_obj
 def work(
-    signals: Signals,
-    /,
-    place: Place,
+    here: Here,
     words: tuple[str, ...],
     executes: bool,
     into: str | None,
     create: bool,
     weights: tuple[str, ...],
-    as_json: bool,
     log_level: str | None,
     quiet: bool,
     **options: Any,
@@ -133,33 +116,33 @@ def work(
     if create and into is None:
         raise click.UsageError("--create is for the queue of --into")
     if executes:
-        options |= _execution(place, command or [], into, options)
+        options |= {"argument": _argument(here, command or [], into, options["transactional"])}
     options["threads"] = options["threads"] or (1 if executes else 8)
     options["log_level"] = log_level or ("error" if quiet else "info")
-    if as_json:
+    if here.as_json:
         options["stdout"] = STDERR
     weighted = _weighted(queues, weights)
-    with place.database() as database:
+    with here.database() as database:
         for name in queues:
-            place.tasks_in(database, name)
+            here.tasks_in(database, name)
         if not executes or options["hooks"]:
             look_in_working_directory()
-        fleet = Fleet(place.url, weighted, handler, root=place.root, **options)
+        fleet = Fleet(here.url, weighted, handler, root=here.root, **options)
         if into is not None:
-            _require_results(place, database, into, create)
+            _require_results(here, database, into, create)
         prints = executes and into is None
         with (
             logging_at(options["log_level"]),
-            Progress(place, database, queues, signals, as_json, prints, quiet) as progress,
+            Progress(here, database, queues, here.signals, here.as_json, prints, quiet) as progress,
         ):
-            fleet.run(lambda status: _tick(fleet, progress, status))
+
+            def look(status: FleetStatus) -> None:
+                if not progress.tick(status):
+                    fleet.stop()
+
+            fleet.run(look)
             progress.end(fleet.status())
     return REFUSED if progress.buried else DONE
-
-
-def _tick(fleet: Fleet, progress: Progress, status: FleetStatus) -> None:
-    if not progress.tick(status):
-        fleet.stop()
 
 
 def _split(words: Sequence[str], executes: bool, command: list[str] | None) -> tuple[list[str], str]:
@@ -176,14 +159,12 @@ def _split(words: Sequence[str], executes: bool, command: list[str] | None) -> t
     return queues, handler
 
 
-def _execution(
-    place: Place, command: list[str], into: str | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    if options["transactional"]:
+def _argument(place: Place, command: list[str], into: str | None, transactional: bool) -> Mapping[str, Any]:
+    if transactional:
         raise click.UsageError("--transactional is for functions: a command has no transaction")
     if shutil.which(command[0]) is None and execute.PLACEHOLDER not in command[0]:
         raise CommandError(f"there is no command {command[0]!r}")
-    return {"argument": execute.settings_of(command, into, place.root)}
+    return execute.settings_of(command, into, place.root)
 
 
 def _weighted(queues: Sequence[str], weights: Sequence[str]) -> dict[str, int]:

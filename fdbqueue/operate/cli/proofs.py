@@ -1,4 +1,4 @@
-"""`fdbqueue conformance`: a program in any language, proved against the vectors of the key layout."""
+"""The commands that prove: `conformance`, of a program in any language; `demo`, of a fleet that is killed."""
 
 import json
 from collections import Counter
@@ -9,16 +9,19 @@ from typing import Any
 
 import click
 
+from fdbqueue.core.open import shared_url
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.signals import Signals
+from fdbqueue.operate.cli.commands import OUTER_ROOT, OUTER_SHARED, OUTER_URL
 from fdbqueue.operate.cli.exits import CommandError, Refused, say
 from fdbqueue.operate.cli.group import cli, json_option
 from fdbqueue.operate.cli.parameters import SecondsRange, UsablePath
-from fdbqueue.operate.cli.show import Columns, Row, field, show
+from fdbqueue.operate.cli.show import Row, columns, show
 from fdbqueue.operate.conformance.checking import Checked, Verdict, checked
 from fdbqueue.operate.conformance.escapes import heard_result, unescaped
 from fdbqueue.operate.conformance.program import Program
 from fdbqueue.operate.conformance.vectors import Vector, stored_vectors, vectors_in
+from fdbqueue.operate.demo import main
 
 TIMEOUT = SecondsRange(min=0, min_open=True, max=3_600)
 
@@ -60,7 +63,8 @@ def conformance(
     start = partial(Program, program, timeout, RealRuntime())
     counts: Counter[Verdict] = Counter()
     try:
-        show(signals, _rows(checked(start, stored["root"], vectors), counts, as_json), COLUMNS, as_json)
+        rows = _rows(checked(start, stored["root"], vectors), counts, as_json)
+        show(signals, rows, columns("verdict", "vector", "verb", "difference"), as_json)
     except OSError as error:
         raise CommandError(f"{program[0]}: {error.strerror}") from None
     told = _told(counts, len(vectors))
@@ -109,9 +113,20 @@ def _told(counts: Counter[Verdict], total: int) -> str:
     return f"{total} vectors: {numbers or 'none'}{f', {left} not asked' if left else ''}"
 
 
-COLUMNS: Columns = {
-    "verdict": field("verdict"),
-    "vector": field("vector"),
-    "verb": field("verb"),
-    "difference": field("difference"),
-}
+@cli.command()
+@click.option("--url", metavar="URL", help="a database to run on, instead of a temporary directory")
+@click.option("--tasks", type=click.IntRange(min=1), default=20_000, metavar="N", help="N tasks [20000]")
+@click.pass_context
+def demo(context: click.Context, url: str | None, tasks: int) -> int:
+    """Run a fleet, kill and stall its processes, and check that each task counted once.
+
+    The demo runs in a temporary directory, or below a root of its own at --url, and removes it at the end.
+
+    Four processes count the lines of the source files of this Python's standard library. Each of N tasks is a
+    part of a file. Meanwhile the demo kills processes (SIGKILL), or stops them for longer than their leases
+    (SIGSTOP). One task cannot succeed, and must be buried. Status 1 if a task was lost or counted twice.
+    """
+    if context.meta[OUTER_ROOT] is not None:
+        raise click.UsageError("demo has a root of its own: it takes no --root")
+    where = url or context.meta[OUTER_URL]
+    return main(shared_url(where) if where and context.meta[OUTER_SHARED] else where, tasks)

@@ -1,0 +1,122 @@
+"""What is drawn on a terminal: tables, and bars of a progress. Its import loads rich."""
+
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database
+from fdbqueue.core.signals import Signals
+from fdbqueue.core.visible import visible
+from fdbqueue.operate.cli.exits import say
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.queue import TaskQueue
+
+Row = Mapping[str, Any]
+REPORT_EVERY = 10_000
+
+
+def print_table(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], str]]) -> None:
+    Console(highlight=False).print(table_of(rows, columns))
+
+
+def table_of(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    shown = [[cell(row) for cell in columns.values()] for row in rows]
+    for number, name in enumerate(columns):
+        numeric = bool(shown) and all(not cells[number].strip("0123456789.,%/s ") for cells in shown)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for cells in shown:
+        table.add_row(*map(Text, map(visible, cells)))  # as Text: rich would read square brackets as styles
+    return table
+
+
+class Report:
+    """A context manager that shows the progress of `put --lines` as lines, and the total at its end."""
+
+    def __init__(self) -> None:
+        self._items = 0
+
+    def __enter__(self) -> "Report":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        say(f"{self._items} put")
+
+    def advance(self, items: int, bytes_read: int) -> None:  # noqa: ARG002  # for a bar
+        before, self._items = self._items, self._items + items
+        if before // REPORT_EVERY != self._items // REPORT_EVERY:
+            say(f"{self._items} put so far")
+
+
+class BarReport(Report):
+    def __init__(self, console: Console, bytes_total: int | None) -> None:
+        super().__init__()
+        counted, left = TextColumn("{task.fields[items]:,} put"), TimeRemainingColumn()
+        self._progress = Progress(
+            counted, BarColumn(), TaskProgressColumn(), left, console=console, transient=True
+        )
+        self._task = self._progress.add_task("", total=bytes_total, items=0)
+
+    def __enter__(self) -> "BarReport":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+        super().__exit__(*exc)
+
+    def advance(self, items: int, bytes_read: int) -> None:
+        self._items += items
+        self._progress.update(self._task, completed=bytes_read, items=self._items)
+
+
+def report_on(stream: io.BufferedReader) -> Report:
+    """Return a bar for a terminal, plain lines otherwise; both on standard error."""
+    console = Console(stderr=True)
+    # A regular file has a size; a pipe or a terminal has none.
+    size_bytes = os.fstat(stream.fileno()).st_size or None
+    return BarReport(console, size_bytes) if console.is_terminal else Report()
+
+
+def step_by_step(signals: Signals, doing: str, most: int, step: Callable[[int], int]) -> int:
+    """Call `step` with a small number until it has done `most`, or finds no more. Return the number done.
+
+    The bound `most` ends the loop also while other processes put tasks. A signal takes effect between two
+    steps.
+    """
+    total = 0
+    with _bar(doing, most) as advance:
+        while total < most:
+            with signals.deferred():
+                done = step(min(most - total, limits.VERB_BATCH))
+            if not done:
+                break
+            total += done
+            advance(done)
+    return total
+
+
+def remove_all(signals: Signals, database: Database, queue: "TaskQueue", most: int) -> int:
+    """Remove up to `most` tasks; return their number."""
+    return step_by_step(signals, "removing", most, lambda few: queue.truncate_some(database, few))
+
+
+@contextmanager
+def _bar(doing: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(doing, total=total)
+        yield lambda done: bar.advance(task, done)
