@@ -211,7 +211,7 @@ def test_progress_is_lines_in_a_pipe_and_a_bar_on_a_terminal(shell: Shell, tmp_p
 
 
 def test_batches_fit_into_transactions() -> None:
-    from fdbqueue.operate.cli.put import batches_of
+    from fdbqueue.operate.cli.items import batches_of
 
     large, small = "x" * 600_000, [1] * 2_500
     assert [len(batch) for batch in batches_of(small)] == [1_000, 1_000, 500]

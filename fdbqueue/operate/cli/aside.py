@@ -25,9 +25,7 @@ from fdbqueue.queues.recipe.queue import Queue
 EXPORT_FILE = UsablePath(dir_okay=False, path_type=Path)
 
 
-@command(cli)
-@queue_argument
-@first_option
+@command(cli, queue_argument, first_option)
 @click.option("--export", "path", type=EXPORT_FILE, metavar="FILE", help="append all values to FILE")
 @click.option("--remove", "ids", multiple=True, metavar="ID", help="remove the value of that id; repeatable")
 @click.option("--remove-all", is_flag=True, help="remove all values; with --export, all exported ones")
@@ -57,7 +55,7 @@ def aside(
                     removed += found.remove_aside(database, ids[start : start + limits.VERB_BATCH])
             here.tell(f"{removed} removed", {"queue": queue, "removed": removed})
         elif path is None:
-            here.show(_listed(database, found, count), ASIDE_COLUMNS)
+            here.show(_listed(database, found, count), columns("id", "when", "bytes", "key", "reason"))
 
 
 def _queue(place: Place, database: Database, name: str) -> KeepsAside:
@@ -103,6 +101,3 @@ def _export(database: Database, queue: KeepsAside, path: Path) -> list[str]:
         file.flush()
         os.fsync(file.fileno())  # the exported entries may be removed next
     return written
-
-
-ASIDE_COLUMNS = columns("id", "when", "bytes", "key", "reason")

@@ -1,25 +1,30 @@
-"""`fdbqueue dead`: the buried tasks of a queue by class of failure, their tracebacks, and their mending."""
+"""`fdbqueue dead`, the buried tasks of a queue by class of failure, and `fdbqueue redrive`, their way back.
 
-from collections.abc import Iterator
+A redrive has a bounded rate, and any process goes on where another stopped.
+"""
+
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
 import click
 
+from fdbqueue.core import limits
 from fdbqueue.core.database import Database
-from fdbqueue.core.errors import NotBuried, TaskNotFound
+from fdbqueue.core.errors import NotBuried, QueueNotFound, TaskNotFound
 from fdbqueue.core.page import Page
+from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import visible
 from fdbqueue.operate.cli.exits import Refused, say
-from fdbqueue.operate.cli.group import Here, command, first_option, group, queue_argument
-from fdbqueue.operate.cli.looks import id_argument, refusing_missing
+from fdbqueue.operate.cli.group import Here, again, command, first_option, group, queue_argument
 from fdbqueue.operate.cli.parameters import values_of
 from fdbqueue.operate.cli.rows import task_row
-from fdbqueue.operate.cli.session import Place
-from fdbqueue.operate.cli.show import Row, columns, json_in, json_text, paged, span, time_in
-from fdbqueue.tasks.dead.letters import DeadLetters
-from fdbqueue.tasks.dead.values import DeadLetter, FailureClass
+from fdbqueue.operate.cli.session import CREATE_TASKS, Place
+from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, json_in, paged, span, time_in
+from fdbqueue.operate.cli.tasks import id_argument, refusing_missing
+from fdbqueue.tasks.dead.letters import RATE_PER_S, DeadLetters
+from fdbqueue.tasks.dead.values import DeadLetter, FailureClass, Redrive, RedriveState
 
 error_option = click.option("--error", metavar="CLASS", help='of this class; "" for no failure')
 match_option = click.option("--match", "text", metavar="TEXT", help="with TEXT in their last failure")
@@ -41,8 +46,7 @@ def dead() -> None:
     """
 
 
-@command(dead)
-@queue_argument
+@command(dead, queue_argument)
 @click.option("-n", "count", type=click.IntRange(min=1), default=20, metavar="N", help="the largest N [20]")
 def classes(here: Here, queue: str, count: int) -> None:
     """List the classes of failure of QUEUE, those with the most buried tasks first.
@@ -60,11 +64,7 @@ def classes(here: Here, queue: str, count: int) -> None:
         here.show(rows, CLASS_COLUMNS)
 
 
-@command(dead, "list")
-@queue_argument
-@error_option
-@match_option
-@first_option
+@command(dead, queue_argument, error_option, match_option, first_option, name="list")
 def list_(here: Here, queue: str, error: str | None, text: str | None, count: int) -> None:
     """List the first buried tasks of QUEUE, in order.
 
@@ -88,9 +88,7 @@ def _failure(found: FailureClass | DeadLetter, now: float) -> Row:
     return {"failure": asdict(found.failure), "age_s": max(0.0, now - found.failure.when)}
 
 
-@command(dead, "show")
-@queue_argument
-@id_argument
+@command(dead, queue_argument, id_argument, name="show")
 def show_(here: Here, queue: str, id_: str) -> None:
     """Show the failures of a task of QUEUE, in any state, each with its traceback; the last one is last.
 
@@ -117,9 +115,7 @@ def _told(failure: Failure, now: float) -> bytes:
     return ("\n".join(part for part in parts if part) + "\n\n").encode()
 
 
-@command(dead)
-@queue_argument
-@id_argument
+@command(dead, queue_argument, id_argument)
 @click.argument("data")
 @click.option("--text", "as_text", is_flag=True, help="take DATA as text, never as JSON")
 @click.option("--kick", "at_once", is_flag=True, help="kick it, in the same transaction")
@@ -139,8 +135,7 @@ def edit(here: Here, queue: str, id_: str, data: str, as_text: bool, at_once: bo
     here.tell(f"{id_} edited{' and kicked' if at_once else ''}", task_row(task))
 
 
-@command(dead)
-@queue_argument
+@command(dead, queue_argument)
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @error_option
 @match_option
@@ -192,7 +187,136 @@ def _class_name(row: Row) -> str:
 FAILED = time_in("age_s")
 CLASS_COLUMNS = columns("tasks", **{"class": _class_name}, first="first", failed=FAILED, message=_message)
 LETTER_COLUMNS = {
-    **columns("id", failed=FAILED, attempts="attempts", key=json_in("key")),
-    "data": lambda row: json_text(row["data"]),
+    **columns("id", failed=FAILED, attempts="attempts", key=json_in("key"), data=json_in("data", null=True)),
     **columns(**{"class": _class_name}, message=_message),
 }
+
+
+RATE = click.FloatRange(min=0, min_open=True, max=1e9)
+Verb = Callable[[DeadLetters, Database], Redrive]
+
+
+@group("redrive")
+def redrive() -> None:
+    """Send buried tasks back at a bounded rate, into their own queue or another one.
+
+    The progress is stored. A redrive that was interrupted, killed or paused goes on in any process.
+    """
+
+
+@command(redrive, queue_argument, error_option, match_option)
+@click.option("--rate", type=RATE, default=RATE_PER_S, metavar="N", help="at most N tasks a second [100]")
+@click.option("--into", metavar="OTHER", help="put them into another queue, as new tasks")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N tasks")
+@click.option("--detach", is_flag=True, help="begin only: `fdbqueue redrive run` moves the tasks")
+def start(
+    here: Here,
+    queue: str,
+    error: str | None,
+    text: str | None,
+    rate: float,
+    into: str | None,
+    limit: int | None,
+    detach: bool,
+) -> None:
+    """Begin a redrive of the buried tasks of QUEUE, and run it to its end.
+
+    It ends after as many tasks as are buried now: those that fail again stay buried.
+    """
+
+    def begin(letters: DeadLetters, database: Database) -> Redrive:
+        try:
+            return letters.begin_redrive(
+                database, error=error, text=text, rate_per_s=rate, into=into, limit=limit
+            )
+        except QueueNotFound:
+            raise here.missing(database, into or queue, CREATE_TASKS) from None
+
+    _turn(here, queue, begin, runs=not detach)
+
+
+@command(redrive, queue_argument)
+def run(here: Here, queue: str) -> None:
+    """Go on with the redrive of QUEUE, beside other processes or alone, until it is done or paused."""
+    with letters_of(here, queue) as (database, letters):
+        _run(here, database, letters)
+
+
+@command(redrive, queue_argument)
+def status(here: Here, queue: str) -> None:
+    """Show the last redrive of QUEUE. Status 1: there was none.
+
+    Columns: state, tasks moved, left and passed over, rate, class, text, the other queue, age.
+    """
+    with letters_of(here, queue) as (database, letters):
+        found = letters.redrive(database)
+        if found is None:
+            raise Refused(f"there was no redrive of {queue!r}")
+        age_s = max(0.0, database.runtime.now() - found.began)
+        here.show([{**_redrive_row(found), "age_s": age_s}], REDRIVE_COLUMNS)
+
+
+@command(redrive, queue_argument)
+def pause(here: Here, queue: str) -> None:
+    """Let the redrive of QUEUE move no task until `resume`; processes that run it end."""
+    _turn(here, queue, DeadLetters.pause_redrive)
+
+
+@command(redrive, queue_argument)
+@click.option("--detach", is_flag=True, help="do not run it: `fdbqueue redrive run` does")
+def resume(here: Here, queue: str, detach: bool) -> None:
+    """Let the redrive of QUEUE go on, and run it to its end."""
+    _turn(here, queue, DeadLetters.resume_redrive, runs=not detach)
+
+
+@command(redrive, queue_argument)
+def stop(here: Here, queue: str) -> None:
+    """End the redrive of QUEUE for good. The tasks that are left stay buried."""
+    _turn(here, queue, DeadLetters.stop_redrive)
+
+
+def _turn(here: Here, queue: str, verb: Verb, *, runs: bool = False) -> None:
+    with letters_of(here, queue) as (database, letters):
+        with here.signals.deferred():
+            turned = verb(letters, database)
+        if runs:
+            _run(here, database, letters)
+        else:
+            here.tell(_moves_of(turned), _redrive_row(turned))
+
+
+def _run(here: Here, database: Database, letters: DeadLetters) -> None:
+    """Run it to its end, and report. A signal takes effect between two steps."""
+    runtime = database.runtime
+    next_s = runtime.monotonic() + PLAIN_EVERY_S
+    try:
+        while True:
+            with here.signals.deferred():
+                step = letters.step_redrive(database)
+            if step.redrive.state != RedriveState.RUNNING:
+                break
+            if runtime.monotonic() >= next_s and not here.as_json:
+                say(_moves_of(step.redrive) + (f"; {step.redrive.into!r} is full" if step.is_full else ""))
+                next_s = runtime.monotonic() + PLAIN_EVERY_S
+            runtime.sleep(min(step.wait_s, limits.REDRIVE_LOOK_S))
+    except Interrupted:
+        say(f"interrupted: `{again('redrive', 'run', letters.name)}` goes on")
+        raise
+    here.tell(_moves_of(step.redrive), _redrive_row(step.redrive))
+
+
+def _redrive_row(found: Redrive) -> Row:
+    return {name: value for name, value in asdict(found).items() if name != "cursor"}
+
+
+def _moves_of(found: Redrive) -> str:
+    passed = f", {found.passed} passed over" if found.passed else ""
+    left = f", {found.left} left" if found.is_open else ""
+    return f"{found.state.value}: {found.moved} moved{passed}{left}"
+
+
+REDRIVE_COLUMNS = columns(
+    *("state", "moved", "left", "passed"),
+    rate=lambda row: f"{row['rate_per_s']:g}/s",
+    **{"class": "error", "text": "text", "into": "into", "age": time_in("age_s")},
+)

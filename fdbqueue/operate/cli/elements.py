@@ -35,8 +35,7 @@ def elements() -> None:
     """Use element queues: named elements that any process may lock, as in dirq."""
 
 
-@command(elements)
-@queue_argument
+@command(elements, queue_argument)
 @click.argument("data", nargs=-1, required=True)
 @create_option
 @schema_option
@@ -54,8 +53,7 @@ def add(here: Here, queue: str, data: tuple[str, ...], create: bool, schema: str
             out.print(_name_line(found.add(database, value), here))
 
 
-@command(elements, "list")
-@queue_argument
+@command(elements, queue_argument, name="list")
 @click.option("-n", "count", type=click.IntRange(min=1), metavar="N", help="the first N [all]")
 def list_(here: Here, queue: str, count: int | None) -> None:
     """Print the names of QUEUE's elements, locked or not, in order."""
@@ -67,9 +65,7 @@ def list_(here: Here, queue: str, count: int | None) -> None:
             out.print(_name_line(name, here))
 
 
-@command(elements)
-@queue_argument
-@names_argument
+@command(elements, queue_argument, names_argument)
 @click.option("--schema", metavar="PIECE=TYPE[,...]", help="the pieces to read [those of the queue]")
 def get(here: Here, queue: str, names: tuple[str, ...], schema: str | None) -> None:
     """Print the elements of these names, one JSON value a line, without removing them.
@@ -88,9 +84,7 @@ def get(here: Here, queue: str, names: tuple[str, ...], schema: str | None) -> N
             out.print(line_of({"name": name, "data": data} if here.as_json else data))
 
 
-@command(elements, json=False)
-@queue_argument
-@names_argument
+@command(elements, queue_argument, names_argument, json=False)
 @click.option("--locked", is_flag=True, help="remove locked elements too")
 def remove(here: Here, queue: str, names: tuple[str, ...], locked: bool) -> None:
     """Remove the elements of these names."""
@@ -100,8 +94,7 @@ def remove(here: Here, queue: str, names: tuple[str, ...], locked: bool) -> None
             found.remove(database, name, token=token)
 
 
-@command(elements, json=False)
-@queue_argument
+@command(elements, queue_argument, json=False)
 @click.option("--maxlock", type=MAXLOCK, default=600.0, metavar="S", help="age of the lock in seconds [600]")
 def purge(here: Here, queue: str, maxlock: float) -> None:
     """Unlock the elements of QUEUE with a lock older than --maxlock; 0 unlocks none."""
@@ -109,8 +102,7 @@ def purge(here: Here, queue: str, maxlock: float) -> None:
         found.purge(database, maxlock=maxlock)
 
 
-@command(elements, "import-dirq")
-@queue_argument
+@command(elements, queue_argument, name="import-dirq")
 @click.argument("path", type=UsablePath(exists=True, file_okay=False))
 @create_option
 @schema_option
@@ -127,8 +119,7 @@ def import_dirq(here: Here, queue: str, path: str, create: bool, schema: str | N
         _report(here, import_from(folder, database, found), queue)
 
 
-@command(elements, "export-dirq")
-@queue_argument
+@command(elements, queue_argument, name="export-dirq")
 @click.argument("path", type=UsablePath(file_okay=False))
 def export_dirq(here: Here, queue: str, path: str) -> None:
     """Move the elements of QUEUE into the directory queue at PATH.

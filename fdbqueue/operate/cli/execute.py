@@ -233,9 +233,11 @@ class Execute:
         with of_this_machine(), TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
             given.write(data)
             given.seek(0)
-            status = self._run(filled(self._command.words, data), task, (given, out, err))
+            words = [os.fsencode(word).replace(PLACEHOLDER.encode(), data) for word in self._command.words]
+            status = self._run(words, task, (given, out, err))
             if status:
-                raise CommandFailed(reason=_ending(status), detail=_detail(out, err))
+                killed = "" if status > 0 else f"killed by {signal.Signals(-status).name}"
+                raise CommandFailed(reason=killed or f"exit status {status}", detail=_detail(out, err))
             self._succeeded(task, out, err)
 
     def _run(self, words: Sequence[bytes], task: HeldTask, files: tuple[IO[bytes], ...]) -> int:
@@ -251,11 +253,14 @@ class Execute:
                 start_new_session=True,
             )
             began(process.pid)
-            while (status := _status(process)) is None:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    return process.wait(LOOK_EVERY_S)
                 if task.lost or task.cancelled:
-                    _kill(process)
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
                     task.check()
-        return status
 
     def _succeeded(self, task: Task, out: IO[bytes], err: IO[bytes]) -> None:
         into = self._command.into is not None
@@ -264,20 +269,22 @@ class Execute:
             result = None if task.result_ttl is None else output_value(out)
         except (TooMuchForOneTransaction, PayloadTooLarge) as reason:
             raise Bury(f"its output: {reason}", _detail(out, err)) from None
-        if into:
-            pass_on_errors(err)
-        else:
-            self._pass_on(out, err)
-        raise Done((lambda tr: self._put(tr, values)) if values else None, result)
-
-    def _pass_on(self, out: IO[bytes], err: IO[bytes]) -> None:
         try:
-            self._outlet.pass_on(out, err)
+            if into:
+                pass_on_errors(err)
+            else:
+                self._outlet.pass_on(out, err)
         except (OSError, ReaderGone) as error:
             raise Unavailable(f"the output was not read ({error})") from error
+        raise Done((lambda tr: self._put(tr, values)) if values else None, result)
 
     def _put(self, tr: Any, values: Sequence[Any]) -> None:
-        put_into(tr, Subspace((), self._command.root), str(self._command.into), values)
+        """Raises QueueNotFound, QueueFull. Conflicts: as the put."""
+        root, name = Subspace((), self._command.root), str(self._command.into)
+        if Registry(root).find(tr, name).kind == PLAIN:
+            Queue.named(tr, name, create=False, root=root).enqueue_many(tr, values)
+        else:
+            TaskQueue.open(tr, name, root=root).put_many(tr, values)
 
 
 def environment_of(task: Task) -> dict[str, str]:
@@ -293,13 +300,9 @@ def as_bytes(data: Any) -> bytes:
     return data.encode() if isinstance(data, str) else msgspec.json.encode(data)
 
 
-def filled(words: Sequence[str], data: bytes) -> list[bytes]:
-    return [os.fsencode(word).replace(PLACEHOLDER.encode(), data) for word in words]
-
-
 def output_values(out: IO[bytes]) -> list[Any]:
     """Read the lines of a file, without empty ones, as JSON or as text. Raises TooMuchForOneTransaction."""
-    size_bytes = out.seek(0, os.SEEK_END)
+    size_bytes = _size_of(out)
     out.seek(0)
     lines = [line for line in out.read(limits.BATCH_BYTES_MAX + 1).splitlines() if line.strip()]
     if size_bytes > limits.BATCH_BYTES_MAX or len(lines) > limits.BATCH_ITEMS_MAX:
@@ -312,20 +315,12 @@ def output_value(out: IO[bytes]) -> Any:
 
     Raises PayloadTooLarge.
     """
-    size_bytes = out.seek(0, os.SEEK_END)
+    size_bytes = _size_of(out)
     if size_bytes > limits.PAYLOAD_BYTES_MAX:
         raise PayloadTooLarge(size_bytes=size_bytes, limit_bytes=limits.PAYLOAD_BYTES_MAX)
     out.seek(0)
     text = out.read().decode(errors="replace").removesuffix("\n")
     return _value(text) if text else None
-
-
-def put_into(tr: Any, root: Subspace, name: str, values: Sequence[Any]) -> None:
-    """Put into a queue of items or of tasks. Raises QueueNotFound, QueueFull. Conflicts: as the put."""
-    if Registry(root).find(tr, name).kind == PLAIN:
-        Queue.named(tr, name, create=False, root=root).enqueue_many(tr, values)
-    else:
-        TaskQueue.open(tr, name, root=root).put_many(tr, values)
 
 
 def _value(line: str) -> Any:
@@ -335,33 +330,15 @@ def _value(line: str) -> Any:
         return line
 
 
-def _status(process: "subprocess.Popen[bytes]") -> int | None:
-    try:
-        return process.wait(LOOK_EVERY_S)
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _ending(status: int) -> str:
-    return f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
-
-
 def _detail(out: IO[bytes], err: IO[bytes]) -> str:
     """Return the ends of both outputs, short enough to be kept with the failure."""
     most = limits.FAILURE_DETAIL_BYTES_MAX // 2 - 20
-    parts = [("stdout", _end_of(out, most)), ("stderr", _end_of(err, most))]
-    return "\n".join(f"--- {name}:\n{text.rstrip()}" for name, text in parts if text.strip())
-
-
-def _end_of(file: IO[bytes], bytes_max: int) -> str:
-    file.seek(max(0, file.seek(0, os.SEEK_END) - bytes_max))
-    return file.read(bytes_max).decode(errors="replace")
+    parts = []
+    for name, file in (("stdout", out), ("stderr", err)):
+        file.seek(max(0, _size_of(file) - most))
+        text = file.read(most).decode(errors="replace").rstrip()
+        parts += [f"--- {name}:\n{text}"] if text else []
+    return "\n".join(parts)
 
 
 @contextmanager

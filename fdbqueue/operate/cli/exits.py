@@ -66,7 +66,10 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     try:
         hear_of_children()  # the program that started this one may have ignored them
         with Signals() as signals:
-            return _invoke(command, arguments, signals)
+            result = command.main(arguments, prog_name="fdbqueue", standalone_mode=False, obj=signals)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return result if isinstance(result, int) else DONE
     except click.ClickException as mistake:
         return _say(mistake.format_message(), mistake.exit_code)
     except ReaderGone:
@@ -83,13 +86,6 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
         return _say(told(failure), ERROR)
     except engine_errors() as failure:
         return _say(text_of(failure), ERROR)
-
-
-def _invoke(command: click.Command, arguments: Sequence[str] | None, signals: Signals) -> int:
-    result = command.main(arguments, prog_name="fdbqueue", standalone_mode=False, obj=signals)
-    if sys.stdout is not None:
-        sys.stdout.flush()
-    return result if isinstance(result, int) else DONE
 
 
 def say(message: str) -> None:

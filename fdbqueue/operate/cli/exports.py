@@ -50,7 +50,7 @@ INSIDE = "the old queue and QUEUE are in the same one: name it with --url"
 Convert = Callable[[Any], Any]
 
 
-@command(cli, "export")
+@command(cli, name="export")
 @click.argument("path", metavar="FILE", type=UsablePath(dir_okay=False))
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1, shell_complete=queue_names)
 @click.option("--in-use", is_flag=True, help="export queues that are not paused")
@@ -85,7 +85,7 @@ def import_() -> None:
     """
 
 
-@command(import_, "file")
+@command(import_, name="file")
 @click.argument("path", metavar="FILE", type=UsablePath(dir_okay=False))
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1)
 @click.option("--create", is_flag=True, help="make the directory of the database if there is none")
@@ -160,7 +160,7 @@ def _shared(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@command(import_, "persist-queue")
+@command(import_, name="persist-queue")
 @click.argument("path", type=UsablePath(exists=True))
 @queue_argument
 @click.option("--serializer", required=True, metavar="NAME", help="json, msgpack, pickle, or a module")
@@ -200,10 +200,10 @@ def persist_queue(
 
     cure = "" if convert else "; --convert makes lists of tuples, and texts of dates"
     with _database(here, lambda _: origin(), given) as database:
-        _copy(here, database, queue, origin(), plain if convert else _unchanged, given, cure)
+        _copy(here, database, queue, origin(), plain if convert else lambda value: value, given, cure)
 
 
-@command(import_, "fdb-layer")
+@command(import_, name="fdb-layer")
 @click.argument("prefix", metavar="PREFIX")
 @queue_argument
 @click.option("--text", is_flag=True, help="make texts of byte strings in UTF-8")
@@ -223,18 +223,13 @@ def fdb_layer(here: Here, prefix: str, queue: str, text: bool, **options: Any) -
         raise click.BadParameter(f"{prefix!r} is not hexadecimal", param_hint="PREFIX") from None
     if not under:
         raise click.BadParameter("it is empty, and so names the whole database", param_hint="PREFIX")
-    convert = _text if text else _unchanged
+
+    def convert(value: Any) -> Any:
+        return value.decode() if text and isinstance(value, bytes) else value
+
     given, cure = Options(**options), "" if text else "; --text makes texts of byte strings"
     with here.database(cure=INSIDE) as database:  # --create makes no database: the old queue is in this one
         _copy(here, database, queue, FdbLayer(database, under), convert, given, cure)
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _copy(

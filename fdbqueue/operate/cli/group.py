@@ -29,6 +29,8 @@ from fdbqueue.operate.cli.values import line_of
 from fdbqueue.operate.cli.wording import in_options
 
 PROGRAM = "fdbqueue "
+Parameter = Callable[[Callable[..., Any]], Any]
+"""A decorator that gives a command an argument or an option."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,12 @@ json_option = click.option(
 
 
 def command(
-    group: click.Group, name: str | None = None, *, json: bool = True, **more: Any
+    group: click.Group, *first: Parameter, name: str | None = None, json: bool = True, **more: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a command of `group` from a function, which gets a Here first.
 
-    Its last options are --json, unless `json` is false, and those of the place.
+    Its arguments and options are the `first` ones, those that decorate the function, --json unless `json` is
+    false, and those of the place.
     """
 
     def made(function: Callable[..., Any]) -> click.Command:
@@ -92,10 +95,12 @@ def command(
                 place = Place.of(url, root, shared or context.meta[OUTER_SHARED])
                 return function(Here(place.url, place.root, context.obj, as_json), **arguments)
 
+        for parameter in reversed(first):
+            parameter(function)
         own = getattr(function, "__click_params__", [])
         called.__click_params__ = []  # type: ignore[attr-defined]
-        for option in (SHARED, ROOT, URL, *([json_option] if json else [])):
-            option(called)
+        for parameter in (SHARED, ROOT, URL, *([json_option] if json else [])):
+            parameter(called)
         called.__click_params__ += own  # type: ignore[attr-defined]
         return group.command(name, **more)(called)
 

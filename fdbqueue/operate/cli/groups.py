@@ -39,8 +39,7 @@ def create(here: Here, then: tuple[str, str] | None, text: bool, skip_buried: bo
     out.print(line_of(_row(found)) if here.as_json else f"{made.id}\n".encode())
 
 
-@command(groups, "list")
-@first_option
+@command(groups, first_option, name="list")
 def list_(here: Here, count: int) -> None:
     """List groups, in the order of their ids: those that have not ended, and those that ended in the last
     day.
@@ -53,8 +52,7 @@ def list_(here: Here, count: int) -> None:
         here.show(map(_row, found), COLUMNS)
 
 
-@command(groups, "show")
-@group_argument
+@command(groups, group_argument, name="show")
 def show_(here: Here, group: str) -> None:
     """Show the progress of GROUP.
 
@@ -65,8 +63,7 @@ def show_(here: Here, group: str) -> None:
     here.show([_row(found)], COLUMNS)
 
 
-@command(groups)
-@group_argument
+@command(groups, group_argument)
 @click.option("--timeout", type=WAIT, metavar="S", help="wait S seconds [no bound]")
 def wait(here: Here, group: str, timeout: float | None) -> None:
     """Wait until GROUP has ended. Status 1: it has not within --timeout."""
@@ -75,16 +72,13 @@ def wait(here: Here, group: str, timeout: float | None) -> None:
     here.tell(f"{group} has ended: {found.done} done, {found.failed} failed", _row(found))
 
 
-@command(groups)
-@group_argument
+@command(groups, group_argument)
 def close(here: Here, group: str) -> None:
     """Let GROUP take no more members. It ends when none is left."""
     _change(here, group, "closed")
 
 
-@command(groups)
-@group_argument
-@yes_option
+@command(groups, group_argument, yes_option)
 def cancel(here: Here, group: str, yes: bool) -> None:
     """Cancel all tasks of GROUP, and the one that starts when it ends."""
     if not yes:

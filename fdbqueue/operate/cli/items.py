@@ -1,32 +1,194 @@
-"""The commands of plain queues: `get`, `peek`, `size` and `clear`.
+"""`put`, in batches of one transaction each; `get`, `peek`, `size` and `clear`, which are for plain queues.
 
 An item leaves the queue when its line has been read, not before. A pipe accepts dozens of lines before its
 reader reads the first, and drops them if the reader ends. So each line is written after the one before it was
 read, and held items that were not read go back to the queue.
 """
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fdbqueue.core import limits
+from fdbqueue.core import limits, visible
 from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database
+from fdbqueue.core.errors import QueueFull, TooMuchForOneTransaction
+from fdbqueue.core.registry.definition import PLAIN
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.signals import Signals
 from fdbqueue.core.visible import counted
+from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import Refused
 from fdbqueue.operate.cli.group import Here, cli, command, queue_argument, yes_option
 from fdbqueue.operate.cli.output import LineWriter
-from fdbqueue.operate.cli.parameters import Seconds
-from fdbqueue.operate.cli.session import Place
-from fdbqueue.operate.cli.values import line_of
+from fdbqueue.operate.cli.parameters import WAIT, Input, Seconds, given_of, put_options, values_of
+from fdbqueue.operate.cli.rows import task_row
+from fdbqueue.operate.cli.session import CREATE_HERE, Place
+from fdbqueue.operate.cli.values import LineReader, line_of
+from fdbqueue.operate.cli.wording import option_named
+from fdbqueue.queues import recipe
+from fdbqueue.tasks.unique import OnConflict
 
 if TYPE_CHECKING:
+    from fdbqueue.operate.cli.terminal import Report
     from fdbqueue.queues.recipe.holding import Holder
     from fdbqueue.queues.recipe.queue import Queue
+
+CREATE_EITHER = "--create makes a plain one, `fdbqueue create {name}` one of tasks"
+Sink = Callable[[Sequence[Any]], None]
+"""A function that puts values, in order, in one transaction."""
+
+
+@command(cli, queue_argument)
+@click.argument("data", nargs=-1)
+@click.option("--lines", type=Input("rb"), metavar="FILE|-", help="put each line of a file")
+@click.option("--text", is_flag=True, help="put all data as text, never as JSON")
+@click.option("--create", is_flag=True, help="make a plain QUEUE if there is none")
+@put_options(of_schedule=False)
+@click.option("--group", metavar="GROUP", help="of tasks: members of an open group, by its id")
+@click.option("--after", metavar="ID", help="of tasks: delayed until the task ID of QUEUE has ended")
+@click.option("--timeout", type=WAIT, metavar="S", help="of tasks: wait S seconds for room in a full queue")
+def put(
+    here: Here,
+    queue: str,
+    data: tuple[str, ...],
+    lines: io.BufferedReader | None,
+    text: bool,
+    create: bool,
+    **options: Any,
+) -> None:
+    """Put DATA into QUEUE, which must exist: `create` makes one, --create a plain one.
+
+    JSON is put as its value, other data as text: 42 is a number, hello a text. Data is refused if it begins
+    like JSON ({, [ or a quote) but is not JSON. Empty lines are skipped. Write -- before data that begins
+    with a dash. Options of tasks are for task queues of a kind that has them (see `create`). With --json,
+    each task is printed on a line; `existed` is true for one that had the unique KEY before.
+    """
+    if bool(data) == bool(lines):
+        raise click.UsageError("put takes DATA, or --lines FILE")
+    _check_unique(options, data)
+    values = values_of(data, text)
+    given = given_of(options, text)
+
+    def sink_in(database: Database) -> tuple[Sink, int]:
+        kind = here.kind_of(database, queue, CREATE_EITHER, PLAIN if create else None)
+        return _sink(here, database, queue, kind, given)
+
+    def trial(database: Database) -> None:
+        sink, batch_max = sink_in(database)
+        _put_values(sink, values, batch_max)
+
+    with here.made(trial, queue, create=create, cure=CREATE_HERE) as database:
+        uncounted, batch_max = sink_in(database)
+        with _counted(uncounted, queue) as sink:
+            if lines is None:
+                _put_values(sink, values, batch_max)
+            else:
+                report = late.terminal.report_on(lines)
+                _put_lines(sink, LineReader(lines, text), batch_max, report, here.signals)
+
+
+def _check_unique(options: dict[str, Any], data: Sequence[str]) -> None:
+    if options["unique"] is not None and len(data) != 1:
+        raise click.UsageError("--unique is for one DATA")
+    given = [option_named(name) for name in ("scope", "on_conflict", "debounce_max") if options[name]]
+    if options["unique"] is None and given:
+        raise click.UsageError(f"{', '.join(given)} {'needs' if len(given) == 1 else 'need'} --unique")
+    if options["on_conflict"] == OnConflict.DEBOUNCE and options["debounce_max"] is None:
+        raise click.UsageError("--on-conflict debounce needs --debounce-max")
+
+
+def _sink(here: Here, database: Database, name: str, kind: str, options: dict[str, Any]) -> tuple[Sink, int]:
+    """Return the function that puts values, and the largest number of values for one transaction."""
+    if kind == PLAIN:
+        given = [*map(option_named, options), *(["--json"] if here.as_json else [])]
+        if given:
+            wanted = f"for task queues, and {name!r} is a plain queue: `fdbqueue create` makes another one"
+            raise click.UsageError(f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} {wanted}")
+        plain = recipe.queue.Queue.named(database, name, root=here.root)
+        return lambda values: plain.enqueue_many(database, values), limits.BATCH_ITEMS_MAX
+    queue = here.tasks_in(database, name)
+
+    def put_some(values: Sequence[Any]) -> None:
+        if "unique" in options or "after" in options:
+            tasks = [queue.put(database, value, **options) for value in values]
+        else:
+            tasks = queue.put_many(database, values, **options)
+        for task in tasks if here.as_json else ():
+            here.print({**task_row(task), "existed": task.existed})
+
+    # A batch needs room for all its tasks at once: a bounded queue may never have it.
+    return put_some, 1 if queue.options["capacity"] else limits.BATCH_ITEMS_MAX
+
+
+@contextmanager
+def _counted(sink: Sink, queue: str) -> Iterator[Sink]:
+    """Yield a sink that counts its values, as a queue may become full behind the first ones.
+
+    Raises: Refused for QueueFull behind values that were put; otherwise QueueFull itself.
+    """
+    done = 0
+
+    def put_some(values: Sequence[Any]) -> None:
+        nonlocal done
+        sink(values)
+        done += len(values)
+
+    try:
+        yield put_some
+    except QueueFull as full:
+        if not done:
+            raise
+        held = f"it holds {visible.counted(full.current_size, 'task')}, its capacity is {full.capacity}"
+        raise Refused(f"The first {done} were put. Then the queue {queue!r} was full: {held}.") from None
+
+
+def _put_values(sink: Sink, values: Sequence[Any], batch_max: int) -> None:
+    """Put `values`, in order, in few transactions."""
+    for batch in batches_of(values, batch_max):
+        try:
+            _put_in_parts(sink, batch)
+        except TypeError as reason:
+            raise Refused(str(reason)) from None
+
+
+def _put_in_parts(sink: Sink, batch: Sequence[Any]) -> None:
+    """Put a batch, in halves if it does not fit: long keys and headers count beside the values."""
+    try:
+        sink(batch)
+    except TooMuchForOneTransaction:
+        if len(batch) == 1:
+            raise
+        half = len(batch) // 2
+        _put_in_parts(sink, batch[:half])
+        _put_in_parts(sink, batch[half:])
+
+
+def _put_lines(sink: Sink, lines: LineReader, batch_max: int, report: "Report", signals: Signals) -> None:
+    """Put the values of all lines. A batch is reported after its commit, also if a signal arrives."""
+    with report:
+        for values in lines.batches():
+            with signals.deferred():
+                for batch in batches_of(values, batch_max):
+                    _put_values(sink, batch, batch_max)
+                    report.advance(len(batch), lines.bytes_read)
+
+
+def batches_of(values: Sequence[Any], batch_max: int = limits.BATCH_ITEMS_MAX) -> Iterator[Sequence[Any]]:
+    """Split `values` into consecutive parts, each small enough for one transaction."""
+    start = size_bytes = 0
+    for end, value in enumerate(values):
+        size_bytes += (length := len(line_of(value)))
+        if end > start and (end - start == batch_max or size_bytes > limits.BATCH_BYTES_MAX):
+            yield values[start:end]
+            start, size_bytes = end, length
+    if start < len(values):
+        yield values[start:]
+
 
 HELD_S = 0.5
 """Longest time for which a batch is held for a slow reader.
@@ -38,8 +200,7 @@ Line = Callable[[Any], bytes]
 """Makes the line of an item."""
 
 
-@command(cli)
-@queue_argument
+@command(cli, queue_argument)
 @click.option("-n", "count", type=click.IntRange(min=1), default=1, metavar="N", help="up to N items [1]")
 @click.option(
     "--wait", "wait_s", type=Seconds(endless=True), default=0.0, metavar="S", help="wait up to S seconds"
@@ -59,8 +220,7 @@ def get(here: Here, queue: str, count: int, wait_s: float) -> None:
             raise Refused(f"{queue!r} is empty")
 
 
-@command(cli)
-@queue_argument
+@command(cli, queue_argument)
 def peek(here: Here, queue: str) -> None:
     """Print the first item of QUEUE as JSON, without removing it.
 
@@ -77,8 +237,7 @@ def _line(here: Here) -> Line:
     return (lambda value: line_of({"data": value})) if here.as_json else line_of
 
 
-@command(cli)
-@queue_argument
+@command(cli, queue_argument)
 def size(here: Here, queue: str) -> None:
     """Print the number of items in QUEUE.
 
@@ -89,9 +248,7 @@ def size(here: Here, queue: str) -> None:
     here.print({"queue": queue, "items": items} if here.as_json else items)
 
 
-@command(cli)
-@queue_argument
-@yes_option
+@command(cli, queue_argument, yes_option)
 def clear(here: Here, queue: str, yes: bool) -> None:
     """Remove every item of QUEUE."""
     with here.queue(queue) as (database, found):

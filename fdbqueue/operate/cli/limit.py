@@ -27,8 +27,7 @@ def limit() -> None:
     """
 
 
-@command(limit, "set")
-@name_argument
+@command(limit, name_argument, name="set")
 @click.option("--slots", type=click.IntRange(1, SLOTS_MAX), metavar="N", help="N tasks run at a time")
 @click.option("--rate", type=click.IntRange(min=1), metavar="N", help="N tasks start in --per seconds")
 @click.option("--per", type=SPAN, metavar="S", help="the seconds of --rate")
@@ -54,7 +53,7 @@ def set_(here: Here, name: str, **numbers: Any) -> None:
     here.tell(f"the limit {name!r} allows {_told(found)}", asdict(found))
 
 
-@command(limit, "list")
+@command(limit, name="list")
 def list_(here: Here) -> None:
     """List the limits, also those that cannot be read: they limit nothing.
 
@@ -64,8 +63,7 @@ def list_(here: Here) -> None:
         here.show(map(_row, Limit.list(database, root=here.root)), COLUMNS)
 
 
-@command(limit, "show")
-@name_argument
+@command(limit, name_argument, name="show")
 def show_(here: Here, name: str) -> None:
     """Show the limit NAME and the first tasks that hold its slots.
 
@@ -85,8 +83,7 @@ def _show_holders(here: Here, found: Limit | LimitKey, told: str) -> None:
         here.show(map(asdict, found.holders), HOLDER_COLUMNS)
 
 
-@command(limit)
-@name_argument
+@command(limit, name_argument)
 @click.option(
     "--key", metavar="KEY", help="only KEY, as JSON or text, with the first tasks that hold its slots"
 )
@@ -112,8 +109,7 @@ def keys(here: Here, name: str, key: str | None, text: bool, count: int) -> None
     here.show(rows, columns("key", "used", "free"))
 
 
-@command(limit)
-@name_argument
+@command(limit, name_argument)
 def delete(here: Here, name: str) -> None:
     """Delete the limit NAME. Refused while a task holds a slot of it."""
     with here.database() as database:

@@ -9,7 +9,7 @@ import fcntl
 import os
 import select
 import stat
-import struct
+import sys
 import termios
 from collections.abc import Callable
 
@@ -57,7 +57,9 @@ class LineWriter:
         while self._unread_bytes():
             # In this order: once the reader has gone, the number of unread bytes is final.
             if self._is_gone(look_s):
-                return self._drained_at_last()
+                if self._unread_bytes():
+                    raise ReaderGone
+                return True
             if RealRuntime.monotonic() >= until_s:
                 return False
             look_s = min(2 * look_s, _LONGEST_LOOK_S)
@@ -85,13 +87,7 @@ class LineWriter:
         if self._counts_unread is None:
             return 0
         counted = fcntl.ioctl(self._descriptor, self._counts_unread, bytes(4))
-        number: int = struct.unpack("i", counted)[0]
-        return number
-
-    def _drained_at_last(self) -> bool:
-        if self._unread_bytes():
-            raise ReaderGone
-        return True
+        return int.from_bytes(counted, sys.byteorder, signed=True)
 
     def _is_gone(self, within_s: float) -> bool:
         """True if the reader has closed the pipe, or closes it within the time."""

@@ -33,8 +33,7 @@ INTERVAL = SecondsRange(min=0, max=60)
 TIMEOUT = SecondsRange(min=0, min_open=True)
 
 
-@command(cli)
-@queue_argument
+@command(cli, queue_argument)
 @click.option("--interval", type=INTERVAL, default=1.0, metavar="S", help="seconds between its looks [1]")
 def partitions(here: Here, queue: str, interval: float) -> None:
     """List the partitions of QUEUE: their tasks, rates, and storage servers.
@@ -65,8 +64,7 @@ def _row(found: Partition, before: Partition, elapsed_s: float, team: list[str] 
     return {**row, "prefix": found.prefix.hex(), "team": team}
 
 
-@command(cli)
-@queue_argument
+@command(cli, queue_argument)
 @click.argument("number", type=NUMBER, metavar="N")
 @click.option("--timeout", type=WAIT, metavar="S", help="wait S seconds for its end [no bound]")
 def repartition(here: Here, queue: str, number: int, timeout: float | None) -> None:

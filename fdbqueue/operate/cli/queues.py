@@ -11,13 +11,13 @@ from fdbqueue.core.errors import DefinitionUnreadable, ImportUnfinished, LayoutN
 from fdbqueue.core.registry.definition import PLAIN
 from fdbqueue.core.registry.registry import exists_already, told_option
 from fdbqueue.core.visible import counted
+from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import Refused
 from fdbqueue.operate.cli.group import Here, cli, command, queue_argument, queue_names, yes_option
 from fdbqueue.operate.cli.parameters import NUMBER, RETAIN, SPAN
 from fdbqueue.operate.cli.rows import STATES, queue_row, queue_rows
 from fdbqueue.operate.cli.session import CREATE_DATABASE, ELEMENT_KINDS, Place
-from fdbqueue.operate.cli.show import Cell, Row, columns, json_text
-from fdbqueue.operate.cli.terminal import remove_all
+from fdbqueue.operate.cli.show import Cell, Row, cell_of, columns
 from fdbqueue.operate.cli.values import key_of
 from fdbqueue.operate.cli.wording import option_named
 from fdbqueue.queues.recipe.queue import stored_options
@@ -138,15 +138,10 @@ def _statistic_lines(row: Row) -> list[Row]:
             flat |= {f"{name}.{part}": number for part, number in value.items()}
         else:
             flat[name] = value
-    return [{"queue": row["name"], "what": what, "value": _text_of(value)} for what, value in flat.items()]
+    return [{"queue": row["name"], "what": what, "value": cell_of(value)} for what, value in flat.items()]
 
 
-def _text_of(value: Any) -> str:
-    return value if isinstance(value, str) else json_text(value)
-
-
-@command(cli)
-@queue_argument
+@command(cli, queue_argument)
 def pause(here: Here, queue: str) -> None:
     """Let no task be taken from QUEUE until `resume`. Workers obey at once.
 
@@ -157,8 +152,7 @@ def pause(here: Here, queue: str) -> None:
     here.tell(f"{queue!r} is paused", {"queue": queue, "paused": True})
 
 
-@command(cli)
-@queue_argument
+@command(cli, queue_argument)
 def resume(here: Here, queue: str) -> None:
     """Let tasks be taken from QUEUE again, after `pause`."""
     with here.tasks(queue) as (database, found):
@@ -166,9 +160,7 @@ def resume(here: Here, queue: str) -> None:
     here.tell(f"{queue!r} is resumed", {"queue": queue, "paused": False})
 
 
-@command(cli)
-@queue_argument
-@yes_option
+@command(cli, queue_argument, yes_option)
 def drop(here: Here, queue: str, yes: bool) -> None:
     """Remove QUEUE and its contents. Refused while a call waits for its tasks, or a session holds one.
 
@@ -195,7 +187,7 @@ def drop(here: Here, queue: str, yes: bool) -> None:
         else:
             if busy := tasks.busy(database):  # refuse before any task is removed
                 raise QueueBusy(name=queue, reason=busy)
-            remove_all(here.signals, database, tasks, items)
+            late.terminal.remove_all(here.signals, database, tasks, items)
             tasks.drop(database)
         if is_import:  # its definition does not tell the limits that its tasks name
             walk_all(database, here.root)

@@ -13,7 +13,7 @@ from fdbqueue.core.registry.definition import PLAIN, UNREADABLE, Definition
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
-from fdbqueue.operate.cli.show import Row, columns, json_text, time_in
+from fdbqueue.operate.cli.show import Row, cell_of, columns, time_in
 from fdbqueue.queues import recipe
 from fdbqueue.tasks.kinds import Settings, as_given, is_kind
 
@@ -92,10 +92,7 @@ def _options_of(definition: Definition) -> dict[str, Any]:
     usual = Settings().to_options()
     given = as_given(definition.options)
     if given.get("weights"):
-        given["weights"] = {
-            key if isinstance(key, str) else json_text(key): weight
-            for key, weight in given["weights"].items()
-        }
+        given["weights"] = {cell_of(key): weight for key, weight in given["weights"].items()}
     return {name: value for name, value in given.items() if value != usual.get(name)}
 
 

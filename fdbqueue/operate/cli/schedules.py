@@ -16,7 +16,7 @@ from fdbqueue.operate.cli.group import Here, command, first_option, group, queue
 from fdbqueue.operate.cli.parameters import OptionName, SecondsRange, given_of, put_options
 from fdbqueue.operate.cli.rows import task_row, told_data
 from fdbqueue.operate.cli.session import CREATE_TASKS
-from fdbqueue.operate.cli.show import Row, columns, json_text, paged, span, time_in
+from fdbqueue.operate.cli.show import Row, cell_of, columns, paged, span, time_in
 from fdbqueue.tasks.schedules.records import MISSED, PutOptions
 from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
 from fdbqueue.tasks.schedules.store import IF_EXISTS
@@ -52,8 +52,7 @@ def schedule() -> None:
     """
 
 
-@command(schedule)
-@schedule_argument
+@command(schedule, schedule_argument)
 @click.argument("queue", metavar="QUEUE", shell_complete=queue_names)
 @click.argument("expression", required=False, metavar="[EXPRESSION]")
 @click.option("--every", type=EVERY, metavar="S", help="every S seconds, in place of EXPRESSION")
@@ -73,8 +72,7 @@ def create(here: Here, name: str, queue: str, text: bool, **options: Any) -> Non
         _tell(here, database, made, "is there")
 
 
-@command(schedule)
-@schedule_argument
+@command(schedule, schedule_argument)
 @click.option("--expression", metavar="EXPRESSION", help="the five fields of cron, as one word")
 @click.option("--every", type=EVERY, metavar="S", help="every S seconds")
 @click.option("--queue", metavar="QUEUE", shell_complete=queue_names, help="put its tasks there")
@@ -93,8 +91,7 @@ def change(here: Here, name: str, text: bool, without: tuple[str, ...], **option
         _tell(here, database, found, "is changed")
 
 
-@command(schedule, "list")
-@first_option
+@command(schedule, first_option, name="list")
 def list_(here: Here, count: int) -> None:
     """List the schedules.
 
@@ -112,8 +109,7 @@ def list_(here: Here, count: int) -> None:
     here.show(rows, LIST_COLUMNS)
 
 
-@command(schedule, "show")
-@schedule_argument
+@command(schedule, schedule_argument, name="show")
 def show_(here: Here, name: str) -> None:
     """Show the schedule NAME, one value a line."""
     with _opened(here, name) as (database, found):
@@ -122,15 +118,11 @@ def show_(here: Here, name: str) -> None:
         here.print(row)
         return
     shown = {**row, **{time: _time(row[time]) for time in TIMES_SHOWN}}
-    lines = [
-        {"what": what, "value": value if isinstance(value, str) else json_text(value)}
-        for what, value in shown.items()
-    ]
+    lines = [{"what": what, "value": cell_of(value)} for what, value in shown.items()]
     here.show(lines, columns("what", "value"))
 
 
-@command(schedule)
-@schedule_argument
+@command(schedule, schedule_argument)
 def pause(here: Here, name: str) -> None:
     """Let the schedule NAME put no task until `resume`. Its due times meanwhile are not made up for."""
     with _opened(here, name) as (database, found):
@@ -138,8 +130,7 @@ def pause(here: Here, name: str) -> None:
         _tell(here, database, found, "is paused")
 
 
-@command(schedule)
-@schedule_argument
+@command(schedule, schedule_argument)
 def resume(here: Here, name: str) -> None:
     """Let the schedule NAME go on with its first due time after now."""
     with _opened(here, name) as (database, found):
@@ -147,8 +138,7 @@ def resume(here: Here, name: str) -> None:
         _tell(here, database, found, "is resumed")
 
 
-@command(schedule)
-@schedule_argument
+@command(schedule, schedule_argument)
 def run(here: Here, name: str) -> None:
     """Put a task of the schedule NAME now. Its due times stay as they are."""
     with _opened(here, name) as (database, found):
@@ -156,8 +146,7 @@ def run(here: Here, name: str) -> None:
     here.tell(f"{task.id} put", task_row(task))
 
 
-@command(schedule, "next")
-@schedule_argument
+@command(schedule, schedule_argument, name="next")
 @click.option("-n", "count", type=TIMES, default=5, metavar="N", help="N due times [5]")
 def next_(here: Here, name: str, count: int) -> None:
     """Print the next due times of the schedule NAME, in its time zone."""
@@ -168,8 +157,7 @@ def next_(here: Here, name: str, count: int) -> None:
     here.show(rows, columns("at", **{"in": time_in("in_s")}))
 
 
-@command(schedule)
-@schedule_argument
+@command(schedule, schedule_argument)
 def delete(here: Here, name: str) -> None:
     """Remove the schedule NAME, also one that cannot be read. Its tasks stay."""
     with here.database() as database:

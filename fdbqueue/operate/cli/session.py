@@ -92,9 +92,7 @@ class Place:
         all others wait. Raises CommandError, with the `cure`, if there is none.
         """
         if self.url == PRIVATE_URL:
-            raise CommandError(
-                f"{PRIVATE_URL} ends with the command: use embedded:PATH, or fdb: for a cluster"
-            )
+            raise CommandError(f"{self.url} ends with the command: use embedded:PATH, or fdb: for a cluster")
         scheme, _, path = self.url.partition(":")
         if scheme in DIRECTORY_SCHEMES and not os.path.isabs(os.path.expanduser(path)) and is_removed(None):
             raise CommandError(NO_DIRECTORY)
@@ -106,7 +104,12 @@ class Place:
             if not self._is_cluster:
                 database.options.set_transaction_timeout(round(DIRECTORY_TIMEOUT_S * 1000))
             elif timeout_s is not None:
-                self._require_answer(database, timeout_s)
+                try:
+                    require_answer(database, self.url, timeout_s)
+                except ClusterMismatch:
+                    raise
+                except DatabaseNotFound as failure:
+                    raise self._no_answer(timeout_s, failure.__cause__) from None
             with self._naming(database):
                 yield database
 
@@ -227,14 +230,6 @@ class Place:
             found = late.schedules.schedule.list_schedules(database, after=after, root=self.root)
             yield from (one.name for one in found)
             after = found.next
-
-    def _require_answer(self, database: Database, timeout_s: float) -> None:
-        try:
-            require_answer(database, self.url, timeout_s)
-        except ClusterMismatch:
-            raise
-        except DatabaseNotFound as failure:
-            raise self._no_answer(timeout_s, failure.__cause__) from None
 
     @contextmanager
     def answering(self, database: Database, timeout_s: float) -> Iterator[None]:

@@ -78,13 +78,14 @@ def time_in(name: str) -> Cell:
     return lambda row: span(row[name])
 
 
-def json_in(name: str) -> Cell:
-    """Return a column of one value as JSON; empty for None."""
-    return lambda row: "" if row[name] is None else json_text(row[name])
+def json_in(name: str, *, null: bool = False) -> Cell:
+    """Return a column of one value as JSON; without `null`, empty for None."""
+    return lambda row: "" if row[name] is None and not null else line_of(row[name]).decode().strip()
 
 
-def json_text(value: Any) -> str:
-    return line_of(value).decode().strip()
+def cell_of(value: Any) -> str:
+    """Return a text as it is, another value as JSON."""
+    return value if isinstance(value, str) else line_of(value).decode().strip()
 
 
 def per_second(name: str) -> Cell:

@@ -22,7 +22,7 @@ from fdbqueue.operate.cli.show import (
     Columns,
     Row,
     columns,
-    json_text,
+    json_in,
     on_a_terminal,
     per_second,
     plain_line,
@@ -67,7 +67,9 @@ def top(here: Here, queue: tuple[str, ...], interval: float, times: int | None) 
         on_screen = on_a_terminal() and not here.as_json
         samples = Samples(here, database, queue, with_held=on_screen or here.as_json)
         if on_screen:
-            _live(samples, interval, times)
+            with Live(console=Console(), screen=times is None, auto_refresh=False) as live:
+                for rows in samples.every(interval, times):
+                    live.update(_screen(rows, samples.workers(), samples.figures), refresh=True)
             return
         out = here.out()
         for rows in samples.every(interval, times):
@@ -156,12 +158,6 @@ class Samples:
         }
 
 
-def _live(samples: Samples, interval_s: float, times: int | None) -> None:
-    with Live(console=Console(), screen=times is None, auto_refresh=False) as live:
-        for rows in samples.every(interval_s, times):
-            live.update(_screen(rows, samples.workers(), samples.figures), refresh=True)
-
-
 def _screen(queues: list[Row], found: list[Row], figures: Figures) -> RenderableType:
     schedules = [{**asdict(one), "now": figures.now} for one in figures.schedules]
     schedules.sort(key=lambda row: (-row["late_s"], row["due"] or float("inf")))
@@ -239,10 +235,7 @@ END_COLUMNS = columns(
     unreadable="unreadable",
     partitions=_partitions,
 )
-KEY_COLUMNS = {
-    "key": lambda row: json_text(row["key"]),
-    **columns(*STATES, waits=time_in("waits_s")),
-}
+KEY_COLUMNS = {"key": json_in("key", null=True), **columns(*STATES, waits=time_in("waits_s"))}
 LIMIT_COLUMNS = columns(
     limit="name",
     allows=_allows,

@@ -88,17 +88,14 @@ class LineReader:
         if rest:
             yield from self._values([rest])
 
-    def _text(self, line: bytes) -> str:
-        text = line.decode().removesuffix("\r")
-        # Programs of Windows mark a file as UTF-8 so: with its mark, the first line would be no JSON.
-        return text.removeprefix(BOM) if self._number == 1 else text
-
     def _values(self, lines: list[bytes]) -> Iterator[list[Any]]:
         values: list[Any] = []
         for line in lines:
             self._number += 1
             try:
-                text = self._text(line)
+                text = line.decode().removesuffix("\r")
+                # Programs of Windows mark a file as UTF-8 so: with its mark, the first line would be no JSON.
+                text = text.removeprefix(BOM) if self._number == 1 else text
                 if text.strip():
                     values.append(value_of(text, self._as_text))
             except ValueError as reason:

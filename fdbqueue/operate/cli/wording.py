@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import click
 
@@ -75,26 +74,17 @@ def _told(error: FdbQueueError, names: Mapping[str, str]) -> str:
     if isinstance(error, QueueKindMismatch):
         is_alike = {error.found, error.wanted} <= {*ELEMENT_KINDS}
         return str(error) if is_alike else of_another_kind(error.name, error.found)
-    if isinstance(error, UnknownCodec):
-        return _of_codec(error)
+    if isinstance(error, UnknownCodec):  # of a queue that another program made: no option registers a codec
+        here = f"the command line has {', '.join(BUILT_IN[:-1])} and {BUILT_IN[-1]}"
+        return f"The codec {shown(error.codec)} is one of another program: {here}. Nothing was changed."
     if isinstance(error, InvalidArgument) and _is_usual(error):
         return _of_argument(error, names)
     if isinstance(error, QueueExists) and "any_options" in names:
-        return _of_queue(error, names)
+        text = in_names(str(error).removesuffix(error.cure), names).rstrip(".")
+        if error.differing:
+            return f"{text}; {names['if_not_exists']} {names['any_options']} takes it as it is"
+        return f"{text}; {names['if_not_exists']} lets that succeed"
     return in_names(str(error), names)
-
-
-def _of_queue(error: QueueExists, names: Mapping[str, str]) -> str:
-    text = in_names(str(error).removesuffix(error.cure), names).rstrip(".")
-    if error.differing:
-        return f"{text}; {names['if_not_exists']} {names['any_options']} takes it as it is"
-    return f"{text}; {names['if_not_exists']} lets that succeed"
-
-
-def _of_codec(error: UnknownCodec) -> str:
-    """Of a queue that another program made: no option of the command line registers a codec."""
-    here = f"the command line has {', '.join(BUILT_IN[:-1])} and {BUILT_IN[-1]}"
-    return f"The codec {shown(error.codec)} is one of another program: {here}. Nothing was changed."
 
 
 def _is_usual(error: InvalidArgument) -> bool:
@@ -108,12 +98,8 @@ def _of_argument(error: InvalidArgument, names: Mapping[str, str]) -> str:
         return f"{name} must be left out{wanted[found.end() :]}"
     if error.got is None:
         return f"{name} is missing: it must be {wanted}"
-    return f"{name} must be {wanted}, not {_given(error.got)}"
-
-
-def _given(value: Any) -> str:
-    several = isinstance(value, tuple | list | Mapping)
-    return ", ".join(map(shown, value)) if several else shown(value)
+    several = isinstance(error.got, tuple | list | Mapping)
+    return f"{name} must be {wanted}, not {', '.join(map(shown, error.got)) if several else shown(error.got)}"
 
 
 def in_names(text: str, names: Mapping[str, str]) -> str:
