@@ -130,7 +130,7 @@ def _told(found: Limit) -> str:
 
 
 def allowed(row: Mapping[str, Any], per_s: float | None) -> str:
-    """Return what a limit allows, as a cell."""
+    """Return the cell for the tasks of a limit: at a time, or a rate."""
     of_key = " for each key" if row["per_key"] else ""
     if row["slots"] is not None:
         return f"{row['slots']} at a time{of_key}"
