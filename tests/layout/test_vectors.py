@@ -107,7 +107,7 @@ def test_a_put_conflicts_with_the_definition_only():
 
 
 def test_the_examples_of_the_pages_are_vectors():
-    docs = FILE.parents[1] / "docs"
+    docs = FILE.parents[3] / "docs"
     step, asked = (
         json.loads((docs / page).read_text().split("```json\n")[1].split("```")[0])
         for page in ("layout.md", "conformance.md")

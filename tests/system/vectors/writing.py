@@ -15,7 +15,7 @@ from tests.system.vectors.unique_scripts import unique_scripts
 from tests.system.vectors.verbs import ROOT
 
 MAKERS = (item_scripts, task_scripts, keyed_scripts, unique_scripts, refusal_scripts)
-FILE = Path(__file__).parents[3] / "layout" / "vectors.json"
+FILE = Path(__file__).parents[3] / "fdbqueue" / "operate" / "layout" / "vectors.json"
 
 
 def made() -> dict[str, Any]:
