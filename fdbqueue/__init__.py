@@ -13,12 +13,21 @@ if TYPE_CHECKING:
     from fdbqueue.core.codec import Codec, register_codec
     from fdbqueue.core.database import Database
     from fdbqueue.core.errors import *  # noqa: F403  # the names in errors.__all__
-    from fdbqueue.core.explanation import Explanation, HeldKey, KeyHolder, Reason, TaskPlace, WaitedFor, Why
+    from fdbqueue.core.explanation import (
+        Explanation,
+        HeldKey,
+        KeyHolder,
+        LimitHolder,
+        ReachedLimit,
+        Reason,
+        TaskPlace,
+        WaitedFor,
+        Why,
+    )
     from fdbqueue.core.logger import LogFields
     from fdbqueue.core.open import open as open
     from fdbqueue.core.page import Page
-    from fdbqueue.core.partitions.looks import Partition, PartitionState, Repartition
-    from fdbqueue.core.reached import LimitHolder, ReachedLimit
+    from fdbqueue.core.partitions.plan import Partition, PartitionState, Repartition
     from fdbqueue.core.runtime import RealRuntime, Runtime
     from fdbqueue.core.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Transaction
     from fdbqueue.core.sessions.session import Session
@@ -27,10 +36,9 @@ if TYPE_CHECKING:
     from fdbqueue.core.transactional import transactional
     from fdbqueue.core.unreadable import Unreadable
     from fdbqueue.core.version import __version__
-    from fdbqueue.fleet.backoff import Backoff
     from fdbqueue.fleet.held import HeldTask
     from fdbqueue.fleet.hooks import Event, Hooks
-    from fdbqueue.fleet.outcomes import Bury, Done, Retry, Snooze, Unavailable
+    from fdbqueue.fleet.outcomes import Backoff, Bury, Done, Retry, Snooze, Unavailable
     from fdbqueue.fleet.presence import Presence, workers
     from fdbqueue.fleet.supervisor import Fleet, FleetStatus
     from fdbqueue.fleet.worker import Worker
@@ -53,25 +61,23 @@ if TYPE_CHECKING:
     from fdbqueue.queues.elements.queue import ElementQueue
     from fdbqueue.queues.elements.queue_set import QueueSet
     from fdbqueue.queues.elements.simple import SimpleElementQueue
-    from fdbqueue.queues.fair.grants import FairConsumer, FairProducer
-    from fdbqueue.queues.fair.queue import FairQueue, QueueBy
+    from fdbqueue.queues.fair.queue import FairConsumer, FairProducer, FairQueue, QueueBy
     from fdbqueue.queues.persistent.proxy import Proxy
     from fdbqueue.queues.persistent.queue import PersistentQueue
-    from fdbqueue.queues.recipe.grants import QueueConsumer, QueueProducer
+    from fdbqueue.queues.recipe.handle import QueueConsumer, QueueProducer
     from fdbqueue.queues.recipe.queue import Queue
     from fdbqueue.tasks.all_queues import list_queues, statistics
     from fdbqueue.tasks.dead.letters import DeadLetters
     from fdbqueue.tasks.dead.values import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
-    from fdbqueue.tasks.grants import TaskConsumer, TaskProducer
     from fdbqueue.tasks.groups.group import Group, Members, group, list_groups
-    from fdbqueue.tasks.groups.progress import GroupProgress
+    from fdbqueue.tasks.groups.waiting import GroupProgress
     from fdbqueue.tasks.key_statistics import KeyStatistics
     from fdbqueue.tasks.kinds import register_kind
     from fdbqueue.tasks.limiting.key_looks import LimitKey
     from fdbqueue.tasks.parking.limit import Limit
-    from fdbqueue.tasks.queue import TaskQueue
+    from fdbqueue.tasks.queue import TaskConsumer, TaskProducer, TaskQueue
     from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
-    from fdbqueue.tasks.schedules.values import ScheduleStatus
+    from fdbqueue.tasks.schedules.times import ScheduleStatus
 
     # Not `open`: `from fdbqueue import *` would hide the builtin.
     __all__ = [
@@ -185,12 +191,12 @@ _HOMES = {
     "core.aside": "SetAside",
     "core.codec": "Codec register_codec",
     "core.database": "Database",
-    "core.explanation": "Explanation HeldKey KeyHolder Reason TaskPlace WaitedFor Why",
+    "core.explanation": "Explanation HeldKey KeyHolder LimitHolder ReachedLimit Reason TaskPlace "
+    "WaitedFor Why",
     "core.logger": "LogFields",
     "core.open": "open",
     "core.page": "Page",
-    "core.partitions.looks": "Partition PartitionState Repartition",
-    "core.reached": "LimitHolder ReachedLimit",
+    "core.partitions.plan": "Partition PartitionState Repartition",
     "core.runtime": "RealRuntime Runtime",
     "core.seam": "AnyDatabase AnyTransaction DatabaseOrTransaction Transaction",
     "core.sessions.session": "Session",
@@ -199,10 +205,9 @@ _HOMES = {
     "core.transactional": "transactional",
     "core.unreadable": "Unreadable",
     "core.version": "__version__",
-    "fleet.backoff": "Backoff",
     "fleet.held": "HeldTask",
     "fleet.hooks": "Event Hooks",
-    "fleet.outcomes": "Bury Done Retry Snooze Unavailable",
+    "fleet.outcomes": "Backoff Bury Done Retry Snooze Unavailable",
     "fleet.presence": "Presence workers",
     "fleet.supervisor": "Fleet FleetStatus",
     "fleet.worker": "Worker",
@@ -218,25 +223,23 @@ _HOMES = {
     "queues.elements.queue": "ElementQueue",
     "queues.elements.queue_set": "QueueSet",
     "queues.elements.simple": "SimpleElementQueue",
-    "queues.fair.grants": "FairConsumer FairProducer",
-    "queues.fair.queue": "FairQueue QueueBy",
+    "queues.fair.queue": "FairConsumer FairProducer FairQueue QueueBy",
     "queues.persistent.proxy": "Proxy",
     "queues.persistent.queue": "PersistentQueue",
-    "queues.recipe.grants": "QueueConsumer QueueProducer",
+    "queues.recipe.handle": "QueueConsumer QueueProducer",
     "queues.recipe.queue": "Queue",
     "tasks.all_queues": "list_queues statistics",
     "tasks.dead.letters": "DeadLetters",
     "tasks.dead.values": "DeadLetter FailureClass Redrive RedriveState RedriveStep",
-    "tasks.grants": "TaskConsumer TaskProducer",
     "tasks.groups.group": "Group Members group list_groups",
-    "tasks.groups.progress": "GroupProgress",
+    "tasks.groups.waiting": "GroupProgress",
     "tasks.key_statistics": "KeyStatistics",
     "tasks.kinds": "register_kind",
     "tasks.limiting.key_looks": "LimitKey",
     "tasks.parking.limit": "Limit",
-    "tasks.queue": "TaskQueue",
+    "tasks.queue": "TaskConsumer TaskProducer TaskQueue",
+    "tasks.schedules.times": "ScheduleStatus",
     "tasks.schedules.schedule": "Schedule fire_due list_schedules",
-    "tasks.schedules.values": "ScheduleStatus",
 }
 if not TYPE_CHECKING:  # a checker would let any name pass
     __getattr__, __dir__ = lazily(__name__, _HOMES, all_of="core.errors")

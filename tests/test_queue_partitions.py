@@ -17,8 +17,7 @@ from fdbqueue.core.errors import InvalidArgument, QueueExists, UnsupportedOption
 from fdbqueue.core.line.keys import Notice, Ticket
 from fdbqueue.core.partitions.current import PartitionGone
 from fdbqueue.core.partitions.keys import SharedKeys
-from fdbqueue.core.partitions.looks import PartitionState, Repartition
-from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.partitions.plan import PartitionState, Plan, Repartition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.queues.recipe.handle import CALLS
 from fdbqueue.queues.recipe.items import Recipe

@@ -15,10 +15,10 @@ from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnySession, DatabaseOrTransaction
 from fdbqueue.core.task import Task
 from fdbqueue.queues.fair.items import Handed
-from fdbqueue.queues.fair.putting import FairPutting as BlockingFairPutting
-from fdbqueue.queues.fair.taking import FairTaking as BlockingFairTaking
-from fdbqueue.queues.recipe.dequeuing import Dequeuing as BlockingDequeuing
-from fdbqueue.queues.recipe.enqueuing import Enqueuing as BlockingEnqueuing
+from fdbqueue.queues.fair.queue import FairPutting as BlockingFairPutting
+from fdbqueue.queues.fair.queue import FairTaking as BlockingFairTaking
+from fdbqueue.queues.recipe.handle import Dequeuing as BlockingDequeuing
+from fdbqueue.queues.recipe.handle import Enqueuing as BlockingEnqueuing
 from fdbqueue.tasks.putting import Putting as BlockingPutting
 from fdbqueue.tasks.taking import Taking as BlockingTaking
 

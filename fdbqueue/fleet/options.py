@@ -13,7 +13,7 @@ from fdbqueue.core.database import as_database
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.registry.registry import checked_name
 from fdbqueue.core.seam import AnyDatabase
-from fdbqueue.fleet.backoff import Backoff, checked_backoff
+from fdbqueue.fleet.outcomes import Backoff, checked_backoff
 from fdbqueue.tasks.queue import TaskQueue
 
 

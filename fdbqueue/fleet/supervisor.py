@@ -32,10 +32,10 @@ from fdbqueue.core.open import open as open_database
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import RealRuntime, parent_only
 from fdbqueue.core.visible import counted, text_of
-from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.logs import checked_level
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions, names_of, opened
 from fdbqueue.fleet.orders import KILL_AFTER_S, Orders, checked_argument
+from fdbqueue.fleet.outcomes import Backoff
 from fdbqueue.fleet.process import Process, ProcessStatus
 from fdbqueue.fleet.status import Run, Running, Tally
 

@@ -14,10 +14,9 @@ from typing import TypeVar
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import RecordUnreadable, TaskNotFound
-from fdbqueue.core.explanation import Explanation, KeyHolder, TaskPlace, WaitedFor
+from fdbqueue.core.explanation import Explanation, KeyHolder, ReachedLimit, TaskPlace, WaitedFor
 from fdbqueue.core.line.keys import LineKeys
 from fdbqueue.core.line.life import ask_waiting
-from fdbqueue.core.reached import ReachedLimit
 from fdbqueue.core.seam import EXACT
 from fdbqueue.core.sessions.holder import ask_holder
 from fdbqueue.core.sessions.workers import ask_workers

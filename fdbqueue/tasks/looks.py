@@ -24,7 +24,7 @@ from fdbqueue.tasks.verbs import Target
 
 if TYPE_CHECKING:
     from fdbqueue.core.explanation import Explanation
-    from fdbqueue.core.partitions.looks import Partition
+    from fdbqueue.core.partitions.plan import Partition
     from fdbqueue.tasks.key_statistics import KeyStatistics
 
 

@@ -24,7 +24,7 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.handle import TaskHandle
 
 if TYPE_CHECKING:
-    from fdbqueue.core.partitions.looks import Repartition
+    from fdbqueue.core.partitions.plan import Repartition
     from fdbqueue.tasks.dropping import Occupants
 
 

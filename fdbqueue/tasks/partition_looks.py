@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from fdbqueue.core.partitions.looks import Partition, PartitionState
-from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.partitions.plan import Partition, PartitionState, Plan
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.records.statistics import CALLS, LIVE, unpacked
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from fdbqueue import tasks as late
 from fdbqueue.core.calls.asides import KeepsAside
+from fdbqueue.core.handle import Grant
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
@@ -18,7 +19,6 @@ from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.task import Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.creating import asked_for, created, opened_or_created
-from fdbqueue.tasks.grants import TaskConsumer, TaskProducer
 from fdbqueue.tasks.looks import Looks
 from fdbqueue.tasks.managing import Managing
 from fdbqueue.tasks.putting import Putting
@@ -26,6 +26,18 @@ from fdbqueue.tasks.records.keys import id_bytes
 from fdbqueue.tasks.results import forget_one
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.taking import Taking
+
+
+class TaskProducer(Grant, Putting):
+    """A handle that puts tasks, and does nothing else. `TaskQueue.producer` makes it."""
+
+    __slots__ = ()
+
+
+class TaskConsumer(Grant, Taking):
+    """A handle that takes tasks and ends their leases. `TaskQueue.consumer` makes it."""
+
+    __slots__ = ()
 
 
 class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):

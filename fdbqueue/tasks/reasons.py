@@ -4,8 +4,7 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from fdbqueue.core import limits
-from fdbqueue.core.explanation import Explanation, HeldKey, Reason, TaskPlace, Why
-from fdbqueue.core.reached import ReachedLimit
+from fdbqueue.core.explanation import Explanation, HeldKey, ReachedLimit, Reason, TaskPlace, Why
 from fdbqueue.core.task import Holder, TaskState
 from fdbqueue.core.visible import counted, shortened, visible
 

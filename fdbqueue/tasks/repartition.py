@@ -17,8 +17,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import conflict_in, runtime_of
 from fdbqueue.core.errors import RepartitionUnderWay, UnsupportedOption
 from fdbqueue.core.partitions.current import plan_of, store
-from fdbqueue.core.partitions.looks import Repartition
-from fdbqueue.core.partitions.plan import Plan, begun, ended, home_of, lowered
+from fdbqueue.core.partitions.plan import Plan, Repartition, begun, ended, home_of, lowered
 from fdbqueue.core.seam import Range, Transaction
 from fdbqueue.tasks.disciplines.beside import is_slug
 from fdbqueue.tasks.disciplines.key_counts import key_of

@@ -10,7 +10,11 @@ from fdbqueue.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fdbqueue.testing.cases import Case as Case
+    from fdbqueue.testing.cases import Size as Size
+    from fdbqueue.testing.cases import Workload as Workload
+    from fdbqueue.testing.cases import all_workloads as all_workloads
     from fdbqueue.testing.cases import check as check
+    from fdbqueue.testing.cases import workload as workload
     from fdbqueue.testing.checkers import bounded_transactions as bounded_transactions
     from fdbqueue.testing.checkers import exact_statistics as exact_statistics
     from fdbqueue.testing.checkers import never_nothing as never_nothing
@@ -28,13 +32,9 @@ if TYPE_CHECKING:
     from fdbqueue.testing.simulation import Simulation as Simulation
     from fdbqueue.testing.trace import Operation as Operation
     from fdbqueue.testing.trace import Trace as Trace
-    from fdbqueue.testing.workloads import Size as Size
-    from fdbqueue.testing.workloads import Workload as Workload
-    from fdbqueue.testing.workloads import all_workloads as all_workloads
-    from fdbqueue.testing.workloads import workload as workload
 
 _HOMES = {
-    "cases": "Case check",
+    "cases": "Case Size Workload all_workloads check workload",
     "checkers": "bounded_transactions exact_statistics never_nothing no_key_left_behind "
     "no_watch_left_behind order prompt total_queue",
     "coroutines": "LoopClient",
@@ -42,7 +42,6 @@ _HOMES = {
     "runtime": "SimulatedRuntime",
     "simulation": "Checker Client Result Simulation",
     "trace": "Operation Trace",
-    "workloads": "Size Workload all_workloads workload",
 }
 if not TYPE_CHECKING:
     _import, __dir__ = lazily(__name__, _HOMES)

@@ -21,8 +21,7 @@ from fdbqueue.embedded.view import Anchor, Batch, RangeQuery
 from fdbqueue.embedded.writes import Pending, WriteBuffer
 from fdbqueue.testing.faults import Dice, Faults, PatientTransaction, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime
-from fdbqueue.testing.trace import Footprint, Operation, Trace
-from fdbqueue.testing.watch import Commit, Hearer
+from fdbqueue.testing.trace import Commit, Footprint, Hearer, Operation, Trace
 
 _CODES = {
     "not_committed": 1020,

@@ -18,11 +18,10 @@ from math import sqrt
 from random import Random, SystemRandom
 from typing import TextIO
 
-from fdbqueue.testing.cases import Case, shrunk
+from fdbqueue.testing.cases import Case, Size, Workload, all_workloads, shrunk
 from fdbqueue.testing.faults import KINDS
 from fdbqueue.testing.report import described
 from fdbqueue.testing.simulation import Result
-from fdbqueue.testing.workloads import Size, Workload, all_workloads
 
 _PROGRESS_EVERY_S = 0.5
 _COLLECT_EVERY_RUNS = 50

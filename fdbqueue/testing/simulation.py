@@ -31,8 +31,7 @@ from fdbqueue.testing.faults import NONE, Faults, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread
 from fdbqueue.testing.scheduler import Host, Scheduler, Stuck
 from fdbqueue.testing.soundness import unsound
-from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.watch import Watch
+from fdbqueue.testing.trace import Trace, Watch
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Machine)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fdbqueue import Redrive, RedriveState
 from fdbqueue.core import limits
-from fdbqueue.tasks.dead.pacing import step_size, stepped, turn_of
-from fdbqueue.tasks.dead.places import Place
+from fdbqueue.tasks.dead.reading import Place
+from fdbqueue.tasks.dead.redrive import step_size, stepped, turn_of
 
 RUNNING = Redrive(RedriveState.RUNNING, 10.0, left=1_000_000)
 NOW = 1_000.0

@@ -7,15 +7,18 @@ from contextlib import closing
 import jsonschema
 import pytest
 
-from fdbqueue.operate.conformance.escapes import escaped, heard, told, unescaped
 from fdbqueue.operate.conformance.protocol import question
 from fdbqueue.operate.conformance.vectors import (
     Vector,
+    escaped,
+    heard,
     merged,
     plain,
     ranges_of,
     stored_schema,
     stored_vectors,
+    told,
+    unescaped,
     vectors_in,
 )
 from fdbqueue.tasks.kinds import IN_ORDER_OF_ARRIVAL, kind_names

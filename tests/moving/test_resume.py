@@ -14,12 +14,10 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.embedded import FDBError
-from fdbqueue.operate.imports.origin import Origin
-from fdbqueue.operate.imports.progress import Progress, ProgressKeys
 from fdbqueue.operate.imports.serializers import serializer_named
-from fdbqueue.operate.imports.steps import Import, Reading
+from fdbqueue.operate.imports.steps import Import, Progress, ProgressKeys, Reading
 from fdbqueue.operate.imports.tables import Table
-from fdbqueue.operate.imports.target import Tasks
+from fdbqueue.operate.imports.target import Origin, Tasks
 from tests.queue_support import faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, begin, error_code
 

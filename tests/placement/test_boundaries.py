@@ -20,7 +20,7 @@ from fdbqueue.operate.placement.boundaries import (
     pieces_of,
     sharing,
 )
-from fdbqueue.operate.placement.owners import inside
+from fdbqueue.operate.placement.spreading import inside
 
 PREFIXES = [b"q\x15\x01", b"q\x15\x01\x15\x1c\x01", b"q\x15\x01\x15\x1c\x02"]
 

@@ -41,7 +41,6 @@ from fdbqueue.embedded import environment as lmdb_environment
 from fdbqueue.embedded import writes as buffered
 from fdbqueue.embedded.options import for_another_attempt
 from fdbqueue.fleet import (
-    backoff,
     feed,
     heartbeat,
     hooks,
@@ -55,7 +54,7 @@ from fdbqueue.operate.verify import counters as verified_counters
 from fdbqueue.queues.elements import base as elements_base
 from fdbqueue.queues.elements import store
 from fdbqueue.queues.fair import items as fair_items
-from fdbqueue.queues.fair import putting as fair_putting
+from fdbqueue.queues.fair import queue as fair_queue
 from fdbqueue.queues.persistent import owners, proxy, stored, unacked
 from fdbqueue.queues.recipe import holding
 from fdbqueue.queues.recipe import items as recipe
@@ -101,14 +100,12 @@ from fdbqueue.tasks import (
 from fdbqueue.tasks import ending as tasks_ending
 from fdbqueue.tasks import results as task_results
 from fdbqueue.tasks import steps as task_steps
-from fdbqueue.tasks.dead import elsewhere, pacing, redrive
+from fdbqueue.tasks.dead import elsewhere, redrive
 from fdbqueue.tasks.disciplines import bag, fair, key_counts, key_lanes, keyed, lanes, micro, places, shifts
 from fdbqueue.tasks.groups import settling
 from fdbqueue.tasks.groups import waiting as group_waits
-from fdbqueue.tasks.limiting import bucket as limit_bucket
 from fdbqueue.tasks.limiting import gate as limit_gate
 from fdbqueue.tasks.limiting import key_state
-from fdbqueue.tasks.limiting import slots as limit_slots
 from fdbqueue.tasks.limiting import state as limit_state
 from fdbqueue.tasks.parking import limit as limit_verbs
 from fdbqueue.tasks.parking import under
@@ -1921,7 +1918,7 @@ PLANTS = (
     ),
     Plant(
         "a limit of which one slot stays free",
-        limit_slots.free_slots,
+        limit_state.free_slots,
         "sum(used)",
         "sum(used) - 1",
         "limited",
@@ -2022,7 +2019,7 @@ PLANTS = (
     ),
     Plant(
         "a redrive that does not move its cursor",
-        pacing.stepped,
+        redrive.stepped,
         "cursor=last.key",
         "cursor=redrive.cursor",
         "redriven",
@@ -2040,7 +2037,7 @@ PLANTS = (
     ),
     Plant(
         "a rate that each process has for itself",
-        pacing.turn_of,
+        redrive.turn_of,
         "if 0 < wait_s <=",
         "if False and 0 < wait_s <=",
         "redriven",
@@ -3266,7 +3263,7 @@ PLANTS = (
     ),
     Plant(
         "a next token that is told too late",
-        limit_bucket.Bucket.next_us,
+        limit_state.Bucket.next_us,
         "(room - 1)",
         "room",
         "exact_groups",
@@ -3517,7 +3514,7 @@ PLANTS = (
     ),
     Plant(
         "an item of a fair queue that counts as one, whatever its cost",
-        fair_putting.FairPutting._put,
+        fair_queue.FairPutting._put,
         "self._key_of(item), cost)",
         "self._key_of(item), 1)",
         "exact_fair",
@@ -3874,7 +3871,7 @@ PLANTS = (
     ),
     Plant(
         "a backoff that begins one step later",
-        backoff.Backoff.delay_s,
+        outcomes.Backoff.delay_s,
         "max(failures, 1) - 1",
         "max(failures, 1)",
         "exact_worker",

@@ -17,7 +17,7 @@ from fdbqueue.testing.runtime import EPOCH_S
 from fdbqueue.testing.scheduler import Scheduler
 from fdbqueue.testing.simulation import Result
 from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit
 from tests.system.aftermath.bounds import SETTLED_S, last_deadline_us, slack_s
 from tests.system.aftermath.contents import Contents
 from tests.system.aftermath.moment import Moments

@@ -23,8 +23,7 @@ from fdbqueue.tasks.shape import shape_of
 from fdbqueue.testing import Client, Simulation
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.trace import Footprint, Operation, Trace
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit, Footprint, Operation, Trace
 from tests.system.audit import calls
 from tests.system.audit.answers import Ready, late_in
 from tests.system.audit.commit import Step, Values

@@ -13,7 +13,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.records.keys import ID_BYTES, NEVER_US, SESSION_BYTES, Record
 from fdbqueue.tasks.shape import shape_of
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit
 from tests.system.audit.commit import Step, Values
 from tests.system.audit.line import Handed, LineStep
 from tests.system.audit.losses import lost_in_root, lost_items, lost_leases

@@ -21,7 +21,7 @@ def example() -> str:
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Make the example a module that can be imported, until the test ends."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("fdbqueue.testing.workloads._workloads", all_workloads())
+    monkeypatch.setattr("fdbqueue.testing.cases._workloads", all_workloads())
     (tmp_path / "shop_example.py").write_text(example())
     monkeypatch.delitem(sys.modules, "shop_example", raising=False)
     return "shop_example"

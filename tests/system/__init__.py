@@ -2,7 +2,7 @@
 
 from fdbqueue.testing import simulation
 from fdbqueue.testing.simulation import Simulation
-from fdbqueue.testing.watch import Watch
+from fdbqueue.testing.trace import Watch
 
 
 def judge(run: Simulation) -> Watch:

@@ -7,8 +7,7 @@ from typing import Any
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store
 from fdbqueue.testing.simulation import Simulation
-from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit, Trace
 from tests.system.aftermath.aftermath import Aftermath
 from tests.system.aftermath.moment import Moments
 from tests.system.audit.auditor import Auditor

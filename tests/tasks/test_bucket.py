@@ -1,8 +1,8 @@
 """The tokens of a limit of starts, from the numbers of its cells."""
 
 from fdbqueue.core import limits
-from fdbqueue.tasks.limiting.bucket import Bucket
 from fdbqueue.tasks.limiting.rule import Rule
+from fdbqueue.tasks.limiting.state import Bucket
 
 NOW_NS = 10**18
 RULE = Rule(rate=1, per_us=1_000_000, burst=2 * limits.CELL_TOKENS_MIN)

@@ -8,6 +8,8 @@ nothing left that the order of a task key depends on. Then its end stores the pl
 import hashlib
 import struct
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 
 import msgspec
@@ -99,3 +101,44 @@ def _scores(name: bytes, count: int) -> Sequence[int]:
     """A score of `name` for each partition. Those of the first partitions do not depend on `count`."""
     digest = hashlib.shake_128(name).digest(_SCORE_BYTES * count)
     return _SCORES[count].unpack(digest)
+
+
+class PartitionState(StrEnum):
+    OPEN = "open"
+    """It gets new items."""
+    CLOSING = "closing"
+    """It gets no new items, and takes drain it."""
+    CLOSED = "closed"
+    """It has only delayed, buried and ended tasks, or nothing. Such tasks join another partition when they
+    become ready.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition of a queue, and its tasks in each state; those of a recipe queue are all ready."""
+
+    number: int
+    state: PartitionState
+    ready: int
+    taken: int = 0
+    buried: int = 0
+    delayed: int = 0
+    puts: int | None = None
+    """Number of tasks put into it so far; None in a recipe queue, which does not count calls."""
+    takes: int | None = None
+    """Number of tasks taken from it so far; None as for `puts`."""
+    may_be_ready: bool
+    """True if it has a flag: takes look here."""
+    prefix: bytes
+    """All its keys begin with this. Partition 0 is the queue itself: those of others begin with it, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repartition:
+    """A change of the number of partitions, from `before` to `partitions`."""
+
+    before: int
+    partitions: int
+    is_finished: bool
+    """False while a partition of the old number still has tasks that others wait for."""

@@ -12,7 +12,7 @@ from fdbqueue.operate.cli.parameters import WAIT, values_of
 from fdbqueue.operate.cli.show import Row, columns, paged
 from fdbqueue.operate.cli.values import line_of
 from fdbqueue.tasks.groups.group import Group, list_groups
-from fdbqueue.tasks.groups.progress import GroupProgress
+from fdbqueue.tasks.groups.waiting import GroupProgress
 
 group_argument = click.argument("group", metavar="GROUP")
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from fdbqueue.core.database import Database
-from fdbqueue.core.partitions.looks import Partition, PartitionState, Repartition
+from fdbqueue.core.partitions.plan import Partition, PartitionState, Repartition
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.visible import counted
@@ -19,8 +19,14 @@ from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, per_second
 from fdbqueue.operate.cli.values import line_of
 from fdbqueue.operate.placement.boundaries import dropped as dropped_in
 from fdbqueue.operate.placement.boundaries import lines_for, lines_to_remove, pieces_of, sharing
-from fdbqueue.operate.placement.owners import is_cluster, owners_of_partitions
-from fdbqueue.operate.placement.spreading import SHOW, Spread, Spreading, StorageServers
+from fdbqueue.operate.placement.spreading import (
+    SHOW,
+    Spread,
+    Spreading,
+    StorageServers,
+    is_cluster,
+    owners_of_partitions,
+)
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 

@@ -18,9 +18,8 @@ from fdbqueue.operate.cli.group import cli, json_option
 from fdbqueue.operate.cli.parameters import SecondsRange, UsablePath
 from fdbqueue.operate.cli.show import Row, columns, show
 from fdbqueue.operate.conformance.checking import Checked, Verdict, checked
-from fdbqueue.operate.conformance.escapes import heard_result, unescaped
 from fdbqueue.operate.conformance.program import Program
-from fdbqueue.operate.conformance.vectors import Vector, stored_vectors, vectors_in
+from fdbqueue.operate.conformance.vectors import Vector, heard_result, stored_vectors, unescaped, vectors_in
 from fdbqueue.operate.demo import main
 
 TIMEOUT = SecondsRange(min=0, min_open=True, max=3_600)

@@ -20,7 +20,7 @@ from fdbqueue.operate.cli.show import Row, cell_of, columns, paged, span, time_i
 from fdbqueue.tasks.schedules.records import MISSED, PutOptions
 from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
 from fdbqueue.tasks.schedules.store import IF_EXISTS
-from fdbqueue.tasks.schedules.values import ScheduleStatus
+from fdbqueue.tasks.schedules.times import ScheduleStatus
 
 EVERY = SecondsRange(min=limits.SCHEDULE_EVERY_MIN_S)
 TIMES = click.IntRange(1, limits.SCHEDULE_TIMES_MAX)

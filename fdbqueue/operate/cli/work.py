@@ -10,8 +10,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.registry.definition import PLAIN
-from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.logs import LEVELS, logging_at
+from fdbqueue.fleet.outcomes import Backoff
 from fdbqueue.fleet.supervisor import Fleet, FleetStatus
 from fdbqueue.operate.cli import execute
 from fdbqueue.operate.cli.execute import STDERR

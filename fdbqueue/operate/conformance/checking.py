@@ -8,10 +8,9 @@ from itertools import islice
 from typing import Any
 
 from fdbqueue.core import limits
-from fdbqueue.operate.conformance.escapes import escaped, heard_result
 from fdbqueue.operate.conformance.program import Program, ProgramFailed
 from fdbqueue.operate.conformance.protocol import Answer, NoAnswer, answer_to, question
-from fdbqueue.operate.conformance.vectors import Ranges, Vector
+from fdbqueue.operate.conformance.vectors import Ranges, Vector, escaped, heard_result
 
 _SHOWN_MAX = 20
 """Differences of one vector that are told: an answer may have none of its keys."""

@@ -6,8 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.embedded.writes import ADD, COMPARE_AND_CLEAR, MAX, OPERATIONS
-from fdbqueue.operate.conformance.escapes import escaped, heard, heard_result, unescaped
-from fdbqueue.operate.conformance.vectors import Conflicts, Keys, Vector, keys_of, ranges_of, texts_of
+from fdbqueue.operate.conformance.vectors import (
+    Conflicts,
+    Keys,
+    Vector,
+    escaped,
+    heard,
+    heard_result,
+    keys_of,
+    ranges_of,
+    texts_of,
+    unescaped,
+)
 
 _ATOMIC = {"add": ADD, "max": MAX, "compare_and_clear": COMPARE_AND_CLEAR}
 

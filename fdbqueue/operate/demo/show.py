@@ -22,7 +22,7 @@ from fdbqueue.core.open import PRIVATE_URL
 from fdbqueue.core.open import open as open_database
 from fdbqueue.core.signals import Signals
 from fdbqueue.core.task import Failure, TaskState
-from fdbqueue.fleet.backoff import Backoff
+from fdbqueue.fleet.outcomes import Backoff
 from fdbqueue.fleet.supervisor import Fleet
 from fdbqueue.operate.demo.handler import HANDLER
 from fdbqueue.operate.demo.ledger import QUEUE, Counted, Ledger, Part, count, parts_of, source_files

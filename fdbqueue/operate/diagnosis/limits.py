@@ -6,7 +6,7 @@ from functools import partial
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.reached import LimitHolder
+from fdbqueue.core.explanation import LimitHolder
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.holder import ask_holder

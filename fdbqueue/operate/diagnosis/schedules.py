@@ -8,7 +8,7 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.diagnosis.check import Check, fine, warning
 from fdbqueue.operate.verify.values import command
 from fdbqueue.tasks.schedules.store import page
-from fdbqueue.tasks.schedules.values import ScheduleStatus
+from fdbqueue.tasks.schedules.times import ScheduleStatus
 
 CHECK = "schedules"
 

@@ -24,7 +24,7 @@ from fdbqueue.operate.exports.file import FinishedFile, Found, Place
 from fdbqueue.operate.exports.lines import Content, Counts, DoneLine, LimitLine, Mark
 from fdbqueue.operate.exports.placing import NotOurs, Placer, placer_for
 from fdbqueue.operate.exports.section import IMPORT_LABEL
-from fdbqueue.operate.imports.progress import Progress, ProgressKeys
+from fdbqueue.operate.imports.steps import Progress, ProgressKeys
 from fdbqueue.tasks.limiting.keys import LimitKeys
 from fdbqueue.tasks.parking.limit import Limit
 

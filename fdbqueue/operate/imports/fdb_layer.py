@@ -21,7 +21,7 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import OriginUnusable
 from fdbqueue.core.registry.definition import UNPACKING
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.imports.origin import Entry
+from fdbqueue.operate.imports.target import Entry
 
 _PACKED, _RAW, _POP = "packed", "raw", "pop"
 _COLUMNS = {"conflict": (_PACKED, 1), "item": (_PACKED, 2), "pop": (_POP, 2)}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fdbqueue.core.errors import OriginUnusable
-from fdbqueue.operate.imports.origin import Entry
 from fdbqueue.operate.imports.serializers import Serializer
+from fdbqueue.operate.imports.target import Entry
 
 INFO = "info"
 FIRST_CHUNK = "q00000"

@@ -12,8 +12,8 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import OriginUnusable
-from fdbqueue.operate.imports.origin import Entry, Fate
 from fdbqueue.operate.imports.serializers import Serializer
+from fdbqueue.operate.imports.target import Entry, Fate
 
 FILE = "data.db"
 _ACKED, _ACK_FAILED = 5, 9

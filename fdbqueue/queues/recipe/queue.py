@@ -24,16 +24,18 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import UnsupportedOption
 from fdbqueue.core.page import Page, checked_limit, place_bytes
 from fdbqueue.core.partitions.current import OPTION, Current
-from fdbqueue.core.partitions.looks import Partition, Repartition
-from fdbqueue.core.partitions.plan import checked_partitions, first_plan
+from fdbqueue.core.partitions.plan import Partition, Repartition, checked_partitions, first_plan
 from fdbqueue.core.registry.definition import PLAIN
 from fdbqueue.core.registry.registry import Registry, codec_of, exists_already
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import DatabaseOrTransaction
-from fdbqueue.queues.recipe.dequeuing import Dequeuing
-from fdbqueue.queues.recipe.enqueuing import Enqueuing
-from fdbqueue.queues.recipe.grants import QueueConsumer, QueueProducer
-from fdbqueue.queues.recipe.handle import require_contended
+from fdbqueue.queues.recipe.handle import (
+    Dequeuing,
+    Enqueuing,
+    QueueConsumer,
+    QueueProducer,
+    require_contended,
+)
 from fdbqueue.queues.recipe.repartition import begin, partitions_of
 
 

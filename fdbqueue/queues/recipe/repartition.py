@@ -5,8 +5,7 @@ Its items have no task keys, so the change ends at once.
 
 from fdbqueue.core.database import runtime_of
 from fdbqueue.core.partitions.current import Current, plan_of, store
-from fdbqueue.core.partitions.looks import Partition, PartitionState, Repartition
-from fdbqueue.core.partitions.plan import Plan, begun, ended, lowered
+from fdbqueue.core.partitions.plan import Partition, PartitionState, Plan, Repartition, begun, ended, lowered
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.seam import Range, Transaction
 from fdbqueue.queues.recipe.items import COUNTER, Recipe

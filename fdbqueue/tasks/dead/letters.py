@@ -15,8 +15,7 @@ from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.task import Task
 from fdbqueue.tasks import burials
 from fdbqueue.tasks.dead import listing, redrive
-from fdbqueue.tasks.dead.matching import Matching
-from fdbqueue.tasks.dead.reading import failure_classes, under
+from fdbqueue.tasks.dead.reading import Matching, failure_classes, under
 from fdbqueue.tasks.dead.values import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.in_all import require_few

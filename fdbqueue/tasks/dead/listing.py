@@ -9,9 +9,7 @@ from fdbqueue.core.page import Page, no_place, place_bytes, place_text, within_b
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.classes import class_in
-from fdbqueue.tasks.dead.matching import Matching
-from fdbqueue.tasks.dead.places import Place
-from fdbqueue.tasks.dead.reading import ahead, ask_rows, places_of
+from fdbqueue.tasks.dead.reading import Matching, Place, ahead, ask_rows, places_of
 from fdbqueue.tasks.dead.values import DeadLetter
 from fdbqueue.tasks.failures import ask_last
 from fdbqueue.tasks.records.keys import Record, id_in, sound_record

@@ -6,20 +6,60 @@ A queue with partitions has such an order in each. A look goes through them by t
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_text
 from fdbqueue.core.seam import KeyValue, Range
 from fdbqueue.core.task import Failure, TaskState
 from fdbqueue.tasks import classes
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.dead.matching import Matching
-from fdbqueue.tasks.dead.places import Place
 from fdbqueue.tasks.dead.values import FailureClass
-from fdbqueue.tasks.failures import ask_failures, ask_last
+from fdbqueue.tasks.failures import ask_failures, ask_last, class_of
 from fdbqueue.tasks.in_all import occupied
 from fdbqueue.tasks.records.keys import Record, TaskKeys, id_in, id_text
 from fdbqueue.tasks.records.statistics import LIVE, unpacked
 from fdbqueue.tasks.verbs import in_state, swept
+
+
+class Place(NamedTuple):
+    """How far a look at buried tasks has come: it goes through the partitions by their numbers."""
+
+    partition: int = 0
+    key: bytes = b""
+    """The place of the last task in the order of its partition; empty before the first one."""
+
+
+TEXT_BYTES_MAX = limits.FAILURE_MESSAGE_BYTES_MAX
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The tasks of a class of failure, None for all classes, with a text in their last failure."""
+
+    error: str | None = None
+    text: str | None = None
+
+    @classmethod
+    def of(cls, error: Any, text: Any) -> "Matching":
+        return cls(
+            None if error is None else _checked_class(error),
+            None if text is None else checked_text("text", text, TEXT_BYTES_MAX),
+        )
+
+    def matches(self, failure: Failure | None) -> bool:
+        """True if the text is in the error, the message or the detail. The class is not looked at."""
+        if self.text is None:
+            return True
+        told = () if failure is None else (failure.error, failure.message, failure.detail)
+        return any(self.text in part for part in told)
+
+
+def _checked_class(error: Any) -> str:
+    """A class of failure; the empty one is that of tasks without a failure. Raises: InvalidArgument."""
+    if isinstance(error, str) and not error:
+        return ""
+    return class_of(checked_text("error", error, limits.FAILURE_MESSAGE_BYTES_MAX))
 
 
 @dataclass(frozen=True)

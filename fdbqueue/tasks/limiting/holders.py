@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fdbqueue.core import limits
-from fdbqueue.core.reached import LimitHolder, ReachedLimit
+from fdbqueue.core.explanation import LimitHolder, ReachedLimit
 from fdbqueue.core.seam import EXACT, ReadTransaction
 from fdbqueue.tasks.limiting.key_state import KeyState
 from fdbqueue.tasks.limiting.keys import Held, LimitKeys, held_of, shown_key

@@ -7,8 +7,8 @@ from typing import Any
 from fdbqueue.core.arguments import writable
 from fdbqueue.core.database import runtime_of
 from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.explanation import LimitHolder
 from fdbqueue.core.page import Page, place_text
-from fdbqueue.core.reached import LimitHolder
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.limiting.holders import ask_key_holders
 from fdbqueue.tasks.limiting.key_state import KeyState, number_of

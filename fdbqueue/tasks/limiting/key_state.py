@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from fdbqueue.core.database import conflict_in
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.limiting.bucket import Bucket
 from fdbqueue.tasks.limiting.keys import LimitKeys
 from fdbqueue.tasks.limiting.rule import Rule
-from fdbqueue.tasks.limiting.state import pass_gate
+from fdbqueue.tasks.limiting.state import Bucket, pass_gate
 
 _BYTES = 8
 _NONE = bytes(_BYTES)

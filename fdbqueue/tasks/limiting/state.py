@@ -1,15 +1,134 @@
-"""State: one limit as a transaction has read it, and the starts that it takes from there."""
+"""State: one limit as a transaction has read it, and the starts that it takes from there.
+
+Each cell has a part of the slots. A take adds to the number of its cell, and to that of no other; it writes
+the gate of that cell, too, and has read it. So of two takes that use one cell, the second one has seen the
+first, and no cell has more tasks than slots. The end of a task subtracts blindly: a take that has not seen it
+has only read too large a number.
+
+If the slots of a limit become fewer, a cell may have more tasks than slots. Then the sum decides, and all
+takes that see such a cell conflict over one gate. A cell that is over its part gets no task, so it falls.
+
+Tokens come at `rate` in `per`, up to `burst` of them. Each cell has a part of the burst, and gets tokens at
+its part of the rate. Its number is the time at which it is full. A start moves that time by the time that one
+token takes, and may move it beyond the present at most by the time of the cell's whole burst. So in any span
+of time a cell has at most the starts of its burst and of the tokens that came, and the same holds for their
+sum. The times of a cell never go back: a clock that is behind gets no token twice.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import gt
 
+from fdbqueue.core import limits
 from fdbqueue.core.database import conflict_in
 from fdbqueue.core.errors import LimitUnreadable
 from fdbqueue.core.seam import ReadTransaction, Transaction, Value
-from fdbqueue.tasks.limiting.bucket import Bucket
-from fdbqueue.tasks.limiting.keys import LimitKeys, cells_bytes, cells_of, one_less_bytes, one_more_bytes
+from fdbqueue.tasks.limiting.keys import (
+    CELLS_MAX,
+    LimitKeys,
+    cells_bytes,
+    cells_of,
+    one_less_bytes,
+    one_more_bytes,
+)
 from fdbqueue.tasks.limiting.rule import Rule, error_of, rule_of
-from fdbqueue.tasks.limiting.slots import free_slots, places
+
+_SKEW_NS = round(limits.CLOCK_SKEW_S * 1_000_000_000)
+
+
+class Bucket:
+    """The tokens of one rule, at one time. A take asks for all cells: their numbers are computed at once."""
+
+    def __init__(self, rule: Rule, full_ns: Sequence[int], now_ns: int, cells_max: int = CELLS_MAX) -> None:
+        """`full_ns`: the times at which the cells are full."""
+        self.now_ns = now_ns
+        # A small burst is in few cells, because each of them is lost separately when it is full.
+        self.cells = max(1, min(cells_max, rule.burst // limits.CELL_TOKENS_MIN))
+        self.token_ns = -(-rule.per_us * 1_000 * self.cells // rule.rate)
+        """The time in which a cell gets one token, rounded up."""
+        self.rooms = parts_of(rule.burst, self.cells)
+        """The tokens for which each cell has room."""
+        self.until_full: list[int] = []
+        """Nanoseconds until each cell is full. A time that no clock within the bounds has written counts as
+        none: it comes from a wrong clock, and would stop the limit until then.
+        """
+        self.tokens: list[int] = []
+        """Those of each cell."""
+        for cell, room in enumerate(self.rooms):
+            missing = full_ns[cell] - now_ns
+            if missing < 0 or missing > room * self.token_ns + _SKEW_NS:
+                missing = 0
+            tokens = room - -(-missing // self.token_ns)
+            self.until_full.append(missing)
+            self.tokens.append(tokens if tokens > 0 else 0)
+
+    def all_tokens(self) -> int:
+        return sum(self.tokens)
+
+    def next_us(self) -> int | None:
+        """The time of the next token; None while there are some."""
+        if self.all_tokens():
+            return None
+        missing = zip(self.until_full, self.rooms, strict=True)
+        waits = [until_ns - (room - 1) * self.token_ns for until_ns, room in missing]
+        return -(-(self.now_ns + min(waits)) // 1_000)
+
+    def taken(self, count: int, first: int) -> dict[int, int] | None:
+        """The new times of the cells that give `count` tokens, `first` before others; None for too few."""
+        changed: dict[int, int] = {}
+        for step in range(self.cells):
+            cell = (first + step) % self.cells
+            few = min(self.tokens[cell], count)
+            if few:
+                count -= few
+                changed[cell] = self.now_ns + self.until_full[cell] + few * self.token_ns
+        return None if count else changed
+
+    def poured(self, tokens: int) -> list[int]:
+        """The times of all cells that have `tokens` together, as many as there is room for."""
+        times = []
+        for room in self.rooms:
+            few = min(room, tokens)
+            tokens -= few
+            times.append(self.now_ns + (room - few) * self.token_ns)
+        return times
+
+
+@lru_cache(maxsize=256)
+def parts_of(total: int, cells: int = CELLS_MAX) -> tuple[int, ...]:
+    """The parts of `total` that the cells have."""
+    part, more = divmod(total, cells)
+    return (part + 1,) * more + (part,) * (cells - more)
+
+
+def free_slots(slots: int, used: Sequence[int]) -> int:
+    return max(0, slots - sum(used))
+
+
+@dataclass(frozen=True)
+class Places:
+    """The cells of new tasks, one for each. `is_over`: a cell has more tasks than slots."""
+
+    cells: Sequence[int]
+    is_over: bool
+
+
+def places(slots: int, used: Sequence[int], count: int, first: int) -> Places | None:
+    """Cells for `count` tasks, the cell `first` before others; None if there are too few slots."""
+    if count > free_slots(slots, used):
+        return None
+    chosen: list[int] = []
+    parts = parts_of(slots)
+    for step in range(CELLS_MAX):
+        cell = (first + step) % CELLS_MAX
+        free = parts[cell] - used[cell]
+        if free > 0:
+            chosen += [cell] * min(free, count - len(chosen))
+            if len(chosen) == count:
+                break
+    return Places(chosen, is_over=any(map(gt, used, parts)))
+
 
 _ONE = (1).to_bytes(8, "little")
 

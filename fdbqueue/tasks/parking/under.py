@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 
 from fdbqueue.core import limits
-from fdbqueue.core.reached import ReachedLimit
+from fdbqueue.core.explanation import ReachedLimit
 from fdbqueue.core.seam import DatabaseOrTransaction, ReadTransaction, Transaction
 from fdbqueue.tasks.limiting.gate import Ask, Gate, Keyed
 from fdbqueue.tasks.limiting.holders import (

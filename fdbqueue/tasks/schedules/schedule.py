@@ -21,8 +21,7 @@ from fdbqueue.core.task import Task
 from fdbqueue.tasks.schedules import passing, store
 from fdbqueue.tasks.schedules.puts import put_for
 from fdbqueue.tasks.schedules.store import IF_EXISTS, REFUSE, Wanted
-from fdbqueue.tasks.schedules.times import next_times, shown, zone_named
-from fdbqueue.tasks.schedules.values import ScheduleStatus
+from fdbqueue.tasks.schedules.times import ScheduleStatus, next_times, shown, zone_named
 
 T = TypeVar("T")
 

@@ -26,8 +26,7 @@ from fdbqueue.tasks.schedules.records import (
     state_of,
     to_bytes,
 )
-from fdbqueue.tasks.schedules.times import SECOND_US
-from fdbqueue.tasks.schedules.values import ScheduleStatus
+from fdbqueue.tasks.schedules.times import SECOND_US, ScheduleStatus
 from fdbqueue.tasks.schedules.wishes import checked_missed, options_for, payload_for, rule_for
 from fdbqueue.tasks.unique import UNIQUE_OPTIONS
 

@@ -1,6 +1,5 @@
 """Histories of real threads and processes, and their judge (docs/testing.md)."""
 
-from fdbqueue.testing.history.edn import edn_of as edn_of
 from fdbqueue.testing.history.fifo import Bag as Bag
 from fdbqueue.testing.history.fifo import Fifo as Fifo
 from fdbqueue.testing.history.judge import Verdict as Verdict
@@ -11,5 +10,6 @@ from fdbqueue.testing.history.model import Model as Model
 from fdbqueue.testing.history.recorder import REFUSED as REFUSED
 from fdbqueue.testing.history.recorder import Recorder as Recorder
 from fdbqueue.testing.history.recorder import calls_of as calls_of
+from fdbqueue.testing.history.recorder import edn_of as edn_of
 from fdbqueue.testing.history.recorder import lines_of as lines_of
 from fdbqueue.testing.history.recorder import read as read

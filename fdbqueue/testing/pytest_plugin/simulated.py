@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from fdbqueue.testing import Size, Workload
-from fdbqueue.testing.cases import Case, shrunk
+from fdbqueue.testing.cases import Build, Case, shrunk
 from fdbqueue.testing.report import described
-from fdbqueue.testing.workloads import Build
 
 
 class Simulated(pytest.Item):

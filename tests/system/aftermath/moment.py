@@ -6,7 +6,7 @@ from random import Random
 
 from fdbqueue.testing.runtime import EPOCH_S
 from fdbqueue.testing.scheduler import Scheduler
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit
 from tests.system.audit.mirror import Mirror
 
 _CHOSEN_P, _AT_END_P = 0.5, 0.5

@@ -12,7 +12,7 @@ from fdbqueue.tasks.limiting.state import State
 from fdbqueue.tasks.records.keys import TaskKeys
 from fdbqueue.testing.runtime import EPOCH_S
 from fdbqueue.testing.scheduler import Scheduler
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit
 from tests.system.aftermath.contents import Contents
 from tests.system.audit.mirror import Mirror
 

@@ -20,8 +20,7 @@ from fdbqueue.operate.verify.root import RootChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.verify import AnyQueue, Subject, partition_subject, subject_named, subject_of
 from fdbqueue.tasks.records.keys import OWNERS
-from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit, Trace
 from tests.system.audit.agreement import Agreement
 from tests.system.audit.answers import late_in
 from tests.system.audit.commit import Step, Values

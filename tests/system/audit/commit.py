@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit
 
 
 class Values(NamedTuple):

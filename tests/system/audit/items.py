@@ -14,7 +14,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.line.keys import LineKeys
 from fdbqueue.queues.recipe.items import Recipe, floor_of
 from fdbqueue.queues.recipe.keys import ITEM
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit
 from tests.system.audit.commit import Step
 from tests.system.audit.line import LineStep, Requests, joined
 from tests.system.audit.liveness import Liveness

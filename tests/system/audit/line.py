@@ -23,7 +23,7 @@ from fdbqueue.core.line.keys import (
 from fdbqueue.core.line.source import Delivery
 from fdbqueue.embedded.writes import STAMP_BYTES
 from fdbqueue.operate.verify.line import RID_BYTES
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit
 from tests.system.audit.commit import Step, Values
 from tests.system.audit.liveness import Liveness
 from tests.system.audit.mirror import Mirror

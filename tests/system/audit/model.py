@@ -10,7 +10,7 @@ from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.tasks.records import keys as columns
 from fdbqueue.tasks.records.keys import Record, TaskKeys, sound_record
 from fdbqueue.tasks.records.statistics import CALLS, unpacked
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit
 from tests.system.audit.commit import Step
 
 _COUNTER_MAX = 2**63

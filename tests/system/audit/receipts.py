@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fdbqueue.core import limits
 from fdbqueue.core.calls.once import ATTEMPT
-from fdbqueue.testing.watch import Commit
+from fdbqueue.testing.trace import Commit
 from tests.system.audit.commit import Step
 
 

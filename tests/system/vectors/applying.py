@@ -12,8 +12,7 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.embedded.database import open_private
 from fdbqueue.embedded.transaction import Transaction
-from fdbqueue.operate.conformance.escapes import heard
-from fdbqueue.operate.conformance.vectors import Conflicts, Keys, is_refusal, merged
+from fdbqueue.operate.conformance.vectors import Conflicts, Keys, heard, is_refusal, merged
 from tests.system.vectors.runtime import VectorRuntime
 from tests.system.vectors.verbs import ROOT, Given, verb_of
 

@@ -6,8 +6,7 @@ from fdbqueue.core.limits import PAYLOAD_PIECE_BYTES_MAX
 from fdbqueue.core.line.keys import Due, LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.operate.conformance.escapes import escaped, told
-from fdbqueue.operate.conformance.vectors import Keys
+from fdbqueue.operate.conformance.vectors import Keys, escaped, told
 from fdbqueue.queues.elements.keys import ElementKeys, name_at
 from fdbqueue.queues.elements.queue import ElementQueue
 from fdbqueue.queues.recipe.keys import QueueKeys, suffix

@@ -9,7 +9,7 @@ from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import IMPORTING
 from fdbqueue.core.registry.subspace_layout import LAYOUT_COLUMN
 from fdbqueue.core.root_keys import LAYOUT, RootKeys
-from fdbqueue.operate.conformance.escapes import heard
+from fdbqueue.operate.conformance.vectors import heard
 from fdbqueue.tasks.groups.group import Group
 from tests.system.vectors.applying import Applier
 from tests.system.vectors.script import SESSION, Script

@@ -6,8 +6,7 @@ from typing import Any
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.operate.conformance.escapes import escaped, told
-from fdbqueue.operate.conformance.vectors import Keys, Step, changes
+from fdbqueue.operate.conformance.vectors import Keys, Step, changes, escaped, told
 from fdbqueue.tasks.groups.group import Group
 from tests.system.vectors.applying import Applier
 from tests.system.vectors.runtime import in_turn

@@ -9,7 +9,7 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.limits import RECORD_PAYLOAD_BYTES_MAX
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.conformance.escapes import told
+from fdbqueue.operate.conformance.vectors import told
 from fdbqueue.tasks.disciplines.key_counts import KeyCounts, slug_of
 from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue

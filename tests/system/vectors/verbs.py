@@ -13,7 +13,7 @@ from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.subspace import Subspace
 from fdbqueue.core.task import Failure, Task, TaskState
-from fdbqueue.operate.conformance.escapes import Told, escaped, heard, told
+from fdbqueue.operate.conformance.vectors import Told, escaped, heard, told
 from fdbqueue.queues.elements.queue import ElementQueue
 from fdbqueue.queues.elements.simple import SimpleElementQueue
 from fdbqueue.queues.fair.queue import FairQueue

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fdbqueue.operate.conformance.escapes import escaped
+from fdbqueue.operate.conformance.vectors import escaped
 from tests.system.vectors.applying import Applier
 from tests.system.vectors.item_scripts import item_scripts
 from tests.system.vectors.keyed_scripts import keyed_scripts

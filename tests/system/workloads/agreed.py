@@ -6,10 +6,10 @@ from typing import Any
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import Transaction
 from fdbqueue.queues.fair.queue import FairQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.callers import once
 from tests.system.workloads.common import SPACE, bounded, cramped, queue
 

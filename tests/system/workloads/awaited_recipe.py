@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from fdbqueue.aio.queues import Queue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import never_nothing, order
 from fdbqueue.testing.coroutines import LoopClient
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads import common
 from tests.system.workloads.awaited import all_of, dequeue, enqueue
 from tests.system.workloads.common import SPACE, checks, counted_and_found, cramped, drain

@@ -12,10 +12,10 @@ from fdbqueue.aio.transactional import transactional
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotTaken, UnknownSession
 from fdbqueue.core.task import Task
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.coroutines import LoopClient
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads import tasks
 from tests.system.workloads.awaited import all_of, cancelled_after, patience_s
 from tests.system.workloads.common import cramped

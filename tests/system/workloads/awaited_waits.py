@@ -6,11 +6,11 @@ A cancelled dequeue takes nothing: an item that was delivered to it is given bac
 from collections.abc import Iterator, Sequence
 
 from fdbqueue.aio.queues import Queue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import order, prompt
 from fdbqueue.testing.coroutines import LoopClient
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads import common
 from tests.system.workloads.awaited import all_of, cancelled_after, dequeue, enqueue, patience_s
 from tests.system.workloads.common import SPACE, checks, cramped, drain, line_left_empty

@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.core.database import Database, run
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 
 NAME = "bank"
 ACCOUNTS = [b"account/%d" % number for number in range(3)]

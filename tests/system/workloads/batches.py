@@ -5,9 +5,9 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.queues.recipe.queue import Queue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import order
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.callers import dequeue_within
 from tests.system.workloads.common import audit, checks, cramped, dequeue, drain, either, enqueue
 

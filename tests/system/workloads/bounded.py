@@ -10,9 +10,9 @@ from random import Random
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotTaken, QueueFull
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.effects import taken
 
 NAME = "bounded"

@@ -10,14 +10,13 @@ from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task
-from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.outcomes import Done
+from fdbqueue.fleet.outcomes import Backoff, Done
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.cancel_checks import NAME, PROMISES, RAN_OUT
 from tests.system.workloads.cancel_looks import none_waits, watched
 from tests.system.workloads.common import cramped

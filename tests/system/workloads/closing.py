@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import checks, cramped, dequeue, drain, enqueue, queue, values_of
 
 NAME = "closing"

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from functools import partial
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import order
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import (
     checks,
     cramped,

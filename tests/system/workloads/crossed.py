@@ -13,10 +13,10 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.callers import once
 from tests.system.workloads.common import crowded, hurried
 from tests.system.workloads.tasks import ENOUGH_S, counted_and_found, total

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import never_nothing, order
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import (
     bounded,
     checks,

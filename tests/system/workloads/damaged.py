@@ -7,8 +7,8 @@ are given as they were put.
 from collections.abc import Sequence
 from random import Random
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import crowded
 from tests.system.workloads.damaged_handles import KINDS, NAME
 from tests.system.workloads.damaged_process import Process

@@ -7,8 +7,8 @@ effect that is lost, happens twice or is told wrong at a second attempt is found
 from collections.abc import Sequence
 from random import Random
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.doubted_process import Doubts
 from tests.system.workloads.paired_groups_world import Groups
 from tests.system.workloads.paired_limits_world import Limits

@@ -7,10 +7,10 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.queues.elements.queue import ElementQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import bounded_transactions, exact_statistics, no_key_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import KEY_BYTES, SPACE, cramped, values_of
 from tests.system.workloads.element_checks import (
     NAME,

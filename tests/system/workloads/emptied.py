@@ -10,9 +10,9 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotTaken, UnknownSession
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, or_a_bag, values_of
 from tests.system.workloads.emptied_checks import NAME, checks
 from tests.system.workloads.emptied_removals import REMOVALS, put_brief_tasks, rest

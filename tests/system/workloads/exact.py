@@ -12,9 +12,9 @@ from typing import Any
 
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped
 from tests.system.workloads.exact_calls import Caller
 from tests.system.workloads.exact_looks import Looks

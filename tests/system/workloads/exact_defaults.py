@@ -5,8 +5,8 @@ from math import inf
 from random import Random
 from typing import Any
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped
 from tests.system.workloads.exact import Kinds, one_process
 from tests.system.workloads.exact_many import Many

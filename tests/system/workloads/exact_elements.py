@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from random import Random
 
 from fdbqueue.queues.elements.queue import ElementQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import SPACE
 from tests.system.workloads.exact_calls import Caller, require_equal
 from tests.system.workloads.exact_elements_deeds import LOCK_S, Deeds

@@ -13,10 +13,10 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import FairQueueFull
 from fdbqueue.core.page import every_page
 from fdbqueue.queues.fair.queue import FairQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import SPACE, cramped
 from tests.system.workloads.exact_calls import Caller, require_equal
 from tests.system.workloads.task_turns import Turns

@@ -7,9 +7,9 @@ slots and tokens equal those of a model.
 from collections.abc import Sequence
 from random import Random
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.exact_calls import Caller
 from tests.system.workloads.exact_groups_deeds import AGAIN_S, NAME, SLOTS, STARTS, Deeds
 from tests.system.workloads.exact_groups_looks import require_all

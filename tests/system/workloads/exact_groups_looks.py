@@ -9,7 +9,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import TaskNotFound
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.groups.group import list_groups
-from fdbqueue.tasks.groups.progress import GroupProgress
+from fdbqueue.tasks.groups.waiting import GroupProgress
 from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
 from tests.system.workloads.exact_calls import Caller, caught, require_equal

@@ -10,8 +10,8 @@ from random import Random
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.queues.recipe.queue import Queue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.exact_items_process import NAME, ItemsProcess
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fdbqueue.core import limits
 from fdbqueue.core.error_root import FdbQueueError
 from fdbqueue.core.errors import TooMuchForOneTransaction, WaitStopped
-from fdbqueue.core.partitions.looks import PartitionState
+from fdbqueue.core.partitions.plan import PartitionState
 from fdbqueue.queues.recipe.holding import Holder
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.simulation import Client

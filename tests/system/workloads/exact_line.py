@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from random import Random
 
 from fdbqueue.queues.recipe.queue import Queue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import SPACE
 from tests.system.workloads.exact_calls import Caller
 from tests.system.workloads.exact_line_deeds import NAME

@@ -8,8 +8,8 @@ pauses, partitions, a capacity and redrives into another queue meet in one model
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped
 from tests.system.workloads.exact import Kinds, Process, one_process
 from tests.system.workloads.exact_mixed_deeds import NAME, Mixed

@@ -5,7 +5,7 @@ from functools import partial
 from fdbqueue.core.database import run
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.groups.group import Group
-from fdbqueue.tasks.groups.progress import GroupProgress
+from fdbqueue.tasks.groups.waiting import GroupProgress
 from tests.system.workloads.exact_calls import require_equal
 from tests.system.workloads.exact_mixed_deeds import Mixed
 

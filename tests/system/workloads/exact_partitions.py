@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 from fdbqueue.core.errors import RepartitionUnderWay
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.exact import Kinds, one_process
 from tests.system.workloads.exact_calls import caught, require_equal
 from tests.system.workloads.exact_many import Many

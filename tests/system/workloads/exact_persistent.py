@@ -7,9 +7,9 @@ operator; the next client of the same owner begins with the items that the one b
 from collections.abc import Sequence
 from random import Random
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.exact_persistent_deeds import NAME, Process
 
 

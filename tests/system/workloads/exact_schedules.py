@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from random import Random
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.exact_calls import Caller
 from tests.system.workloads.exact_schedules_deeds import Deeds
 from tests.system.workloads.exact_schedules_looks import Looks

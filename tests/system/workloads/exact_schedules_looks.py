@@ -12,7 +12,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.schedules.schedule import Schedule, list_schedules
-from fdbqueue.tasks.schedules.values import ScheduleStatus
+from fdbqueue.tasks.schedules.times import ScheduleStatus
 from tests.system.workloads.exact_calls import Caller, require_equal
 from tests.system.workloads.exact_schedules_model import Model, Put
 from tests.system.workloads.exact_schedules_plan import Plan

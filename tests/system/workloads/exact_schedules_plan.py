@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fdbqueue.core import limits
-from fdbqueue.tasks.schedules.values import ScheduleStatus
+from fdbqueue.tasks.schedules.times import ScheduleStatus
 from tests.system.workloads.exact_schedules_times import SECOND, Every, Rule, zone_of
 from tests.system.workloads.exact_times import added, micro, seconds
 

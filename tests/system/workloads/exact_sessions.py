@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from random import Random
 
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.exact_calls import Caller
 from tests.system.workloads.exact_looks import Looks
 from tests.system.workloads.exact_model import Model

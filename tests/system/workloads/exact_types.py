@@ -6,9 +6,9 @@ A value that a handle cannot read stays in its place, whole, also if it was deli
 from collections.abc import Sequence
 from random import Random
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped
 from tests.system.workloads.exact_types_handles import NAME, TYPES, Items, Tasks, Unnamed
 from tests.system.workloads.exact_types_process import Process

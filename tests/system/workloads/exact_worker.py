@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.hooks import Hooks
+from fdbqueue.fleet.outcomes import Backoff
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped
 from tests.system.workloads.exact_worker_deeds import Handler
 from tests.system.workloads.exact_worker_looks import look_at_the_end

@@ -10,10 +10,10 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import id_in, id_text
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, or_a_bag, values_of
 from tests.system.workloads.effects import taken
 from tests.system.workloads.operator import GONE, STARTED, cured

@@ -8,9 +8,9 @@ from fdbqueue.core.errors import NotTaken, UnknownSession
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind, total_queue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.by_key import fair_at_all_times, look, look_at_rounds, rounds_wait
 from tests.system.workloads.common import cramped, in_batches, values_of
 from tests.system.workloads.tasks import ENOUGH_S, total

@@ -7,14 +7,13 @@ from fdb import tuple as layer
 
 from fdbqueue.core.database import run
 from fdbqueue.core.seam import Transaction
-from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.outcomes import Bury, Retry
+from fdbqueue.fleet.outcomes import Backoff, Bury, Retry
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.effects import succeed
 from tests.system.workloads.fleet_checks import (

@@ -10,9 +10,9 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import QueueNotFound, RepartitionUnderWay, UnknownSession
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped
 from tests.system.workloads.groups_checks import NAME, PROMISES, PROMPT_S
 from tests.system.workloads.groups_deeds import (

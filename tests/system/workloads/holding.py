@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fdbqueue.queues.recipe.holding import Holder
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import order
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import (
     audit,
     checks,

@@ -5,15 +5,15 @@ from functools import partial
 
 from fdbqueue.core.database import run
 from fdbqueue.core.seam import Transaction
-from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.hooks import Hooks
+from fdbqueue.fleet.outcomes import Backoff
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.fleet import ended
 from tests.system.workloads.hooked_checks import DONE, END, NAME, SECOND, checks

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from functools import partial
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import checks, cramped, dequeue, drain, line_left_empty, queue
 from tests.system.workloads.interrupts import in_doubt, no_watch_left_open
 

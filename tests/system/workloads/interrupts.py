@@ -7,11 +7,11 @@ from functools import partial
 from fdbqueue.core.database import Database
 from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.observing import MAYBE_COMMITTED
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind, order, prompt
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import (
     checks,
     cramped,

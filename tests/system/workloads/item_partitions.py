@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from fdbqueue.core.database import Database
 from fdbqueue.queues.recipe.queue import Queue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.item_partitions_checks import checks
 from tests.system.workloads.item_partitions_deeds import (

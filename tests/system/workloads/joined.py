@@ -10,10 +10,10 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NothingToAck, NotUnacked, WaitStopped
 from fdbqueue.core.runtime import Stop
 from fdbqueue.queues.persistent.queue import PersistentQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, values_of
 
 NAME = "joined"

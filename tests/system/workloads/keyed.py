@@ -11,10 +11,10 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import TaskKeys, record_of
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads import by_key
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.tasks import all_tasks, outlive, total

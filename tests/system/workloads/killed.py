@@ -8,9 +8,9 @@ from functools import partial
 from random import Random
 
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.processes import processes_of
 from tests.system.workloads.effects import taken
 from tests.system.workloads.killed_checks import NAME, SEEN_ON_CLUSTER_S, TTR_S, VICTIM, checks

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from fdbqueue.testing.cases import Size, Workload, workload
 from fdbqueue.testing.simulation import Checker, Simulation
-from fdbqueue.testing.workloads import Size, Workload, workload
 from tests.system.workloads.acks import acks
 from tests.system.workloads.clearing import clearing
 from tests.system.workloads.combined import combined

@@ -10,10 +10,10 @@ from fdbqueue.core.errors import LimitInUse, LimitNotFound
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import QUIET_S, cramped
 from tests.system.workloads.laned import KINDS, PASS, none_is_held_up
 from tests.system.workloads.limited_checks import (

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped
 from tests.system.workloads.limited_checks import (
     NAMES,

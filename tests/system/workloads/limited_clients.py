@@ -12,8 +12,8 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size
 from fdbqueue.testing.simulation import Client, Simulation
-from fdbqueue.testing.workloads import Size
 from tests.system.workloads.common import QUIET_S
 from tests.system.workloads.limited_checks import (
     BURST,

@@ -9,10 +9,10 @@ from fdbqueue.core.errors import QueueDropped, QueueNotFound
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import CONTENTS, DEFAULT_ROOT
 from fdbqueue.queues.recipe.queue import Queue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import total_queue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import dequeue, enqueue, values_of
 
 NAMES = ("red", "blue")

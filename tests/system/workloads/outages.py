@@ -9,10 +9,10 @@ from fdbqueue.core.sessions.ending import end_session
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.effects import effects_in, succeed
 from tests.system.workloads.fleet import ended, supervise

@@ -9,8 +9,8 @@ conflict that is missing is found for sure. The code itself, in a serial order, 
 from collections.abc import Sequence
 from random import Random
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.paired_runs import NEVER, bounded, let_pairs_meet
 from tests.system.workloads.paired_worlds import drawn_world
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from random import Random
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.paired_limits_world import Limits
 from tests.system.workloads.paired_runs import NEVER, bounded, let_pairs_meet
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from random import Random
 
+from fdbqueue.testing.cases import Size
 from fdbqueue.testing.simulation import MEMORY, Client, Simulation
-from fdbqueue.testing.workloads import Size
 from tests.system.workloads.paired_process import Process
 from tests.system.workloads.paired_store import Twins
 from tests.system.workloads.paired_world import World

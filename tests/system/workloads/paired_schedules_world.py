@@ -11,7 +11,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.schedules.schedule import Schedule, fire_due
-from fdbqueue.tasks.schedules.values import ScheduleStatus
+from fdbqueue.tasks.schedules.times import ScheduleStatus
 from tests.system.workloads.exact_calls import caught
 from tests.system.workloads.paired_calls import Call
 from tests.system.workloads.paired_queues import Queues

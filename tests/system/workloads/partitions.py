@@ -9,8 +9,8 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import UnknownSession
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, or_a_bag, values_of
 from tests.system.workloads.partitions_checks import NAME, checks
 from tests.system.workloads.partitions_deeds import by_id, once, outlive, put, repartition

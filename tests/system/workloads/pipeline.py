@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fdbqueue.core.database import run
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import (
     audit,
     checks,

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from fdbqueue.core.database import Database
-from fdbqueue.fleet.backoff import Backoff
 from fdbqueue.fleet.held import HeldTask
+from fdbqueue.fleet.outcomes import Backoff
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.fleet import ended
 
 NAME, POISON = "poisoned", "poison"

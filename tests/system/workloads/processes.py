@@ -9,10 +9,10 @@ from fdb import tuple as layer
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.fdberror import MAYBE_COMMITTED, FDBError
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.processes import processes_of
 from tests.system.workloads.power_checks import survives_power_cuts
 from tests.system.workloads.process_checks import BY, COUNT, DONE, LATE, NAME, checks

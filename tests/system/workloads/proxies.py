@@ -11,8 +11,8 @@ from fdbqueue.core.errors import NotUnacked, OwnerReplaced
 from fdbqueue.queues.persistent.proxy import Proxy
 from fdbqueue.queues.persistent.queue import PersistentQueue
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import QUIET_S, cramped, values_of
 from tests.system.workloads.proxy_checks import CHECKS, NAME, SHARED
 from tests.system.workloads.tasks import counted_and_found

@@ -17,8 +17,8 @@ from fdbqueue.core.page import every_row
 from fdbqueue.embedded.store import private_store
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import MEMORY, Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import SPACE
 from tests.system.workloads.paired_runs import NEVER
 from tests.system.workloads.paired_store import QuietRuntime

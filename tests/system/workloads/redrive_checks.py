@@ -11,7 +11,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks import classes
 from fdbqueue.tasks.dead.letters import DeadLetters
-from fdbqueue.tasks.dead.pacing import step_size
+from fdbqueue.tasks.dead.redrive import step_size
 from fdbqueue.tasks.dead.values import RedriveStep
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import TaskKeys, id_in, record_of

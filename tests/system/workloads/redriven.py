@@ -12,9 +12,9 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.tasks.dead.letters import DeadLetters
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.effects import taken
 from tests.system.workloads.redrive_checks import (

@@ -8,10 +8,10 @@ from zlib import crc32
 
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.fdberror import FDBError
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.processes import processes_of
 
 NAME, KEYS, BALL = "rings", [b"bell/%d" % number for number in range(2)], b"ball"

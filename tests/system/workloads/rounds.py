@@ -12,6 +12,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.queues.fair.items import FairItems
 from fdbqueue.queues.fair.queue import FairQueue
 from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import (
     exact_statistics,
     no_key_left_behind,
@@ -20,7 +21,6 @@ from fdbqueue.testing.checkers import (
 )
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.by_key import fair_at_all_times, look, look_at_rounds, rounds_wait
 from tests.system.workloads.callers import once
 from tests.system.workloads.common import QUIET_S, SPACE, bounded, cramped, is_definition

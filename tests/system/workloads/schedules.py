@@ -11,9 +11,9 @@ from fdbqueue.core.errors import QueueNotFound, ScheduleNotFound
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.schedules.records import MISSED
 from fdbqueue.tasks.schedules.schedule import Schedule
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.schedule_checks import BROKEN, NAME, PROMISES, Made, left, prompt
 
 LASTS_S = 12.0

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from functools import partial
 from random import Random
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.processes import processes_of
 from tests.system.workloads.process_checks import versions_grow
 from tests.system.workloads.process_strikes import strike_near_commits

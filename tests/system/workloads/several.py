@@ -10,9 +10,9 @@ from fdbqueue.core.errors import QueueBusy, QueueDropped, QueueNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.fleet import ended
 from tests.system.workloads.leftovers import look, nothing_left

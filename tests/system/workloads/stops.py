@@ -10,9 +10,9 @@ from fdbqueue.core.errors import DatabaseClosed, NotTaken, UnknownSession, WaitS
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, set_later, values_of
 from tests.system.workloads.leftovers import look
 from tests.system.workloads.stop_checks import NAME, checks

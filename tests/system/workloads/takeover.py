@@ -13,9 +13,9 @@ from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import DELAYING
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.effects import EFFECTS, taken
 from tests.system.workloads.takeover_checks import UNKNOWN, checks

@@ -12,10 +12,10 @@ from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import TaskKeys, record_of
 from fdbqueue.tasks.records.statistics import LIVE
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, or_a_bag, values_of
 from tests.system.workloads.effects import EFFECTS, effects_in, taken
 

@@ -8,9 +8,9 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotTaken, QueueDropped, QueueExists, QueueNotFound, UnknownSession
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped
 from tests.system.workloads.tasks import counted_and_found, total
 from tests.system.workloads.temporary_checks import NAME, NAMES, SESSION_TTR_S, Made, checks

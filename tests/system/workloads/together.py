@@ -15,8 +15,8 @@ from typing import Any
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.paired_calls import Call
 from tests.system.workloads.paired_elements import Elements
 from tests.system.workloads.paired_items import FairItems, Items

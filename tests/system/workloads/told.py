@@ -14,8 +14,8 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped, set_later, values_of
 from tests.system.workloads.tasks import total
 from tests.system.workloads.told_checks import DOUBTING, MARK, NAME, NEVER, checks

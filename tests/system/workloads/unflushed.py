@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 from random import Random
 
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.processes import PowerCut, processes_of
 from tests.system.workloads.power_checks import survives_power_cuts
 from tests.system.workloads.process_checks import LATE, checks

@@ -12,9 +12,9 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import RepartitionUnderWay, UnknownSession
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import cramped
 from tests.system.workloads.tasks import outlive
 from tests.system.workloads.unique_checks import NAME, TTR_S, WINDOW_S, promises

@@ -12,11 +12,11 @@ from fdbqueue.queues.elements.simple import SimpleElementQueue
 from fdbqueue.queues.fair.queue import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound, told
 from fdbqueue.testing.trace import Trace
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import SPACE, cramped, values_of
 from tests.system.workloads.explained import KINDS, disturb, put
 

@@ -6,10 +6,10 @@ from random import Random
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import WaitStopped
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import never_nothing, order, prompt
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import (
     checks,
     cramped,

@@ -10,9 +10,9 @@ from fdbqueue.core.errors import NotTaken, TooMuchForOneTransaction, UnknownSess
 from fdbqueue.core.page import Page, every_page
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.workloads import Size, workload
 from tests.system.workloads.common import QUIET_S, SPACE, crowded
 from tests.system.workloads.tasks import total
 from tests.system.workloads.weighty_checks import BYTES_MAX, NAME, SERVE_BYTES_MAX, SIZES, checks
