@@ -1,8 +1,14 @@
-"""`open(url)`: the engine and the place that a URL names."""
+"""`open(url)`: the engine and the place that a URL names.
+
+A page of another site could give its own name the address of this machine, and read a server of it. Its
+requests carry that name in the Host header.
+"""
 
 import os
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from fdbqueue.core import binding, client_knobs, limits
 from fdbqueue.core.arguments import checked_span
@@ -13,6 +19,36 @@ from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.embedded.database import open_directory, open_private
 from fdbqueue.embedded.recovery import is_database
 from fdbqueue.embedded.request import Flush
+
+
+def host_name_in(header: str) -> str:
+    """The name in a Host header, in lower case and without its port; empty if there is none."""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_local_name(header: str) -> bool:
+    """True if the Host header names this machine: localhost, or a loopback address."""
+    name = host_name_in(header)
+    return name == "localhost" or is_loopback(name)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
 
 PRIVATE_URL = "memory:"
 _DEFAULT_URL = "embedded:./fdbqueue-data"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from fdbqueue.core.lazy import files_of
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks import cancelling as cancelling
     from fdbqueue.tasks import classes as classes
     from fdbqueue.tasks import disciplines as disciplines
     from fdbqueue.tasks import dropping as dropping
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from fdbqueue.tasks import members as members
     from fdbqueue.tasks import parking as parking
     from fdbqueue.tasks import parted as parted
-    from fdbqueue.tasks import partition_looks as partition_looks
     from fdbqueue.tasks import progress as progress
     from fdbqueue.tasks import queue as queue
     from fdbqueue.tasks import records as records

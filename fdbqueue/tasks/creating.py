@@ -76,7 +76,7 @@ def asked_for(
     given["weights"] = packed_weights(given.get("weights"))
     given["partitions"] = first_plan(checked_partitions(given.get("partitions", 1)))
     if "limits" in given or "task_limits" in given:
-        named = late.limiting.names.checked_limits(given.get("limits"), given.get("task_limits"))
+        named = late.limiting.rule.checked_limits(given.get("limits"), given.get("task_limits"))
         given["limits"], given["task_limits"] = named
     chosen = Settings(**given)
     known = kind_with(chosen) if kind is None else kind_named(kind)
@@ -145,7 +145,7 @@ def _ready(target: DatabaseOrTransaction, registry: Registry, asked: Asked) -> A
     settings = asked.settings
     names = [*settings.limits, *settings.task_limits]
     if names:
-        late.limiting.names.require_limits(target, registry.keys.prefix, names)
+        late.limiting.rule.require_limits(target, registry.keys.prefix, names)
     return replace(asked, settings=_owned(target, registry, settings)) if asked.temporary else asked
 
 

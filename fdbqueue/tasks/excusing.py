@@ -4,18 +4,53 @@ A sweep cannot tell such a lease from the lease of a dead worker, and counts it.
 excuses the attempt when the database is back. The number of the attempt identifies the count: no other lost
 lease of the task has it. So the right count is taken back, whatever has happened to the task since, and only
 once.
+
+The heartbeat of a worker finds the mark when it renews the lease, without a further read. An ack is still
+possible: the work was done. Any other end of the lease ends the task (edges.py), so no later attempt begins.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
+from fdbqueue.core.errors import NotBuried, TaskNotFound
 from fdbqueue.core.runs import is_alive
-from fdbqueue.core.task import TaskState
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXCUSED, EXHAUSTED, LEASE_LOST, RETRIED, Entry, ask_entries, rewrite
-from fdbqueue.tasks.records.keys import Record
+from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.records.keys import Record, id_text
+from fdbqueue.tasks.sweep import as_of
+from fdbqueue.tasks.tasks_of import task_of
+from fdbqueue.tasks.verbs import Target, done, present
+
+
+def kick_one(change: Change, target: Target) -> Task:
+    record = _buried(change, target)
+    # Before the edge: the task may join another partition.
+    data = shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, record))
+    return task_of(edges.kick(change, [record])[0], data)
+
+
+def edit(change: Change, target: Target, data: Any, payload: bytes, kick: bool) -> Task:
+    """Store `payload` in place of that of the task, which may be unreadable; kick it as well, if told."""
+    return task_of(edges.edit(change, _buried(change, target), payload, kick), data)
+
+
+def _buried(change: Change, target: Target) -> Record:
+    [record] = change.read([target.id])
+    # Without its sweep: a buried task needs none, and a refusal writes nothing.
+    current = None if record is None else as_of(record, change.now_us)
+    if current is None:
+        change.require_sound(target.id)
+        raise TaskNotFound(id=id_text(target.id), name=change.shape.name)
+    if current.state != TaskState.BURIED:
+        raise NotBuried(id=id_text(target.id), state=TaskState(current.state).name.lower())
+    return current
+
 
 DATABASE_AWAY = "the database was away when its lease ended: this does not count"
 NOT_RECEIVED = "its lease ended before a call had received it: this does not count"
@@ -90,3 +125,11 @@ def buried_for(record: Record, entries: Sequence[Entry]) -> Entry | None:
         (entry for entry in entries if entry.number > record.forgiven and entry.failure.outcome == EXHAUSTED),
         None,
     )
+
+
+def cancel(change: Change, id_: bytes) -> Task:
+    """End the task, or mark it if it is taken."""
+    target = Target(id_)
+    record = present(change, target)
+    take_edge = edges.ask_cancel if record.state == TaskState.TAKEN else edges.cancel
+    return done(change, target, record, lambda: take_edge(change, [record]))

@@ -29,7 +29,7 @@ from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
 from fdbqueue.tasks.disciplines.places import ask_place
 from fdbqueue.tasks.failures import ask_failures
-from fdbqueue.tasks.held import ask_held
+from fdbqueue.tasks.listing import ask_held
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload
 from fdbqueue.tasks.reasons import reasons_of

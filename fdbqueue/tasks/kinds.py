@@ -324,7 +324,7 @@ def _extra(options: Mapping[str, Any], task_limits: Sequence[str]) -> Extra | No
 
 def _checked_limits(named: Any, task_limits: Sequence[str]) -> tuple[tuple[str, ...], dict[str, bytes]]:
     """The names, and the keys that some have. It refuses limits that tasks of the queue may not name."""
-    names, keys = late.limiting.names.checked_named("limits", named)
+    names, keys = late.limiting.rule.checked_named("limits", named)
     if not set(names) <= set(task_limits):
         may = ", ".join(map(repr, task_limits))
         wanted = f"some of the names in the `task_limits` of the queue: {may}"

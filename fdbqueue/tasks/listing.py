@@ -5,7 +5,7 @@ are read from the timers. The first limits.DUE_BATCH of them are listed among th
 others follow after all ready tasks, in the order of their time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,13 +13,40 @@ from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.explanation import HeldKey
 from fdbqueue.core.page import Page, no_place, place_bytes, place_text, within_bytes
+from fdbqueue.core.partitions.plan import home_of
 from fdbqueue.core.seam import KeyValue, Range
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.disciplines.key_counts import readable_state, slug_of
+from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.records.keys import Record, id_in, sound_record
+from fdbqueue.tasks.records.statistics import LIVE, unpacked
 from fdbqueue.tasks.sweep import as_of
 from fdbqueue.tasks.tasks_of import shown_tasks
+
+
+def ask_held(change: Change, record: Record) -> Callable[[], HeldKey | None]:
+    """Ask, by snapshot, whether the key of a ready task is held. Reads two keys during a repartition."""
+    plan, discipline = change.plan, change.shape.discipline
+    is_ready = record.state == TaskState.READY
+    if plan is None or not plan.before or not is_ready or not isinstance(discipline, Keyed):
+        return lambda: None
+    old, snapshot = home_of(record.key, plan.before), change.tr.snapshot
+    before = change.shape.partition(old).discipline
+    assert isinstance(before, Keyed)
+    stored = snapshot.get(discipline.state_key(record.key))
+    counted = snapshot.get(before.counts.counts_key(slug_of(record.key)))
+
+    def held() -> HeldKey | None:
+        state = readable_state(stored.value if stored.present() else None)
+        if state is None or not state.held:
+            return None
+        numbers = unpacked(LIVE, counted.value)
+        return HeldKey(old, numbers["ready"] + numbers["taken"], plan.before, plan.count)
+
+    return held
 
 
 def checked_state(state: TaskState | str) -> TaskState:

@@ -238,7 +238,7 @@ class Looks(TaskHandle):
         Conflicts: none.
         Round trips: 1.
         """
-        return self._see_all(tr, late.partition_looks.partitions_in)
+        return self._see_all(tr, late.looking.partitions_in)
 
     def tasks(
         self, tr: DatabaseOrTransaction, state: TaskState | str, limit: int, *, after: str | None = None

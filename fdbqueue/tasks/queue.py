@@ -136,7 +136,7 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         Raises: TaskNotFound.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return self._once(tr, "cancel", lambda change: late.cancelling.cancel(change, id_), task)
+        return self._once(tr, "cancel", lambda change: late.excusing.cancel(change, id_), task)
 
     def delete(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
         """Remove the task.

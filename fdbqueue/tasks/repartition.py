@@ -20,8 +20,7 @@ from fdbqueue.core.partitions.current import plan_of, store
 from fdbqueue.core.partitions.plan import Plan, Repartition, begun, ended, home_of, lowered
 from fdbqueue.core.seam import Range, Transaction
 from fdbqueue.tasks.disciplines.beside import is_slug
-from fdbqueue.tasks.disciplines.key_counts import key_of
-from fdbqueue.tasks.disciplines.key_state import readable_state
+from fdbqueue.tasks.disciplines.key_counts import key_of, readable_state
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.parted import any_ordered
 from fdbqueue.tasks.parts import Parts

@@ -12,7 +12,7 @@ import pytest
 
 from fdbqueue import Database
 from fdbqueue.operate.dashboard import create_app
-from fdbqueue.operate.dashboard.serving import Server, listener, url_of
+from fdbqueue.operate.dashboard.app import Server, listener, url_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if CHROMIUM is None:

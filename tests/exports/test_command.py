@@ -15,8 +15,8 @@ from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run
 from fdbqueue.operate.cli.exports import COUNTED
 from fdbqueue.operate.exports.exporting import Export
-from fdbqueue.operate.exports.section import Section
-from fdbqueue.tasks.limiting.names import keys_of
+from fdbqueue.operate.exports.lines import Section
+from fdbqueue.tasks.limiting.rule import keys_of
 from fdbqueue.tasks.parking.settling import Settling
 
 

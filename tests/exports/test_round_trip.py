@@ -15,8 +15,7 @@ from fdbqueue.core.errors import ExportRefused, ImportUnfinished, QueueExists
 from fdbqueue.core.registry.registry import IMPORTING, Registry
 from fdbqueue.operate.exports import exporting
 from fdbqueue.operate.exports.exporting import Export
-from fdbqueue.operate.exports.lines import TaskLine
-from fdbqueue.operate.exports.section import Section
+from fdbqueue.operate.exports.lines import Section, TaskLine
 from fdbqueue.tasks.schedules.schedule import list_schedules
 from tests.exports.support import (
     KINDS,

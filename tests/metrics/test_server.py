@@ -14,7 +14,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.core.local_names import is_local_name
+from fdbqueue.core.open import is_local_name
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.integrations.prometheus.serving import MetricsServer, Pages, registry_of, server_of
 from tests.support import PATIENCE_S

@@ -14,7 +14,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.embedded import FDBError
-from fdbqueue.operate.imports.serializers import serializer_named
+from fdbqueue.operate.imports.files import serializer_named
 from fdbqueue.operate.imports.steps import Import, Progress, ProgressKeys, Reading
 from fdbqueue.operate.imports.tables import Table
 from fdbqueue.operate.imports.target import Origin, Tasks

@@ -23,8 +23,7 @@ from fdbqueue.operate.verify.counters import counts_of_tasks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.values import command
 from fdbqueue.operate.verify.verify import subject_of
-from fdbqueue.tasks.disciplines.key_counts import slug_of
-from fdbqueue.tasks.disciplines.key_state import state_of
+from fdbqueue.tasks.disciplines.key_counts import slug_of, state_of
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.records.keys import id_in, id_text, record_to_bytes
 from fdbqueue.tasks.records.statistics import LIVE, packed

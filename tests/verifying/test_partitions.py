@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from fdbqueue import Database, Failure, Flaw, Session, TaskQueue, Verification, verify
 from fdbqueue.core.database import run
-from fdbqueue.tasks.disciplines.key_counts import slug_of
-from fdbqueue.tasks.disciplines.key_state import state_of, state_to_bytes
+from fdbqueue.tasks.disciplines.key_counts import slug_of, state_of, state_to_bytes
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.records.keys import TaskKeys, id_bytes

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from fdbqueue.core import limits
-from fdbqueue.core.local_names import is_loopback
+from fdbqueue.core.open import is_loopback
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.logs import logging_at
 from fdbqueue.operate.cli.exits import CommandError, say
@@ -76,7 +76,7 @@ def _token(file: Path | None) -> str | None:
 def _serving() -> Any:
     """The part of the library that needs the extra. Raises CommandError without it."""
     try:
-        from fdbqueue.operate.dashboard import serving
+        from fdbqueue.operate.dashboard import app as serving
     except ModuleNotFoundError as missing:
         if missing.name not in EXTRA:
             raise

@@ -8,7 +8,7 @@ import hmac
 from dataclasses import dataclass, field
 
 from fdbqueue.core import limits
-from fdbqueue.core.local_names import host_name_in, is_address, is_local_name
+from fdbqueue.core.open import host_name_in, is_address, is_local_name
 
 COOKIE = "fdbqueue_dashboard"
 _SIGNATURE_LENGTH = 32

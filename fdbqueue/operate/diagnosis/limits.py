@@ -14,8 +14,7 @@ from fdbqueue.core.visible import counted
 from fdbqueue.operate.diagnosis.check import Check, fine, warning
 from fdbqueue.operate.overview.figures import Figures, LimitFigures
 from fdbqueue.operate.verify.values import command
-from fdbqueue.tasks.limiting.holders import ask_holders, ask_key_holders
-from fdbqueue.tasks.limiting.key_state import KeyState
+from fdbqueue.tasks.limiting.key_state import KeyState, ask_holders, ask_key_holders
 from fdbqueue.tasks.limiting.keys import LimitKeys, shown_key
 from fdbqueue.tasks.limiting.state import ask_by_snapshot
 

@@ -24,6 +24,7 @@ from fdbqueue.operate.exports.file import ExportFile
 from fdbqueue.operate.exports.lines import (
     FORMAT,
     AnyLine,
+    Batch,
     Counts,
     DoneLine,
     End,
@@ -31,8 +32,8 @@ from fdbqueue.operate.exports.lines import (
     LimitLine,
     Mark,
     QueueLine,
+    Section,
 )
-from fdbqueue.operate.exports.section import Batch, Section
 from fdbqueue.tasks.kinds import is_kind, owner_of
 from fdbqueue.tasks.limiting.keys import LimitKeys
 from fdbqueue.tasks.limiting.rule import rule_of

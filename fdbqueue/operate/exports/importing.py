@@ -21,9 +21,8 @@ from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, Definition
 from fdbqueue.core.registry.registry import IMPORTING, Registry, exists_already
 from fdbqueue.core.seam import Transaction
 from fdbqueue.operate.exports.file import FinishedFile, Found, Place
-from fdbqueue.operate.exports.lines import Content, Counts, DoneLine, LimitLine, Mark
+from fdbqueue.operate.exports.lines import IMPORT_LABEL, Content, Counts, DoneLine, LimitLine, Mark
 from fdbqueue.operate.exports.placing import NotOurs, Placer, placer_for
-from fdbqueue.operate.exports.section import IMPORT_LABEL
 from fdbqueue.operate.imports.steps import Progress, ProgressKeys
 from fdbqueue.tasks.limiting.keys import LimitKeys
 from fdbqueue.tasks.parking.limit import Limit

@@ -13,8 +13,18 @@ from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.seam import KeyValue, Transaction
-from fdbqueue.operate.exports.lines import ElementLine, ItemLine, Row
-from fdbqueue.operate.exports.section import Batch, Section, as_they_are, progress, rows_in, set_aside, single
+from fdbqueue.operate.exports.lines import (
+    Batch,
+    ElementLine,
+    ItemLine,
+    Row,
+    Section,
+    as_they_are,
+    progress,
+    rows_in,
+    set_aside,
+    single,
+)
 from fdbqueue.queues.elements.keys import ElementKeys
 from fdbqueue.queues.recipe.keys import QueueKeys, payload_bytes
 

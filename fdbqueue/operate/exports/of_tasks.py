@@ -14,19 +14,17 @@ from fdbqueue.core.errors import ExportRefused
 from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.exports.lines import (
+    NO_ROWS,
+    Batch,
     Content,
     Counts,
     EndedLine,
     ResultLine,
     Row,
+    Section,
     TaskLine,
     TurnLine,
     WindowLine,
-)
-from fdbqueue.operate.exports.section import (
-    NO_ROWS,
-    Batch,
-    Section,
     as_they_are,
     progress,
     rows_in,
@@ -35,8 +33,7 @@ from fdbqueue.operate.exports.section import (
 )
 from fdbqueue.tasks import edges, results
 from fdbqueue.tasks.disciplines.fair import Fair
-from fdbqueue.tasks.disciplines.key_counts import SLUG_BYTES
-from fdbqueue.tasks.disciplines.key_state import readable_state
+from fdbqueue.tasks.disciplines.key_counts import SLUG_BYTES, readable_state
 from fdbqueue.tasks.failures import moved_bytes
 from fdbqueue.tasks.members import groups_of, without_groups
 from fdbqueue.tasks.payloads import is_held_by

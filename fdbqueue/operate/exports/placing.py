@@ -37,7 +37,7 @@ from fdbqueue.queues.elements.keys import ARRIVAL, DEPARTURE, MARK, ElementKeys
 from fdbqueue.queues.recipe.keys import FLOOR, QueueKeys
 from fdbqueue.tasks import results, retaining, unique
 from fdbqueue.tasks.disciplines.fair import Fair
-from fdbqueue.tasks.disciplines.key_state import readable_state
+from fdbqueue.tasks.disciplines.key_counts import readable_state
 from fdbqueue.tasks.records.keys import CALLS, NEVER_US, PAUSED, REDRIVE, partition_of, record_of
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.source import change_of

@@ -12,7 +12,7 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import OriginUnusable
-from fdbqueue.operate.imports.serializers import Serializer
+from fdbqueue.operate.imports.files import Serializer
 from fdbqueue.operate.imports.target import Entry, Fate
 
 FILE = "data.db"

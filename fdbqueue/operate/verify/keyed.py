@@ -16,8 +16,7 @@ from fdbqueue.operate.verify.values import FOREIGN, Flaw, told_key
 from fdbqueue.tasks.disciplines import beside
 from fdbqueue.tasks.disciplines.beside import is_slug, parts_of, rebuild, task_key_in
 from fdbqueue.tasks.disciplines.fair import Fair
-from fdbqueue.tasks.disciplines.key_counts import Numbers, key_of, level_in
-from fdbqueue.tasks.disciplines.key_state import KeyState, readable_state
+from fdbqueue.tasks.disciplines.key_counts import KeyState, Numbers, key_of, level_in, readable_state
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.disciplines.lanes import UNNAMED, Lanes, keyed_limit
 from fdbqueue.tasks.limiting.keys import OPEN, PARKED, shown_key

@@ -29,8 +29,7 @@ from fdbqueue.core.errors import (
     PayloadTooLarge,
     QueueLockError,
 )
-from fdbqueue.core.registry.registry import Guard
-from fdbqueue.core.registry.subspace_layout import SubspaceGuard
+from fdbqueue.core.registry.registry import Guard, SubspaceGuard
 from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.queues.elements.keys import COUNTER, ElementKeys, Lock, following
 from fdbqueue.queues.elements.schema import Pieces

@@ -16,8 +16,7 @@ from fdbqueue.core.line.source import Delivery, Untimed
 from fdbqueue.core.line.staging import Line
 from fdbqueue.core.line.take import Taker
 from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
-from fdbqueue.core.registry.subspace_layout import SubspaceGuard
+from fdbqueue.core.registry.registry import Registry, SubspaceGuard
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.unreadable import NOT_READ, Passed, located
 from fdbqueue.tasks import edges

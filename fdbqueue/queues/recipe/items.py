@@ -25,8 +25,7 @@ from fdbqueue.core.line.take import Taken, Taker
 from fdbqueue.core.page import Page, no_place, place_text
 from fdbqueue.core.partitions.current import Current
 from fdbqueue.core.partitions.keys import Flag, SharedKeys
-from fdbqueue.core.registry.registry import Guard
-from fdbqueue.core.registry.subspace_layout import SubspaceGuard
+from fdbqueue.core.registry.registry import Guard, SubspaceGuard
 from fdbqueue.core.seam import KeyValue, Range, Transaction
 from fdbqueue.core.unreadable import NOT_READ, Passed, located, shown
 from fdbqueue.queues.recipe.keys import (

@@ -13,7 +13,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.task import Task
-from fdbqueue.tasks import burials
+from fdbqueue.tasks import excusing as burials
 from fdbqueue.tasks.dead import listing, redrive
 from fdbqueue.tasks.dead.reading import Matching, failure_classes, under
 from fdbqueue.tasks.dead.values import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep

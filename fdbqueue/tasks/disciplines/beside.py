@@ -3,8 +3,7 @@
 from msgspec.structs import replace
 
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.disciplines.key_counts import SLUG_BYTES, slug_of
-from fdbqueue.tasks.disciplines.key_state import IDLE, readable_state
+from fdbqueue.tasks.disciplines.key_counts import IDLE, SLUG_BYTES, readable_state, slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.records.keys import ID_BYTES
 

@@ -4,6 +4,9 @@ A discipline keeps the indexes of ready tasks and answers which task is next. Ta
 that is empty, there is nothing to take. `keys.beside` is for further indexes. The life cycle reports every
 change of state, of several tasks at a time, so that a discipline can issue its reads together. A discipline
 does not depend on time, leases or statistics.
+
+A pointer at it holds the damaged bytes. Takers cannot read these either, so they mend the task, or set
+it aside.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -11,7 +14,17 @@ from typing import Protocol
 
 from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.seam import KeyValue, Transaction
-from fdbqueue.tasks.records.keys import Record, record_of
+from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.records.keys import (
+    ID_BYTES,
+    NEVER_US,
+    Record,
+    id_in,
+    priority_in,
+    record_of,
+    record_to_bytes,
+    sound_record,
+)
 
 Mend = Callable[[Transaction, bytes, bytes], Record | None]
 """Given an index key with a damaged value: the record of its task, or None."""
@@ -62,3 +75,28 @@ class Discipline(Protocol):
 
     def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
         """Add read-conflict keys for a take of `records`, apart from those of the tasks themselves."""
+
+
+class Unread(Record, frozen=True, array_like=True):
+    raw: bytes = b""
+    """The damaged bytes."""
+
+
+def read(row: KeyValue, key: bytes, place: bytes) -> Record:
+    """The task of the task key `key` at `place`, from its row in the FIFO."""
+    id_ = id_in(row.key)
+    return sound_record(row.value, id_) or Unread(
+        id=id_,
+        state=TaskState.READY,
+        pri=priority_in(place[:-ID_BYTES]),
+        created_us=0,
+        expires_us=NEVER_US,
+        ttr_us=NEVER_US,
+        size_bytes=0,
+        key=key,
+        raw=row.value,
+    )
+
+
+def stored(record: Record) -> bytes:
+    return record.raw if isinstance(record, Unread) else record_to_bytes(record)

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.disciplines.key_state import ROUND_MAX, KeyState
+from fdbqueue.tasks.disciplines.key_counts import ROUND_MAX, KeyState
 from fdbqueue.tasks.disciplines.keyed import Keyed, Now
 from fdbqueue.tasks.records.keys import Record, TaskKeys
 

@@ -32,10 +32,19 @@ from msgspec.structs import replace
 from fdbqueue.core import limits
 from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.seam import Range, ReadTransaction, Transaction, Value
-from fdbqueue.tasks.disciplines import unread
+from fdbqueue.tasks.disciplines import discipline as unread
 from fdbqueue.tasks.disciplines.discipline import Mended, no_mending, read_index
-from fdbqueue.tasks.disciplines.key_counts import SLUG_BYTES, KeyCounts, Standing, slug_of
-from fdbqueue.tasks.disciplines.key_state import IDLE, KeyState, readable_state, state_of, state_to_bytes
+from fdbqueue.tasks.disciplines.key_counts import (
+    IDLE,
+    SLUG_BYTES,
+    KeyCounts,
+    KeyState,
+    Standing,
+    readable_state,
+    slug_of,
+    state_of,
+    state_to_bytes,
+)
 from fdbqueue.tasks.disciplines.shifts import Shift, shifts_by_key
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, TaskKeys, record_of, record_to_bytes
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue.tasks.disciplines.key_state import KeyState
+from fdbqueue.tasks.disciplines.key_counts import KeyState
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.records.keys import NUMBER, Record, TaskKeys
 

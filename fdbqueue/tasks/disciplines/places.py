@@ -6,7 +6,7 @@ from fdbqueue.core.explanation import TaskPlace
 from fdbqueue.core.seam import EXACT, Transaction
 from fdbqueue.tasks.disciplines.discipline import no_mending, read_index
 from fdbqueue.tasks.disciplines.fair import Fair
-from fdbqueue.tasks.disciplines.key_state import IDLE, readable_state
+from fdbqueue.tasks.disciplines.key_counts import IDLE, readable_state
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.records.keys import Record, TaskKeys
 

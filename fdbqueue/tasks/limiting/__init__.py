@@ -5,6 +5,6 @@ from typing import TYPE_CHECKING
 from fdbqueue.core.lazy import files_of
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting import names as names
+    from fdbqueue.tasks.limiting import rule as rule
 else:
     __getattr__ = files_of(__name__)

@@ -10,8 +10,7 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.explanation import LimitHolder
 from fdbqueue.core.page import Page, place_text
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.limiting.holders import ask_key_holders
-from fdbqueue.tasks.limiting.key_state import KeyState, number_of
+from fdbqueue.tasks.limiting.key_state import KeyState, ask_key_holders, number_of
 from fdbqueue.tasks.limiting.keys import LimitKeys, shown_key
 from fdbqueue.tasks.limiting.rule import Rule, known_rule
 from fdbqueue.tasks.limiting.state import State

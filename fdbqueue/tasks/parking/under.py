@@ -12,14 +12,14 @@ from fdbqueue.core import limits
 from fdbqueue.core.explanation import ReachedLimit
 from fdbqueue.core.seam import DatabaseOrTransaction, ReadTransaction, Transaction
 from fdbqueue.tasks.limiting.gate import Ask, Gate, Keyed
-from fdbqueue.tasks.limiting.holders import (
+from fdbqueue.tasks.limiting.key_state import (
+    KeyState,
     ask_holders,
     ask_key_holders,
     reached_of,
     reached_of_key,
     unreadable_of,
 )
-from fdbqueue.tasks.limiting.key_state import KeyState
 from fdbqueue.tasks.limiting.keys import KEYED, Held, LimitKeys, encode_held, held_of
 from fdbqueue.tasks.limiting.rule import Rule, rule_of
 from fdbqueue.tasks.limiting.state import State, ask, ask_by_snapshot, give_slots, rely_on_all

@@ -8,7 +8,7 @@ from fdbqueue.core.arguments import checked_delay, checked_positive, checked_spa
 from fdbqueue.core.errors import InvalidArgument, PayloadTooLarge, UnsupportedOption
 from fdbqueue.tasks.headers import checked_headers
 from fdbqueue.tasks.kinds import checked_pri, checked_units, key_bytes
-from fdbqueue.tasks.limiting.names import checked_named
+from fdbqueue.tasks.limiting.rule import checked_named
 from fdbqueue.tasks.schedules.puts import NAME_HEADER, TIME_HEADER
 from fdbqueue.tasks.schedules.records import MISSED, PutOptions, Rule
 from fdbqueue.tasks.schedules.times import SECOND_US

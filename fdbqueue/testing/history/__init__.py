@@ -1,11 +1,11 @@
 """Histories of real threads and processes, and their judge (docs/testing.md)."""
 
-from fdbqueue.testing.history.fifo import Bag as Bag
-from fdbqueue.testing.history.fifo import Fifo as Fifo
 from fdbqueue.testing.history.judge import Verdict as Verdict
 from fdbqueue.testing.history.judge import judge as judge
 from fdbqueue.testing.history.leases import Leases as Leases
+from fdbqueue.testing.history.model import Bag as Bag
 from fdbqueue.testing.history.model import Call as Call
+from fdbqueue.testing.history.model import Fifo as Fifo
 from fdbqueue.testing.history.model import Model as Model
 from fdbqueue.testing.history.recorder import REFUSED as REFUSED
 from fdbqueue.testing.history.recorder import Recorder as Recorder

@@ -12,8 +12,7 @@ from fdbqueue.core.partitions.plan import home_of
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.verify import Subject
-from fdbqueue.tasks.disciplines.key_counts import key_of, slug_of
-from fdbqueue.tasks.disciplines.key_state import readable_state
+from fdbqueue.tasks.disciplines.key_counts import key_of, readable_state, slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.parted import any_ordered
 from fdbqueue.tasks.records import keys as columns

@@ -7,8 +7,7 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.subspace import Subspace
 from fdbqueue.operate.conformance.vectors import Keys
 from fdbqueue.tasks.disciplines.fair import Fair
-from fdbqueue.tasks.disciplines.key_counts import KeyCounts, slug_of
-from fdbqueue.tasks.disciplines.key_state import KeyState, state_to_bytes
+from fdbqueue.tasks.disciplines.key_counts import KeyCounts, KeyState, slug_of, state_to_bytes
 from fdbqueue.tasks.disciplines.micro import Micro
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import TaskKeys
