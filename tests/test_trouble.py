@@ -116,6 +116,15 @@ def test_an_error_that_does_not_heal_is_told_once(
     assert not record.exc_info
 
 
+def test_one_error_that_does_not_heal_is_told_by_one_database(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`fdbqueue work` and its supervisor have one each, in one process."""
+    for troubles in (Troubles(clock), Troubles(clock)):
+        troubles.met(LOG, "it fails", raised(StorageReplaced(path="/shared", file="data.mdb")))
+    assert len(caplog.records) == 1
+
+
 def test_the_memory_of_troubles_is_bounded(troubles: Troubles) -> None:
     for number in range(3 * limits.TROUBLES_KEPT):
         troubles.met(LOG, f"trouble {number}", KeyError("k"))

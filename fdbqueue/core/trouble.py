@@ -2,7 +2,7 @@
 
 The log gets each trouble at once with its traceback, and then once a minute with its count. `LayoutNewer` is
 told once for each queue, without a traceback: its text says all, and only a newer release ends it. So is an
-error that does not heal in this process, once for the whole database, whatever fails because of it.
+error that does not heal in this process, once for all of its databases, whatever fails because of it.
 
 An error may refuse to be formatted: `text_of` and `traceback_of` have an answer for each one.
 
@@ -40,6 +40,10 @@ def _lines_of(frames: TracebackType | None) -> str:
         return ""
 
 
+_unhealed: dict[tuple[int, type[BaseException], str], object] = {}
+"""The errors that do not heal, of this process and of those that it was forked from."""
+
+
 @dataclass
 class _Trouble:
     untold: int
@@ -67,11 +71,16 @@ class Troubles:
             told: object = title
             if isinstance(error, LayoutNewer):  # one place raises it for all queues
                 which, again_s = error.name, inf
-            elif not heals(error):
-                told, which, again_s = "", "", inf
+            elif not heals(error) and not self._is_first(error):
+                return
             count = self._count((told, type(error), which), again_s)
             if count is not None:
                 self._tell(log, title, error, count)
+
+    def _is_first(self, error: BaseException) -> bool:
+        """True for the first error of that text in this process, of whichever database."""
+        mine, key = object(), (self._runtime.process_id(), type(error), text_of(error))
+        return _unhealed.setdefault(key, mine) is mine  # atomic: two threads may meet it at once
 
     def _count(self, key: object, again_s: float) -> int | None:
         """The count since the last log line; None if the trouble is not to be logged now."""
