@@ -49,11 +49,14 @@ class Flusher:
             self._is_due = True
             must_start, self._is_running = not self._is_running, True
         if must_start:
-            try:
-                self._environment.runtime.spawn(self._run, "fdbqueue-flush")
-            except RuntimeError:  # at the limit of threads, or while the interpreter ends
-                self._is_running = False
-                self._flush()
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            self._environment.runtime.spawn(self._run, "fdbqueue-flush")
+        except RuntimeError:  # at the limit of threads, or while the interpreter ends
+            self._is_running = False
+            self._flush()
 
     def flushed(self) -> None:
         self._is_due = False
