@@ -105,8 +105,8 @@ def test_a_place_without_a_database_is_told(tmp_path: Path, capfd: pytest.Captur
 
 def test_a_missing_extra_is_told(created: Within, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "fdbqueue.operate.dashboard.serving", raising=False)
-    monkeypatch.delattr("fdbqueue.operate.dashboard.serving", raising=False)
+    monkeypatch.delitem(sys.modules, "fdbqueue.operate.dashboard.app", raising=False)
+    monkeypatch.delattr("fdbqueue.operate.dashboard.app", raising=False)
     status, _, err = created.run("dashboard")
     assert status == 2
     assert "pip install 'fdbqueue[dashboard]'" in err
