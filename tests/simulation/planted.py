@@ -170,6 +170,7 @@ PLANTS = (
         "pass",
         "recipe",
         100,
+        near=20,
     ),
     Plant(
         "no read-conflict keys for the requests that a look serves",
@@ -262,7 +263,7 @@ PLANTS = (
         "tr.clear_range(self._keys.receipt(self._process, 0), self._keys.receipt(self._process, 10**6))",
         "closing",
         400,
-        near=158,
+        near=195,
     ),
     Plant(
         "a counter changed outside the transaction",
@@ -453,7 +454,7 @@ PLANTS = (
         "not (self._pass_on(mine) if self._is_over(mine) else self._work_once(mine))",
         "crowd",
         600,
-        near=165,
+        near=205,
     ),
     Plant(
         "an answer of nothing because another caller took the last item",
@@ -1417,7 +1418,7 @@ PLANTS = (
         "elif False:",
         "interrupts",
         100,
-        near=9,
+        near=0,
     ),
     Plant(
         "an interrupted leader leaves its request",
@@ -1609,7 +1610,7 @@ PLANTS = (
         "tr.clear(keys.unique(key))",
         "unique",
         300,
-        near=43,
+        near=6,
     ),
     Plant(
         "a task that loses its entry on the way to another partition",
@@ -1627,7 +1628,7 @@ PLANTS = (
         "places[bytes([at])] = at",
         "unique",
         200,
-        near=8,
+        near=62,
     ),
     Plant(
         "a put that takes over the key of an expired task before its end",
@@ -1802,7 +1803,7 @@ PLANTS = (
         "change.read([target.id])[0] or held(change, target)",
         "results",
         200,
-        near=24,
+        near=55,
     ),
     Plant(
         "a sweep of results that are not over yet",
@@ -2617,6 +2618,7 @@ PLANTS = (
         "combiner.claim(count_max, 10**9)",
         "weighty",
         100,
+        near=8,
     ),
     Plant(
         "an expired task ends the batch of the takes behind it",
@@ -2743,7 +2745,7 @@ PLANTS = (
         "one.deadline_us < now_us + 3_000_000",
         "waits",
         500,
-        near=111,
+        near=112,
     ),
     Plant(
         "an end of a session that reads its heartbeat by snapshot",
@@ -2948,7 +2950,7 @@ PLANTS = (
         "self._renew_at",
         "waits",
         50,
-        near=1,
+        near=12,
     ),
     Plant(
         "a heartbeat that comes after the deadline of its session",
@@ -2975,7 +2977,7 @@ PLANTS = (
         "pass",
         "item_partitions",
         100,
-        near=0,
+        near=45,
     ),
     Plant(
         "an enqueue that reads the flag of its partition by snapshot",
@@ -2993,7 +2995,7 @@ PLANTS = (
         "get_range(due.start, due.start,",
         "item_partitions",
         200,
-        near=41,
+        near=67,
     ),
     Plant(
         "a queue of items that gets partitions, and no flag for its items",
@@ -3019,7 +3021,7 @@ PLANTS = (
         "number = bytes(1)",
         "item_partitions",
         150,
-        near=33,
+        near=14,
     ),
     Plant(
         "an item whose flag rings no bell",
@@ -3028,7 +3030,7 @@ PLANTS = (
         "pass",
         "item_partitions",
         100,
-        near=12,
+        near=17,
     ),
     Plant(
         "a cancelled task that is shown as ready once its lease is over",

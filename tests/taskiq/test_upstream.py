@@ -19,7 +19,6 @@ RUN = {
     "formatters/test_proxy_formatter": 2,
     "middlewares/test_task_retry": 10,
     "receiver/test_receiver": 30,
-    "scheduler/test_interval_performance": 1,
     "scheduler/test_label_based_sched": 6,
     "scheduler/test_scheduler": 1,
     "scheduler/test_scheduling_identity": 6,
