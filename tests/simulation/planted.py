@@ -1838,7 +1838,7 @@ PLANTS = (
         "change.read([target.id])[0] or held(change, target)",
         "steps",
         200,
-        near=46,
+        near=2,
     ),
     Plant(
         "a task that moves to another partition without its steps",
@@ -2985,8 +2985,8 @@ PLANTS = (
         "self._tr.add_read_conflict_key(self._key)",
         "pass",
         "item_partitions",
-        100,
-        near=85,
+        200,
+        near=108,
     ),
     Plant(
         "items of dead processes that lie ready for ever",
@@ -3775,8 +3775,8 @@ PLANTS = (
         "if delivery.id not in left:",
         "if True:",
         "exact_types",
-        600,
-        near=111,
+        1200,
+        near=1096,
     ),
     Plant(
         "a commit for others that its leader notes behind it",
