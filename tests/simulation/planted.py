@@ -1400,7 +1400,7 @@ PLANTS = (
         "if self._wrote",
         "late",
         4000,
-        near=1829,
+        near=3619,
     ),
     Plant(
         "an interrupted follower that was made leader keeps the lead",
