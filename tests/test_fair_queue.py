@@ -389,7 +389,7 @@ def test_a_combined_put_counts_the_copies_of_its_key(
     """A thousand puts with long keys would not fit into the transaction that they share."""
     queue, sizes = FairQueue(space, key=lambda _: "k" * 900, capacity=None), []
     puts = queue._calls_of(db)._puts
-    monkeypatch.setattr(puts, "call", lambda _, size_bytes: sizes.append(size_bytes))
+    monkeypatch.setattr(puts, "call", lambda _, count, size_bytes: sizes.append(size_bytes))  # noqa: ARG005
     queue.put(db, "x")
     assert sizes[0] > 900 * limits.TASK_KEY_COPIES
 

@@ -16,7 +16,7 @@ import fdbqueue
 from fdbqueue import Database, Queue
 from fdbqueue.core import limits
 from fdbqueue.core.calls.once import ATTEMPT, LostConflict, is_stale, run_once, sweep
-from fdbqueue.core.calls.writes import Writes
+from fdbqueue.core.calls.writes import writes
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import PayloadUnreadable
 from fdbqueue.core.root_keys import RootKeys
@@ -131,12 +131,12 @@ def test_a_call_repeats_nothing_of_its_interrupted_leader(
 
     def call(name: str) -> None:
         try:
-            outcomes[name] = writes.call([name], 1)
+            outcomes[name] = together.call([name], 1, 1).answer
         except BaseException as error:
             outcomes[name] = error
 
     def are_pending(count: int) -> bool:
-        return len(writes._combiner._pending) == count
+        return len(together._pending) == count
 
     def fate(wait: int) -> tuple[int, bool]:
         if wait == 1:
@@ -147,7 +147,7 @@ def test_a_call_repeats_nothing_of_its_interrupted_leader(
             raise KeyboardInterrupt
         return (COMMIT_UNKNOWN if wait == 3 else 0), True
 
-    writes = Writes(db, RootKeys(space[1]), write)
+    together = writes(db, RootKeys(space[1]), write)
     callers = [threading.Thread(target=call, args=(name,)) for name in ("leader", "follower")]
     engine.fate = fate
     call("first")

@@ -18,12 +18,8 @@ ENDS = ("done", "failed", "buried", "lost", "snoozed", "cancelled")
 """The counters of a row, in their order. New ones go to the end."""
 
 
-def token_of(random: bytes, run: bytes) -> bytes:
-    """The token of a lease that counts for `run`; `random` has limits.RANDOM_SUFFIX_BYTES bytes."""
-    return random + run
-
-
 def run_of(token: bytes) -> bytes:
+    """The run that a lease counts for. Its token is limits.RANDOM_SUFFIX_BYTES random bytes, and the run."""
     return token[limits.RANDOM_SUFFIX_BYTES :]
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from msgspec import Struct, field
+
 from fdbqueue.core import limits
 from fdbqueue.core.errors import DatabaseClosed, WaitStopped
 from fdbqueue.core.runtime import Event, Runtime, Stop
@@ -19,19 +21,20 @@ from fdbqueue.core.seam import Future
 from fdbqueue.core.visible import SURVIVED
 
 
-class Waiter:
+class Waiter(Struct, eq=False):
     """One call that may wait. A `Waitable`: ready when its wait has to end."""
 
-    def __init__(self, waiters: "Waiters", stops: Sequence[Stop | None]) -> None:
-        self.thread_id = waiters.runtime.thread_id()
-        self._waiters = waiters
-        self._stops = stops
-        self._forget: list[Callable[[], None]] = []
-        self._reason: type[DatabaseClosed | WaitStopped] | None = None
-        self._callback: Callable[[Any], None] | None = None
+    _waiters: "Waiters"
+    _stops: Sequence[Stop | None] = ()
+    thread_id: int = 0
+    _forget: list[Callable[[], None]] = field(default_factory=list)
+    reason: type[DatabaseClosed | WaitStopped] | None = None
+    """The error that ends the wait; None as long as it may go on."""
+    _callback: Callable[[Any], None] | None = None
 
     def __enter__(self) -> "Waiter":
         """Raises DatabaseClosed, WaitStopped if `stop` is set already, InvalidArgument if it is no event."""
+        self.thread_id = self._waiters.runtime.thread_id()
         self._waiters.inside[self] = None
         try:
             # Looked at after entering: either this call sees the closing, or the closing sees this call.
@@ -40,8 +43,8 @@ class Waiter:
             for stop in self._stops:
                 if stop is not None:
                     self._forget.append(self._waiters.listen(stop, lambda: self.end(WaitStopped)))
-            if self._reason is not None:
-                raise self._reason
+            if self.reason is not None:
+                raise self.reason
         except BaseException:
             self.__exit__()
             raise
@@ -56,25 +59,25 @@ class Waiter:
             waiters.left.set()
 
     def is_ready(self) -> bool:
-        return self._reason is not None
+        return self.reason is not None
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         """The last callback counts: a call waits for one future at a time."""
         self._callback = callback
-        if self._reason is not None:  # between the question and this
+        if self.reason is not None:  # between the question and this
             callback(self)
 
     def end(self, reason: type[DatabaseClosed | WaitStopped]) -> None:
         """End the wait. The first reason is the one that the call raises."""
-        self._reason = self._reason or reason
+        self.reason = self.reason or reason
         callback = self._callback
         if callback is not None:
             callback(self)
 
     def check(self) -> None:
         """Raises WaitStopped, DatabaseClosed if the wait has to end."""
-        if self._reason is not None:
-            raise self._reason
+        if self.reason is not None:
+            raise self.reason
 
     def pause(self, seconds: float) -> None:
         """Wait for `seconds`. Raises WaitStopped, DatabaseClosed."""

@@ -51,21 +51,16 @@ class Acks:
         try:
             # A batch is bounded in tasks, but not in bytes: a payload that has to be read joins none.
             may_join = target.data is not UNKNOWN and self._callbacks.callback is None
-            if len(self._under_way) <= limits.ACKS_APART_MAX or not may_join:
-                return self._ack_alone(target)
-            return self._ack_together(target)
+            if len(self._under_way) > limits.ACKS_APART_MAX and may_join:
+                [ended] = self._crew.call([target]).answer
+                if isinstance(ended, NotTaken):
+                    raise ended
+                if ended is not None:
+                    return ended  # type: ignore[no-any-return]  # the answer of `verbs.ack_each`
+            body = partial(self._parts.within, verb=partial(verbs.ack, target=target), id_=target.id)
+            return run_once(self._database, self._root, body)
         finally:
             self._under_way.pop()
-
-    def _ack_alone(self, target: Target) -> Task:
-        body = partial(self._parts.within, verb=partial(verbs.ack, target=target), id_=target.id)
-        return run_once(self._database, self._root, body)
-
-    def _ack_together(self, target: Target) -> Task:
-        [ended] = self._crew.call([target]).answer
-        if isinstance(ended, NotTaken):
-            raise ended
-        return self._ack_alone(target) if ended is None else ended
 
     def _ack_for(self, crew: Combiner, leader: Call) -> None:
         for _attempt in range(limits.ATTEMPTS_TOGETHER_MAX):

@@ -13,9 +13,15 @@ from fdbqueue import tasks as late
 from fdbqueue.core import limits
 from fdbqueue.core.binding import may_be_lost
 from fdbqueue.core.calls.once import run_once
-from fdbqueue.core.calls.writes import Writes
+from fdbqueue.core.calls.writes import writes
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import BatchOverCapacity, FdbQueueError, QueueFull, UnsupportedOption
+from fdbqueue.core.errors import (
+    BatchOverCapacity,
+    FdbQueueError,
+    QueueFull,
+    UnknownSession,
+    UnsupportedOption,
+)
 from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.line.take import Taker
 from fdbqueue.core.line.taking import Takes
@@ -23,11 +29,10 @@ from fdbqueue.core.partitions.current import Current, PartitionGone
 from fdbqueue.core.partitions.parts import WIDE, TakesOfParts
 from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.partitions.wide import Homes
-from fdbqueue.core.runs import token_of
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
-from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.sessions.session import OwnSession, Session, own_session_of
 from fdbqueue.core.task import Task
 from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks import verbs
@@ -58,9 +63,10 @@ def calls_of(database: Database, shape: Shape) -> "TaskCalls":
 
 
 def _first_calls(database: Database, shape: Shape) -> "TaskCalls":
-    keeper = keeper_of(database, shape.root)  # services are made one at a time, and each before its users
+    # Services are made one at a time, and each before its users.
+    keeper, own = keeper_of(database, shape.root), own_session_of(database, shape.root)
     care = database.service(shape.service[:-1], lambda owner: Care(owner, shape, keeper))
-    return database.service(shape.service, lambda owner: TaskCalls(owner, shape, care))
+    return database.service(shape.service, lambda owner: TaskCalls(owner, shape, care, own))
 
 
 class Care:
@@ -97,18 +103,21 @@ def _or_none(take: Callable[[], Sequence[Task]]) -> Sequence[Task] | None:
 class TaskCalls:
     """The services of handles of one type."""
 
-    def __init__(self, database: Database, shape: Shape, care: Care) -> None:
+    def __init__(self, database: Database, shape: Shape, care: Care, own_session: OwnSession) -> None:
         self.callbacks = care.callbacks
         self._care = care  # the queue of a call that waits is swept
         self.shape = shape.following(care.current)
+        assert self.shape.current is not None  # the queue is registered
+        self._current = self.shape.current
+        self._own_session = own_session
         self.parts = Parts(self.shape, database, care.callbacks)
         self.source = self.parts.zero
         self._database = database
         self._runtime = database.runtime
         self.acks = Acks(database, self.parts, care.callbacks)
-        self._puts = Writes(database, shape.root, self._put_all)
-        self._unique_puts = Writes(database, shape.root, self._put_all)
-        self._puts_alone = Writes(database, shape.root, self._put_all_alone)
+        self._puts = writes(database, shape.root, self._put_all)
+        self._unique_puts = writes(database, shape.root, self._put_all)
+        self._puts_alone = writes(database, shape.root, self._put_all_alone)
         self._turns = count(0 if self.parts.plan is None else self._first_turn())
         self._takes = TakesOfParts[Session](database.runtime, self.parts, self._new_takes)
         self._keeper = care.keeper
@@ -162,7 +171,7 @@ class TaskCalls:
 
     def _new_params(self, session: Session) -> bytes:
         """A new lease, as `params_of`."""
-        return session.id + token_of(self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES), session.run_id)
+        return session.id + self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES) + session.run_id
 
     # Putting.
 
@@ -187,7 +196,7 @@ class TaskCalls:
             wish = drafts[0].unique
             if wish is not None:
                 return self._put_unique(items, size_bytes + limits.UNIQUE_KEY_COPIES * len(wish.unique.key))
-            return list(self._puts.call(items, size_bytes))
+            return list(self._puts.call(items, len(items), size_bytes).answer)
 
     def put_alone(self, draft: Draft, stop: Stop | None) -> None:
         """Put a task for a face that knows no partitions.
@@ -195,10 +204,11 @@ class TaskCalls:
         Raises: UnsupportedOption if the queue has some; WaitStopped once `stop` is set.
         """
         with self._database.waiter(stop):
-            self._puts_alone.call([draft], len(draft.payload))
+            self._puts_alone.call([draft], 1, len(draft.payload))
 
     def _put_unique(self, items: Sequence[tuple[Draft, int]], size_bytes: int) -> list[Task]:
-        while not (tasks := late.unique_puts.tasks_in(self._unique_puts.call(items, size_bytes))):
+        put = partial(self._unique_puts.call, items, len(items), size_bytes)
+        while not (tasks := late.unique_puts.tasks_in(put().answer)):
             pass  # it was postponed: the oldest put of a transaction never is
         return tasks
 
@@ -224,20 +234,16 @@ class TaskCalls:
         return (BatchOverCapacity if wanted > capacity else QueueFull)(**told, wanted=wanted)
 
     def _put_in(
-        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
+        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int, are_enrolled: bool = False
     ) -> list[Any] | NoRoom:
-        for draft in drafts:
+        """`are_enrolled`: the groups of the tasks, and those that they wait for, know them."""
+        for draft in () if are_enrolled else drafts:
             if draft.extra is not None and (draft.extra.groups or draft.extra.waits):
-                put = partial(self._put_new, tr, random=random, turn=turn)
+                put = partial(self._put_in, tr, random=random, turn=turn, are_enrolled=True)
                 return late.joining.joined(self.parts, tr, drafts, put)
         if drafts[0].unique is not None:
             return late.unique_puts.UniquePuts(self.parts, self._runtime).put(tr, drafts, random, turn)
-        return self._put_new(tr, drafts, random, turn)
-
-    def _put_new(
-        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
-    ) -> list[Any] | NoRoom:
-        plan = self.shape.plan
+        plan = self._current.plan
         if plan is not None:
             return late.routing.ask_put(self.parts, tr, plan, drafts, random, turn)()
         return self.source.within(tr, partial(verbs.put, drafts=drafts, random=random))
@@ -271,24 +277,28 @@ class TaskCalls:
     # Taking.
 
     def take(
-        self, session: Session, count: int, timeout_s: float, stop: Stop | None = None
+        self, session: Session | None, count: int, timeout_s: float, stop: Stop | None = None
     ) -> Sequence[Task]:
         """Take up to `count` tasks; wait up to `timeout_s` for the first, zero or less not at all.
 
-        Overdue sessions are ended before the answer is empty.
+        Without a `session`, the own one takes; if that has died meanwhile, its successor does. Overdue
+        sessions are ended before the answer is empty.
         """
         until = self._runtime.monotonic() + timeout_s
         while True:
-            plan = self.shape.plan
-            found = (
-                self._take_from(self.source, session, count, timeout_s, stop)
-                if plan is None
-                else self._take_at_home(plan, session, count, stop)
-                or self._take_from(self.parts.wide, session, count, timeout_s, stop)
-            )
-            if found or (plan is None) == (self.shape.plan is None):
+            plan, found = self._current.plan, None
+            try:
+                holder = self._own_session.get() if session is None else session
+                if plan is not None:
+                    found = self._take_at_home(plan, holder, count, stop)
+                source = self.source if plan is None else self.parts.wide
+                found = found or self._take_from(source, holder, count, timeout_s, stop)
+            except UnknownSession:
+                if session is not None:
+                    raise
+            if found or (found is not None and (plan is None) == (self._current.plan is None)):
                 return found
-            timeout_s = until - self._runtime.monotonic()  # the queue has got partitions meanwhile
+            timeout_s = max(0.0, until - self._runtime.monotonic())  # it has got partitions meanwhile
 
     def _take_at_home(self, plan: Plan, session: Session, count: int, stop: Stop | None) -> Sequence[Task]:
         number = self._next_home(plan, session)

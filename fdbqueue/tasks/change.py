@@ -4,15 +4,16 @@ Every edge of the life cycle (edges.py) is a `move`: the keys of the old state g
 come, and the statistics follow. The counters are added once, at the end.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from fdbqueue import tasks as late
-from fdbqueue.core import runs
+from fdbqueue.core import limits, runs
 from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.errors import FdbQueueError, PayloadUnreadable, RecordUnreadable
 from fdbqueue.core.partitions.plan import Plan
@@ -23,7 +24,6 @@ from fdbqueue.tasks.failures import clear_failures, note
 from fdbqueue.tasks.feature import End, Site, met_by
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
-from fdbqueue.tasks.records import statistics
 from fdbqueue.tasks.records.keys import (
     NEVER_US,
     TIMED,
@@ -33,9 +33,12 @@ from fdbqueue.tasks.records.keys import (
     record_of,
     record_to_bytes,
 )
+from fdbqueue.tasks.records.statistics import ONE_CALL, ONE_LIVE, add, packed
 from fdbqueue.tasks.shape import Shape
 
 T = TypeVar("T")
+
+_extra = attrgetter("extra")
 
 TaskEvent = tuple[Record, str, Callable[[], bytes]]
 Told = tuple[Record, str, bytes]
@@ -71,11 +74,14 @@ class Change:
         self._payloads: dict[bytes, Callable[[], bytes]] = {}
         """Those that events wait for, by the ids of their tasks."""
         self._file: Callable[[Sequence[Record]], None] | None = None
-        self._shift = shape.discipline.shift
+        self._shift = self._file_new = shape.discipline.shift
+        self.puts_read = shape.puts_read
+        """True if `ask_create` asks for reads."""
         self.damaged: dict[bytes, bytes] = {}
         """Records that cannot be read, by the ids of their tasks."""
-        self._live: defaultdict[str, int] = defaultdict(int)
-        self._calls: defaultdict[str, int] = defaultdict(int)
+        self._live = self._calls = 0
+        """The numbers that the statistics grow by."""
+        self._more_tasks = 0
         self._runs: dict[bytes, Counter[str]] = {}
 
     def run(self, verb: Callable[["Change"], T]) -> T:
@@ -104,10 +110,11 @@ class Change:
         None stands for a missing task, and for an unreadable record: `finish` mends that record, or sets its
         task aside.
         """
-        asked = [(id_, self.tr.get(self.shape.keys.task(id_))) for id_ in ids]
+        ids, task_key = list(ids), self.shape.keys.task
+        asked = list(map(self.tr.get, map(task_key, ids)))
         self.require_queue()  # after the reads are sent: no round trip of its own
         found: list[Record | None] = []
-        for id_, value in asked:
+        for id_, value in zip(ids, asked, strict=True):
             record = None
             if value.present():
                 try:
@@ -130,16 +137,15 @@ class Change:
         self.expect_ready()  # its task key may be free now
 
     def count(self, call: str, times: int = 1) -> None:
-        self._calls[call] += times
+        self._calls += times * ONE_CALL[call]
 
     def count_ends(self, call: str, tasks: int) -> None:
         """Count tasks that a call has ended."""
-        self._calls["done"] += tasks
-        self._calls[call] += tasks
+        self._calls += tasks * (ONE_CALL["done"] + ONE_CALL[call])
 
     def counted(self, records: Sequence[Record], call: str) -> list[Record]:
         """Count the call, and keep its event. Return the tasks."""
-        self._calls[call] += len(records)
+        self._calls += len(records) * ONE_CALL[call]
         if self.tells:
             self.tell(records, call)
         return [*records]
@@ -147,9 +153,8 @@ class Change:
     def end(self, records: Iterable[Record], how: str) -> None:
         """Count how the leases of these tasks ended, each for its run. Does nothing without a run."""
         for record in records:
-            run = run_of(record.token)
-            if run:
-                self.end_for(run, how)
+            if len(record.token) > limits.RANDOM_SUFFIX_BYTES:
+                self.end_for(run_of(record.token), how)
 
     def end_for(self, run: bytes, how: str, times: int = 1) -> None:
         if run:
@@ -175,11 +180,13 @@ class Change:
 
     def restore(self, records: Sequence[Record]) -> None:
         """Make tasks of records that have their payloads stored already."""
-        if self._file is None:
+        if self._file is None and self.puts_read:
             self.ask_create({record.key for record in records})
         file, self._file = self._file, None  # the next tasks may have other task keys
         self._arrive(records)
-        if file is not None:
+        if file is None:
+            self._file_new(self.tr, (), records)
+        else:
             file(records)
 
     def move(self, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
@@ -188,8 +195,9 @@ class Change:
         """
         if not olds:
             return news
-        for feature in met_by((*olds, *news), self.shape.moving):
-            news = feature.moved(self.site, olds, news)
+        if self.shape.moving or any(map(_extra, olds)) or any(map(_extra, news)):
+            for feature in met_by((*olds, *news), self.shape.moving):
+                news = feature.moved(self.site, olds, news)
         self._depart(olds)
         self._arrive(news)
         self._shift(self.tr, olds, news)
@@ -248,8 +256,9 @@ class Change:
 
     def discard(self, records: Sequence[Record], end: End) -> None:
         """Remove tasks, without counting them as done."""
-        for feature in met_by(records, self.shape.ending):
-            feature.gone(self.site, records, end)
+        if self.shape.ending or any(map(_extra, records)):
+            for feature in met_by(records, self.shape.ending):
+                feature.gone(self.site, records, end)
         self.forget(records)
 
     def forget(self, records: Sequence[Record]) -> None:
@@ -262,10 +271,12 @@ class Change:
         keys = self.shape.keys
         for record in records:
             self.tr.clear(keys.task(record.id))
-            clear_payload(self.tr, keys, record)
+            if len(record.payload) != record.size_bytes:
+                clear_payload(self.tr, keys, record)
             if record.id[1] != keys.partition:
                 self.tr.clear(self.shape.shared.moved(record.id))
-        clear_failures(self.tr, keys, records)
+            if record.failures:
+                clear_failures(self.tr, keys, record)
 
     def rewrite(self, old: Record, new: Record, payload: bytes, joins: bool = False) -> None:
         """Store another payload of a buried task. Its place and its state stay. `joins`: a `join` of the task
@@ -295,14 +306,11 @@ class Change:
         keys = self.shape.keys
         if self.damaged:
             self._mend()
-        if any(self._live.values()):
-            self.tr.add(keys.live, statistics.packed(statistics.LIVE, self._live))
-        if any(self._calls.values()):
-            self.tr.add(keys.calls, statistics.packed(statistics.CALLS, self._calls))
+        add(self.tr, keys.live, self._live, keys.calls, self._calls)
+        self._live = self._calls = self._more_tasks = 0
         for run, ends in self._runs.items():
-            self.tr.add(self.shape.root.run(run), statistics.packed(runs.ENDS, ends))
-        for counts in (self._live, self._calls, self._runs):
-            counts.clear()
+            self.tr.add(self.shape.root.run(run), packed(runs.ENDS, ends))
+        self._runs.clear()
         if self._deliver is not None and self._events:
             self._deliver(
                 self.tr, [(record, event, _known(payload)) for record, event, payload in self._events]
@@ -319,33 +327,37 @@ class Change:
     def _depart(self, records: Sequence[Record]) -> None:
         tr, keys = self.tr, self.shape.keys
         for record in records:
-            if record.state != TaskState.READY:
+            if record.state == TaskState.TAKEN:
+                tr.clear(keys.taken_by(record.session, record.id))
+            elif record.state != TaskState.READY:
                 tr.clear(self._index_key(record))
             if record.state == TaskState.BURIED:
                 late.classes.leave(tr, keys, record, self.shape.discipline.place(record))
             timer_us = record.until_us if record.state in TIMED else record.expires_us
             if timer_us != NEVER_US:
                 tr.clear(keys.timer(timer_us, record.id))
-            self._live[statistics.LIVE_OF[record.state]] -= 1
+            self._live -= ONE_LIVE[record.state]
+        self._more_tasks -= len(records)
 
     def _arrive(self, records: Sequence[Record]) -> None:
         tr, keys = self.tr, self.shape.keys
         for record in records:
             tr.set(keys.task(record.id), record_to_bytes(record))
-            if record.state != TaskState.READY:
+            if record.state == TaskState.TAKEN:
+                tr.set(keys.taken_by(record.session, record.id), record.key)
+            elif record.state != TaskState.READY:
                 tr.set(self._index_key(record), record.key)
             if record.state == TaskState.BURIED:
                 late.classes.enter(tr, keys, record, self.shape.discipline.place(record))
             timer_us = record.until_us if record.state in TIMED else record.expires_us
             if timer_us != NEVER_US:
                 tr.set(keys.timer(timer_us, record.id), b"")
-            self._live[statistics.LIVE_OF[record.state]] += 1
+            self._live += ONE_LIVE[record.state]
+        self._more_tasks += len(records)
 
     def _index_key(self, record: Record) -> bytes:
-        """The key of the state of a task that is not ready. The discipline has those of ready tasks."""
+        """The key of the state of a delayed or buried task. The discipline has those of ready tasks."""
         keys = self.shape.keys
-        if record.state == TaskState.TAKEN:
-            return keys.taken_by(record.session, record.id)
         if record.state == TaskState.DELAYED:
             return keys.delayed_at(record.id)
         return keys.buried_at(self.shape.discipline.place(record))

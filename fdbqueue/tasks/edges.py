@@ -24,7 +24,10 @@ Reads: the reads of the discipline.
 Writes: as Change.move.
 """
 
+import itertools
 from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
     from fdbqueue.tasks.limiting.gate import Gate
 
 
+_extra = attrgetter("extra")
+
+
 class Lease(Struct, frozen=True):
     """The session that takes a task, and a token that no other lease has."""
 
@@ -52,26 +58,25 @@ class Lease(Struct, frozen=True):
     token: bytes
 
 
-def put(change: Change, drafts: Sequence[Draft], index: int, random: bytes) -> list[Record]:
-    return change.counted(arrive(change, drafts, index, random), "put")
-
-
-def arrive(change: Change, drafts: Sequence[Draft], index: int, random: bytes) -> list[Record]:
-    """`put` in a queue that counts no calls."""
-    records = [_new(change, draft, new_id(n, random)) for n, draft in enumerate(drafts, index)]
+def put(
+    change: Change, drafts: Sequence[Draft], index: int, random: bytes, counts: bool = True
+) -> list[Record]:
+    """`counts`: false in a queue that counts no calls."""
+    records = list(map(partial(_new, change, random), drafts, itertools.count(index)))
     change.require_queue()
     for record, draft in zip(records, drafts, strict=True):
         if len(draft.payload) != len(record.payload):  # it lies beside its record
             set_payload(change.tr, change.shape.keys, record, draft.payload)
     change.restore(records)
-    for feature in met_by(records, ()):
-        feature.entered(change.site, records, drafts[0].arrives)
-    return records
+    if any(map(_extra, records)):
+        for feature in met_by(records, ()):
+            feature.entered(change.site, records, drafts[0].arrives)
+    return change.counted(records, "put") if counts else records
 
 
 def take(change: Change, records: Sequence[Record], lease: Lease, gate: "Gate | None" = None) -> list[Record]:
     """`gate`: the one that has let these tasks through, in this transaction."""
-    taken: Sequence[Record] = [_taken(change, record, lease) for record in records]
+    taken: Sequence[Record] = list(map(partial(_taken, change, lease), records))
     for feature in change.shape.starting:
         taken = feature.started(change.site, taken, gate)
     return change.counted(change.move(records, taken), "take")
@@ -330,11 +335,11 @@ def step(change: Change, record: Record, extra: Extra) -> None:
     change.move([record], [replace(record, extra=extra)])
 
 
-def _new(change: Change, draft: Draft, id_: bytes) -> Record:
+def _new(change: Change, random: bytes, draft: Draft, index: int) -> Record:
     now_us, size_bytes = change.now_us, len(draft.payload)
     waits = draft.delay_us > 0 or (draft.extra is not None and draft.extra.waits)
     return Record(
-        id=id_,
+        id=new_id(index, random),
         state=TaskState.DELAYED if waits else TaskState.READY,
         pri=draft.pri,
         created_us=now_us,
@@ -352,7 +357,7 @@ def _new(change: Change, draft: Draft, id_: bytes) -> Record:
     )
 
 
-def _taken(change: Change, record: Record, lease: Lease) -> Record:
+def _taken(change: Change, lease: Lease, record: Record) -> Record:
     return replace(
         record,
         state=TaskState.TAKEN,
@@ -391,10 +396,14 @@ def freed(record: Record) -> Record:
     )
 
 
+def _done(record: Record) -> Record:
+    return replace(freed(record), state=TaskState.DONE)
+
+
 def _gone(
     change: Change, records: Sequence[Record], call: str, end: End, told: Sequence[str] = ("delete",)
 ) -> list[Record]:
-    gone = [replace(freed(record), state=TaskState.DONE) for record in records]
+    gone = list(map(_done, records))
     if change.tells:
         for record in gone:
             for event in told:

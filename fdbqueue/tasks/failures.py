@@ -5,7 +5,7 @@ are cleared with their task.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec.structs import replace
@@ -125,11 +125,9 @@ def _key_of(keys: TaskKeys, id_: bytes, number: int) -> bytes:
     return keys.failure(id_, (number - 1) % limits.FAILURES_KEPT)
 
 
-def clear_failures(tr: Transaction, keys: TaskKeys, records: Sequence[Record]) -> None:
-    for record in records:
-        if record.failures:
-            under = keys.failures_of(record.id)
-            tr.clear_range(under.start, under.stop)
+def clear_failures(tr: Transaction, keys: TaskKeys, record: Record) -> None:
+    under = keys.failures_of(record.id)
+    tr.clear_range(under.start, under.stop)
 
 
 def _whole(failure: Failure, outcome: str, record: Record, now_us: int) -> Failure:

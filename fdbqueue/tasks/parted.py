@@ -48,6 +48,7 @@ class Parted(Change):
         self._sent: dict[bytes, TaskKeys] = {}
         """The keys of the partitions that tasks have joined, by their ids."""
         self._shift = self._shift_and_note
+        self.puts_read = True
 
     def read(self, ids: Iterable[bytes]) -> list[Record | None]:
         self._flag.ask()
@@ -91,7 +92,7 @@ class Parted(Change):
 
     def finish(self) -> None:
         """Set the flag if a task may be ready, and let go of task keys that have left this partition, too."""
-        if sum(self._live.values()) < 0:
+        if self._more_tasks < 0:
             self.shape.tell_of_room(self.tr)
         super().finish()
         if self._may_be_ready:

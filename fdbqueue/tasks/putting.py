@@ -27,7 +27,7 @@ from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.kinds import Draft, wish_for
 from fdbqueue.tasks.records.extra import extra_to_bytes
 from fdbqueue.tasks.records.keys import id_bytes
-from fdbqueue.tasks.unique import UNFINISHED, UNIQUE_OPTIONS, OnConflict, Wish
+from fdbqueue.tasks.unique import UNFINISHED, UNIQUE_OPTIONS, OnConflict
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.records.groups import AnyGroup
@@ -95,7 +95,7 @@ class Putting(TaskHandle):
         options: dict[str, Any] = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "limits": limits}
         options |= {"key": key, "cost": cost, "headers": headers, "result_ttl": result_ttl, "group": group}
         if unique is not None:
-            options["unique"] = self._wish(unique, scope, on_conflict, debounce_max, delay)
+            options["unique"] = wish_for(self._shape.kind, unique, scope, on_conflict, debounce_max, delay)
         elif (scope, on_conflict, debounce_max) != (UNFINISHED, OnConflict.SKIP, None):
             raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
         if after is not None:
@@ -148,9 +148,6 @@ class Putting(TaskHandle):
         _require_alone(given)
         return self._put(tr, [self._draft(data, given)], 0, None)[0]
 
-    def _wish(self, unique: Any, scope: Any, on_conflict: Any, debounce_max: Any, delay: float) -> Wish:
-        return wish_for(self._shape.kind, unique, scope, on_conflict, debounce_max, delay)
-
     def _draft(self, data: Any, options: Mapping[str, Any]) -> Draft:
         return self._shape.draft(data, checked_payload(self._shape.codec.encode(data)), options)
 
@@ -158,7 +155,8 @@ class Putting(TaskHandle):
         self, target: DatabaseOrTransaction, drafts: Sequence[Draft], timeout: float, stop: Stop | None
     ) -> list[Task]:
         timeout_s = checked_wait(timeout, target)
-        checked_stop(stop, target)
+        if stop is not None:
+            checked_stop(stop, target)
         if timeout_s and not self._shape.kind.supports("capacity"):
             raise UnsupportedOption(kind=self.kind, option="a timeout of a put: it is never full")
         calls = self._calls(target)

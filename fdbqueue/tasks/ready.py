@@ -2,20 +2,17 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fdbqueue import tasks as late
 from fdbqueue.core.line.decision import Offer
 from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.unreadable import Passed
-from fdbqueue.tasks.records.keys import Record, record_of, record_to_bytes
+from fdbqueue.tasks.records.keys import Record, record_to_bytes
 from fdbqueue.tasks.shape import Shape
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.limiting.gate import Gate
-
-_value = attrgetter("value")
 
 
 class Ready:
@@ -41,7 +38,9 @@ class Ready:
         # A copy: another thread may note a task meanwhile, for which the reply has no room.
         passed = {*self._passed}
         limit_read = limit + len(passed)
-        found = self._first(tr, limit_read, gate)
+        found = (
+            self._first(tr, limit_read, gate) if gate is not None else self._discipline.first(tr, limit_read)
+        )
         return islice(self._offers(tr, found, passed, limit_read, now_us, paused, gate), limit)
 
     def _first(self, tr: Transaction, limit: int, gate: "Gate | None" = None) -> Iterable[Record]:
@@ -69,14 +68,15 @@ class Ready:
                     continue
                 if gate is None or late.limited.passes(gate, record):
                     seen.add(record.id)
-                    yield Offer(record.id, record_to_bytes(record), record.size_bytes, record.key, gate)
+                    value = record_to_bytes(record)
+                    yield Offer(record.id, value, record.size_bytes, record.key, gate, record)
             if self._mender.removed == removed:
                 return
             found = self._first(tr, limit, gate)  # mending set entries aside: read the ones behind them
 
     def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
         """Conflicts: every change of the offered tasks."""
-        self.rely_on(tr, records_of(offers))
+        self.rely_on(tr, [offer.item for offer in offers])
 
     def rely_on(self, tr: Transaction, records: Sequence[Record]) -> None:
         """Conflicts: every change of these ready tasks."""
@@ -92,10 +92,6 @@ class Ready:
     def head(self, tr: Transaction, count: int) -> Iterator[bytes]:
         """The ids of the first ready tasks. Reads: by snapshot."""
         return (record.id for record in self._first(tr, count))
-
-
-def records_of(offers: Iterable[Offer]) -> list[Record]:
-    return list(map(record_of, map(_value, offers)))
 
 
 def gate_of(offers: Sequence[Offer]) -> "Gate | None":

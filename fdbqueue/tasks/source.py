@@ -6,6 +6,7 @@ it, the take can be undone.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fdbqueue import tasks as late
@@ -26,7 +27,7 @@ from fdbqueue.tasks.change import Change, Deliver
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.feature import met_by
-from fdbqueue.tasks.ready import Ready, gate_of, records_of
+from fdbqueue.tasks.ready import Ready, gate_of
 from fdbqueue.tasks.records.keys import NUMBER, SESSION_BYTES, Record, TaskKeys, id_text
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.sweep import Budget, ask_due, sweep_timers
@@ -58,6 +59,9 @@ def change_of(
     if current is None or current.plan is None:
         return Change(tr, shape, now_us, deliver, check)
     return late.parted.Parted(current.plan, tr, shape, now_us, deliver, check)
+
+
+_extra = attrgetter("extra")
 
 
 class TaskSource:
@@ -130,10 +134,11 @@ class TaskSource:
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
         """Take the leases of `offers`. Return the tasks with readable payloads."""
-        change, records = self.change(tr), records_of(offers)
+        change, records = self.change(tr), [offer.item for offer in offers]
         gate = offers[0].gate if offers else None
         self._ready.rely_on(tr, records)
-        records = self._wanted(change, records)
+        if any(map(_extra, records)):
+            records = self._wanted(change, records)
         asked = ask_payloads(tr, self.shape.keys, records)  # with the reads of the discipline
         tasks = self._read(change, edges.take(change, records, lease_of(params), gate), asked)
         change.finish()
@@ -262,7 +267,7 @@ class TaskSource:
 
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
         lease, change = lease_of(params), self.change(tr)
-        taken = edges.take(change, records_of(offers), lease, gate_of(offers))
+        taken = edges.take(change, [offer.item for offer in offers], lease, gate_of(offers))
         change.finish()
         return [Delivery(record.id, delivered_value(record)) for record in taken]
 

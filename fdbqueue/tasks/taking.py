@@ -12,15 +12,13 @@ from fdbqueue.core.arguments import (
     checked_take_timeout,
     writable,
 )
-from fdbqueue.core.database import Database, is_transaction
-from fdbqueue.core.errors import UnknownSession
+from fdbqueue.core.database import is_transaction
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, AnySession, DatabaseOrTransaction
-from fdbqueue.core.sessions.session import Session, own_session_of
+from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.attempts import Attempts
-from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import delay_us, increment_us
 from fdbqueue.tasks.results import encoder
 
@@ -193,40 +191,20 @@ class Taking(Attempts):
     ) -> Sequence[Task]:
         timeout_s = checked_take_timeout(timeout)
         given = None if session is None else _checked(session)
-        checked_stop(stop, tr)
+        if stop is not None:
+            checked_stop(stop, tr)
         self._shape.codec.require()
         if is_transaction(tr):
             holder = given or self._own_session(tr)
             take = partial(self._calls(tr).take_within, writable(tr), count, holder)
         else:
-            database = self._database if tr is self._database else self._of(tr)
-            take = partial(self._take, database, count, timeout_s, given, stop)
+            take = partial(self._calls(tr).take, given, count, timeout_s, stop)
         if not observing.observers:
             return take()
         with self._observed(tr, "take", count=0, waits=timeout_s > 0) as call:
             call.tasks = take()
             call.count = len(call.tasks)
             return call.tasks
-
-    def _take(
-        self,
-        database: Database,
-        count: int,
-        timeout_s: float,
-        session: Session | None,
-        stop: Stop | None,
-    ) -> Sequence[Task]:
-        """Take for `session`, or for the own session; again if that one has died meanwhile."""
-        monotonic, own = database.runtime.monotonic, own_session_of(database, self._shape.root)
-        until = monotonic() + timeout_s
-        while True:
-            try:
-                holder = own.get() if session is None else session
-                return calls_of(database, self._shape).take(holder, count, timeout_s, stop)
-            except UnknownSession:
-                if session is not None:
-                    raise
-                timeout_s = max(0.0, until - monotonic())
 
 
 def _checked(session: AnySession | None) -> Session | None:

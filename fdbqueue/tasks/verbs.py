@@ -80,7 +80,8 @@ def ask_place(
     check_owner = None if owner is None else ask_alive(tr, shape.root, owner)
     last = tr.snapshot.get_range(keys.own_tasks.start, keys.own_tasks.stop, limit=1, reverse=True)
     live = None if admit is None else tr.snapshot.get(keys.live)
-    change.ask_create(set(map(_key, drafts)))
+    if change.puts_read:
+        change.ask_create(set(map(_key, drafts)))
 
     def place() -> int | NoRoom:
         if check_owner is not None:
@@ -97,7 +98,8 @@ def ask_place(
 
 def ack(change: Change, target: Target, result: Encode | None = None) -> Task:
     record = held(change, target)
-    return done(change, target, record, lambda: edges.ack(change, [record], result))
+    data = target.data if target.data is not UNKNOWN else shown_data(change, record)
+    return task_of(edges.ack(change, [record], result)[0], data)
 
 
 def ack_each(change: Change, targets: Sequence[Target]) -> list[Task | NotTaken]:
@@ -342,11 +344,14 @@ def _not_found(change: Change, target: Target) -> TaskNotFound:
 
 def done(change: Change, target: Target, record: Record, edge: Callable[[], list[Record]]) -> Task:
     """Take the edge. Return the task afterwards, with its payload."""
-    if target.data is not UNKNOWN:
-        return task_of(edge()[0], target.data)
-    # Before the edge, which may clear it. The end of a task must not depend on a readable payload.
-    data = shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, record))
+    # Before the edge, which may clear it.
+    data = target.data if target.data is not UNKNOWN else shown_data(change, record)
     return task_of(edge()[0], data)
+
+
+def shown_data(change: Change, record: Record) -> Any:
+    """The data of a task. Its end must not depend on a readable payload."""
+    return shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, record))
 
 
 def _swept(change: Change, under: slice, count: int) -> tuple[int, list[Record]]:

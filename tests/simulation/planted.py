@@ -477,8 +477,8 @@ PLANTS = (
     Plant(
         "a watch of a transaction that is never committed",
         once._Call.run,
-        "            self._commit(attempt, answer)",
-        "            if self._wrote(answer): self._commit(attempt, answer)",
+        "commit = self._tr.commit()",
+        "commit = self._tr.commit() if not self._wrote or self._wrote(answer) else self._tr.get_read_version()",
         "waits",
         150,
     ),
@@ -548,8 +548,8 @@ PLANTS = (
     Plant(
         "a task read by snapshot before it is changed",
         change.Change.read,
-        "self.tr.get(",
-        "self.tr.snapshot.get(",
+        "map(self.tr.get,",
+        "map(self.tr.snapshot.get,",
         "tasks",
         200,
         near=4,
@@ -593,7 +593,7 @@ PLANTS = (
     Plant(
         "a take that is delivered and not counted",
         change.Change._depart,
-        "self._live[statistics.LIVE_OF[record.state]] -= 1",
+        "self._live -= ONE_LIVE[record.state]",
         "pass",
         "tasks",
         50,
@@ -1075,7 +1075,7 @@ PLANTS = (
     Plant(
         "failures that outlive their task",
         change.Change.forget,
-        "clear_failures(self.tr, keys, records)",
+        "clear_failures(self.tr, keys, record)",
         "pass",
         "fleet",
         50,
@@ -3568,8 +3568,8 @@ PLANTS = (
     Plant(
         "a verb that reads its task by snapshot",
         change.Change.read,
-        "self.tr.get(self.shape.keys.task(id_))",
-        "self.tr.snapshot.get(self.shape.keys.task(id_))",
+        "map(self.tr.get,",
+        "map(self.tr.snapshot.get,",
         "paired",
         20,
     ),
@@ -3909,7 +3909,7 @@ PLANTS = (
     Plant(
         "an event that is set before a call, and not noticed",
         waiters.Waiter.__enter__,
-        "if self._reason is not None:",
+        "if self.reason is not None:",
         "if False:",
         "exact_items",
         50,

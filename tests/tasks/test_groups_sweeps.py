@@ -214,7 +214,7 @@ def test_puts_after_other_tasks_join_no_batch(b: PartitionsBench, monkeypatch: p
     first = threading.Thread(target=queue.put, args=(db, "first"), name="first")
     first.start()
     assert begun.wait(PATIENCE_S)
-    waiting = calls_of(db, queue._shape)._puts._combiner._pending
+    waiting = calls_of(db, queue._shape)._puts._pending
     children = [
         threading.Thread(target=queue.put, args=(db, "child"), kwargs={"after": parent}) for parent in parents
     ]

@@ -485,13 +485,13 @@ def test_a_put_after_a_task_that_expires_meanwhile_does_not_wait(
     """Its sweep, which makes room, is later than its look at the task."""
     b = parted("fair", capacity=1, partitions=2)
     first = b.put("first", key=KEY, ttl=1)
-    put_new = TaskCalls._put_new
+    put_in = TaskCalls._put_in
 
     def later(calls: TaskCalls, *given: Any, **options: Any) -> Any:
-        b.clock.advance(2)
-        return put_new(calls, *given, **options)
+        b.clock.advance(2 if options.get("are_enrolled") else 0)
+        return put_in(calls, *given, **options)
 
-    monkeypatch.setattr(TaskCalls, "_put_new", later)
+    monkeypatch.setattr(TaskCalls, "_put_in", later)
 
     b.queue.put(b.db, "second", key=KEY, after=first)
 

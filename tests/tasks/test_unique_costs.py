@@ -8,7 +8,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.core.calls.writes import Writes
+from fdbqueue.core.calls.combine import Combiner
 from fdbqueue.tasks.kinds import kind_names
 from tests.tasks.support import Bench, StillClock
 from tests.tasks.test_round_trips import Trips, trips_of
@@ -99,8 +99,8 @@ def test_puts_with_long_keys_fit_into_one_transaction(
 ) -> None:
     """A combined put counts enough bytes, so that limits.BATCH_ITEMS_MAX of them stay below the bound."""
     b, counted = bench(kind), list[int]()
-    call = Writes.call
-    monkeypatch.setattr(Writes, "call", lambda *args: counted.append(args[2]) or call(*args))
+    call = Combiner.call
+    monkeypatch.setattr(Combiner, "call", lambda *args: counted.append(args[3]) or call(*args))
     options: dict[str, Any] = {"headers": {"h": "x" * (limits.HEADERS_BYTES_MAX - 10)}}
     if kind in ("utube", "utubettl", "fair"):
         options["key"] = "k" * (limits.TASK_KEY_BYTES_MAX - 10)

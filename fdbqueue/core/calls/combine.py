@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from msgspec import Struct
+
 from fdbqueue.core import limits
 from fdbqueue.core.runtime import Event, Runtime
 from fdbqueue.core.waiters import Waiter
@@ -30,37 +32,21 @@ class CallState(Enum):
     LEFT = auto()  # its time was over, or it was stopped
 
 
-class Call:
+class Call(Struct, eq=False):
     """A caller's wish for `count` answers. `size_bytes`: bytes to write; `until`: as runtime.monotonic()."""
 
-    __slots__ = (
-        "answer",
-        "count",
-        "error",
-        "event",
-        "held",
-        "leads",
-        "overdue",
-        "payload",
-        "size_bytes",
-        "state",
-        "stopped",
-        "until",
-    )
-
-    def __init__(self, payload: Any, count: int, size_bytes: int, until: float | None) -> None:
-        self.payload = payload
-        self.count = count
-        self.size_bytes = size_bytes
-        self.until = until
-        self.state = CallState.PENDING
-        self.leads = False
-        self.overdue = False  # its time was over when it last looked
-        self.stopped = False
-        self.held = False  # an attempt with an unknown result may have got an answer for it
-        self.event: Event | None = None
-        self.answer: Any = None
-        self.error: BaseException | None = None
+    payload: Any
+    count: int
+    size_bytes: int
+    until: float | None
+    state: CallState = CallState.PENDING
+    leads: bool = False
+    overdue: bool = False  # its time was over when it last looked
+    stopped: bool = False
+    held: bool = False  # an attempt with an unknown result may have got an answer for it
+    event: Event | None = None
+    answer: Any = None
+    error: BaseException | None = None
 
     def signal(self) -> None:
         if self.event is not None:

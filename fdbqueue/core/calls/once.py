@@ -20,7 +20,7 @@ from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.observing import MAYBE_COMMITTED, NOT_COMMITTED, Counters
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import Future, Transaction
 
 T = TypeVar("T")
 
@@ -42,14 +42,11 @@ class Receipts:
         self.free: list[bytes] = []
         """The slots that no call uses."""
         self._slots = count(1)
-        self._attempts = count(1)
+        self.attempts = count(1)
+        """The numbers of the attempts. With its time, each makes an id: so a sweep knows an old receipt."""
 
     def new_slot(self) -> bytes:
         return self._keys.receipt(self._process, next(self._slots))
-
-    def attempt_id(self) -> bytes:
-        """A new id, unique in this process. It carries the time, so a sweep recognises an old receipt."""
-        return ATTEMPT.pack(self._database.runtime.now_us(), next(self._attempts))
 
     def close(self) -> None:
         """Clear the free slots of this process, and some slots of dead processes.
@@ -59,7 +56,7 @@ class Receipts:
         effect. A later sweep clears it.
         """
         free, self.free = self.free, []
-        if next(self._attempts) > 1:
+        if next(self.attempts) > 1:
             place = self._keys.receipt(int(self._database.runtime.random() * 2**64).to_bytes(8, "big"), 0)
             with suppress(*engine_errors(), FdbQueueError):
                 run(self._database, lambda tr: self._clear(tr, free, place), timeout_s=limits.CLOSE_TIMEOUT_S)
@@ -164,6 +161,7 @@ class _Call:
         yield_to_conflict: bool,
     ) -> None:
         self._tr = database.create_transaction()
+        self._now_us = database.runtime.now_us
         self._counters: Counters = database.counters
         self._receipts = receipts
         self._slot = slot
@@ -189,13 +187,21 @@ class _Call:
                 known = self._committed_before_all() if self._unsure else None
                 if known is not None:
                     return self._kept(known[0])
-                attempt, answer = self._receipts.attempt_id(), self._body(self._tr)
+                attempt = ATTEMPT.pack(self._now_us(), next(self._receipts.attempts))
+                answer = self._body(self._tr)
                 if self._unsure or self._wrote is None or self._wrote(answer):
                     self._tr.set(self._slot, attempt)
                 if self._may_be_lost is not None and self._may_be_lost(answer):
                     let_be_lost(self._tr)
                 self._committing = True
-                self._commit(attempt, answer)
+                commit = self._tr.commit()
+                try:
+                    commit.wait()
+                except engine_errors():
+                    raise
+                except BaseException:
+                    self._interrupted(commit, attempt, answer)
+                    raise
                 self._counters.commits += 1
                 if observing.observers:
                     observing.tell_committed()
@@ -213,20 +219,14 @@ class _Call:
         found = self._tr.get(self._slot).value
         return (self._unsure[found],) if found in self._unsure else None
 
-    def _commit(self, attempt: bytes, answer: Any) -> None:
-        commit = self._tr.commit()
+    def _interrupted(self, commit: Future, attempt: bytes, answer: Any) -> None:
+        """The commit goes on without this thread, and `keep` must hear of it."""
         try:
             commit.wait()
-        except engine_errors():
-            raise
-        except BaseException:  # an interrupt: the commit goes on without this thread, and `keep` must hear
-            try:
-                commit.wait()
-            except engine_errors() as error:
-                self._note(error, attempt, answer)
-            else:
-                self._kept(answer)
-            raise
+        except engine_errors() as error:
+            self._note(error, attempt, answer)
+        else:
+            self._kept(answer)
 
     def _kept(self, answer: Any) -> Any:
         if self._keep is not None:

@@ -26,16 +26,12 @@ class Write(Protocol):
         """`random` has limits.RANDOM_SUFFIX_BYTES bytes; it is made once, and not again for a retry."""
 
 
-class Writes:
-    """The writes of one kind, with equal options, of one process on one queue."""
+def writes(database: Database, root: RootKeys, write: Write) -> Combiner:
+    """The writes of one kind, with equal options, of one process on one queue.
 
-    def __init__(self, database: Database, root: RootKeys, write: Write) -> None:
-        self._combiner = Combiner(database.runtime, partial(write_claimed, database, root, write))
-
-    def call(self, items: Sequence[Any], size_bytes: int) -> Sequence[Any]:
-        """Write `items`, all in one transaction. Return their answers. Raises: the errors of the write."""
-        answers: Sequence[Any] = self._combiner.call(items, len(items), size_bytes).answer
-        return answers
+    The payload of a call is a sequence of items, which come into one transaction. Its answer is theirs.
+    """
+    return Combiner(database.runtime, partial(write_claimed, database, root, write))
 
 
 def write_claimed(

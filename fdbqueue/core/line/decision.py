@@ -27,6 +27,8 @@ class Offer(Struct, frozen=True):
     """Its task key, if any. Items of one task key are handed out in their order only."""
     gate: Any = None
     """The gate of limits that has let it through, with the numbers that it has read."""
+    item: Any = None
+    """What `value` says, decoded, for a source that needs it."""
 
 
 class Portion(Struct, frozen=True):

@@ -69,7 +69,8 @@ class Takes:
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
         with self._database.waiter(stop) as waiter:
-            return self._kept(self._takes.call(None, count), waiter)
+            call = self._takes.call(None, count)
+            return call.answer if waiter.reason is None else self._kept(call, waiter)
 
     def wait(self, timeout_s: float, count: int = 1, stop: Stop | None = None) -> Sequence[Any]:
         """Take up to `count` items, and wait for the first. Empty only if there is none at the end.
@@ -88,7 +89,7 @@ class Takes:
     def _kept(self, call: Call, waiter: Waiter) -> Sequence[Any]:
         """The answer. If the wait was ended while the take committed, the take is undone where it can be."""
         answer: Sequence[Any] = call.answer
-        if not waiter.is_ready() or (answer and self._give_back is None):
+        if waiter.reason is None or (answer and self._give_back is None):
             return answer
         if answer and self._give_back is not None:
             self._give_back(answer)
@@ -122,7 +123,8 @@ class Takes:
 
     def _without_a_place(self, crew: Combiner, to_all: bool) -> bool:
         """Take for all callers in one transaction, without a request. False if they have to register."""
-        for _ in range(0 if self._memory.is_crowded() else limits.PLAIN_ATTEMPTS_MAX):
+        is_crowded = self._runtime.monotonic() < self._memory.crowded_until
+        for _ in range(0 if is_crowded else limits.PLAIN_ATTEMPTS_MAX):
             taken = self._attempt(crew, to_all)
             if taken is not None:
                 return to_all or bool(taken.values)

@@ -302,20 +302,17 @@ class Memory:
 
     def __init__(self, database: Database) -> None:
         self._monotonic = database.runtime.monotonic
-        self._crowded_until = float("-inf")
+        self.crowded_until = float("-inf")
         self._tidy_at = float("-inf")
         self.ahead = 0
         """Estimated number of items that belong to requests ahead."""
 
     def note(self, turn: Turn) -> None:
         if not turn.answers:
-            self._crowded_until = float("-inf")
+            self.crowded_until = float("-inf")
         elif turn.crowd >= limits.CROWD_MIN:
-            self._crowded_until = self._monotonic() + limits.STAGED_HINT_S
+            self.crowded_until = self._monotonic() + limits.STAGED_HINT_S
         self.ahead = max(turn.ahead, (self.ahead + turn.ahead) // 2)
-
-    def is_crowded(self) -> bool:
-        return self._monotonic() < self._crowded_until
 
     def is_time_to_tidy(self) -> bool:
         now = self._monotonic()

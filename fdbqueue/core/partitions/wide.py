@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from msgspec.structs import asdict
+
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.line.decision import Offer
@@ -181,7 +183,7 @@ class Wide(ABC, Generic[P]):
         for source, offers, _ in asked:
             for offer in offers:
                 is_nothing_found = False
-                yield Placed(offer.id, offer.value, offer.size_bytes, offer.key, offer.gate, source.partition)
+                yield Placed(**asdict(offer), partition=source.partition)
         if is_nothing_found and not clears:
             self._clear_flags(tr, firsts)
 

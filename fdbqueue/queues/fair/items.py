@@ -27,7 +27,7 @@ from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys
 from fdbqueue.tasks.kinds import Draft, Settings
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import clear_payload
-from fdbqueue.tasks.ready import Ready, records_of
+from fdbqueue.tasks.ready import Ready
 from fdbqueue.tasks.records.keys import (
     INDEX_BYTES,
     NEVER_US,
@@ -93,7 +93,7 @@ class FairItems(Untimed):
         behind = next((keys.index_of(entry.key) + 1 for entry in last), 0)
         if not self.passed.codec_is_known:
             self.passed.learn_codec()
-        edges.arrive(change, drafts, max(behind, _floor_of(floor.value)), random)
+        edges.put(change, drafts, max(behind, _floor_of(floor.value)), random, counts=False)
         change.finish()
 
     def busiest(self, tr: Transaction, limit: int, now_us: int) -> list[KeyStatistics]:
@@ -120,7 +120,7 @@ class FairItems(Untimed):
         self._offered.require_none_passed(tr)
 
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:  # noqa: ARG002  # the line's interface
-        self._consume(tr, records_of(offers))
+        self._consume(tr, [offer.item for offer in offers])
         # An item that comes back from a dead caller belongs before all items that are put meanwhile.
         floor = max(int.from_bytes(offer.id[:INDEX_BYTES], "big") for offer in offers) + 1
         tr.max(self.floor, floor.to_bytes(INDEX_BYTES, "little"))
@@ -131,7 +131,7 @@ class FairItems(Untimed):
         return self._collected(tr, records, ask_payloads(tr, self.keys, records))
 
     def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Handed]:  # noqa: ARG002  # the line's interface
-        records = records_of(offers)
+        records = [offer.item for offer in offers]
         asked = ask_payloads(tr, self.keys, records)  # with the reads of the discipline
         self._consume(tr, records)
         return self._collected(tr, records, asked)

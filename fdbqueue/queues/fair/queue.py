@@ -24,7 +24,7 @@ from fdbqueue.core.arguments import (
 from fdbqueue.core.aside import Aside
 from fdbqueue.core.calls.asides import KeepsAside
 from fdbqueue.core.calls.once import run_once
-from fdbqueue.core.calls.writes import Writes
+from fdbqueue.core.calls.writes import writes
 from fdbqueue.core.codec import codec_named
 from fdbqueue.core.database import Database, as_database, is_transaction, run, runtime_of
 from fdbqueue.core.deferred import checked_function, require_finished
@@ -116,7 +116,7 @@ class FairCalls:
     def __init__(self, database: Database, items: FairItems, root: RootKeys) -> None:
         self._database = database
         self._items = items
-        self._puts = Writes(database, root, self._put)
+        self._puts = writes(database, root, self._put)
         self.takes = Takes(database, root, items.line, items.taker.take_in_turn)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class FairCalls:
         return False
 
     def put(self, new: Draft) -> None:
-        self._puts.call([new], len(new.payload) + limits.TASK_KEY_COPIES * len(new.key))
+        self._puts.call([new], 1, len(new.payload) + limits.TASK_KEY_COPIES * len(new.key))
 
     def _put(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Draft]:
         self._items.append(tr, items, random, self._database.runtime.now_us())

@@ -7,7 +7,7 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.calls.once import run_once
-from fdbqueue.core.calls.writes import Writes
+from fdbqueue.core.calls.writes import writes
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.line.taking import Takes
 from fdbqueue.core.partitions.current import PartitionGone
@@ -31,7 +31,7 @@ class QueueCalls:
         self._homes = Homes(database, root)
         self._process = b""
         """The name of this process among the homes, made when it is needed."""
-        self._appends = Writes(database, root, self._append)
+        self._appends = writes(database, root, self._append)
         self._takes = TakesOfParts[Process](database.runtime, recipe, self._new_takes)
         self._all = Process()
         self._narrow = self._takes.of(self._all, 0)
@@ -43,7 +43,7 @@ class QueueCalls:
         return False
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        self._appends.call(payloads, sum(map(len, payloads)))
+        self._appends.call(payloads, len(payloads), sum(map(len, payloads)))
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
         """Take up to `count` items that are there now.

@@ -136,8 +136,11 @@ class QueueHandle(Handle):
         )
 
     def _calls_of(self, target: DatabaseOrTransaction) -> Calls:
-        database = as_database(target.db if is_transaction(target) else target)
-        return database.service(self._service, self._new_calls)
+        return self._calls_on(as_database(target.db if is_transaction(target) else target))
+
+    def _calls_on(self, database: Database) -> Calls:
+        found: Calls | None = database.known(self._service)
+        return database.service(self._service, self._new_calls) if found is None else found
 
     def _observed(self, target: DatabaseOrTransaction, name: str, count: int, *, waits: bool = False) -> Call:
         within = is_transaction(target)
@@ -192,7 +195,9 @@ class Enqueuing(QueueHandle):
 
     def _append(self, target: DatabaseOrTransaction, payloads: list[bytes]) -> None:
         within = is_transaction(target)
-        append = partial(self._append_within, target) if within else self._calls_of(target).append
+        append = (
+            partial(self._append_within, target) if within else self._calls_on(as_database(target)).append
+        )
         if not payloads:
             return
         if not observing.observers:
@@ -234,7 +239,8 @@ class Dequeuing(QueueHandle):
         TooMuchToSweep given a transaction, behind too many unreadable values.
         """
         timeout_s = checked_wait(timeout, tr)
-        checked_stop(stop, tr)
+        if stop is not None:
+            checked_stop(stop, tr)
         self._codec.require()
         found = self._take(tr, 1, timeout_s, stop)
         return found[0] if found else default
@@ -268,7 +274,7 @@ class Dequeuing(QueueHandle):
                 return found
         if is_transaction(tr):
             return self._recipe_of(tr).take(writable(tr), count, runtime_of(tr).now_us()).values
-        calls = self._calls_of(tr)
+        calls = self._calls_on(as_database(tr))
         return calls.wait(timeout_s, stop) if timeout_s else calls.take(count, stop)
 
     def give_back(self, tr: DatabaseOrTransaction, values: Iterable[Any]) -> None:

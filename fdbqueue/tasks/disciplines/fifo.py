@@ -13,6 +13,8 @@ from fdbqueue.tasks.records.keys import NUMBER, Record, TaskKeys, record_to_byte
 class Fifo(Mended):
     """One ordered index; a task is available as soon as it is ready."""
 
+    puts_read = False
+
     def __init__(self, keys: TaskKeys, _: Mapping[str, Any]) -> None:
         self._keys = keys
         self.index = keys.ready
