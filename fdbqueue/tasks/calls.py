@@ -281,8 +281,7 @@ class TaskCalls:
     ) -> Sequence[Task]:
         """Take up to `count` tasks; wait up to `timeout_s` for the first, zero or less not at all.
 
-        Without a `session`, the own one takes; if that has died meanwhile, its successor does. Overdue
-        sessions are ended before the answer is empty.
+        Without `session`, it takes for the own session. Overdue sessions are ended before the answer is empty.
         """
         until = self._runtime.monotonic() + timeout_s
         while True:

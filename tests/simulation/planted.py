@@ -477,8 +477,8 @@ PLANTS = (
     Plant(
         "a watch of a transaction that is never committed",
         once._Call.run,
-        "commit = self._tr.commit()",
-        "commit = self._tr.commit() if not self._wrote or self._wrote(answer) else self._tr.get_read_version()",
+        "self._tr.commit()",
+        "(self._tr.commit if not self._wrote or self._wrote(answer) else self._tr.get_read_version)()",
         "waits",
         150,
     ),
