@@ -281,7 +281,7 @@ class TaskCalls:
     ) -> Sequence[Task]:
         """Take up to `count` tasks; wait up to `timeout_s` for the first, zero or less not at all.
 
-        Without `session`, it takes for the own session. Overdue sessions are ended before the answer is empty.
+        `session` is None for this process's own. Overdue sessions are ended before the answer is empty.
         """
         until = self._runtime.monotonic() + timeout_s
         while True:
