@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from fdbqueue.core.page import Page
     from fdbqueue.core.partitions.plan import Partition, PartitionState, Repartition
     from fdbqueue.core.runtime import RealRuntime, Runtime
-    from fdbqueue.core.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Transaction
+    from fdbqueue.core.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Subspace, Transaction
     from fdbqueue.core.sessions.session import Session
-    from fdbqueue.core.subspace import Subspace
     from fdbqueue.core.task import EndedTask, Failure, Holder, HolderProcess, Renewed, Task, TaskState
     from fdbqueue.core.transactional import transactional
     from fdbqueue.core.unreadable import Unreadable
@@ -57,10 +56,8 @@ if TYPE_CHECKING:
     from fdbqueue.operate.verify.values import Finding, Flaw, Verification
     from fdbqueue.operate.verify.verify import verify
     from fdbqueue.queues.elements.base import LockToken
-    from fdbqueue.queues.elements.null import NullQueue
-    from fdbqueue.queues.elements.queue import ElementQueue
-    from fdbqueue.queues.elements.queue_set import QueueSet
-    from fdbqueue.queues.elements.simple import SimpleElementQueue
+    from fdbqueue.queues.elements.queue import ElementQueue, QueueSet
+    from fdbqueue.queues.elements.simple import NullQueue, SimpleElementQueue
     from fdbqueue.queues.fair.queue import FairConsumer, FairProducer, FairQueue, QueueBy
     from fdbqueue.queues.persistent.proxy import Proxy
     from fdbqueue.queues.persistent.queue import PersistentQueue
@@ -68,12 +65,12 @@ if TYPE_CHECKING:
     from fdbqueue.queues.recipe.queue import Queue
     from fdbqueue.tasks.all_queues import list_queues, statistics
     from fdbqueue.tasks.dead.letters import DeadLetters
-    from fdbqueue.tasks.dead.values import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
+    from fdbqueue.tasks.dead.reading import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
     from fdbqueue.tasks.groups.group import Group, Members, group, list_groups
     from fdbqueue.tasks.groups.waiting import GroupProgress
     from fdbqueue.tasks.key_statistics import KeyStatistics
     from fdbqueue.tasks.kinds import register_kind
-    from fdbqueue.tasks.limiting.key_looks import LimitKey
+    from fdbqueue.tasks.limiting.key_state import LimitKey
     from fdbqueue.tasks.parking.limit import Limit
     from fdbqueue.tasks.queue import TaskConsumer, TaskProducer, TaskQueue
     from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
@@ -198,9 +195,8 @@ _HOMES = {
     "core.page": "Page",
     "core.partitions.plan": "Partition PartitionState Repartition",
     "core.runtime": "RealRuntime Runtime",
-    "core.seam": "AnyDatabase AnyTransaction DatabaseOrTransaction Transaction",
+    "core.seam": "AnyDatabase AnyTransaction DatabaseOrTransaction Subspace Transaction",
     "core.sessions.session": "Session",
-    "core.subspace": "Subspace",
     "core.task": "EndedTask Failure Holder HolderProcess Renewed Task TaskState",
     "core.transactional": "transactional",
     "core.unreadable": "Unreadable",
@@ -219,10 +215,8 @@ _HOMES = {
     "operate.verify.values": "Finding Flaw Verification",
     "operate.verify.verify": "verify",
     "queues.elements.base": "LockToken",
-    "queues.elements.null": "NullQueue",
-    "queues.elements.queue": "ElementQueue",
-    "queues.elements.queue_set": "QueueSet",
-    "queues.elements.simple": "SimpleElementQueue",
+    "queues.elements.queue": "ElementQueue QueueSet",
+    "queues.elements.simple": "NullQueue SimpleElementQueue",
     "queues.fair.queue": "FairConsumer FairProducer FairQueue QueueBy",
     "queues.persistent.proxy": "Proxy",
     "queues.persistent.queue": "PersistentQueue",
@@ -230,12 +224,12 @@ _HOMES = {
     "queues.recipe.queue": "Queue",
     "tasks.all_queues": "list_queues statistics",
     "tasks.dead.letters": "DeadLetters",
-    "tasks.dead.values": "DeadLetter FailureClass Redrive RedriveState RedriveStep",
+    "tasks.dead.reading": "DeadLetter FailureClass Redrive RedriveState RedriveStep",
     "tasks.groups.group": "Group Members group list_groups",
     "tasks.groups.waiting": "GroupProgress",
     "tasks.key_statistics": "KeyStatistics",
     "tasks.kinds": "register_kind",
-    "tasks.limiting.key_looks": "LimitKey",
+    "tasks.limiting.key_state": "LimitKey",
     "tasks.parking.limit": "Limit",
     "tasks.queue": "TaskConsumer TaskProducer TaskQueue",
     "tasks.schedules.times": "ScheduleStatus",

@@ -23,8 +23,8 @@ from fdbqueue.core.errors import (
     WrongType,
 )
 from fdbqueue.core.registry.registry import Registry
-from fdbqueue.fleet.orders import Orders
 from fdbqueue.fleet.process import Process
+from fdbqueue.fleet.status import Orders
 
 SURROGATE = "\ud800"
 ROOT = Subspace(("arguments",))

@@ -15,7 +15,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import TooMuchToSweep
 from fdbqueue.core.line.keys import STAMP_BYTES, LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.core.line.keys import Due as DueResults
-from fdbqueue.core.line.life import DEADLINE_US
+from fdbqueue.core.line.results import DEADLINE_US
 from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.queues.recipe.items import Recipe
 from fdbqueue.queues.recipe.keys import QueueKeys, suffix, whole

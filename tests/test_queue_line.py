@@ -27,7 +27,7 @@ from fdbqueue.core.line.decision import (
     within,
 )
 from fdbqueue.core.line.keys import DUE, Notice, Ticket, notice_of, notice_value
-from fdbqueue.core.line.life import DEADLINE_US
+from fdbqueue.core.line.results import DEADLINE_US
 from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.core.line.waiting import Memory, Nudge, Place, _is_refused
 from fdbqueue.core.root_keys import RootKeys

@@ -15,7 +15,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
 from fdbqueue.core.line.decision import Look, Otherwise, Reason
 from fdbqueue.core.line.keys import Notice, Ticket, notice_of
-from fdbqueue.core.line.life import DEADLINE_US
+from fdbqueue.core.line.results import DEADLINE_US
 from fdbqueue.core.line.source import Delivery
 from fdbqueue.core.line.staging import Outcome
 from fdbqueue.queues.recipe.items import Recipe

@@ -7,14 +7,16 @@ from fdbqueue.core import extras
 
 with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.consuming import Consumption as Consumption
+    from fdbqueue.aio.coroutine_handler import Fleet as Fleet
     from fdbqueue.aio.coroutine_handler import HeldTask as HeldTask
     from fdbqueue.aio.database import Database as Database
     from fdbqueue.aio.database import open as open
     from fdbqueue.aio.elements import ElementQueue as ElementQueue
     from fdbqueue.aio.elements import NullQueue as NullQueue
+    from fdbqueue.aio.elements import PersistentQueue as PersistentQueue
+    from fdbqueue.aio.elements import Proxy as Proxy
     from fdbqueue.aio.elements import QueueSet as QueueSet
     from fdbqueue.aio.elements import SimpleElementQueue as SimpleElementQueue
-    from fdbqueue.aio.fleet import Fleet as Fleet
     from fdbqueue.aio.functions import Group as Group
     from fdbqueue.aio.functions import Limit as Limit
     from fdbqueue.aio.functions import Members as Members
@@ -30,9 +32,8 @@ with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.functions import verify as verify
     from fdbqueue.aio.functions import workers as workers
     from fdbqueue.aio.futures import Future as Future
+    from fdbqueue.aio.loop_worker import Worker as Worker
     from fdbqueue.aio.opened import Session as Session
-    from fdbqueue.aio.persistent import PersistentQueue as PersistentQueue
-    from fdbqueue.aio.persistent import Proxy as Proxy
     from fdbqueue.aio.queues import DeadLetters as DeadLetters
     from fdbqueue.aio.queues import FairConsumer as FairConsumer
     from fdbqueue.aio.queues import FairProducer as FairProducer
@@ -45,4 +46,3 @@ with extras.needs("aio", "greenlet"):
     from fdbqueue.aio.queues import TaskQueue as TaskQueue
     from fdbqueue.aio.transaction import Transaction as Transaction
     from fdbqueue.aio.transactional import transactional as transactional
-    from fdbqueue.aio.working import Worker as Worker

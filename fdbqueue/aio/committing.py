@@ -10,8 +10,8 @@ from functools import partial
 from math import inf
 from queue import SimpleQueue
 
-from fdbqueue.aio.cluster import let_fibers_park
 from fdbqueue.aio.fiber import current_fiber
+from fdbqueue.aio.futures import let_fibers_park
 from fdbqueue.aio.hub import Hub
 from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
 from fdbqueue.aio.threads import in_thread

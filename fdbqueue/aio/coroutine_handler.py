@@ -1,9 +1,10 @@
 """Handlers that are coroutine functions, for the machinery of `fdbqueue.Worker` in fibers.
 
 The threads of that machinery are fibers; its leases, outcomes and waits are unchanged. A coroutine function
-runs as a task of the loop while its fiber waits.
+runs as a task of the loop while its fiber waits. The supervisor of a fleet runs in a thread.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -12,13 +13,16 @@ from functools import partial, update_wrapper
 from typing import Any
 
 from fdbqueue.aio.database import Database
-from fdbqueue.aio.hub import Hub
-from fdbqueue.aio.threads import in_fiber, park_until_done
+from fdbqueue.aio.hub import Hub, Unheard, hub_of
+from fdbqueue.aio.threads import in_fiber, in_thread, park_until_done
 from fdbqueue.aio.transaction import Transaction
-from fdbqueue.aio.verbs import target_of
+from fdbqueue.aio.verbs import Face, constructor_of, target_of
+from fdbqueue.core.deferred import checked_function
 from fdbqueue.core.errors import LeaseLost, TaskCancelled
 from fdbqueue.fleet.held import HeldTask as BlockingHeldTask
 from fdbqueue.fleet.held import Hold, step_arguments
+from fdbqueue.fleet.supervisor import Fleet as BlockingFleet
+from fdbqueue.fleet.supervisor import FleetStatus
 from fdbqueue.fleet.worker import Worker as BlockingWorker
 
 ENDS_A_LOOP = (SystemExit, KeyboardInterrupt)
@@ -115,3 +119,70 @@ class FiberWorker(BlockingWorker):
     def _overran(self, hold: Hold) -> None:
         """The coroutine is cancelled, so no process has to be replaced for it."""
         self._pool.replace(lambda: self._give_up(hold))
+
+
+OnTick = Callable[[FleetStatus], object]
+
+
+class Supervisor(BlockingFleet):
+    """A `fdbqueue.Fleet` that looks at its database in `run`: a constructor on a loop must not wait."""
+
+    def _require_all(self, root: Any) -> None:
+        """Do nothing: `run` does it."""
+
+    def run(self, on_tick: OnTick | None = None) -> None:
+        super()._require_all(self._root)
+        super().run(on_tick)
+
+
+class Fleet(Face[Supervisor]):
+    """`fdbqueue.Fleet` beside an event loop: `await fleet.run()`. The constructor reads nothing.
+
+    The processes have loops of their own for handlers that are coroutine functions. The fleet handles no
+    signals: `loop.add_signal_handler(signal.SIGTERM, fleet.stop)`. All else is as in `fdbqueue.Fleet`.
+    """
+
+    __slots__ = ()
+
+    @constructor_of(Supervisor)
+    def __init__(self) -> None: ...
+
+    async def run(self, on_tick: OnTick | None = None) -> None:
+        """Work until `stop`, or with `until_empty` until the queues are empty.
+
+        The loop calls `on_tick` with the status several times a second.
+        If it is cancelled, the fleet stops, and running handlers have `grace_s` to end; a second cancel stops
+        it at once. Either way it returns when all processes have ended.
+        Raises: as the constructor and `run` of `fdbqueue.Fleet`.
+        """
+        hub = hub_of(asyncio.get_running_loop())
+        if on_tick is not None:
+            on_tick = partial(_call_on, hub, checked_function("on_tick", on_tick))
+        work = partial(in_thread, hub, partial(self._blocking.run, on_tick))
+        running = hub.loop.create_task(hub.call(work, Unheard()))
+        cancelled: asyncio.CancelledError | None = None
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError as error:
+                self.stop(at_once=cancelled is not None)
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled from running.exception()
+        running.result()
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Stop as `fdbqueue.Fleet.stop` does, and return at once. A signal handler may call it."""
+        self._blocking.stop(at_once=at_once)
+
+    def status(self) -> FleetStatus:
+        return self._blocking.status()
+
+
+def _call_on(hub: Hub, function: OnTick, status: FleetStatus) -> None:
+    """Call `function` on the loop, from another thread. Raises: its errors."""
+
+    async def call() -> None:
+        function(status)
+
+    asyncio.run_coroutine_threadsafe(call(), hub.loop).result()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fdbqueue.aio import cluster, committing
+from fdbqueue.aio import committing, futures
 from fdbqueue.aio.committing import Underneath
 from fdbqueue.aio.hub import Hub, Unheard, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
@@ -13,10 +13,10 @@ from fdbqueue.aio.transaction import AWAIT_IT, Transaction
 from fdbqueue.core import database as blocking
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_span
-from fdbqueue.core.awaited import Awaited
 from fdbqueue.core.deferred import require_finished
 from fdbqueue.core.handle import Handle
 from fdbqueue.core.open import Engines, checked_url, open_url
+from fdbqueue.core.seam import Awaited
 
 T = TypeVar("T")
 
@@ -178,7 +178,7 @@ async def _open(url: str | None, create: bool, session_ttr_s: float, shared_dire
     session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
     named = checked_url(url, shared_directory)
     hub = hub_of(asyncio.get_running_loop())
-    opened_on = partial(cluster.open_on, hub)
+    opened_on = partial(futures.open_on, hub)
     engines = Engines(opened_on, committing.open_directory, committing.open_private, Underneath)
     opened = partial(open_url, named, create, LoopRuntime(hub), session_ttr_s, engines)
     # A cancelled opening goes on to its end: only then there is a database to be closed.

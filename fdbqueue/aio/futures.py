@@ -1,10 +1,21 @@
-"""Futures of a transaction, to be awaited: those of either engine, one callback each."""
+"""Futures of a transaction, to be awaited: those of either engine, one callback each.
+
+A future of the official binding that a fiber waits for parks the fiber: this module replaces the one method
+through which the binding waits. Code in a thread waits as before, so a program may use both. Code that takes
+the binding's transactions (its directory layer, a program's own functions) works in a fiber as it is.
+"""
 
 import asyncio
+import importlib
 from collections.abc import AsyncIterator, Callable, Generator
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fdbqueue.aio.hub import Hub
+from fdbqueue.aio.fiber import current_fiber
+from fdbqueue.aio.hub import Hub, hub_of
+from fdbqueue.aio.runtime import LoopEvent
+from fdbqueue.aio.threads import in_thread
+from fdbqueue.core.open import open_cluster
 from fdbqueue.core.seam import KeyValue
 
 T = TypeVar("T")
@@ -86,3 +97,30 @@ class Range:
 
     def __aiter__(self) -> AsyncIterator[KeyValue]:
         return self._hub.iterate(lambda: self._raw)
+
+
+def open_on(hub: Hub, cluster_file: str | None) -> Any:
+    """The binding's database, in a fiber. Raises: ClientLibraryMissing, ClientLibraryTooOld."""
+    database = in_thread(hub, partial(open_cluster, cluster_file))  # loads a library, and reads files
+    let_fibers_park()
+    return database
+
+
+def let_fibers_park() -> None:
+    """From now on, the binding's futures park the fibers that wait for them."""
+    future: Any = importlib.import_module("fdb.impl").Future
+    waits = future.block_until_ready
+    if hasattr(waits, "__wrapped__"):
+        return
+
+    @wraps(waits)
+    def block_until_ready(self: Any) -> None:
+        fiber = current_fiber()
+        if fiber is None:
+            waits(self)
+        elif not self.is_ready():
+            ready = LoopEvent(hub_of(fiber.loop))
+            self.on_ready(lambda _: ready.set())
+            ready.wait()
+
+    future.block_until_ready = block_until_ready

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from fdbqueue.aio.verbs import Face, awaited
 from fdbqueue.core.calls.asides import KeepsAside
-from fdbqueue.core.subspace import Subspace
+from fdbqueue.core.seam import Subspace
 from fdbqueue.tasks.handle import TaskHandle
 
 B = TypeVar("B")

@@ -5,9 +5,8 @@ from typing import Any, TypeVar
 
 from fdbqueue.aio.futures import Future, Range
 from fdbqueue.aio.hub import Hub
-from fdbqueue.core.awaited import Awaited
 from fdbqueue.core.deferred import require_finished
-from fdbqueue.core.seam import Key, Value
+from fdbqueue.core.seam import Awaited, Key, Value
 
 T = TypeVar("T")
 

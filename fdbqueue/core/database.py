@@ -14,7 +14,6 @@ from itertools import count
 from typing import Any, NoReturn, Self, TypeGuard, TypeVar
 
 from fdbqueue.core import limits, observing
-from fdbqueue.core.awaited import Awaited
 from fdbqueue.core.binding import require_match
 from fdbqueue.core.errors import (
     ClusterForked,
@@ -30,7 +29,7 @@ from fdbqueue.core.handle import Handle, public_url
 from fdbqueue.core.logger import logger
 from fdbqueue.core.observing import Counters
 from fdbqueue.core.runtime import RealRuntime, Runtime, Stop
-from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
+from fdbqueue.core.seam import AnyDatabase, Awaited, DatabaseOrTransaction, Transaction
 from fdbqueue.core.services import Service, Services
 from fdbqueue.core.trouble import Troubles
 from fdbqueue.core.waiters import Waiter, Waiters

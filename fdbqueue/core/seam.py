@@ -1,11 +1,35 @@
 """The seam between queue code and an engine: the methods of the official binding that queue code calls.
 
 `fdb.Transaction` and `fdbqueue.embedded.Transaction` both have these methods. The binding has no type stubs,
-so these protocols are also its types.
+so these protocols are also its types. The base of the databases and transactions of `fdbqueue.aio` is here,
+too: blocking calls refuse it in a sentence, and `transactional` runs its function for it.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if not TYPE_CHECKING:
+    from fdb.subspace_impl import Subspace as Subspace
+
+if TYPE_CHECKING:  # last, because tools that read the source keep the last definition of a name
+
+    class Subspace:
+        """All keys under a prefix, which a tuple and a raw prefix make up."""
+
+        rawPrefix: bytes  # noqa: N815  # the binding's name
+
+        def __init__(self, prefixTuple: tuple[Any, ...] = (), rawPrefix: bytes = b"") -> None: ...  # noqa: N803
+        def __getitem__(self, name: Any) -> "Subspace": ...
+        def key(self) -> bytes: ...
+        def pack(self, t: tuple[Any, ...] = ()) -> bytes: ...
+        def pack_with_versionstamp(self, t: tuple[Any, ...] = ()) -> bytes: ...
+        def unpack(self, key: bytes) -> tuple[Any, ...]: ...
+        def range(self, t: tuple[Any, ...] = ()) -> slice: ...
+        def contains(self, key: bytes) -> bool: ...
+        def as_foundationdb_key(self) -> bytes: ...
+        def subspace(self, tuple: tuple[Any, ...]) -> "Subspace": ...
+
 
 Key = Any  # bytes, or anything with as_foundationdb_key (a Subspace, a Value)
 
@@ -123,3 +147,16 @@ DatabaseOrTransaction = AnyDatabase | AnyTransaction
 
 Given a database, the call commits. Given a transaction, its caller commits.
 """
+
+
+T = TypeVar("T")
+
+
+class Awaited(ABC):
+    """A database or a transaction whose calls are awaited."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def run_blocking(self, function: Callable[[Any], T]) -> Coroutine[Any, Any, T]:
+        """Run blocking code on its blocking counterpart, and await the end of it."""

@@ -41,7 +41,7 @@ from fdbqueue.core.open import open as open_database
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.hooks import Hooks
 from fdbqueue.fleet.logs import logging_at, write_above_the_bar
-from fdbqueue.fleet.orders import KILL_AFTER_S, AtWork, Orders, Report, orders_of, to_line
+from fdbqueue.fleet.status import KILL_AFTER_S, AtWork, Orders, Report, orders_of, to_line
 from fdbqueue.fleet.worker import Worker
 
 

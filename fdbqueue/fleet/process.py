@@ -11,8 +11,7 @@ import msgspec
 
 from fdbqueue.core.logger import logger
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.fleet.orders import AtWork, Orders, Report, named, report_of, to_line
-from fdbqueue.fleet.status import Running, Tally
+from fdbqueue.fleet.status import AtWork, Orders, Report, Running, Tally, named, report_of, to_line
 
 READ_BYTES = 65_536
 _log = logger("fdbqueue.fleet")

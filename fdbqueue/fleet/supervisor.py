@@ -34,10 +34,9 @@ from fdbqueue.core.runtime import RealRuntime, parent_only
 from fdbqueue.core.visible import counted, text_of
 from fdbqueue.fleet.logs import checked_level
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions, names_of, opened
-from fdbqueue.fleet.orders import KILL_AFTER_S, Orders, checked_argument
 from fdbqueue.fleet.outcomes import Backoff
 from fdbqueue.fleet.process import Process, ProcessStatus
-from fdbqueue.fleet.status import Run, Running, Tally
+from fdbqueue.fleet.status import KILL_AFTER_S, Orders, Run, Running, Tally, checked_argument
 
 TICK_S = 0.1
 RESTART = Backoff(first_s=0.2, growth=2.0, cap_s=30.0)

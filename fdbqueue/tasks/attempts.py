@@ -118,13 +118,13 @@ class Attempts(TaskHandle):
         name = checked_text("name", name, limits.STEP_NAME_BYTES_MAX)
         checked_function("function", function)
         target, codec, within = self._target(tr, task, session), self._shape.result_codec, is_transaction(tr)
-        with late.stepping.only(self._calls(tr), target, name):
-            found = self._see(tr, partial(late.stepping.find, target=target, name=name), target.id)
+        with late.steps.only(self._calls(tr), target, name):
+            found = self._see(tr, partial(late.steps.find, target=target, name=name), target.id)
             if found is not None:
                 return None if found.payload is None else codec.decode(found.payload)
             result = require_finished("the step", function(tr) if within else function())
             encode = encoder(codec, result)
-            self._once(tr, "step", lambda change: late.stepping.store(change, target, name, encode), task)
+            self._once(tr, "step", lambda change: late.steps.store(change, target, name, encode), task)
             return result
 
     def exhaust(self, tr: DatabaseOrTransaction, task: Task, failures_max: int) -> bool:

@@ -24,15 +24,7 @@ from fdbqueue.tasks.failures import clear_failures, note
 from fdbqueue.tasks.feature import End, Site, met_by
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
-from fdbqueue.tasks.records.keys import (
-    NEVER_US,
-    TIMED,
-    Record,
-    TaskKeys,
-    id_text,
-    record_of,
-    record_to_bytes,
-)
+from fdbqueue.tasks.records.keys import NEVER_US, TIMED, Record, TaskKeys, id_text, record_of, record_to_bytes
 from fdbqueue.tasks.records.statistics import ONE_CALL, ONE_LIVE, add, packed
 from fdbqueue.tasks.shape import Shape
 
@@ -332,7 +324,7 @@ class Change:
             elif record.state != TaskState.READY:
                 tr.clear(self._index_key(record))
             if record.state == TaskState.BURIED:
-                late.classes.leave(tr, keys, record, self.shape.discipline.place(record))
+                late.failures.leave(tr, keys, record, self.shape.discipline.place(record))
             timer_us = record.until_us if record.state in TIMED else record.expires_us
             if timer_us != NEVER_US:
                 tr.clear(keys.timer(timer_us, record.id))
@@ -348,7 +340,7 @@ class Change:
             elif record.state != TaskState.READY:
                 tr.set(self._index_key(record), record.key)
             if record.state == TaskState.BURIED:
-                late.classes.enter(tr, keys, record, self.shape.discipline.place(record))
+                late.failures.enter(tr, keys, record, self.shape.discipline.place(record))
             timer_us = record.until_us if record.state in TIMED else record.expires_us
             if timer_us != NEVER_US:
                 tr.set(keys.timer(timer_us, record.id), b"")

@@ -45,7 +45,7 @@ from fdbqueue.tasks.records.extra import without_slots
 from fdbqueue.tasks.records.keys import NEVER_US, Extra, Record, new_id
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting.gate import Gate
+    from fdbqueue.tasks.limiting.state import Gate
 
 
 _extra = attrgetter("extra")

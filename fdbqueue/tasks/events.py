@@ -18,8 +18,8 @@ from fdbqueue.core.task import Task
 from fdbqueue.core.unreadable import shown
 from fdbqueue.core.visible import SURVIVED
 from fdbqueue.tasks.change import Told
+from fdbqueue.tasks.payloads import task_of
 from fdbqueue.tasks.records.keys import Record
-from fdbqueue.tasks.tasks_of import task_of
 
 Callback = Callable[[Task, str], None]
 Events = Sequence[Told]

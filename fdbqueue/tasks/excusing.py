@@ -21,10 +21,9 @@ from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXCUSED, EXHAUSTED, LEASE_LOST, RETRIED, Entry, ask_entries, rewrite
-from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.payloads import ask_payload, task_of
 from fdbqueue.tasks.records.keys import Record, id_text
 from fdbqueue.tasks.sweep import as_of
-from fdbqueue.tasks.tasks_of import task_of
 from fdbqueue.tasks.verbs import Target, done, present
 
 

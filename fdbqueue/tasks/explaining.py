@@ -16,7 +16,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import RecordUnreadable, TaskNotFound
 from fdbqueue.core.explanation import Explanation, KeyHolder, ReachedLimit, TaskPlace, WaitedFor
 from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.line.life import ask_waiting
+from fdbqueue.core.line.results import ask_waiting
 from fdbqueue.core.seam import EXACT
 from fdbqueue.core.sessions.holder import ask_holder
 from fdbqueue.core.sessions.workers import ask_workers
@@ -24,20 +24,19 @@ from fdbqueue.core.task import Holder, TaskState
 from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.disciplines.bag import Bag
-from fdbqueue.tasks.disciplines.fifo import Fifo
+from fdbqueue.tasks.disciplines.beside import ask_place
+from fdbqueue.tasks.disciplines.discipline import Fifo
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
-from fdbqueue.tasks.disciplines.places import ask_place
 from fdbqueue.tasks.failures import ask_failures
 from fdbqueue.tasks.listing import ask_held
 from fdbqueue.tasks.mending import NO_RECORD
-from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.payloads import ask_payload, task_of
 from fdbqueue.tasks.reasons import reasons_of
 from fdbqueue.tasks.records.groups import counts_of, readable_row
 from fdbqueue.tasks.records.keys import Record, id_in, id_text, sound_record
 from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.sweep import as_of
-from fdbqueue.tasks.tasks_of import task_of
 
 T = TypeVar("T")
 Later = Callable[[], Callable[[], T]]

@@ -15,7 +15,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.records.keys import Record, TaskKeys
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting.gate import Gate
+    from fdbqueue.tasks.limiting.state import Gate
 
 OF_TASKS = {
     "result_ttl_us": "fdbqueue.tasks.results:Results",

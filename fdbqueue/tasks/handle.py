@@ -8,10 +8,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import tasks as late
 from fdbqueue.core import observing
-from fdbqueue.core.arguments import (
-    checked_instance,
-    writable,
-)
+from fdbqueue.core.arguments import checked_instance, writable
 from fdbqueue.core.database import Database, as_database, is_transaction, run
 from fdbqueue.core.handle import Handle
 from fdbqueue.core.observing import Call
@@ -23,9 +20,7 @@ from fdbqueue.core.sessions.session import Session, own_session_of
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.kinds import (
-    as_given,
-)
+from fdbqueue.tasks.kinds import as_given
 from fdbqueue.tasks.records.keys import id_bytes
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.verbs import UNKNOWN, Target

@@ -36,8 +36,7 @@ from fdbqueue.core.errors import (
 from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import require_options
-from fdbqueue.tasks.disciplines.discipline import Discipline
-from fdbqueue.tasks.disciplines.fifo import Fifo, Priority
+from fdbqueue.tasks.disciplines.discipline import Discipline, Fifo, Priority
 from fdbqueue.tasks.records.keys import NEVER_US, Extra, Member, TaskKeys
 from fdbqueue.tasks.unique import OnConflict, Wish, wish_of
 
@@ -311,7 +310,7 @@ def _extra(options: Mapping[str, Any], task_limits: Sequence[str]) -> Extra | No
         return None
     names, keys = ((), {}) if named is None else _checked_limits(named, task_limits)
     return Extra(
-        headers={} if headers is None else late.headers.checked_headers(headers),
+        headers={} if headers is None else late.records.extra.checked_headers(headers),
         result_ttl_us=0
         if result_ttl is None
         else _microseconds(checked_positive("result_ttl", result_ttl, "seconds")),

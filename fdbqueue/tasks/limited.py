@@ -16,7 +16,7 @@ from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.disciplines.discipline import Discipline
 from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
 from fdbqueue.tasks.feature import REMOVED, End, Feature, Site
-from fdbqueue.tasks.limiting.gate import Gate
+from fdbqueue.tasks.limiting.state import Gate
 from fdbqueue.tasks.parking.under import Limits
 from fdbqueue.tasks.records.keys import Extra, Record
 

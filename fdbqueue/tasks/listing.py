@@ -21,10 +21,10 @@ from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.disciplines.key_counts import readable_state, slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed
+from fdbqueue.tasks.payloads import shown_tasks
 from fdbqueue.tasks.records.keys import Record, id_in, sound_record
 from fdbqueue.tasks.records.statistics import LIVE, unpacked
 from fdbqueue.tasks.sweep import as_of
-from fdbqueue.tasks.tasks_of import shown_tasks
 
 
 def ask_held(change: Change, record: Record) -> Callable[[], HeldKey | None]:

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 from fdbqueue import tasks as late
 from fdbqueue.core.arguments import checked_event, checked_fraction, checked_stop, checked_take_timeout
 from fdbqueue.core.database import as_database, is_transaction
-from fdbqueue.core.errors import (
-    UnsupportedOption,
-)
+from fdbqueue.core.errors import UnsupportedOption
 from fdbqueue.core.page import Page, checked_limit
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction
@@ -93,13 +91,13 @@ class Looks(TaskHandle):
         checked_stop(stop, tr)
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
         if is_transaction(tr):
-            found = self._see(tr, partial(late.result_looks.at_once, id_=id_), id_)
-            return late.result_looks.decoded(self._shape.result_codec, found)
+            found = self._see(tr, partial(late.results.at_once, id_=id_), id_)
+            return late.results.decoded(self._shape.result_codec, found)
         database = as_database(tr)
         until = database.runtime.monotonic() + timeout_s
         with database.waiter(stop) as waiter:
-            found = late.result_looks.wait(database, self._calls(database).parts, id_, until, waiter)
-        return late.result_looks.decoded(self._shape.result_codec, found)
+            found = late.results.wait(database, self._calls(database).parts, id_, until, waiter)
+        return late.results.decoded(self._shape.result_codec, found)
 
     def explain(self, tr: DatabaseOrTransaction, task: Task | str) -> "Explanation":
         """Why the task is not running: every reason in order of weight, each with its cure.
@@ -134,8 +132,8 @@ class Looks(TaskHandle):
         Round trips: 1.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        late.ended.require_retaining(self._shape)
-        return self._see_all(tr, lambda changes: late.ended.ended_task(changes, id_))
+        late.retaining.require_retaining(self._shape)
+        return self._see_all(tr, lambda changes: late.retaining.ended_task(changes, id_))
 
     def ended_tasks(
         self, tr: DatabaseOrTransaction, limit: int, *, after: str | None = None
@@ -166,9 +164,9 @@ class Looks(TaskHandle):
         return self._ended(tr, key_bytes(key), limit, after)
 
     def _ended(self, tr: DatabaseOrTransaction, key: bytes, limit: int, after: str | None) -> Page[EndedTask]:
-        most, place = checked_limit(limit), late.ended.place_after(after)
-        late.ended.require_retaining(self._shape)
-        return self._see_all(tr, lambda changes: late.ended.page(changes, key, most, place))
+        most, place = checked_limit(limit), late.retaining.place_after(after)
+        late.retaining.require_retaining(self._shape)
+        return self._see_all(tr, lambda changes: late.retaining.page(changes, key, most, place))
 
     def paused(self, tr: DatabaseOrTransaction) -> bool:
         """True if the queue is paused.
@@ -187,7 +185,7 @@ class Looks(TaskHandle):
         Round trips: 1, and 1 more for a task with steps.
         """
         id_ = id_bytes(task.id if isinstance(task, Task) else task)
-        return self._see(tr, partial(late.stepping.names, id_=id_), id_)
+        return self._see(tr, partial(late.steps.names, id_=id_), id_)
 
     def failures(self, tr: DatabaseOrTransaction, task: Task | str) -> list[Failure]:
         """The stored failures of the task's attempts: the last limits.FAILURES_KEPT, the oldest first.

@@ -7,16 +7,9 @@ from typing import TYPE_CHECKING
 
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import (
-    checked_count,
-    checked_whole,
-    too_many,
-    writable,
-)
+from fdbqueue.core.arguments import checked_count, checked_whole, too_many, writable
 from fdbqueue.core.database import is_transaction, run
-from fdbqueue.core.errors import (
-    QueueBusy,
-)
+from fdbqueue.core.errors import QueueBusy
 from fdbqueue.core.partitions.plan import checked_partitions
 from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.sessions.keeper import keeper_of

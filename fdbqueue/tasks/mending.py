@@ -101,7 +101,7 @@ class Mender:
         self._has_gone(tr)
         if gone.state == TaskState.BURIED:
             for row in self._entries_of(tr, self._keys.classed, gone.id):  # among the first of all classes
-                late.classes.lost(tr, self._keys, row.key)
+                late.failures.lost(tr, self._keys, row.key)
         # Without its task key, the line that has lost a task is unknown.
         if gone.key or not isinstance(self._discipline, late.disciplines.keyed.Keyed):
             self._discipline.shift(tr, [gone], ())

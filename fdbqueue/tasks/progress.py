@@ -16,8 +16,7 @@ from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.explaining import stored_and_current
 from fdbqueue.tasks.parts import Parts
-from fdbqueue.tasks.payloads import ask_payload
-from fdbqueue.tasks.tasks_of import task_of
+from fdbqueue.tasks.payloads import ask_payload, task_of
 from fdbqueue.tasks.verbs import Target, done, held
 
 

@@ -12,7 +12,7 @@ from fdbqueue.tasks.records.keys import Record, record_to_bytes
 from fdbqueue.tasks.shape import Shape
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting.gate import Gate
+    from fdbqueue.tasks.limiting.state import Gate
 
 
 class Ready:

@@ -17,8 +17,8 @@ from fdbqueue.tasks.capacity import NoRoom, admit_to
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.payloads import task_of
 from fdbqueue.tasks.records.statistics import count_of
-from fdbqueue.tasks.tasks_of import task_of
 from fdbqueue.tasks.verbs import ask_place
 
 

@@ -17,8 +17,7 @@ from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Guard, Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.disciplines.discipline import Discipline, Mended
-from fdbqueue.tasks.disciplines.fifo import Fifo
+from fdbqueue.tasks.disciplines.discipline import Discipline, Fifo, Mended
 from fdbqueue.tasks.feature import Feature, features_of_queue, overriding
 from fdbqueue.tasks.kinds import NOT_GIVEN, Draft, drafted, kind_named, owner_of, stored_settings
 from fdbqueue.tasks.mending import Mender

@@ -27,14 +27,14 @@ from fdbqueue.tasks.change import Change, Deliver
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.feature import met_by
+from fdbqueue.tasks.payloads import ask_payloads, delivered_value, task_of
 from fdbqueue.tasks.ready import Ready, gate_of
 from fdbqueue.tasks.records.keys import NUMBER, SESSION_BYTES, Record, TaskKeys, id_text
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.sweep import Budget, ask_due, sweep_timers
-from fdbqueue.tasks.tasks_of import ask_payloads, delivered_value, task_of
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting.gate import Gate
+    from fdbqueue.tasks.limiting.state import Gate
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from fdbqueue.core import limits
 from fdbqueue.core.line.keys import LineKeys, notice_of
 from fdbqueue.core.seam import Transaction
+from fdbqueue.tasks.payloads import delivered_value
 from fdbqueue.tasks.records.keys import Record
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.tasks_of import delivered_value
 
 
 def ask_uncollected(tr: Transaction, shape: Shape) -> Callable[[Record], bool]:

@@ -27,11 +27,10 @@ from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.parts import Parts
-from fdbqueue.tasks.payloads import ask_payload, is_held_by
+from fdbqueue.tasks.payloads import ask_payload, is_held_by, key_in, task_of
 from fdbqueue.tasks.records.keys import Record, Unique, id_bytes, id_text, sound_record
 from fdbqueue.tasks.routing import ask_put
 from fdbqueue.tasks.sweep import as_of, catch_up
-from fdbqueue.tasks.tasks_of import key_in, task_of
 from fdbqueue.tasks.unique import WAITING, Entry, OnConflict, Wish, enter, entry_of, has_key
 
 

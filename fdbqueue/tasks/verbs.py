@@ -20,10 +20,9 @@ from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_fail
 from fdbqueue.tasks.feature import REMOVED, Encode
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.mending import NO_RECORD
-from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.payloads import ask_payload, seconds_or_never, task_of
 from fdbqueue.tasks.records.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.tasks.sweep import apply, as_of, catch_up, plan
-from fdbqueue.tasks.tasks_of import seconds_or_never, task_of
 
 Admit = Callable[[Change, Value, int, bytes], NoRoom | None]
 """Given the counters of the queue, a number of new tasks and random bytes: None if there is room for them."""

@@ -11,7 +11,7 @@ import fdbqueue
 from fdbqueue import Failure, TaskQueue
 from fdbqueue.core.logger import logger
 from fdbqueue.core.visible import visible
-from fdbqueue.operate.cli.values import line_of
+from fdbqueue.operate.cli.wording import line_of
 from tests.cli.shell import Shell, Within
 from tests.cli.test_queues import completions
 

@@ -17,7 +17,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.operate.cli import values as cli_values
+from fdbqueue.operate.cli import wording as cli_values
 from fdbqueue.operate.cli.items import remove_items
 from fdbqueue.operate.cli.session import Place
 from tests.cli.shell import (

@@ -8,7 +8,7 @@ import pytest
 
 from fdbqueue.operate.cli import partitions
 from fdbqueue.operate.cli import partitions as spread
-from fdbqueue.operate.placement.boundaries import lines_to_remove
+from fdbqueue.operate.placement.spreading import lines_to_remove
 from tests.cli.shell import Within
 
 

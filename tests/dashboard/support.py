@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from fdbqueue import Database
 from fdbqueue.operate.dashboard import create_app
-from fdbqueue.operate.dashboard.access import COOKIE, Access
+from fdbqueue.operate.dashboard.guard import COOKIE, Access
 from fdbqueue.operate.dashboard.texts import segment
 
 TOKEN = "a token of enough letters"

@@ -8,7 +8,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Figures, Overview, TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.operate.dashboard.access import Access
+from fdbqueue.operate.dashboard.guard import Access
 from fdbqueue.operate.dashboard.rendering import Renderer
 from fdbqueue.operate.dashboard.room import Room
 from fdbqueue.operate.dashboard.streams import Sampler, Streams

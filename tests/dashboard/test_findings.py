@@ -6,7 +6,7 @@ import pytest
 
 from fdbqueue import QueueFigures, TaskFigures
 from fdbqueue.operate.dashboard.findings import SHOWN_MAX, Finding, Level, command, findings_of, verdict_of
-from fdbqueue.operate.dashboard.history import Trend
+from fdbqueue.operate.dashboard.looks import Trend
 
 QUIET = {"put": 0, "take": 0, "ack": 0, "delete": 0, "cancel": 0}
 

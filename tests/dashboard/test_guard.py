@@ -12,7 +12,7 @@ import fdbqueue
 from fdbqueue import InvalidArgument, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.operate.dashboard import create_app
-from fdbqueue.operate.dashboard.access import Access, is_same_origin
+from fdbqueue.operate.dashboard.guard import Access, is_same_origin
 from tests.dashboard.conftest import Served
 from tests.dashboard.support import Browser, browsing
 from tests.tasks.support import StillClock

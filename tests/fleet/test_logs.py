@@ -9,7 +9,7 @@ import pytest
 from fdbqueue import HeldTask, Hooks
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.fleet.hooks import Event
-from fdbqueue.fleet.orders import AtWork, named
+from fdbqueue.fleet.status import AtWork, named
 
 LOGGING = """
 import logging

@@ -17,9 +17,8 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runs import ENDS
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet import supervisor
-from fdbqueue.fleet.orders import Report
 from fdbqueue.fleet.process import ProcessStatus
-from fdbqueue.fleet.status import Run, Tally
+from fdbqueue.fleet.status import Report, Run, Tally
 from fdbqueue.tasks.records.statistics import packed
 from tests.support import TIMED_OUT, ManualClock
 

@@ -10,7 +10,7 @@ from fdbqueue import Subspace
 from fdbqueue.core import errors
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.fleet.options import WorkerKeywords
-from fdbqueue.queues.recipe.holding import Holder
+from fdbqueue.queues.recipe.calls import Holder
 from fdbqueue.tasks.schedules.records import PutOptions
 from tests.fuzz.world import KEYED, World
 

@@ -11,8 +11,7 @@ from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run
 from fdbqueue.operate.conformance.checking import Checked, Verdict, checked
-from fdbqueue.operate.conformance.program import Program
-from fdbqueue.operate.conformance.protocol import NoAnswer, answer_to, mutated
+from fdbqueue.operate.conformance.program import NoAnswer, Program, answer_to, mutated
 from fdbqueue.operate.conformance.vectors import Vector, stored_vectors, vectors_in
 
 STORED = stored_vectors()

@@ -7,7 +7,7 @@ from contextlib import closing
 import jsonschema
 import pytest
 
-from fdbqueue.operate.conformance.protocol import question
+from fdbqueue.operate.conformance.program import question
 from fdbqueue.operate.conformance.vectors import (
     Vector,
     escaped,

@@ -7,20 +7,20 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.operate.placement.boundaries import (
+from fdbqueue.operate.placement.spreading import (
     Piece,
     boundaries_shown,
     crowded,
     dropped,
     end_of,
     escaped,
+    inside,
     lines_for,
     lines_to_remove,
     nudged,
     pieces_of,
     sharing,
 )
-from fdbqueue.operate.placement.spreading import inside
 
 PREFIXES = [b"q\x15\x01", b"q\x15\x01\x15\x1c\x01", b"q\x15\x01\x15\x1c\x02"]
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.operate.placement.boundaries import end_of
 from fdbqueue.operate.placement.spreading import (
     LOOK_EVERY_S,
     NUDGES_MAX,
@@ -17,6 +16,7 @@ from fdbqueue.operate.placement.spreading import (
     Spread,
     Spreading,
     StorageServers,
+    end_of,
 )
 from fdbqueue.testing.runtime import SimulatedRuntime
 

@@ -17,7 +17,7 @@ from fdbqueue import Database, Queue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.line.keys import Ticket
-from fdbqueue.core.line.life import DEADLINE_US
+from fdbqueue.core.line.results import DEADLINE_US
 from fdbqueue.core.line.staging import Line
 from tests.conftest import open_engine
 from tests.restoring.support import (

@@ -14,7 +14,7 @@ from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.schedules import passing
-from fdbqueue.tasks.schedules.firing import Due, fire
+from fdbqueue.tasks.schedules.passing import Due, fire
 from tests.tasks.support import StillClock
 from tests.tasks.test_round_trips import Trips, trips_of
 

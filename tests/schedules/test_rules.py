@@ -30,7 +30,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.tasks.schedules import firing, store
+from fdbqueue.tasks.schedules import passing, store
 from fdbqueue.tasks.schedules.records import VERSION, state_of
 from tests.queue_support import FATES, faulty
 from tests.schedules.support import ScheduleBench
@@ -58,10 +58,10 @@ def test_a_due_time_is_fired_once_by_any_number_of_passes(bench: ScheduleBench) 
 def test_two_passes_at_once_put_one_task(bench: ScheduleBench) -> None:
     bench.create()
     bench.clock.advance(HOUR_S)
-    due = firing.Due(*bench.keys.schedule_due_in(only_due(bench)))  # type: ignore[misc]
+    due = passing.Due(*bench.keys.schedule_due_in(only_due(bench)))  # type: ignore[misc]
     registry = Registry(bench.root)
     slow = bench.db.create_transaction()
-    assert len(firing.fire(slow, bench.db, registry, due)) == 1
+    assert len(passing.fire(slow, bench.db, registry, due)) == 1
     assert bench.pass_after(0) == 1
     assert commit_code(slow) == NOT_COMMITTED
     assert len(bench.tasks()) == 1

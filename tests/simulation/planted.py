@@ -16,11 +16,11 @@ from fdbqueue.aio import runtime as aio_runtime
 from fdbqueue.aio import verbs as aio_verbs
 from fdbqueue.core import arguments, aside, database, waiters
 from fdbqueue.core.calls import combine, once, writes
-from fdbqueue.core.line import decision, life, results, staging, take, taking, waiting
+from fdbqueue.core.line import decision, results, staging, take, taking, waiting
 from fdbqueue.core.partitions import keys as partition_keys
 from fdbqueue.core.partitions import wide
 from fdbqueue.core.registry import registry
-from fdbqueue.core.sessions import ending, keeper, openers, session
+from fdbqueue.core.sessions import ending, holder, keeper, session
 from fdbqueue.embedded import (
     base,
     batch,
@@ -40,14 +40,7 @@ from fdbqueue.embedded import (
 from fdbqueue.embedded import environment as lmdb_environment
 from fdbqueue.embedded import writes as buffered
 from fdbqueue.embedded.options import for_another_attempt
-from fdbqueue.fleet import (
-    feed,
-    heartbeat,
-    hooks,
-    outage,
-    outcomes,
-    thread_pool,
-)
+from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, thread_pool
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.operate.verify import counters as verified_counters
@@ -55,20 +48,17 @@ from fdbqueue.queues.elements import base as elements_base
 from fdbqueue.queues.elements import store
 from fdbqueue.queues.fair import items as fair_items
 from fdbqueue.queues.fair import queue as fair_queue
-from fdbqueue.queues.persistent import owners, proxy, stored, unacked
-from fdbqueue.queues.recipe import holding
+from fdbqueue.queues.persistent import proxy, stored, unacked
+from fdbqueue.queues.recipe import calls
 from fdbqueue.queues.recipe import items as recipe
 from fdbqueue.queues.recipe import parts as recipe_parts
-from fdbqueue.queues.recipe import repartition as recipe_repartition
 from fdbqueue.tasks import (
     acks,
     attempts,
     capacity,
     change,
-    classes,
     creating,
     edges,
-    ended,
     events,
     excusing,
     explaining,
@@ -85,12 +75,10 @@ from fdbqueue.tasks import (
     ready,
     reasons,
     repartition,
-    result_looks,
     retaining,
     room,
     routing,
     source,
-    stepping,
     sweep,
     swept,
     unique,
@@ -101,15 +89,24 @@ from fdbqueue.tasks import ending as tasks_ending
 from fdbqueue.tasks import results as task_results
 from fdbqueue.tasks import steps as task_steps
 from fdbqueue.tasks.dead import elsewhere, redrive
-from fdbqueue.tasks.disciplines import bag, fair, key_counts, key_lanes, keyed, lanes, micro, places, shifts
+from fdbqueue.tasks.disciplines import (
+    bag,
+    beside,
+    discipline,
+    fair,
+    key_counts,
+    key_lanes,
+    keyed,
+    lanes,
+    micro,
+)
 from fdbqueue.tasks.groups import settling
 from fdbqueue.tasks.groups import waiting as group_waits
-from fdbqueue.tasks.limiting import gate as limit_gate
 from fdbqueue.tasks.limiting import key_state
 from fdbqueue.tasks.limiting import state as limit_state
 from fdbqueue.tasks.parking import limit as limit_verbs
 from fdbqueue.tasks.parking import under
-from fdbqueue.tasks.schedules import firing, passing, schedule, turns
+from fdbqueue.tasks.schedules import passing, schedule, turns
 from fdbqueue.tasks.schedules import store as schedule_store
 from fdbqueue.testing import Case
 from tests.system.workloads import all_workloads
@@ -406,7 +403,7 @@ PLANTS = (
     ),
     Plant(
         "a deadline compared the wrong way",
-        life.Life.overdue,
+        results.Life.overdue,
         "if one.deadline_us < now_us",
         "if one.deadline_us > now_us",
         "waits",
@@ -510,7 +507,7 @@ PLANTS = (
     ),
     Plant(
         "a hold with another name at each attempt",
-        holding.Holder._hold,
+        calls.Holder._hold,
         "found = taker.take",
         """rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
     self._ticket = Ticket(b"", rid, self._ticket.count)
@@ -583,7 +580,7 @@ PLANTS = (
     ),
     Plant(
         "of several tasks of a key that end together one is counted",
-        shifts.shifts_by_key,
+        discipline.shifts_by_key,
         "of(record).freed += 1",
         "of(record).freed = 1",
         "acks",
@@ -767,7 +764,7 @@ PLANTS = (
     ),
     Plant(
         "a proxy that registers under a name that it has lost",
-        owners.Owner._enrol,
+        unacked.Owner._enrol,
         "self._require_mine(tr)",
         "pass",
         "proxies",
@@ -1254,7 +1251,7 @@ PLANTS = (
     ),
     Plant(
         "a heartbeat that takes other openers for dead",
-        openers.beat,
+        holder.beat,
         "if deadline <= now_us:",
         "if deadline:",
         "takeover",
@@ -1263,7 +1260,7 @@ PLANTS = (
     ),
     Plant(
         "an opener that leaves its row behind",
-        openers.leave,
+        holder.leave,
         "tr.clear(keys.opener(session, opener))",
         "pass",
         "takeover",
@@ -1281,7 +1278,7 @@ PLANTS = (
     ),
     Plant(
         "an opener that ends the session of the other openers",
-        openers.leave,
+        holder.leave,
         "latest_us <= now_us",
         "True",
         "sharing",
@@ -1472,7 +1469,7 @@ PLANTS = (
     ),
     Plant(
         "a place that does not count the tasks of its key",
-        places.ask_place,
+        beside.ask_place,
         "len(ahead)",
         "0",
         "explained",
@@ -1480,7 +1477,7 @@ PLANTS = (
     ),
     Plant(
         "a place that counts no keys with an earlier turn",
-        places.ask_place,
+        beside.ask_place,
         "len(earlier.to_list())",
         "0",
         "explained",
@@ -1772,7 +1769,7 @@ PLANTS = (
     ),
     Plant(
         "pages of ended tasks that begin with the oldest",
-        ended._ask_before,
+        retaining._ask_before,
         "limit=limit, reverse=True",
         "limit=limit",
         "retained",
@@ -1781,7 +1778,7 @@ PLANTS = (
     ),
     Plant(
         "a wait that watches the result, and not its task",
-        result_looks.look,
+        task_results.look,
         "change.tr.watch(change.shape.keys.task(id_))",
         "change.tr.watch(change.shape.shared.result(id_))",
         "results",
@@ -1825,7 +1822,7 @@ PLANTS = (
     ),
     Plant(
         "a wait for a task that is buried",
-        result_looks._state,
+        task_results._state,
         "current.state == TaskState.BURIED",
         "False",
         "results",
@@ -1833,7 +1830,7 @@ PLANTS = (
     ),
     Plant(
         "a step that a holder without its lease stores",
-        stepping.store,
+        task_steps.store,
         "held(change, target)",
         "change.read([target.id])[0] or held(change, target)",
         "steps",
@@ -1953,7 +1950,7 @@ PLANTS = (
     ),
     Plant(
         "a limit that one task names, and that holds up all tasks",
-        limit_gate.Gate.room,
+        limit_state.Gate.room,
         "for name in names:",
         "for name in self._rooms:",
         "laned",
@@ -2063,7 +2060,7 @@ PLANTS = (
     ),
     Plant(
         "a class that counts tasks that have left it",
-        classes._clear,
+        failures._clear,
         "tr.add(keys.class_count(error), _LESS)",
         "pass",
         "redriven",
@@ -2740,7 +2737,7 @@ PLANTS = (
     ),
     Plant(
         "results that are returned before their deadline",
-        life.Life.overdue,
+        results.Life.overdue,
         "one.deadline_us < now_us",
         "one.deadline_us < now_us + 3_000_000",
         "waits",
@@ -2963,7 +2960,7 @@ PLANTS = (
     ),
     Plant(
         "a holder that settles its items in another order",
-        holding.Holder._keep,
+        calls.Holder._keep,
         "sorted(found, key=lambda one: one[0].id)",
         "list(found)",
         "item_partitions",
@@ -2999,7 +2996,7 @@ PLANTS = (
     ),
     Plant(
         "a queue of items that gets partitions, and no flag for its items",
-        recipe_repartition.begin,
+        recipe_parts.begin,
         'tr.set(parts.shared.flag(0), b"")',
         "pass",
         "item_partitions",
@@ -3061,7 +3058,7 @@ PLANTS = (
     ),
     Plant(
         "a firing that reads the state of its schedule by snapshot",
-        firing._stored,
+        passing._stored,
         "tr.get(keys.schedule_state(due.name))",
         "tr.snapshot.get(keys.schedule_state(due.name))",
         "schedules",
@@ -3149,7 +3146,7 @@ PLANTS = (
     ),
     Plant(
         "a firing that leaves the due time of its schedule",
-        firing.write_state,
+        passing.write_state,
         "tr.clear(keys.schedule_due(before.at_us, name))",
         "pass",
         "schedules",
@@ -3184,7 +3181,7 @@ PLANTS = (
     ),
     Plant(
         "a result that is over a microsecond too late",
-        result_looks._found,
+        task_results._found,
         "stored.until_us <= change.now_us",
         "stored.until_us < change.now_us",
         "exact",
@@ -3291,7 +3288,7 @@ PLANTS = (
     ),
     Plant(
         "a renewed request that is dead at its deadline",
-        life._renewed,
+        results._renewed,
         "deadline_of(value) >= now_us",
         "deadline_of(value) > now_us",
         "exact_line",
@@ -3318,7 +3315,7 @@ PLANTS = (
     ),
     Plant(
         "a heartbeat that moves the deadline of its session back",
-        openers.beat,
+        holder.beat,
         "max([deadline_of(row), *others.values()])",
         "deadline_of(row)",
         "exact_sessions",
@@ -3327,7 +3324,7 @@ PLANTS = (
     ),
     Plant(
         "an opener that lives at its deadline",
-        openers.leave,
+        holder.leave,
         "latest_us <= now_us",
         "latest_us < now_us",
         "exact_sessions",
@@ -3899,7 +3896,7 @@ PLANTS = (
     ),
     Plant(
         "a holder that settles its values in the order of their partitions",
-        holding.Holder._keep,
+        calls.Holder._keep,
         'deliveries.sort(key=attrgetter("id"))',
         "pass",
         "exact_items",
@@ -4029,7 +4026,7 @@ PLANTS = (
     ),
     Plant(
         "a request of a process that is gone, and is served",
-        life.is_owner_gone,
+        results.is_owner_gone,
         "bool(is_gone(tr.db, ticket.params))",
         "False",
         "killed",
@@ -4056,7 +4053,7 @@ PLANTS = (
     ),
     Plant(
         "a silent request that is served",
-        life.Life.silent,
+        results.Life.silent,
         "if now_us - at_us > silent_us",
         "if False",
         "killed",
@@ -4065,7 +4062,7 @@ PLANTS = (
     ),
     Plant(
         "results of a silent owner that wait for their deadline",
-        life.Life.overdue,
+        results.Life.overdue,
         "if one.deadline_us < now_us or now_us - since_us.get(one.rid, now_us) > silent_us",
         "if one.deadline_us < now_us",
         "killed",

@@ -20,7 +20,7 @@ from fdbqueue.core.errors import (
     UnsupportedOption,
 )
 from fdbqueue.tasks import kinds
-from fdbqueue.tasks.disciplines.fifo import Fifo
+from fdbqueue.tasks.disciplines.discipline import Fifo
 from fdbqueue.tasks.records.keys import Record
 from tests.tasks.support import Bench
 

@@ -16,7 +16,7 @@ from fdbqueue.core.errors import TaskNotFound
 from fdbqueue.core.line.keys import LineKeys, Ticket, renewal_value, request_value
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import Failure
-from fdbqueue.tasks.disciplines.fifo import Fifo
+from fdbqueue.tasks.disciplines.discipline import Fifo
 from tests.tasks.support import Bench, StillClock
 
 MakeBench = Callable[..., Bench]

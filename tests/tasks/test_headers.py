@@ -12,8 +12,8 @@ import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.tasks.headers import checked_headers
 from fdbqueue.tasks.kinds import kind_names
+from fdbqueue.tasks.records.extra import checked_headers
 from fdbqueue.tasks.records.keys import Extra, Record, new_id, record_of, record_to_bytes
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench

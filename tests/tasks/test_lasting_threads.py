@@ -14,8 +14,8 @@ from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.core.errors import DatabaseClosed, StorageFull, WaitStopped
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions import keeper as keeping
+from fdbqueue.core.sessions.holder import deadline_of
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
-from fdbqueue.core.sessions.openers import deadline_of
 from fdbqueue.embedded import FDBError
 from fdbqueue.embedded.causes import no_room
 from fdbqueue.tasks import ending

@@ -13,7 +13,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.page import every_page
-from fdbqueue.tasks import tasks_of
+from fdbqueue.tasks import payloads
 from fdbqueue.tasks.kinds import kind_named, kind_names
 from tests.tasks.support import LONG_S, Bench
 
@@ -45,13 +45,13 @@ class Reads:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    found, ask = Reads(), tasks_of.ask_payload
+    found, ask = Reads(), payloads.ask_payload
 
     def noting(tr: Any, keys: Any, record: Any) -> Any:
         found.note(tr, record.size_bytes)
         return ask(tr, keys, record)
 
-    monkeypatch.setattr(tasks_of, "ask_payload", noting)
+    monkeypatch.setattr(payloads, "ask_payload", noting)
     monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 2 * LARGE_BYTES)
     return found
 

@@ -44,15 +44,8 @@ from fdbqueue.core.line.decision import (
     passing,
     within,
 )
-from fdbqueue.core.line.keys import (
-    LineKeys,
-    Notice,
-    Ticket,
-    renewal_value,
-    request_value,
-)
-from fdbqueue.core.line.life import DEADLINE_US, Life
-from fdbqueue.core.line.results import Results
+from fdbqueue.core.line.keys import LineKeys, Notice, Ticket, renewal_value, request_value
+from fdbqueue.core.line.results import DEADLINE_US, Life, Results
 from fdbqueue.core.line.source import Source
 from fdbqueue.core.seam import Future, KeyValue, Range, Transaction
 

@@ -27,7 +27,7 @@ from fdbqueue.core.seam import Range, Transaction
 from fdbqueue.core.unreadable import Passed
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting.gate import Gate
+    from fdbqueue.tasks.limiting.state import Gate
 
 T = TypeVar("T")
 

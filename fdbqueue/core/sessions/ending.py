@@ -18,7 +18,7 @@ from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runs import leave_run
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.openers import deadline_if_readable
+from fdbqueue.core.sessions.holder import deadline_if_readable
 
 _log = logger("fdbqueue")
 

@@ -17,7 +17,7 @@ from fdbqueue.core.errors import InvalidArgument, UnknownSession
 from fdbqueue.core.handle import Handle
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import AnyDatabase, Transaction, Value
-from fdbqueue.core.sessions import openers
+from fdbqueue.core.sessions import holder
 from fdbqueue.core.sessions.ending import end_session, is_overdue
 from fdbqueue.core.sessions.holder import process_of
 from fdbqueue.core.sessions.keeper import keeper_of
@@ -215,15 +215,15 @@ class Session(Handle):
     def _renew(self, tr: Transaction, id_: bytes, last: Value, ttr_us: int) -> None:
         now_us = self._runtime.now_us()
         if self.name is None:
-            openers.renew(tr, self._keys, id_, last, now_us + ttr_us)
+            holder.renew(tr, self._keys, id_, last, now_us + ttr_us)
         else:
-            row = openers.row(now_us + ttr_us, process_of(self._runtime))
-            openers.beat(tr, self._keys, id_, self._opener, last, row, now_us)
+            row = holder.row(now_us + ttr_us, process_of(self._runtime))
+            holder.beat(tr, self._keys, id_, self._opener, last, row, now_us)
 
     def _is_last(self, tr: Transaction, _: bytes) -> bool:
         if self.name is None:
             return True
-        return not openers.leave(tr, self._keys, self.id, self._opener, self._runtime.now_us())
+        return not holder.leave(tr, self._keys, self.id, self._opener, self._runtime.now_us())
 
 
 def ask_alive(tr: Transaction, keys: RootKeys, session: bytes) -> Callable[[], None]:

@@ -15,10 +15,9 @@ from fdbqueue.core.handle import Handle
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.integrations.common.opening import Opening
 from fdbqueue.queues.elements.keys import GRANULARITY_S
-from fdbqueue.queues.elements.null import NullQueue
 from fdbqueue.queues.elements.queue import ElementQueue
-from fdbqueue.queues.elements.queue_set import QueueSet as ElementQueueSet
-from fdbqueue.queues.elements.simple import SimpleElementQueue
+from fdbqueue.queues.elements.queue import QueueSet as ElementQueueSet
+from fdbqueue.queues.elements.simple import NullQueue, SimpleElementQueue
 
 __all__ = ["Queue", "QueueError", "QueueLockError", "QueueNull", "QueueSet", "QueueSimple"]
 

@@ -11,8 +11,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.integrations.common.opening import Opening, Within
-from fdbqueue.integrations.dramatiq.consumer import FdbQueueConsumer
-from fdbqueue.integrations.dramatiq.queues import ProcessEnd, TaskQueues, as_dramatiq
+from fdbqueue.integrations.dramatiq.consumer import FdbQueueConsumer, ProcessEnd, TaskQueues, as_dramatiq
 from fdbqueue.tasks.queue import TaskQueue
 
 NAMESPACE = "dramatiq"

@@ -15,7 +15,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.integrations.common.opening import Opening, Place
 from fdbqueue.integrations.common.results import Results, Store
 from fdbqueue.integrations.dramatiq.broker import FdbQueueBroker
-from fdbqueue.integrations.dramatiq.queues import as_dramatiq
+from fdbqueue.integrations.dramatiq.consumer import as_dramatiq
 
 SPACE = "dramatiq"
 

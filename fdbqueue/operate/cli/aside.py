@@ -19,7 +19,7 @@ from fdbqueue.operate.cli.group import Here, cli, command, first_option, queue_a
 from fdbqueue.operate.cli.parameters import UsablePath
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import Row, columns
-from fdbqueue.operate.cli.values import line_of
+from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.queues.recipe.queue import Queue
 
 EXPORT_FILE = UsablePath(dir_okay=False, path_type=Path)

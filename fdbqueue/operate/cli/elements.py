@@ -14,7 +14,7 @@ from fdbqueue.operate.cli.exits import CommandError, Refused, about
 from fdbqueue.operate.cli.group import Here, command, group
 from fdbqueue.operate.cli.parameters import SecondsRange, UsablePath, create_option, values_of
 from fdbqueue.operate.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
-from fdbqueue.operate.cli.values import line_of
+from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.queues.elements.folder import PiecesFolder, SimpleFolder, folder_at
 from fdbqueue.queues.elements.moving import Moved, export_to, import_from
 from fdbqueue.queues.elements.queue import ElementQueue

@@ -22,10 +22,9 @@ from fdbqueue.operate.exports.exporting import Export, Exported
 from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.operate.exports.importing import Import as FileImport
 from fdbqueue.operate.exports.importing import Imported
-from fdbqueue.operate.imports.fdb_layer import FdbLayer
 from fdbqueue.operate.imports.files import Files, is_file_queue, plain, serializer_named
 from fdbqueue.operate.imports.steps import Import, ProgressKeys, Reading, Step, dry_steps
-from fdbqueue.operate.imports.tables import FILE, Table
+from fdbqueue.operate.imports.tables import FILE, FdbLayer, Table
 from fdbqueue.operate.imports.target import Fate, Items, Origin, Target, Tasks
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.kinds import kind_named

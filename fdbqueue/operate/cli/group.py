@@ -25,8 +25,7 @@ from fdbqueue.operate.cli.output import LineWriter
 from fdbqueue.operate.cli.session import Place, names_for_completion
 from fdbqueue.operate.cli.show import Columns, Row, stdout_of
 from fdbqueue.operate.cli.show import show as show_rows
-from fdbqueue.operate.cli.values import line_of
-from fdbqueue.operate.cli.wording import in_options
+from fdbqueue.operate.cli.wording import in_options, line_of
 
 PROGRAM = "fdbqueue "
 Parameter = Callable[[Callable[..., Any]], Any]

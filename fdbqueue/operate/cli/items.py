@@ -28,14 +28,13 @@ from fdbqueue.operate.cli.output import LineWriter
 from fdbqueue.operate.cli.parameters import WAIT, Input, Seconds, given_of, put_options, values_of
 from fdbqueue.operate.cli.rows import task_row
 from fdbqueue.operate.cli.session import CREATE_HERE, Place
-from fdbqueue.operate.cli.values import LineReader, line_of
-from fdbqueue.operate.cli.wording import option_named
+from fdbqueue.operate.cli.wording import LineReader, line_of, option_named
 from fdbqueue.queues import recipe
 from fdbqueue.tasks.unique import OnConflict
 
 if TYPE_CHECKING:
     from fdbqueue.operate.cli.terminal import Report
-    from fdbqueue.queues.recipe.holding import Holder
+    from fdbqueue.queues.recipe.calls import Holder
     from fdbqueue.queues.recipe.queue import Queue
 
 CREATE_EITHER = "--create makes a plain one, `fdbqueue create {name}` one of tasks"

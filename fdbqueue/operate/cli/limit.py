@@ -13,7 +13,7 @@ from fdbqueue.operate.cli.group import Here, command, first_option, group
 from fdbqueue.operate.cli.parameters import SPAN, key_in
 from fdbqueue.operate.cli.session import CREATE_DATABASE
 from fdbqueue.operate.cli.show import Cell, Row, columns, paged
-from fdbqueue.tasks.limiting.key_looks import LimitKey
+from fdbqueue.tasks.limiting.key_state import LimitKey
 from fdbqueue.tasks.parking.limit import Limit
 
 name_argument = click.argument("name", metavar="NAME")

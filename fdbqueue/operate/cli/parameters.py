@@ -12,7 +12,7 @@ import click
 from fdbqueue.core import limits
 from fdbqueue.core.visible import told
 from fdbqueue.operate.cli.exits import CommandError
-from fdbqueue.operate.cli.values import key_of, value_of
+from fdbqueue.operate.cli.wording import key_of, value_of
 from fdbqueue.tasks.unique import QUEUED, UNFINISHED, OnConflict
 
 

@@ -16,17 +16,20 @@ from fdbqueue.operate.cli.exits import CommandError, Refused, require_stdout, sa
 from fdbqueue.operate.cli.group import Here, again, cli, command, queue_argument, queue_names
 from fdbqueue.operate.cli.parameters import NUMBER, WAIT, SecondsRange
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, per_second
-from fdbqueue.operate.cli.values import line_of
-from fdbqueue.operate.placement.boundaries import dropped as dropped_in
-from fdbqueue.operate.placement.boundaries import lines_for, lines_to_remove, pieces_of, sharing
+from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.operate.placement.spreading import (
     SHOW,
     Spread,
     Spreading,
     StorageServers,
     is_cluster,
+    lines_for,
+    lines_to_remove,
     owners_of_partitions,
+    pieces_of,
+    sharing,
 )
+from fdbqueue.operate.placement.spreading import dropped as dropped_in
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 

@@ -23,7 +23,7 @@ from fdbqueue.operate.cli.exits import say
 from fdbqueue.operate.cli.output import ReaderGone
 from fdbqueue.operate.cli.session import Place
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, span, stdout_of
-from fdbqueue.operate.cli.values import line_of
+from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.operate.verify.values import command
 from fdbqueue.tasks.queue import TaskQueue
 

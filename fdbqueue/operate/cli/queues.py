@@ -18,8 +18,7 @@ from fdbqueue.operate.cli.parameters import NUMBER, RETAIN, SPAN
 from fdbqueue.operate.cli.rows import STATES, queue_row, queue_rows
 from fdbqueue.operate.cli.session import CREATE_DATABASE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import Cell, Row, cell_of, columns
-from fdbqueue.operate.cli.values import key_of
-from fdbqueue.operate.cli.wording import option_named
+from fdbqueue.operate.cli.wording import key_of, option_named
 from fdbqueue.queues.recipe.queue import stored_options
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.parking.limit import walk_all

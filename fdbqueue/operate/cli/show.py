@@ -11,7 +11,7 @@ from fdbqueue.core.visible import visible
 from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import require_stdout, say
 from fdbqueue.operate.cli.output import LineWriter
-from fdbqueue.operate.cli.values import line_of
+from fdbqueue.operate.cli.wording import line_of
 
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]

@@ -34,7 +34,7 @@ from fdbqueue.operate.cli.rows import (
     task_row,
 )
 from fdbqueue.operate.cli.show import Row, columns, json_in, paged, span, time_in
-from fdbqueue.operate.cli.values import key_of, line_of
+from fdbqueue.operate.cli.wording import key_of, line_of
 from fdbqueue.tasks.queue import TaskQueue
 
 id_argument = click.argument("id_", metavar="ID")

@@ -30,7 +30,7 @@ from fdbqueue.operate.cli.show import (
     time_in,
 )
 from fdbqueue.operate.cli.terminal import table_of
-from fdbqueue.operate.cli.values import line_of
+from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.operate.overview.figures import Figures, GroupsFigures
 from fdbqueue.operate.overview.overview import Overview
 from fdbqueue.tasks.key_statistics import KeyStatistics

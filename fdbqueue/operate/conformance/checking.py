@@ -8,8 +8,7 @@ from itertools import islice
 from typing import Any
 
 from fdbqueue.core import limits
-from fdbqueue.operate.conformance.program import Program, ProgramFailed
-from fdbqueue.operate.conformance.protocol import Answer, NoAnswer, answer_to, question
+from fdbqueue.operate.conformance.program import Answer, NoAnswer, Program, ProgramFailed, answer_to, question
 from fdbqueue.operate.conformance.vectors import Ranges, Vector, escaped, heard_result
 
 _SHOWN_MAX = 20

@@ -21,8 +21,7 @@ from fdbqueue.core.errors import FdbQueueError, InvalidArgument
 from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase
-from fdbqueue.operate.dashboard.access import Access
-from fdbqueue.operate.dashboard.guard import FormRefused, Guard
+from fdbqueue.operate.dashboard.guard import Access, FormRefused, Guard
 from fdbqueue.operate.dashboard.pages import Pages
 from fdbqueue.operate.dashboard.posting import Drivers, Posting
 from fdbqueue.operate.dashboard.rendering import Failures, Net, Renderer

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from fdbqueue.core import limits
 from fdbqueue.core.visible import counted
-from fdbqueue.operate.dashboard.history import Trend
+from fdbqueue.operate.dashboard.looks import Trend
 from fdbqueue.operate.dashboard.texts import number, span
 from fdbqueue.operate.overview.figures import QueueFigures, TaskFigures
 

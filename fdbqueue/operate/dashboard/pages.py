@@ -10,9 +10,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.limits import LOGIN_S
 from fdbqueue.core.logger import logger
-from fdbqueue.operate.dashboard.access import COOKIE, Access
 from fdbqueue.operate.dashboard.actions import QUEUE_ACTIONS, TASK_ACTIONS, Action
-from fdbqueue.operate.dashboard.guard import form_of
+from fdbqueue.operate.dashboard.guard import COOKIE, Access, form_of
 from fdbqueue.operate.dashboard.looks import ENDED, STATES, see_dead, see_queue, see_task
 from fdbqueue.operate.dashboard.rendering import Renderer
 from fdbqueue.operate.dashboard.room import DatabaseSilent, Room

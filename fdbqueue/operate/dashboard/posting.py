@@ -15,16 +15,15 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.logger import logger
 from fdbqueue.core.visible import shown
-from fdbqueue.operate.dashboard.access import Access
 from fdbqueue.operate.dashboard.actions import QUEUE_ACTIONS, TASK_ACTIONS, Action, Target
-from fdbqueue.operate.dashboard.guard import FormRefused, form_of
+from fdbqueue.operate.dashboard.guard import Access, FormRefused, form_of
 from fdbqueue.operate.dashboard.pages import address_of, queue_of
 from fdbqueue.operate.dashboard.rendering import Renderer
 from fdbqueue.operate.dashboard.room import DatabaseSilent, Room
 from fdbqueue.operate.dashboard.streams import Sampler
 from fdbqueue.operate.dashboard.texts import segment
 from fdbqueue.tasks.dead.letters import DeadLetters
-from fdbqueue.tasks.dead.values import RedriveState, RedriveStep
+from fdbqueue.tasks.dead.reading import RedriveState, RedriveStep
 
 _log = logger("fdbqueue.dashboard")
 

@@ -13,9 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fdbqueue.core.errors import InvalidArgument, QueueKindMismatch, QueueNotFound, TaskNotFound
 from fdbqueue.core.logger import logger
 from fdbqueue.core.version import __version__
-from fdbqueue.operate.dashboard.access import COOKIE, Access
-from fdbqueue.operate.dashboard.guard import FormRefused
-from fdbqueue.operate.dashboard.history import CHART_HEIGHT, CHART_WIDTH
+from fdbqueue.operate.dashboard.guard import COOKIE, Access, FormRefused
+from fdbqueue.operate.dashboard.looks import CHART_HEIGHT, CHART_WIDTH
 from fdbqueue.operate.dashboard.room import Room
 from fdbqueue.operate.dashboard.texts import cell, moment, number, one_line, segment, short, span
 

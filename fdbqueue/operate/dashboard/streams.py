@@ -13,7 +13,7 @@ import msgspec
 from starlette.responses import StreamingResponse
 
 from fdbqueue.core import limits
-from fdbqueue.operate.dashboard.history import History
+from fdbqueue.operate.dashboard.looks import History
 from fdbqueue.operate.dashboard.rendering import Renderer
 from fdbqueue.operate.dashboard.room import DatabaseSilent, Room
 from fdbqueue.operate.dashboard.views import QueuesView, queues_view

@@ -20,7 +20,7 @@ from fdbqueue.operate.dashboard.views import (
     redrive_view,
     task_row,
 )
-from fdbqueue.tasks.dead.values import FailureClass
+from fdbqueue.tasks.dead.reading import FailureClass
 
 TASK_ACTIONS = {
     TaskState.READY: ("bury", "cancel", "delete"),

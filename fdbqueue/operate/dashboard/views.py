@@ -12,11 +12,10 @@ from fdbqueue.core.task import EndedTask, Task
 from fdbqueue.fleet.presence import Presence
 from fdbqueue.operate.dashboard.beside_views import BesideView, beside_view
 from fdbqueue.operate.dashboard.findings import Finding, Level, Verdict, command, findings_of, verdict_of
-from fdbqueue.operate.dashboard.history import Trend
-from fdbqueue.operate.dashboard.looks import ENDED, STATES, QueueLook
+from fdbqueue.operate.dashboard.looks import ENDED, STATES, QueueLook, Trend
 from fdbqueue.operate.dashboard.texts import cell, one_line
 from fdbqueue.operate.overview.figures import Figures, QueueFigures, TaskFigures
-from fdbqueue.tasks.dead.values import Redrive
+from fdbqueue.tasks.dead.reading import Redrive
 from fdbqueue.tasks.key_statistics import KeyStatistics
 
 NO_ERROR, OTHERS = "(no failure)", "(other classes)"

@@ -24,8 +24,8 @@ from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.core.sessions.workers import LiveWorkers, ask_all_workers
 from fdbqueue.operate.overview.figures import Figures, QueueFigures
-from fdbqueue.operate.overview.looks import Look, look_at
 from fdbqueue.operate.overview.root_looks import Beside, RootLook, limits_of
+from fdbqueue.operate.overview.task_looks import Look, look_at
 
 
 class _Known(NamedTuple):

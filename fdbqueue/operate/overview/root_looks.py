@@ -13,7 +13,7 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, KeyValue, ReadTransaction
 from fdbqueue.operate.overview.figures import GroupsFigures, LimitFigures, QueueFigures, ScheduleFigures
 from fdbqueue.tasks.groups.waiting import GroupProgress, progress_of
-from fdbqueue.tasks.limiting.key_looks import used_of
+from fdbqueue.tasks.limiting.key_state import used_of
 from fdbqueue.tasks.limiting.keys import LimitKeys
 from fdbqueue.tasks.limiting.state import State, ask_by_snapshot
 from fdbqueue.tasks.records.groups import counts_of, readable_row

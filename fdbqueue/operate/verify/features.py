@@ -11,7 +11,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.operate.verify.checks import Check, OfShape, Row, Suspect, readable, under
 from fdbqueue.operate.verify.slices import rows_of
 from fdbqueue.operate.verify.values import FOREIGN, Flaw
-from fdbqueue.queues.persistent.owners import claim_of
+from fdbqueue.queues.persistent.unacked import claim_of
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.disciplines.lanes import keyed_limit
 from fdbqueue.tasks.limiting.keys import KEYED, Held, encode_held

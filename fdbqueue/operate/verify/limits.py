@@ -29,8 +29,7 @@ from fdbqueue.tasks.limiting.keys import Held, LanePlace, LimitKeys, held_of, sh
 from fdbqueue.tasks.limiting.rule import rule_of
 from fdbqueue.tasks.limiting.state import ask_by_snapshot, give_slots
 from fdbqueue.tasks.parking.keyed_lane import stands_of
-from fdbqueue.tasks.parking.settling import Settling
-from fdbqueue.tasks.parking.turning import lane_at
+from fdbqueue.tasks.parking.settling import Settling, lane_at
 from fdbqueue.tasks.records.keys import Record, TaskKeys, id_text, sound_record
 
 

@@ -20,7 +20,7 @@ from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import LAST_ID_BYTES, RootKeys
 from fdbqueue.core.seam import ReadTransaction, Transaction
-from fdbqueue.core.sessions.openers import deadline_if_readable
+from fdbqueue.core.sessions.holder import deadline_if_readable
 from fdbqueue.operate.verify.checks import Check, Checks, Excuse, Finder, Row, Suspect, under
 from fdbqueue.operate.verify.groups import GroupChecks
 from fdbqueue.operate.verify.limits import LimitChecks

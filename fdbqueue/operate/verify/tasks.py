@@ -21,12 +21,11 @@ from fdbqueue.operate.verify.line import LineChecks, unless_in_line
 from fdbqueue.operate.verify.partitions import PartitionChecks, UniqueChecks, expect_ready, shared_checks
 from fdbqueue.operate.verify.root import unless_ending
 from fdbqueue.operate.verify.values import Cures, Flaw, command
-from fdbqueue.tasks.classes import class_in
 from fdbqueue.tasks.dead.redrive import is_readable
-from fdbqueue.tasks.disciplines.fifo import Fifo
+from fdbqueue.tasks.disciplines.discipline import Fifo
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.disciplines.lanes import Lanes
-from fdbqueue.tasks.failures import entry_of
+from fdbqueue.tasks.failures import class_in, entry_of
 from fdbqueue.tasks.payloads import is_held_by
 from fdbqueue.tasks.records import keys as columns
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_in, id_text, sound_record

@@ -26,7 +26,7 @@ from fdbqueue.tasks.disciplines.fair import Fair
 from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys
 from fdbqueue.tasks.kinds import Draft, Settings
 from fdbqueue.tasks.mending import NO_RECORD
-from fdbqueue.tasks.payloads import clear_payload
+from fdbqueue.tasks.payloads import ask_payloads, clear_payload
 from fdbqueue.tasks.ready import Ready
 from fdbqueue.tasks.records.keys import (
     INDEX_BYTES,
@@ -39,7 +39,6 @@ from fdbqueue.tasks.records.keys import (
 )
 from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.tasks_of import ask_payloads
 
 _FLOOR = b"\x07"
 FLOOR_MAX = 2**62

@@ -41,8 +41,8 @@ from fdbqueue.core.unreadable import shown
 from fdbqueue.queues.fair.items import FairItems, Handed, draft
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
 from fdbqueue.tasks.kinds import Draft, checked_units, key_bytes, packed_weights
+from fdbqueue.tasks.payloads import ask_payloads
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, TaskKeys, sound_record
-from fdbqueue.tasks.tasks_of import ask_payloads
 
 
 class FairHandle(Handle):

@@ -36,9 +36,8 @@ from fdbqueue.core.runtime import Stop
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
-from fdbqueue.queues.persistent.owners import Owner
 from fdbqueue.queues.persistent.stored import Stored
-from fdbqueue.queues.persistent.unacked import Delivery, Unacked, Unit
+from fdbqueue.queues.persistent.unacked import Delivery, Owner, Unacked, Unit
 from fdbqueue.tasks.kinds import Draft
 
 

@@ -14,9 +14,9 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.sessions.ending import end_the_gone
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.queues.persistent.owners import Owner
 from fdbqueue.queues.persistent.proxy import Client, Proxy, checked_maxsize
 from fdbqueue.queues.persistent.stored import Stored
+from fdbqueue.queues.persistent.unacked import Owner
 from fdbqueue.tasks.calls import require_alone
 from fdbqueue.tasks.creating import Asked, opened_or_created
 from fdbqueue.tasks.kinds import Settings

@@ -32,8 +32,7 @@ from fdbqueue.core.registry.registry import Guard, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
-from fdbqueue.queues.recipe.calls import QueueCalls, SimpleCalls
-from fdbqueue.queues.recipe.holding import Holder
+from fdbqueue.queues.recipe.calls import Holder, QueueCalls, SimpleCalls
 from fdbqueue.queues.recipe.items import Recipe
 from fdbqueue.queues.recipe.keys import QueueKeys
 from fdbqueue.queues.recipe.parts import RecipeParts
@@ -324,7 +323,7 @@ class Dequeuing(QueueHandle):
         return run(tr, lambda tr: recipe.size(writable(tr)))
 
     def holder(self, db: AnyDatabase) -> Holder:
-        """Takes items in two steps, for a reader that can fail in between (recipe/holding.py)."""
+        """Takes items in two steps, for a reader that can fail in between (recipe/calls.py)."""
         return Holder(as_database(db), self._root, self._recipe_of(db))
 
 

@@ -42,7 +42,7 @@ from fdbqueue.queues.recipe.keys import (
 )
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting.gate import Gate
+    from fdbqueue.tasks.limiting.state import Gate
 
 COUNTER = struct.Struct("<q")
 

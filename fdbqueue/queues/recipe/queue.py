@@ -15,9 +15,7 @@ from typing import Any
 
 import msgspec
 
-from fdbqueue.core.arguments import (
-    writable,
-)
+from fdbqueue.core.arguments import writable
 from fdbqueue.core.calls.asides import KeepsAside
 from fdbqueue.core.codec import checked_codec
 from fdbqueue.core.database import run
@@ -36,7 +34,7 @@ from fdbqueue.queues.recipe.handle import (
     QueueProducer,
     require_contended,
 )
-from fdbqueue.queues.recipe.repartition import begin, partitions_of
+from fdbqueue.queues.recipe.parts import begin, partitions_of
 
 
 class Queue(Enqueuing, Dequeuing, KeepsAside):

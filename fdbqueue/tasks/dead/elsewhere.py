@@ -15,11 +15,10 @@ from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, is_kind
 from fdbqueue.tasks.members import leave, without_groups
-from fdbqueue.tasks.payloads import ask_payload
+from fdbqueue.tasks.payloads import ask_payload, key_in
 from fdbqueue.tasks.records.keys import Record, id_bytes, partition_of
 from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.shape import Shape, shape_of
-from fdbqueue.tasks.tasks_of import key_in
 from fdbqueue.tasks.unique import without_unique
 
 

@@ -15,8 +15,16 @@ from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.task import Task
 from fdbqueue.tasks import excusing as burials
 from fdbqueue.tasks.dead import listing, redrive
-from fdbqueue.tasks.dead.reading import Matching, failure_classes, under
-from fdbqueue.tasks.dead.values import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
+from fdbqueue.tasks.dead.reading import (
+    DeadLetter,
+    FailureClass,
+    Matching,
+    Redrive,
+    RedriveState,
+    RedriveStep,
+    failure_classes,
+    under,
+)
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.in_all import require_few
 from fdbqueue.tasks.records.keys import id_bytes

@@ -8,13 +8,11 @@ from fdbqueue.core import limits
 from fdbqueue.core.page import Page, no_place, place_bytes, place_text, within_bytes
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.classes import class_in
-from fdbqueue.tasks.dead.reading import Matching, Place, ahead, ask_rows, places_of
-from fdbqueue.tasks.dead.values import DeadLetter
-from fdbqueue.tasks.failures import ask_last
+from fdbqueue.tasks.dead.reading import DeadLetter, Matching, Place, ahead, ask_rows, places_of
+from fdbqueue.tasks.failures import ask_last, class_in
+from fdbqueue.tasks.payloads import shown_tasks
 from fdbqueue.tasks.records.keys import Record, id_in, sound_record
 from fdbqueue.tasks.sweep import as_of
-from fdbqueue.tasks.tasks_of import shown_tasks
 
 ROWS_MAX = limits.BATCH_BYTES_MAX // limits.FAILURE_DETAIL_BYTES_MAX
 """Tasks that one page looks at: a failure may have some eight kilobytes."""

@@ -22,8 +22,7 @@ from fdbqueue.core.seam import ReadTransaction
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.dead.elsewhere import Chosen, Elsewhere, by_partition
-from fdbqueue.tasks.dead.reading import Matching, Place, Row, buried_after
-from fdbqueue.tasks.dead.values import Redrive, RedriveState, RedriveStep
+from fdbqueue.tasks.dead.reading import Matching, Place, Redrive, RedriveState, RedriveStep, Row, buried_after
 from fdbqueue.tasks.failures import moved_bytes
 from fdbqueue.tasks.records.statistics import LIVE, unpacked
 

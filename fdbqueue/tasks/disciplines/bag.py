@@ -20,8 +20,7 @@ from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
 from fdbqueue.core.seam import KeyValue, Range, Transaction
-from fdbqueue.tasks.disciplines.discipline import read_index
-from fdbqueue.tasks.disciplines.fifo import Fifo
+from fdbqueue.tasks.disciplines.discipline import Fifo, read_index
 from fdbqueue.tasks.records.keys import Record, TaskKeys, id_in
 
 PLACE_BYTES = 8

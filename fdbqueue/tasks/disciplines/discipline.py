@@ -9,8 +9,11 @@ A pointer at it holds the damaged bytes. Takers cannot read these either, so the
 it aside.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
 from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.seam import KeyValue, Transaction
@@ -18,13 +21,16 @@ from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.records.keys import (
     ID_BYTES,
     NEVER_US,
+    NUMBER,
     Record,
+    TaskKeys,
     id_in,
     priority_in,
     record_of,
     record_to_bytes,
     sound_record,
 )
+from fdbqueue.tasks.records.statistics import LIVE_OF
 
 Mend = Callable[[Transaction, bytes, bytes], Record | None]
 """Given an index key with a damaged value: the record of its task, or None."""
@@ -100,3 +106,92 @@ def read(row: KeyValue, key: bytes, place: bytes) -> Record:
 
 def stored(record: Record) -> bytes:
     return record.raw if isinstance(record, Unread) else record_to_bytes(record)
+
+
+class Fifo(Mended):
+    """One ordered index; a task is available as soon as it is ready."""
+
+    puts_read = False
+
+    def __init__(self, keys: TaskKeys, _: Mapping[str, Any]) -> None:
+        self._keys = keys
+        self.index = keys.ready
+        self.mend = no_mending
+
+    def place(self, record: Record) -> bytes:
+        id_ = record.id
+        return id_ if id_[1] == self._keys.partition else self._keys.order_of(id_)
+
+    def filed(self, record: Record) -> bytes:
+        return self._keys.ready_at(self.place(record))
+
+    def ask_put(
+        self,
+        tr: Transaction,
+        keys: Collection[bytes],  # noqa: ARG002  # the discipline's interface
+    ) -> Callable[[Sequence[Record]], None]:
+        return partial(self.shift, tr, ())
+
+    def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
+        for record in olds:
+            if record.state == TaskState.READY:
+                tr.clear(self.filed(record))
+        for record in news:
+            if record.state == TaskState.READY:
+                tr.set(self.filed(record), record_to_bytes(record))
+
+    def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
+        found = tr.snapshot.get_range(self.index.start, self.index.stop, limit=limit)
+        return read_index(tr, found, self.mend)
+
+    def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
+        """No conflict keys: a take depends on the tasks alone."""
+
+
+class Priority(Fifo):
+    def place(self, record: Record) -> bytes:
+        return NUMBER.pack(record.pri) + super().place(record)
+
+
+@dataclass
+class Shift:
+    enter: list[Record] = field(default_factory=list)
+    leave: list[Record] = field(default_factory=list)
+    took: list[Record] = field(default_factory=list)
+    freed: int = 0
+    numbers: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def changes_state(self) -> bool:
+        return bool(self.leave or self.took or self.freed)
+
+
+def shifts_by_key(olds: Sequence[Record], news: Sequence[Record], counts_taken: bool) -> dict[bytes, Shift]:
+    """The change from `olds` to `news`. `counts_taken`: the end of a lease changes the state of its key."""
+    shifts: dict[bytes, Shift] = {}
+    was = {record.id: record.state for record in olds}
+    becomes = {record.id: record.state for record in news}
+
+    def of(record: Record) -> Shift:
+        shift = shifts.get(record.key)
+        if shift is None:
+            shift = shifts[record.key] = Shift()
+        return shift
+
+    for record in olds:
+        of(record).numbers[LIVE_OF[record.state]] -= 1
+        if record.state == TaskState.READY:
+            of(record).leave.append(record)
+        elif counts_taken and _no_longer(TaskState.TAKEN, record, becomes):
+            of(record).freed += 1
+    for record in news:
+        of(record).numbers[LIVE_OF[record.state]] += 1
+        if record.state == TaskState.READY:
+            of(record).enter.append(record)
+        elif _no_longer(TaskState.TAKEN, record, was):
+            of(record).took.append(record)
+    return shifts
+
+
+def _no_longer(state: str, record: Record, other: Mapping[bytes, str]) -> bool:
+    return record.state == state and other.get(record.id) != state

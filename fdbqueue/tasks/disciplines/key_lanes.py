@@ -8,10 +8,10 @@ from itertools import count, islice
 from fdbqueue.core import limits
 from fdbqueue.core.database import runtime_of
 from fdbqueue.core.seam import KeyValue, Range, ReadTransaction, Transaction, Value
-from fdbqueue.tasks.limiting.gate import Gate, Keyed
 from fdbqueue.tasks.limiting.key_state import KeyState
 from fdbqueue.tasks.limiting.keys import LanePlace, LimitKeys
 from fdbqueue.tasks.limiting.rule import rule_of
+from fdbqueue.tasks.limiting.state import Gate, Keyed
 from fdbqueue.tasks.parking.keyed_lane import KeyedLane, Stands, stands_of
 from fdbqueue.tasks.parking.lane_keys import LaneKeys
 from fdbqueue.tasks.records.keys import Record

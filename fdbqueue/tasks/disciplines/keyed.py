@@ -33,7 +33,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.seam import Range, ReadTransaction, Transaction, Value
 from fdbqueue.tasks.disciplines import discipline as unread
-from fdbqueue.tasks.disciplines.discipline import Mended, no_mending, read_index
+from fdbqueue.tasks.disciplines.discipline import Mended, Shift, no_mending, read_index, shifts_by_key
 from fdbqueue.tasks.disciplines.key_counts import (
     IDLE,
     SLUG_BYTES,
@@ -45,7 +45,6 @@ from fdbqueue.tasks.disciplines.key_counts import (
     state_of,
     state_to_bytes,
 )
-from fdbqueue.tasks.disciplines.shifts import Shift, shifts_by_key
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, TaskKeys, record_of, record_to_bytes
 
 _WAITING, _STATE, _STATES_END = b"\x01", b"\x02", b"\x03"

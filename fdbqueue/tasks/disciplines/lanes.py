@@ -22,10 +22,9 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.seam import KeyValue, Range, Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.disciplines.bag import Bag
-from fdbqueue.tasks.disciplines.discipline import Discipline, read_index
-from fdbqueue.tasks.disciplines.fifo import Fifo
+from fdbqueue.tasks.disciplines.discipline import Discipline, Fifo, read_index
 from fdbqueue.tasks.disciplines.key_lanes import KeyLanes
-from fdbqueue.tasks.limiting.gate import Gate, Keyed
+from fdbqueue.tasks.limiting.state import Gate, Keyed
 from fdbqueue.tasks.parking.lane_keys import LaneKeys
 from fdbqueue.tasks.records.keys import Record, TaskKeys
 

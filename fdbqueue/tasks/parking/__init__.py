@@ -6,6 +6,5 @@ from fdbqueue.core.lazy import files_of
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.parking import limit as limit
-    from fdbqueue.tasks.parking import under as under
 else:
     __getattr__ = files_of(__name__)

@@ -2,7 +2,7 @@
 
 An *open* one has a pointer, at the place of its first task, and takes read pointers. A *parked* one has none:
 its limit lets no task of the key start. So takes never meet the tasks of exhausted keys, however many there
-are. The start that exhausts a key parks its lanes, in all queues (turning.py), and each end that frees it
+are. The start that exhausts a key parks its lanes, in all queues (settling.py), and each end that frees it
 opens them. The first task of a key begins an open lane, or a parked one.
 
 A put reads the state by snapshot, and appends its task if the lane has other ones. The conflict ranges that

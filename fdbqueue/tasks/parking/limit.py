@@ -16,8 +16,7 @@ from fdbqueue.core.explanation import LimitHolder
 from fdbqueue.core.page import Page, checked_limit, place_bytes
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import DatabaseOrTransaction, Range, Transaction
-from fdbqueue.tasks.limiting.key_looks import LimitKey, listed_keys, open_key, used_of
-from fdbqueue.tasks.limiting.key_state import ask_holders, number_of
+from fdbqueue.tasks.limiting.key_state import LimitKey, ask_holders, listed_keys, number_of, open_key, used_of
 from fdbqueue.tasks.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes
 from fdbqueue.tasks.limiting.rule import Rule, checked_rule, keys_of, known_rule, rule_to_bytes
 from fdbqueue.tasks.limiting.state import Bucket, State, ask, ask_by_snapshot, rely_on_all, ring

@@ -11,7 +11,6 @@ from itertools import chain
 from fdbqueue.core import limits
 from fdbqueue.core.explanation import ReachedLimit
 from fdbqueue.core.seam import DatabaseOrTransaction, ReadTransaction, Transaction
-from fdbqueue.tasks.limiting.gate import Ask, Gate, Keyed
 from fdbqueue.tasks.limiting.key_state import (
     KeyState,
     ask_holders,
@@ -22,9 +21,24 @@ from fdbqueue.tasks.limiting.key_state import (
 )
 from fdbqueue.tasks.limiting.keys import KEYED, Held, LimitKeys, encode_held, held_of
 from fdbqueue.tasks.limiting.rule import Rule, rule_of
-from fdbqueue.tasks.limiting.state import State, ask, ask_by_snapshot, give_slots, rely_on_all
-from fdbqueue.tasks.parking.settling import Settling, begin_walks, walk_out
-from fdbqueue.tasks.parking.turning import ask_lanes, rely_on_lanes, turn_asked
+from fdbqueue.tasks.limiting.state import (
+    Ask,
+    Gate,
+    Keyed,
+    State,
+    ask,
+    ask_by_snapshot,
+    give_slots,
+    rely_on_all,
+)
+from fdbqueue.tasks.parking.settling import (
+    Settling,
+    ask_lanes,
+    begin_walks,
+    rely_on_lanes,
+    turn_asked,
+    walk_out,
+)
 
 Slots = Mapping[str, int]
 """The cells of the slots that a task holds, by the names of their limits; KEYED for a slot of its key."""

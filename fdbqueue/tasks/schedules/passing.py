@@ -2,25 +2,36 @@
 
 There is no process for it alone. A look reads one key by snapshot. The processes under one root share the
 looks, as they share sweeping.
+
+Firing: the tasks of a schedule that is due, and its next due time, in one transaction.
+
+The transaction reads the schedule and its state serialisably, and writes the state. So of two processes that
+pass at once, one conflicts, and then sees the next due time. That also holds for a retry after an unknown
+result: a firing needs no receipt.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database, is_away
+from fdbqueue.core.errors import InvalidArgument, QueueFull, ScheduleUnreadable, UnknownKind
 from fdbqueue.core.logger import logger
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import EXACT, Transaction
 from fdbqueue.core.sessions.chores import Round
-from fdbqueue.core.visible import text_of
-from fdbqueue.tasks import schedules as late
-
-if TYPE_CHECKING:
-    from fdbqueue.tasks.schedules.firing import Due
+from fdbqueue.core.task import Task
+from fdbqueue.core.visible import shortened, text_of
+from fdbqueue.tasks.schedules.puts import put_for
+from fdbqueue.tasks.schedules.records import Record, State, record_of, state_of, to_bytes
+from fdbqueue.tasks.schedules.times import Times
+from fdbqueue.tasks.schedules.turns import Turn, retry_us, turn_of
 
 T = TypeVar("T")
 
@@ -78,7 +89,7 @@ class Pass:
         tasks = transactions = 0
         while transactions < limits.SCHEDULES_FIRED_PER_PASS:
             now_us = self._database.runtime.now_us()
-            page = round_.ask(partial(late.firing.due_until, keys=self._keys, now_us=now_us, after=after))
+            page = round_.ask(partial(due_until, keys=self._keys, now_us=now_us, after=after))
             for due in filter(self._may_fire, page.found):
                 fired = self._fired(due, round_)
                 tasks, transactions = tasks + fired, transactions + 1
@@ -102,16 +113,16 @@ class Pass:
         An error of one schedule is stored with it, and stops no other.
         """
         try:
-            body = partial(late.firing.fire, database=self._database, registry=self._registry, due=due)
+            body = partial(fire, database=self._database, registry=self._registry, due=due)
             return len(round_.ask(body))
-        except late.firing.NOT_HERE as error:
+        except NOT_HERE as error:
             self._leave_to_others(due, error)
         except Exception as error:
             if is_away(error) or isinstance(error, ReferenceError):  # the engine below is gone
                 raise
             self._met(due, error)
             note = partial(
-                late.firing.fail,
+                fail,
                 database=self._database,
                 keys=self._keys,
                 due=due,
@@ -154,3 +165,131 @@ class _Alone:
 def fire_due(database: Database, keys: RootKeys) -> int:
     """Fire the schedules that are due. Return the number of tasks that were put."""
     return Pass(database, keys).fire_all(_Alone(database, keys))
+
+
+class NotHere(Exception):
+    """This process lacks something that a schedule needs, and another process may have it."""
+
+
+NOT_HERE = (NotHere, UnknownKind)
+
+
+@dataclass(frozen=True)
+class Due:
+    """An entry of R[13]."""
+
+    at_us: int
+    name: str
+
+
+@dataclass(frozen=True)
+class DuePage:
+    """Schedules that are due; `next` is the place behind them, None at the end."""
+
+    found: Sequence[Due]
+    next: bytes | None
+
+
+def due_until(tr: Transaction, keys: RootKeys, now_us: int, after: bytes | None) -> DuePage:
+    """The first schedules that are due, behind the place `after`, among limits.SCHEDULES_DUE_READ keys.
+
+    Reads: by snapshot.
+    """
+    under, most = keys.schedules_due_until(now_us), limits.SCHEDULES_DUE_READ
+    begin = under.start if after is None else after + b"\x00"
+    rows = tr.snapshot.get_range(begin, under.stop, limit=most, streaming_mode=EXACT).to_list()
+    entries = [keys.schedule_due_in(bytes(row.key)) for row in rows]
+    found = [Due(*entry) for entry in entries if entry is not None]
+    return DuePage(found, bytes(rows[-1].key) if len(rows) == most else None)
+
+
+def fire(tr: Transaction, database: Database, registry: Registry, due: Due) -> list[Task]:
+    """Put the tasks of a schedule that is due. Return them; none if another process was first.
+
+    Reads: the schedule, its state, the definition of its queue; as a put.
+    Writes: the state, its key in R[13]; as a put.
+    Conflicts: another firing; a change of the schedule; as a put.
+    Raises: one of NOT_HERE; QueueNotFound, QueueKindMismatch, ScheduleUnfit; as a put.
+    Round trips: 3.
+    """
+    keys, now_us = registry.keys, database.runtime.now_us()
+    found, state = _stored(tr, keys, due)
+    if found is None or found.paused or state.at_us != due.at_us or state.due_us is None:
+        tr.clear(keys.schedule_due(due.at_us, due.name))  # an entry that nothing stands for
+        return []
+    if due.at_us > now_us:
+        return []
+    turn, tasks = _put_turn(
+        found, state.due_us, now_us, partial(put_for, tr, database, registry, due.name, found)
+    )
+    after = replace(state, due_us=turn.next_us, error=None, tries=0)
+    if tasks:
+        after = replace(
+            after,
+            fired=state.fired + len(tasks),
+            last_due_us=turn.times_us[-1],
+            last_fired_us=now_us,
+            last_task=tasks[-1].id,
+        )
+    write_state(tr, keys, due.name, state, after, turn.next_us)
+    return tasks
+
+
+def _put_turn(
+    record: Record, due_us: int, now_us: int, put: Callable[[Sequence[int]], list[Task]]
+) -> tuple[Turn, list[Task]]:
+    times, missed = times_here(record), record.rule.missed
+    turn = turn_of(times, missed, due_us, now_us)
+    try:
+        return turn, put(turn.times_us) if turn.times_us else []
+    except QueueFull as full:  # a small queue may never have room for all of them at once
+        turn = turn_of(times, missed, due_us, now_us, most=max(1, full.capacity - full.current_size))
+        return turn, put(turn.times_us)
+
+
+def fail(tr: Transaction, database: Database, keys: RootKeys, due: Due, error: str) -> None:
+    """Note that a try has failed, and put the next one off.
+
+    Reads: the schedule, its state.
+    Writes: the state, its key in R[13].
+    Conflicts: a firing, a change of the schedule.
+    """
+    found, state = _stored(tr, keys, due)
+    if found is None or state.at_us != due.at_us:
+        return
+    tries = state.tries + 1
+    after = replace(state, error=shortened(error, limits.SCHEDULE_ERROR_LENGTH_MAX), tries=tries)
+    write_state(tr, keys, due.name, state, after, retry_us(database.runtime.now_us(), tries))
+
+
+def _stored(tr: Transaction, keys: RootKeys, due: Due) -> tuple[Record | None, State]:
+    """The schedule, and its state, which begins anew at the entry if it is damaged. Raises: NotHere."""
+    found, state = tr.get(keys.schedule(due.name)), tr.get(keys.schedule_state(due.name))
+    known = state_of(state.value) or State(due_us=due.at_us, at_us=due.at_us)
+    if found.value is None:
+        return None, known
+    try:
+        return record_of(due.name, found.value), known
+    except ScheduleUnreadable as error:
+        raise NotHere(str(error)) from error
+
+
+def times_here(record: Record) -> Times:
+    """Raises: NotHere without the library, or the time zone."""
+    try:
+        times = record.rule.times()
+        times.after(record.created_us)
+    except (InvalidArgument, ModuleNotFoundError) as error:
+        raise NotHere(str(error)) from error
+    return times
+
+
+def write_state(
+    tr: Transaction, keys: RootKeys, name: str, before: State | None, after: State, at_us: int | None
+) -> None:
+    """Store a state, and move the schedule to the time of its next try; None for none."""
+    if before is not None and before.at_us is not None and before.at_us != at_us:
+        tr.clear(keys.schedule_due(before.at_us, name))
+    if at_us is not None:
+        tr.set(keys.schedule_due(at_us, name), b"")
+    tr.set(keys.schedule_state(name), to_bytes(replace(after, at_us=at_us)))

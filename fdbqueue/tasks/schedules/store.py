@@ -14,7 +14,7 @@ from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, KeyValue, Range, ReadTransaction, Transaction
 from fdbqueue.core.unreadable import shown
-from fdbqueue.tasks.schedules.firing import write_state
+from fdbqueue.tasks.schedules.passing import write_state
 from fdbqueue.tasks.schedules.puts import draft_of, headers_of, queue_of
 from fdbqueue.tasks.schedules.records import (
     VERSION,

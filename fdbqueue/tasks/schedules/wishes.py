@@ -6,9 +6,9 @@ from typing import Any
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_delay, checked_positive, checked_span, checked_text, is_number
 from fdbqueue.core.errors import InvalidArgument, PayloadTooLarge, UnsupportedOption
-from fdbqueue.tasks.headers import checked_headers
 from fdbqueue.tasks.kinds import checked_pri, checked_units, key_bytes
 from fdbqueue.tasks.limiting.rule import checked_named
+from fdbqueue.tasks.records.extra import checked_headers
 from fdbqueue.tasks.schedules.puts import NAME_HEADER, TIME_HEADER
 from fdbqueue.tasks.schedules.records import MISSED, PutOptions, Rule
 from fdbqueue.tasks.schedules.times import SECOND_US

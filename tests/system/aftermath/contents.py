@@ -10,7 +10,7 @@ from fdbqueue.core.partitions.current import plan_of
 from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
 from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, Definition
 from fdbqueue.core.registry.registry import Registry
-from fdbqueue.core.subspace import Subspace
+from fdbqueue.core.seam import Subspace
 from fdbqueue.operate.verify.verify import AnyQueue
 from fdbqueue.queues.elements.base import ElementBase
 from fdbqueue.queues.elements.keys import ElementKeys

@@ -1,6 +1,6 @@
 """The legal steps of sessions: one ends for good, by a process that has opened it, or past its deadline.
 
-A member of an owner (persistent/owners.py) is ended by the next client of that name, too. The ttr of a
+A member of an owner (persistent/unacked.py) is ended by the next client of that name, too. The ttr of a
 session is the largest of those that its openers give, so it never falls.
 """
 
@@ -10,7 +10,7 @@ from fdb import tuple as layer
 
 from fdbqueue.core import root_keys as columns
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.sessions.openers import deadline_if_readable
+from fdbqueue.core.sessions.holder import deadline_if_readable
 from tests.system.audit.commit import Step
 from tests.system.audit.liveness import Liveness
 from tests.system.audit.lives import SLACK_US

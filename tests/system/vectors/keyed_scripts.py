@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.subspace import Subspace
+from fdbqueue.core.seam import Subspace
 from fdbqueue.operate.conformance.vectors import Keys
 from fdbqueue.tasks.disciplines.fair import Fair
 from fdbqueue.tasks.disciplines.key_counts import KeyCounts, KeyState, slug_of, state_to_bytes

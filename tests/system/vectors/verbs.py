@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.seam import Subspace
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.core.subspace import Subspace
 from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.operate.conformance.vectors import Told, escaped, heard, told
 from fdbqueue.queues.elements.queue import ElementQueue

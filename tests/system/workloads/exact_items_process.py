@@ -10,7 +10,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.error_root import FdbQueueError
 from fdbqueue.core.errors import TooMuchForOneTransaction, WaitStopped
 from fdbqueue.core.partitions.plan import PartitionState
-from fdbqueue.queues.recipe.holding import Holder
+from fdbqueue.queues.recipe.calls import Holder
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.simulation import Client
 from tests.system.workloads.callers import once

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fdbqueue.queues.recipe.holding import Holder
+from fdbqueue.queues.recipe.calls import Holder
 from fdbqueue.queues.recipe.queue import Queue
 from tests.system.workloads.exact_calls import Caller, require_equal
 from tests.system.workloads.exact_line_model import Model

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fdbqueue.queues.recipe.holding import Holder
+from fdbqueue.queues.recipe.calls import Holder
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import order
 from fdbqueue.testing.simulation import Checker, Client, Simulation

@@ -9,10 +9,10 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks import classes
+from fdbqueue.tasks import failures
 from fdbqueue.tasks.dead.letters import DeadLetters
+from fdbqueue.tasks.dead.reading import RedriveStep
 from fdbqueue.tasks.dead.redrive import step_size
-from fdbqueue.tasks.dead.values import RedriveStep
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import TaskKeys, id_in, record_of
 from fdbqueue.testing.trace import Operation, Trace
@@ -38,7 +38,7 @@ def audited(q: TaskQueue, letters: DeadLetters, tr: Transaction) -> tuple[dict[s
     earlier = int.from_bytes(tr.snapshot.get(MOVED_EARLIER).value or b"", "little")
     counted = {
         **live,
-        "classes": classes.counted(tr.snapshot, keys, 99),
+        "classes": failures.counted(tr.snapshot, keys, 99),
         "filed": dict(filed),
         "moved": earlier + (0 if now is None else now.moved),
     }

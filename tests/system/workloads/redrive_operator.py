@@ -7,7 +7,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import NoRedrive, RedriveUnderWay
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.dead.letters import DeadLetters
-from fdbqueue.tasks.dead.values import Redrive, RedriveState
+from fdbqueue.tasks.dead.reading import Redrive, RedriveState
 from fdbqueue.testing.simulation import Client
 from tests.system.workloads.redrive_checks import MOVED_EARLIER, NAME, moved_in
 
