@@ -39,14 +39,13 @@ from fdbqueue.tasks import verbs
 from fdbqueue.tasks.acks import Acks
 from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.parts import Parts, WideTasks
 from fdbqueue.tasks.records.keys import id_bytes
 from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.source import TaskSource, lease_of
+from fdbqueue.tasks.source import TaskSource
 from fdbqueue.tasks.swept import Swept
 from fdbqueue.tasks.verbs import Target
 
@@ -165,9 +164,6 @@ class TaskCalls:
     def all_once(self, body: Callable[[Sequence[Change]], T]) -> T:
         """Run a verb about all partitions; its effect happens once."""
         return run_once(self._database, self.shape.root, partial(self.all_within, verb=body))
-
-    def new_lease(self, session: Session) -> Lease:
-        return lease_of(self._new_params(session))
 
     def _new_params(self, session: Session) -> bytes:
         """A new lease, as `params_of`."""

@@ -34,6 +34,14 @@ OF_QUEUES = {
 }
 """The features of queues. A queue has a feature if it was created with one of the options named here."""
 
+ASKED = {
+    "limits": "fdbqueue.tasks.limited:asked",
+    "headers": "fdbqueue.tasks.records.extra:asked_headers",
+    "result_ttl": "fdbqueue.tasks.results:asked",
+    "group": "fdbqueue.tasks.members:asked",
+}
+"""By option of a put: the function that checks it, and makes fields of `Extra`."""
+
 Encode = Callable[[], bytes]
 """Encodes the result of a task, if it was asked for. Raises PayloadUnsupported, PayloadTooLarge."""
 
@@ -108,6 +116,13 @@ class Feature:
 @cache
 def feature_of_tasks(field: str) -> Feature:
     found: Feature = resolve_name(OF_TASKS[field])()
+    return found
+
+
+@cache
+def asking(option: str) -> Callable[[Any, Any], dict[str, Any]]:
+    """The function of ASKED for an option."""
+    found: Callable[[Any, Any], dict[str, Any]] = resolve_name(ASKED[option])
     return found
 
 

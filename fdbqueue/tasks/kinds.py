@@ -4,7 +4,7 @@ A kind is data, registered once per process under its name. The definition of a 
 was created with, so every process uses the same ones.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -37,7 +37,8 @@ from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import require_options
 from fdbqueue.tasks.disciplines.discipline import Discipline, Fifo, Priority
-from fdbqueue.tasks.records.keys import NEVER_US, Extra, Member, TaskKeys
+from fdbqueue.tasks.feature import ASKED, asking
+from fdbqueue.tasks.records.keys import NEVER_US, Extra, TaskKeys
 from fdbqueue.tasks.unique import OnConflict, Wish, wish_of
 
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
@@ -48,7 +49,7 @@ BAG = frozenset({"ttl", "ttr", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
 FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
 OPTIONS = TIMED | KEYED | FAIR | NAMING
-OF_EVERY_KIND = frozenset({"headers", "result_ttl", "unique", "group", "after", "waits", "limits"})
+OF_EVERY_KIND = frozenset({*ASKED, "unique", "after", "waits"})
 """Options that tasks of every kind of queue may have."""
 NOT_GIVEN = {"delay": 0} | dict.fromkeys(
     ("ttl", "ttr", "pri", "limits", "key", "cost", "headers", "result_ttl", "group")
@@ -288,7 +289,7 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         ttl_us=span_us("ttl", settings.ttl if ttl is None else ttl),
         ttr_us=span_us("ttr", default_ttr if ttr is None else ttr),
         delay_us=wait_us,
-        extra=_extra(options, settings.task_limits),
+        extra=_extra(options, settings),
         unique=options.get("unique"),
         after=options.get("after", b""),
     )
@@ -302,47 +303,27 @@ def wish_for(kind: Kind, unique: Any, scope: Any, on_conflict: Any, debounce_max
     return wish
 
 
-def _extra(options: Mapping[str, Any], task_limits: Sequence[str]) -> Extra | None:
+def _extra(options: Mapping[str, Any], settings: Settings) -> Extra | None:
     """The parts of a record that few tasks have; None without any. Raises InvalidArgument."""
-    headers, result_ttl, group = options.get("headers"), options.get("result_ttl"), options.get("group")
-    waits, named = options.get("waits", b""), options.get("limits")
-    if headers is None and result_ttl is None and group is None and not waits and named is None:
-        return None
-    names, keys = ((), {}) if named is None else _checked_limits(named, task_limits)
-    return Extra(
-        headers={} if headers is None else late.records.extra.checked_headers(headers),
-        result_ttl_us=0
-        if result_ttl is None
-        else _microseconds(checked_positive("result_ttl", result_ttl, "seconds")),
-        groups=() if group is None else (Member(late.records.groups.checked_group(group)),),
-        waits=waits,
-        limits=names,
-        limit_keys=keys,
-    )
-
-
-def _checked_limits(named: Any, task_limits: Sequence[str]) -> tuple[tuple[str, ...], dict[str, bytes]]:
-    """The names, and the keys that some have. It refuses limits that tasks of the queue may not name."""
-    names, keys = late.limiting.rule.checked_named("limits", named)
-    if not set(names) <= set(task_limits):
-        may = ", ".join(map(repr, task_limits))
-        wanted = f"some of the names in the `task_limits` of the queue: {may}"
-        wanted = wanted if may else "left out, as the queue has no `task_limits`"
-        raise InvalidArgument(name="limits", wanted=wanted, got=named)
-    return names, keys
+    parts: dict[str, Any] = {"waits": options["waits"]} if "waits" in options else {}
+    for option in ASKED:
+        given = options.get(option)
+        if given is not None:
+            parts |= asking(option)(given, settings)
+    return Extra(**parts) if parts else None
 
 
 def span_us(name: str, seconds: float | None) -> int:
     """Microseconds, 1 or more; NEVER_US for ever: None, a hundred years and more. Raises InvalidArgument."""
-    return NEVER_US if seconds is None else _microseconds(checked_span(name, seconds))
+    return NEVER_US if seconds is None else whole_us(checked_span(name, seconds))
 
 
 def increment_us(increment: float) -> int:
     """Microseconds, 1 or more; NEVER_US for a hundred years and more. Raises InvalidArgument."""
-    return _microseconds(checked_positive("increment", increment, "seconds"))
+    return whole_us(checked_positive("increment", increment, "seconds"))
 
 
-def _microseconds(seconds: float) -> int:
+def whole_us(seconds: float) -> int:
     # 1 at least: a span of 0 would be over before it begins.
     return NEVER_US if seconds >= limits.SPAN_MAX_S else max(1, round(seconds * 1_000_000))
 

@@ -11,11 +11,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.disciplines.discipline import Discipline
 from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
 from fdbqueue.tasks.feature import REMOVED, End, Feature, Site
+from fdbqueue.tasks.limiting.rule import checked_named
 from fdbqueue.tasks.limiting.state import Gate
 from fdbqueue.tasks.parking.under import Limits
 from fdbqueue.tasks.records.keys import Extra, Record
@@ -31,6 +33,17 @@ def first(discipline: Discipline, tr: Transaction, limit: int, gate: Gate) -> It
 def passes(gate: Gate, record: Record) -> bool:
     """Let a task through, and count it. False if a limit is reached."""
     return gate.passes(limits_named(record), keyed_limit(record))
+
+
+def asked(named: Any, settings: Any) -> dict[str, Any]:
+    """The names, and the keys that some have. It refuses limits that tasks of the queue may not name."""
+    names, keys = checked_named("limits", named)
+    if not set(names) <= set(settings.task_limits):
+        may = ", ".join(map(repr, settings.task_limits))
+        wanted = f"some of the names in the `task_limits` of the queue: {may}"
+        wanted = wanted if may else "left out, as the queue has no `task_limits`"
+        raise InvalidArgument(name="limits", wanted=wanted, got=named)
+    return {"limits": names, "limit_keys": keys}
 
 
 class Limited(Limits, Feature):

@@ -11,13 +11,14 @@ record tells so. After a kick, an ack counts it as done in place of failed; ever
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec.structs import replace
 
 from fdbqueue.core.partitions.keys import EPOCH_BYTES
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.feature import ACKED, End, Feature, Site
-from fdbqueue.tasks.records.groups import NO_MEMBERS, counts_added, members_added
+from fdbqueue.tasks.records.groups import NO_MEMBERS, checked_group, counts_added, members_added
 from fdbqueue.tasks.records.keys import Extra, Member, Record
 
 
@@ -61,6 +62,10 @@ def groups_of(record: Record) -> tuple[Member, ...]:
 
 def with_groups(record: Record, groups: tuple[Member, ...]) -> Record:
     return replace(record, extra=replace(record.extra or Extra(), groups=groups))
+
+
+def asked(group: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001  # as all of feature.ASKED
+    return {"groups": (Member(checked_group(group)),)}
 
 
 class Members(Feature):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import checked_payload
+from fdbqueue.core.arguments import checked_payload, checked_positive
 from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.codec import TYPED_HINT, PayloadCodec, pieces_of
 from fdbqueue.core.database import Database, run
@@ -27,7 +27,7 @@ from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import ask_last
 from fdbqueue.tasks.feature import ACKED, Encode, End, Feature, Site
-from fdbqueue.tasks.kinds import later
+from fdbqueue.tasks.kinds import later, whole_us
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.records.keys import NEVER_US, Record, id_in, id_text
 from fdbqueue.tasks.sweep import as_of
@@ -67,6 +67,10 @@ def encoder(codec: PayloadCodec, result: Any) -> Encode | None:
 
 def is_asked(record: Record) -> bool:
     return record.extra is not None and record.extra.result_ttl_us > 0
+
+
+def asked(seconds: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001  # as all of feature.ASKED
+    return {"result_ttl_us": whole_us(checked_positive("result_ttl", seconds, "seconds"))}
 
 
 class Results(Feature):

@@ -135,12 +135,11 @@ class TaskSource:
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
         """Take the leases of `offers`. Return the tasks with readable payloads."""
         change, records = self.change(tr), [offer.item for offer in offers]
-        gate = offers[0].gate if offers else None
         self._ready.rely_on(tr, records)
         if any(map(_extra, records)):
             records = self._wanted(change, records)
         asked = ask_payloads(tr, self.shape.keys, records)  # with the reads of the discipline
-        tasks = self._read(change, edges.take(change, records, lease_of(params), gate), asked)
+        tasks = self._read(change, edges.take(change, records, lease_of(params), gate_of(offers)), asked)
         change.finish()
         return tasks
 

@@ -15,15 +15,14 @@ from fdbqueue.operate.conformance.vectors import (
     merged,
     plain,
     ranges_of,
-    stored_schema,
     stored_vectors,
-    told,
     unescaped,
     vectors_in,
 )
 from fdbqueue.tasks.kinds import IN_ORDER_OF_ARRIVAL, kind_names
 from tests.system.vectors.applying import Applier
 from tests.system.vectors.runtime import repeated
+from tests.system.vectors.telling import stored_schema, told
 from tests.system.vectors.writing import FILE, made, text_of
 
 STORED = stored_vectors()

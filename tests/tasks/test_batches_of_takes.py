@@ -11,7 +11,6 @@ from fdbqueue.core.database import run
 from fdbqueue.core.line.take import Taken
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.records.keys import id_bytes
-from fdbqueue.tasks.source import params_of
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -21,7 +20,7 @@ def taken(b: Bench, count: int) -> Taken:
     """The answer to a batch of `count` takes."""
     calls = calls_of(b.db, b.queue._shape)
     taker = calls._taker(calls.source, b.session)
-    params = params_of(calls.new_lease(b.session))
+    params = calls._new_params(b.session)
     return run(b.db, lambda tr: taker.take_in_turn(tr, count, params, b.db.runtime.now_us()))
 
 

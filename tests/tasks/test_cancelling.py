@@ -16,7 +16,6 @@ from fdbqueue.core.task import Failure
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.records.keys import TaskKeys
 from fdbqueue.tasks.records.statistics import unpacked
-from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench
@@ -85,7 +84,7 @@ def test_a_task_cancelled_on_its_way_to_a_call_does_not_begin(bench: MakeBench) 
     b = bench()
     id_, now_us = b.put("x"), b.db.runtime.now_us()
     calls = calls_of(b.db, b.queue._shape)
-    params, line = params_of(calls.new_lease(b.session)), calls.source.line
+    params, line = calls._new_params(b.session), calls.source.line
     owner, server = (
         registered(b.db, line, rid, now_us, params=params) for rid in (b"the-owner-00", b"the-server-0")
     )
@@ -104,7 +103,7 @@ def test_a_member_on_its_way_to_a_call_ends_with_its_group(bench: MakeBench) -> 
     of, now_us = Group.create(b.db), b.db.runtime.now_us()
     of.put(b.db, b.queue, "x")
     calls = calls_of(b.db, b.queue._shape)
-    params, line = params_of(calls.new_lease(b.session)), calls.source.line
+    params, line = calls._new_params(b.session), calls.source.line
     owner, server = (
         registered(b.db, line, rid, now_us, params=params) for rid in (b"the-owner-00", b"the-server-0")
     )

@@ -21,7 +21,6 @@ from fdbqueue.tasks.members import with_groups
 from fdbqueue.tasks.records.keys import Member, id_bytes, record_of
 from fdbqueue.tasks.records.statistics import LIVE, packed
 from fdbqueue.tasks.repartition import Settling
-from fdbqueue.tasks.source import params_of
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 from tests.tasks.test_callbacks import Told
@@ -52,7 +51,7 @@ def test_a_sweep_by_an_old_plan_follows_the_present_one(parted: MakeBench) -> No
 def serve_dead_request(b: PartitionsBench, at_home: bool = False) -> None:
     """Let the first task lie ready for a minute, in the line of all partitions or of its own."""
     calls = calls_of(b.db, b.queue._shape)
-    params = params_of(calls.new_lease(b.session))
+    params = calls._new_params(b.session)
     source = calls.parts.part(*b.places().values()) if at_home else calls.parts.wide
 
     def serve(tr: Any) -> None:
@@ -107,7 +106,7 @@ def test_a_withdrawal_by_an_old_plan_sets_the_flag(parted: MakeBench) -> None:
     b = parted()
     other = b.other_process()
     calls, line = calls_of(other._database, other._shape), calls_of(b.db, b.queue._shape).source.line
-    params = params_of(calls.new_lease(b.session))
+    params = calls._new_params(b.session)
     run(b.db, lambda tr: line.register(tr, b"r" * 8, 1, params, b.clock.now_us()))
     ticket = Ticket(run(b.db, lambda tr: line.find(tr, b"r" * 8)).stamp, b"r" * 8, 1, params)
     b.repartition(4)

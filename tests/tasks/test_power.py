@@ -20,7 +20,6 @@ from fdbqueue.core.line.waiting import Place
 from fdbqueue.embedded.journal import Journal
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.records.keys import TaskKeys, id_bytes
-from fdbqueue.tasks.source import params_of
 from tests.tasks.support import StillClock, keeper
 
 LATE = "fdbqueue-flush"
@@ -71,7 +70,7 @@ class Bench:
 
     def joined(self, session: Session) -> Ticket:
         """A request of another process."""
-        params, now_us = params_of(self.calls.new_lease(session)), self.clock.now_us()
+        params, now_us = self.calls._new_params(session), self.clock.now_us()
         run(self.db, lambda tr: self.line.register(tr, RID, 1, params, now_us))
         return run(self.db, lambda tr: self.line.find(tr, RID))
 

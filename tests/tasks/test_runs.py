@@ -14,6 +14,7 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.records.keys import id_bytes
 from fdbqueue.tasks.records.statistics import unpacked
+from fdbqueue.tasks.source import lease_of
 from tests.support import NOT_COMMITTED, ManualClock, commit_code
 from tests.tasks.support import Bench, keeper
 
@@ -286,7 +287,7 @@ def test_a_task_delivered_to_an_ended_session_makes_no_row(
 ) -> None:
     """A process of the line may deliver it after the last look of the session's end."""
     b.put()
-    lease = calls_of(b.db, b.queue._shape).new_lease(member.session)
+    lease = lease_of(calls_of(b.db, b.queue._shape)._new_params(member.session))
     run.__exit__()
     member.session.end()
 
@@ -305,7 +306,7 @@ def test_a_lease_lost_while_its_run_ends_leaves_no_row(
 ) -> None:
     """The sweep has read that the run is alive, and the run ends before the commit of the sweep."""
     b.put()
-    lease = calls_of(b.db, b.queue._shape).new_lease(member.session)
+    lease = lease_of(calls_of(b.db, b.queue._shape)._new_params(member.session))
     member.session.end()
 
     def deliver(change: Change) -> None:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from itertools import groupby
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -35,27 +34,10 @@ def unescaped(text: str) -> bytes:
 
 Told = str | Sequence[str | Sequence[str | int]]
 """A text, or its parts: texts, and pairs of a text and the number of times that it is repeated."""
-_RUN_MIN = 16
-
-
-def told(data: bytes) -> Told:
-    """The text of `data`; in parts, if it has long runs of one byte."""
-    parts: list[str | Sequence[str | int]] = []
-    for byte, run in groupby(data):
-        count = sum(1 for _ in run)
-        if count >= _RUN_MIN:
-            parts.append([escaped(bytes((byte,))), count])
-        elif parts and isinstance(parts[-1], str):
-            parts[-1] += escaped(bytes((byte,)) * count)
-        else:
-            parts.append(escaped(bytes((byte,)) * count))
-    if all(isinstance(part, str) for part in parts):
-        return "".join(map(str, parts))
-    return parts
 
 
 def heard(value: Told) -> bytes:
-    """The bytes that `told` was given."""
+    """The bytes that a text, or its parts, stand for."""
     if isinstance(value, str):
         return unescaped(value)
     return b"".join(map(_part, value))
@@ -132,22 +114,6 @@ class Step:
         left = {key: value for key, value in keys.items() if key not in self.clear}
         return dict(sorted((left | self.set).items()))
 
-    def to_json(self) -> dict[str, Any]:
-        stored: dict[str, Any] = {"verb": self.verb, "call": self.call, "now_us": self.now_us}
-        if self.random:
-            stored["random"] = [*map(escaped, self.random)]
-        if self.set:
-            stored["set"] = {escaped(key): told(value) for key, value in sorted(self.set.items())}
-        if self.clear:
-            stored["clear"] = [*map(escaped, self.clear)]
-        if self.returns is not None:
-            stored["returns"] = self.returns
-        if self.conflicts is not None:
-            stored["reads"] = _told(self.conflicts.reads)
-            if self.conflicts.writes:
-                stored["writes"] = _told(self.conflicts.writes)
-        return stored
-
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> "Step":
         conflicts = None
@@ -203,11 +169,6 @@ def stored_vectors() -> dict[str, Any]:
     return found
 
 
-def stored_schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_text("vectors.schema.json"))
-    return found
-
-
 def _text(name: str) -> str:
     return (resources.files("fdbqueue.operate") / "layout" / name).read_text()
 
@@ -220,11 +181,6 @@ def keys_of(texts: Mapping[str, Any]) -> Keys:
     return {unescaped(key): heard(value) for key, value in texts.items()}
 
 
-def changes(before: Keys, after: Keys) -> tuple[Keys, list[bytes]]:
-    changed = {key: value for key, value in after.items() if before.get(key) != value}
-    return changed, sorted(before.keys() - after.keys())
-
-
 def merged(ranges: "list[tuple[bytes, bytes]]") -> Ranges:
     """The same keys as sorted ranges that do not touch."""
     found: list[tuple[bytes, bytes]] = []
@@ -234,13 +190,6 @@ def merged(ranges: "list[tuple[bytes, bytes]]") -> Ranges:
         else:
             found.append((begin, end))
     return tuple(found)
-
-
-def _told(ranges: Ranges) -> list[Any]:
-    """A range of one key is told as that key."""
-    return [
-        escaped(begin) if end == begin + b"\x00" else [escaped(begin), escaped(end)] for begin, end in ranges
-    ]
 
 
 def ranges_of(told: Any) -> Ranges:

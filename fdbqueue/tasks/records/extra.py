@@ -86,6 +86,10 @@ def without_slots(extra: Extra) -> Extra | None:
 _to_bytes = msgspec.msgpack.Encoder().encode
 
 
+def asked_headers(headers: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001  # as all of feature.ASKED
+    return {"headers": checked_headers(headers)}
+
+
 def checked_headers(headers: Any) -> dict[str, str]:
     if not _are_texts(headers) or _size_bytes(headers) > limits.HEADERS_BYTES_MAX:
         wanted = f"texts by name, at most {limits.HEADERS_BYTES_MAX} bytes together"

@@ -6,13 +6,14 @@ from fdbqueue.core.limits import PAYLOAD_PIECE_BYTES_MAX
 from fdbqueue.core.line.keys import Due, LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.operate.conformance.vectors import Keys, escaped, told
+from fdbqueue.operate.conformance.vectors import Keys, escaped
 from fdbqueue.queues.elements.keys import ElementKeys, name_at
 from fdbqueue.queues.elements.queue import ElementQueue
 from fdbqueue.queues.recipe.keys import QueueKeys, suffix
 from fdbqueue.queues.recipe.queue import Queue
 from tests.system.vectors.applying import Applier
 from tests.system.vectors.script import Script
+from tests.system.vectors.telling import told
 from tests.system.vectors.verbs import ELEMENTS, FAIR, RECIPE, ROOT, SCHEMA, SIMPLE
 
 _LARGE = told(b"x" * PAYLOAD_PIECE_BYTES_MAX + b"rest")

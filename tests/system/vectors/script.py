@@ -6,10 +6,11 @@ from typing import Any
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.operate.conformance.vectors import Keys, Step, changes, escaped, told
+from fdbqueue.operate.conformance.vectors import Keys, Step, escaped
 from fdbqueue.tasks.groups.group import Group
 from tests.system.vectors.applying import Applier
 from tests.system.vectors.runtime import in_turn
+from tests.system.vectors.telling import changes, step_to_json, told
 from tests.system.vectors.verbs import ROOT
 
 _START_S = 1_700_000_000
@@ -77,7 +78,7 @@ class Script:
         stored: dict[str, Any] = {"kind": self.kind, "name": self.name}
         if self._given:
             stored["given"] = {escaped(key): told(value) for key, value in self._given.items()}
-        return {**stored, "steps": [step.to_json() for step in self.steps]}
+        return {**stored, "steps": [step_to_json(step) for step in self.steps]}
 
 
 def _draw(db: Database, text: str) -> None:

@@ -9,7 +9,6 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.limits import RECORD_PAYLOAD_BYTES_MAX
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.conformance.vectors import told
 from fdbqueue.tasks.disciplines.key_counts import KeyCounts, slug_of
 from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
@@ -17,6 +16,7 @@ from fdbqueue.tasks.records.keys import TaskKeys
 from fdbqueue.tasks.records.statistics import LIVE, packed
 from tests.system.vectors.applying import Applier
 from tests.system.vectors.script import SESSION, Script
+from tests.system.vectors.telling import told
 from tests.system.vectors.verbs import ROOT
 
 _FAILURE = {"error": "ValueError", "message": "no such address"}

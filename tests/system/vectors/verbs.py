@@ -13,13 +13,14 @@ from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.seam import Subspace
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task, TaskState
-from fdbqueue.operate.conformance.vectors import Told, escaped, heard, told
+from fdbqueue.operate.conformance.vectors import Told, escaped, heard
 from fdbqueue.queues.elements.queue import ElementQueue
 from fdbqueue.queues.elements.simple import SimpleElementQueue
 from fdbqueue.queues.fair.queue import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import id_bytes, id_text
+from tests.system.vectors.telling import told
 
 ROOT = Subspace(("q",))
 """The root of all vectors. It is short, and another root than that of any real queue."""

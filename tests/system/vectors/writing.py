@@ -2,7 +2,6 @@
 
 import json
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from fdbqueue.operate.conformance.vectors import escaped
@@ -11,11 +10,12 @@ from tests.system.vectors.item_scripts import item_scripts
 from tests.system.vectors.keyed_scripts import keyed_scripts
 from tests.system.vectors.refusal_scripts import refusal_scripts
 from tests.system.vectors.task_scripts import task_scripts
+from tests.system.vectors.telling import LAYOUT
 from tests.system.vectors.unique_scripts import unique_scripts
 from tests.system.vectors.verbs import ROOT
 
 MAKERS = (item_scripts, task_scripts, keyed_scripts, unique_scripts, refusal_scripts)
-FILE = Path(__file__).parents[3] / "fdbqueue" / "operate" / "layout" / "vectors.json"
+FILE = LAYOUT / "vectors.json"
 
 
 def made() -> dict[str, Any]:
