@@ -286,7 +286,7 @@ PLANTS = (
         "due_us=None",
         "emptied",
         600,
-        near=474,
+        near=49,
     ),
     Plant(
         "a request that does not watch the request ahead of it",
@@ -478,6 +478,7 @@ PLANTS = (
         "(self._tr.commit if not self._wrote or self._wrote(answer) else self._tr.get_read_version)()",
         "waits",
         150,
+        near=1,
     ),
     Plant(
         "dead requests that are never removed",
@@ -629,7 +630,7 @@ PLANTS = (
         """change.count("take", -1 if record is None else 0)""",
         "crossed",
         50,
-        near=38,
+        near=2,
     ),
     Plant(
         "an overdue result that gives back a later lease",
@@ -2803,7 +2804,7 @@ PLANTS = (
         "pass",
         "partitions",
         150,
-        near=13,
+        near=20,
     ),
     Plant(
         "a put that goes by an old plan",
@@ -2911,7 +2912,7 @@ PLANTS = (
         "if taken.turn is not None and taken.is_open",
         "emptied",
         100,
-        near=25,
+        near=64,
     ),
     Plant(
         "a burial for too many failures that counts for two runs",
@@ -3455,8 +3456,8 @@ PLANTS = (
         "self._living()",
         "self._living()[:1]",
         "several",
-        200,
-        near=188,
+        400,
+        near=230,
     ),
     Plant(
         "a touch that forgets the token of its lock",
@@ -3746,7 +3747,7 @@ PLANTS = (
         "for call in [one for one in self._claimed if one.state is not CallState.LEFT]:",
         "together",
         400,
-        near=94,
+        near=192,
     ),
     Plant(
         "a look at tasks that leaves no room for those passed over",
