@@ -10,15 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fdbqueue import InvalidArgument
-from fdbqueue.tasks.schedules.times import (
-    SECOND_US,
-    CronTimes,
-    EveryTimes,
-    next_times,
-    shown,
-    times_from,
-    zone_named,
-)
+from fdbqueue.tasks.schedules.cron import times_from
+from fdbqueue.tasks.schedules.times import SECOND_US, CronTimes, EveryTimes, next_times, shown, zone_named
 from fdbqueue.tasks.schedules.wishes import rule_for
 
 ROME = ZoneInfo("Europe/Rome")

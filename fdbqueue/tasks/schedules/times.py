@@ -1,10 +1,10 @@
 """Times: the due times of a schedule, as functions of a time and of nothing else.
 
 All times are whole microseconds since the epoch. The due times of one rule are one set, so each function
-gives the same answer in every process, wherever it begins. Cron expressions need the extra `schedules`.
+gives the same answer in every process, wherever it begins.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Protocol
@@ -12,7 +12,6 @@ from zoneinfo import ZoneInfo
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.extras import needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class CronTimes:
         self._zone = zone
 
     def after(self, time_us: int) -> int | None:
-        from fdbqueue.tasks.schedules.times import times_from
+        from fdbqueue.tasks.schedules.cron import times_from
 
         try:
             found = times_from(self._expression, _datetime(time_us // SECOND_US * SECOND_US, self._zone))
@@ -130,19 +129,3 @@ def next_times(times: Times, time_us: int, count: int) -> list[int]:
 
 def _datetime(time_us: int, zone: tzinfo) -> datetime:
     return (_EPOCH + timedelta(microseconds=time_us)).astimezone(zone)
-
-
-with needs("schedules", "cronsim"):
-    from cronsim import CronSim, CronSimError
-
-
-def times_from(expression: str, start: datetime) -> Iterator[datetime]:
-    """The times of an expression behind `start`, in order, in its time zone.
-
-    In the second pass through an hour that exists twice, the library may begin with a time of the first pass.
-    """
-    try:
-        return CronSim(expression, start)
-    except (CronSimError, ValueError) as reason:
-        wanted = f"a cron expression of five fields, or of six with the seconds first ({reason})"
-        raise InvalidArgument(name="expression", wanted=wanted, got=expression) from reason
