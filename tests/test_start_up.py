@@ -61,3 +61,21 @@ def test_a_put_of_the_command_line_loads_one_class_of_queues(tmp_path: Path) -> 
 def test_no_framework_is_loaded_before_it_is_used(tmp_path: Path) -> None:
     optional = ["click", "rich", "greenlet", "celery", "django", "prometheus_client", "starlette", "cronsim"]
     assert modules_after(f"{QUEUE}\nassert not sys.modules.keys() & {optional}", tmp_path) > 0
+
+
+def test_every_command_loads_without_other_extras(tmp_path: Path) -> None:
+    extras = [
+        "greenlet",
+        "celery",
+        "dramatiq",
+        "taskiq",
+        "django",
+        "prometheus_client",
+        "starlette",
+        "cronsim",
+    ]
+    hidden = f"import json, sys\nsys.modules.update(dict.fromkeys({[*extras, 'opentelemetry', 'locust']}))"
+    program = (
+        f"{hidden}\nfrom fdbqueue import diagnose, verify\nfrom fdbqueue.operate.cli.commands import cli"
+    )
+    assert modules_after(f"{program}\ncli.load()", tmp_path) > 0
