@@ -1,6 +1,7 @@
 """Rooms stand in an order: a room imports only rooms below it (docs/design.md, section 4)."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -151,3 +152,12 @@ def test_no_import_stands_inside_a_function() -> None:
         for _ in imports_of(function)
     }
     assert late - MAY_IMPORT_LATE.keys() == set()
+
+
+def test_the_design_names_files_that_exist() -> None:
+    repository = PACKAGE.parent
+    known = {
+        path.name for room in ("fdbqueue", "tests", "docs") for path in (repository / room).rglob("*.py")
+    }
+    named = set(re.findall(r"\b[a-z_]+\.py\b", (repository / "docs" / "design.md").read_text()))
+    assert named - known == set()

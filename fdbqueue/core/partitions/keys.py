@@ -6,7 +6,7 @@ one has columns of its own in S[28], as S. Queues of tasks have the other keys w
 unique key holds for the whole queue, and a result outlives the partition of its task. Times are microseconds
 since the epoch.
 
-A queue over a subspace may have S[37], its layout: see registry/subspace_layout.py.
+A queue over a subspace may have S[37], its layout: see registry/registry.py.
 
 Each member of a group has S[35]. S[34] and S[36] outlive a truncate, and S[34] a drop.
 """

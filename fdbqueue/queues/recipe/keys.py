@@ -2,7 +2,7 @@
 
 Queue S. The `suffix` of an item is its packed (index, random): its id, wherever it is stored. The comment of
 a column has its parts and its value, and behind the semicolon its readers. S[37] is the layout of a queue
-without a definition: see registry/subspace_layout.py.
+without a definition: see registry/registry.py.
 
 A stored payload is WHOLE and the payload, or SPLIT and its packed (pieces, bytes). Delivering an item moves
 it into the line under its suffix; its pieces stay in place. The floor is above the index of each delivered

@@ -6,7 +6,7 @@ parts and its value, and behind the semicolon its readers.
 
 All cells of a limit share one key, as one long number with 64 bits for each: an atomic add changes one of
 them. A cell of a limit of slots counts the tasks that hold a slot of it. A cell of a limit of starts has the
-time, in nanoseconds since the epoch, at which it is full of tokens (bucket.py). `id` is that of the queue;
+time, in nanoseconds since the epoch, at which it is full of tokens (state.py). `id` is that of the queue;
 tasks hold slots, and never tokens. `time` is in microseconds since the epoch. `key` is a byte string, packed
 by the tuple layer; `lane` is that of lane_keys.py.
 """
