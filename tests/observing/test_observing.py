@@ -92,7 +92,7 @@ def test_each_call_on_a_queue_is_told_once(db, queue, notes):
 def test_a_take_with_two_sessions_is_told_once(db, queue, notes, monkeypatch):
     """The queue's own session has died before the take, which then opens another one."""
     queue.put(db, "a")
-    take, outcomes = TaskCalls.take, iter([UnknownSession(session="ff"), None])
+    take, outcomes = TaskCalls._take_from, iter([UnknownSession(session="ff"), None])
 
     def first_without_session(*given):
         error = next(outcomes)
@@ -100,7 +100,7 @@ def test_a_take_with_two_sessions_is_told_once(db, queue, notes, monkeypatch):
             raise error
         return take(*given)
 
-    monkeypatch.setattr(TaskCalls, "take", first_without_session)
+    monkeypatch.setattr(TaskCalls, "_take_from", first_without_session)
     assert queue.take(db, 1).data == "a"
     told = [(call.name, call.count, call.waits, call.error) for call in notes.calls]
     assert told == [("put", 1, False, None), ("take", 1, True, None)]
