@@ -24,7 +24,8 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.presence import Appearance, Presence
 from fdbqueue.fleet.status import Running, Tally
-from fdbqueue.operate.dashboard import create_app, serving
+from fdbqueue.operate.dashboard import app as serving
+from fdbqueue.operate.dashboard import create_app
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 PICTURES = Path(__file__).parent / "pictures"

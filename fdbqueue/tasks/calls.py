@@ -291,6 +291,7 @@ class TaskCalls:
             except UnknownSession:
                 if session is not None:
                     raise
+                found = None  # the home may have told that it is empty
             if found or (found is not None and (plan is None) == (self._current.plan is None)):
                 return found
             timeout_s = max(0.0, until - self._runtime.monotonic())  # it has got partitions meanwhile

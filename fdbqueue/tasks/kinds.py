@@ -305,7 +305,7 @@ def wish_for(kind: Kind, unique: Any, scope: Any, on_conflict: Any, debounce_max
 
 def _extra(options: Mapping[str, Any], settings: Settings) -> Extra | None:
     """The parts of a record that few tasks have; None without any. Raises InvalidArgument."""
-    parts: dict[str, Any] = {"waits": options["waits"]} if "waits" in options else {}
+    parts: dict[str, Any] = {"waits": options["waits"]} if options.get("waits") else {}
     for option in ASKED:
         given = options.get(option)
         if given is not None:

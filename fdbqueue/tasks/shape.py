@@ -62,7 +62,7 @@ class Shape:
             self.discipline, "counts_taken", True
         )
         """True if the end of a lease may make another task ready to be taken."""
-        self.puts_read: bool = getattr(self.discipline, "puts_read", True)
+        self.puts_read = getattr(type(self.discipline), "ask_put", None) is not Fifo.ask_put
         """True if a put needs the reads of `ask_put`; otherwise `shift` files new tasks."""
         self.takes_anywhere: bool = getattr(self.discipline, "takes_anywhere", False)
         """True if each take may begin at a place of its own: the queue is a bag."""

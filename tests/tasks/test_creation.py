@@ -286,6 +286,20 @@ def test_a_registered_kind_is_a_discipline_and_options(still_db: fdbqueue.Databa
         queue.put(still_db, 4, pri=1)
 
 
+class Asking(Fifo):
+    """Notes that a put has asked."""
+
+    def ask_put(self, tr: Any, keys: Any) -> Any:
+        tr.set(b"asked", b"")
+        return super().ask_put(tr, keys)
+
+
+def test_a_put_asks_a_discipline_that_has_reads_of_its_own(still_db: fdbqueue.Database, kind: str) -> None:
+    register_kind(kind, Asking, {"ttr"})
+    TaskQueue.create(still_db, "custom", kind).put(still_db, 1)
+    assert still_db.get(b"asked") is not None
+
+
 def test_a_kind_is_registered_once_and_with_known_options(kind: str) -> None:
     for taken in ("fifo", "limfifottl"):
         with pytest.raises(KindExists):

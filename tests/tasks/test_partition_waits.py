@@ -9,6 +9,8 @@ from fdbqueue import Queue, TaskQueue
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import PayloadMismatch
 from fdbqueue.core.runtime import Waitable
+from fdbqueue.core.sessions.ending import end_session
+from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.tasks.records.keys import id_bytes
 from tests.partitions.support import key_in
 from tests.support import becomes_ready
@@ -188,3 +190,18 @@ def test_a_take_in_a_transaction_goes_past_a_home_that_has_gone(
     task = run(b.db, lambda tr: b.queue.take(tr, session=b.session))
     assert task is not None
     assert task.data == 0
+
+
+def test_a_wait_goes_on_when_the_own_session_dies(parted: MakeBench, clock: Meanwhile) -> None:
+    """Its home was empty before. The successor of the session takes what comes afterwards."""
+    b = parted("fifottl", partitions=PARTITIONS)
+    root = b.queue._shape.root
+
+    def die() -> None:
+        end_session(b.db, root, own_session_of(b.db, root).id(), lambda *_: True, died=True)
+        clock.meanwhile = lambda: b.put("work")
+
+    clock.meanwhile = die
+    found = b.queue.take(b.db, 8)
+    assert found is not None
+    assert found.data == "work"

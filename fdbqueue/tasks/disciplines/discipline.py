@@ -111,8 +111,6 @@ def stored(record: Record) -> bytes:
 class Fifo(Mended):
     """One ordered index; a task is available as soon as it is ready."""
 
-    puts_read = False
-
     def __init__(self, keys: TaskKeys, _: Mapping[str, Any]) -> None:
         self._keys = keys
         self.index = keys.ready

@@ -57,8 +57,6 @@ class _Page:
 
 
 class Lanes(Fifo):
-    puts_read = True
-
     def __init__(self, keys: TaskKeys, kind: Fifo, names: Sequence[str], root: bytes, queue: int) -> None:
         """`names`: of the limits that tasks may name. `queue`: the id of the queue, under `root`."""
         super().__init__(keys, {})
