@@ -9,7 +9,7 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, FairQueue, Queue, TaskQueue
+from fdbqueue import Database, FairQueue, Queue, Session, TaskQueue
 from fdbqueue.core.errors import NotTaken
 from fdbqueue.testing.history import REFUSED, Recorder
 
@@ -53,17 +53,27 @@ class Leased:
 
     def __init__(self, space: Subspace) -> None:
         self._root = space["root"]
+        self._sessions: dict[int, Session] = {}
 
     def prepare(self, db: Database) -> None:
         TaskQueue.create(db, NAME, "fifottl", root=self._root, ttr=TTR_S)
+        self._session(db)
+
+    def _session(self, db: Database) -> Session:
+        """One for all consumers, and for the test. A directory knows at once that a process was killed: with
+        a session of its own, its leases would end before their time.
+        """
+        if id(db) not in self._sessions:
+            self._sessions[id(db)] = Session(db, NAME, root=self._root)
+        return self._sessions[id(db)]
 
     def put(self, db: Database, recorder: Recorder, value: str) -> None:
         queue = TaskQueue.open(db, NAME, root=self._root)
         recorder.call("put", value, lambda: queue.put(db, value), shown=nothing)
 
     def take(self, db: Database, recorder: Recorder, timeout: float) -> bool:
-        queue = TaskQueue.open(db, NAME, root=self._root)
-        task = recorder.call("take", None, lambda: queue.take(db, timeout), shown=lease_of)
+        queue, session = TaskQueue.open(db, NAME, root=self._root), self._session(db)
+        task = recorder.call("take", None, lambda: queue.take(db, timeout, session=session), shown=lease_of)
         again = task
         while again is not None:
             again = self._end(db, queue, recorder, again)
@@ -79,7 +89,8 @@ class Leased:
         again: fdbqueue.Task | None = None
         if chance < 0.1:
             db.runtime.sleep(TTR_S * 1.2)
-            again = recorder.call("take", None, lambda: queue.take(db, 0), shown=lease_of)
+            session = self._session(db)
+            again = recorder.call("take", None, lambda: queue.take(db, 0, session=session), shown=lease_of)
         elif chance < 0.3:
             db.runtime.sleep(TTR_S * 0.6)
             recorder.call(
