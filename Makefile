@@ -38,8 +38,10 @@ upstream: .upstream/.ready   ## the tests of frameworks, in .upstream/: `make te
 django: $(VENV)/.ready ## the tests of Django's tasks with Django 6.0 and the newest, on a Python 3.12 or later if there is one
 	$(BIN)/python -m tests.django.newest
 
+# One worker more than there are processors: half of a run waits for processes of its own.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 test: $(VENV)/.ready   ## the tests, slow ones in their short version
-	$(BIN)/pytest --numprocesses auto --dist worksteal
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
 nightly: upstream   ## the long versions, too: soak, kill, big simulation, all tests of frameworks
 	FDBQUEUE_TEST_SLOW=1 $(BIN)/pytest --numprocesses auto --dist worksteal --timeout 3600

@@ -192,8 +192,8 @@ def test_a_take_in_a_transaction_goes_past_a_home_that_has_gone(
     assert task.data == 0
 
 
-def test_a_wait_goes_on_when_the_own_session_dies(parted: MakeBench, clock: Meanwhile) -> None:
-    """Its home was empty before. The successor of the session takes what comes afterwards."""
+def test_the_end_of_the_own_session_ends_no_wait(parted: MakeBench, clock: Meanwhile) -> None:
+    """The home of the dead session was empty."""
     b = parted("fifottl", partitions=PARTITIONS)
     root = b.queue._shape.root
 
