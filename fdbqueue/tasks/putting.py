@@ -32,9 +32,9 @@ from fdbqueue.tasks.unique import UNFINISHED, UNIQUE_OPTIONS, OnConflict
 if TYPE_CHECKING:
     from fdbqueue.tasks.records.groups import AnyGroup
 
-ALONE = UNIQUE_OPTIONS | {"after"}
+ALONE = UNIQUE_OPTIONS | {"after", "waits"}
 """Options of `put` that a put of several tasks refuses."""
-REFUSED = ALONE | {"waits", "timeout", "stop"}
+REFUSED = ALONE | {"timeout", "stop"}
 """Options that a task of `then` has not."""
 
 

@@ -629,6 +629,7 @@ REFUSED: dict[str, Callable[[PartitionsBench, Group], object]] = {
     "a unique task after another": lambda b, _: b.queue.put(b.db, 1, unique=1, after=b.queue.put(b.db, 1)),
     "a delay after another": lambda b, _: b.queue.put(b.db, 1, delay=1, after=b.queue.put(b.db, 1)),
     "several tasks after one": lambda b, _: b.queue.put_many(b.db, [1], after=b.queue.put(b.db, 1)),
+    "several tasks after a group": lambda b, _: b.queue.put_many(b.db, [1], waits=bytes(16)),
     "a queue under another root": lambda b, _: Group(bytes(16).hex()).put(b.db, b.queue, 1),
     "no tuple": lambda b, _: Group.create(b.db, then=b.queue, root=b.root),  # type: ignore[arg-type]
     "a unique task of then": lambda b, _: Group.create(b.db, then=(b.queue, 1, {"unique": 1}), root=b.root),
