@@ -2619,15 +2619,6 @@ PLANTS = (
         near=8,
     ),
     Plant(
-        "an expired task ends the batch of the takes behind it",
-        take._is_cut_short,
-        "is_dense = not tidied and len(values) == len(portion.offers)",
-        "is_dense = True",
-        "emptied",
-        8_300,
-        near=404,
-    ),
-    Plant(
         "a take that was cut short tells the other callers that there is nothing",
         taking._answer,
         "to_all=to_all and not taken.cut_short",
