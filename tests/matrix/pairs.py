@@ -9,7 +9,7 @@ from pathlib import Path
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 BINDINGS = ("7.1", "7.3", "7.4", "8.0")
 TREE = Path(__file__).parents[2]
-PACKAGES = ("lmdb>=3,<4", "msgspec>=0.18", "sortedcontainers>=2.4")
+PACKAGES = ("lmdb>=3,<4", "msgspec>=0.19", "sortedcontainers>=2.4")
 _SMOKE_S = 120
 
 
