@@ -281,20 +281,19 @@ class TaskCalls:
         """
         until = self._runtime.monotonic() + timeout_s
         while True:
-            plan, found = self._current.plan, None
+            plan = self._current.plan
             try:
                 holder = self._own_session.get() if session is None else session
-                if plan is not None:
-                    found = self._take_at_home(plan, holder, count, stop)
+                at_home = () if plan is None else self._take_at_home(plan, holder, count, stop)
                 source = self.source if plan is None else self.parts.wide
-                found = found or self._take_from(source, holder, count, timeout_s, stop)
+                found = at_home or self._take_from(source, holder, count, timeout_s, stop)
             except UnknownSession:
                 if session is not None:
                     raise
-                found = None  # the home may have told that it is empty
-            if found or (found is not None and (plan is None) == (self._current.plan is None)):
-                return found
-            timeout_s = max(0.0, until - self._runtime.monotonic())  # it has got partitions meanwhile
+            else:
+                if found or (plan is None) == (self._current.plan is None):
+                    return found
+            timeout_s = max(0.0, until - self._runtime.monotonic())  # the session died, or partitions came
 
     def _take_at_home(self, plan: Plan, session: Session, count: int, stop: Stop | None) -> Sequence[Task]:
         number = self._next_home(plan, session)
