@@ -66,7 +66,7 @@ class Change:
         self._payloads: dict[bytes, Callable[[], bytes]] = {}
         """Those that events wait for, by the ids of their tasks."""
         self._file: Callable[[Sequence[Record]], None] | None = None
-        self._shift = self._file_new = shape.discipline.shift
+        self._shift = shape.discipline.shift
         self.puts_read = shape.puts_read
         """True if `ask_create` asks for reads."""
         self.damaged: dict[bytes, bytes] = {}
@@ -177,7 +177,7 @@ class Change:
         file, self._file = self._file, None  # the next tasks may have other task keys
         self._arrive(records)
         if file is None:
-            self._file_new(self.tr, (), records)
+            self.shape.discipline.shift(self.tr, (), records)
         else:
             file(records)
 

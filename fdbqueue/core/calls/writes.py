@@ -7,21 +7,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 from fdbqueue.core import limits
 from fdbqueue.core.calls.combine import Call, Combiner
 from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import Transaction
 
 _items = attrgetter("payload")
 
-Write = Callable[..., Sequence[Any]]
-"""`write(tr, items=, random=)` writes items in a transaction. It returns one answer for each item, in order.
 
-`random` has limits.RANDOM_SUFFIX_BYTES bytes; it is made once, and not again for a retry.
-"""
+class Write(Protocol):
+    """Writes items in a transaction. Returns one answer for each item, in order."""
+
+    def __call__(self, tr: Transaction, items: list[Any], random: bytes) -> Sequence[Any]:
+        """`random` has limits.RANDOM_SUFFIX_BYTES bytes; it is made once, and not again for a retry."""
 
 
 def writes(database: Database, root: RootKeys, write: Write) -> Combiner:
