@@ -10,6 +10,7 @@ from fdbqueue.core.lazy import lazily
 if TYPE_CHECKING:
     from fdbqueue.core import errors as errors
     from fdbqueue.core.aside import SetAside
+    from fdbqueue.core.checking import Flaw
     from fdbqueue.core.codec import Codec, register_codec
     from fdbqueue.core.database import Database
     from fdbqueue.core.errors import *  # noqa: F403  # the names in errors.__all__
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
         TaskFigures,
     )
     from fdbqueue.operate.overview.overview import Overview
-    from fdbqueue.operate.verify.values import Finding, Flaw, Verification
+    from fdbqueue.operate.verify.values import Finding, Verification
     from fdbqueue.operate.verify.verify import verify
     from fdbqueue.queues.elements.base import LockToken
     from fdbqueue.queues.elements.queue import ElementQueue, QueueSet
@@ -186,6 +187,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "core.aside": "SetAside",
+    "core.checking": "Flaw",
     "core.codec": "Codec register_codec",
     "core.database": "Database",
     "core.explanation": "Explanation HeldKey KeyHolder LimitHolder ReachedLimit Reason TaskPlace "
@@ -212,7 +214,7 @@ _HOMES = {
     "operate.overview.figures": "Figures GroupsFigures KeyFigures LimitFigures "
     "QueueFigures ScheduleFigures TaskFigures",
     "operate.overview.overview": "Overview",
-    "operate.verify.values": "Finding Flaw Verification",
+    "operate.verify.values": "Finding Verification",
     "operate.verify.verify": "verify",
     "queues.elements.base": "LockToken",
     "queues.elements.queue": "ElementQueue QueueSet",

@@ -7,7 +7,7 @@ calls hooks, and a task without any feature meets none of them. A hook changes n
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
@@ -73,6 +73,8 @@ REMOVED = End("")
 
 
 class Feature:
+    checks: ClassVar[type[Any] | None] = None
+    """Its FeatureChecks (checking.py); None if `verify` has nothing to check."""
     in_each_part = False
     """True if it has keys in each partition that come due; otherwise they are among those that all share."""
 
@@ -111,6 +113,11 @@ class Feature:
     def sweep(self, site: Site) -> bool:  # noqa: ARG002
         """Remove one batch of keys that are over. True if there were any."""
         return False
+
+
+def all_features() -> list[type[Feature]]:
+    names = (*OF_TASKS.values(), *(made for _, made in OF_QUEUES.values()))
+    return [resolve_name(name) for name in names]
 
 
 @cache

@@ -6,21 +6,24 @@ The record of a taken task has the cells of its slots. So the change that ends t
 its own transaction. It reads nothing for that; for a slot of a key, the lanes that wait for it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from fdbqueue.core.checking import Check, Flaw, Row
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.checking import FeatureChecks
 from fdbqueue.tasks.disciplines.discipline import Discipline
 from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
 from fdbqueue.tasks.feature import REMOVED, End, Feature, Site
+from fdbqueue.tasks.limiting.keys import KEYED, Held, encode_held
 from fdbqueue.tasks.limiting.rule import checked_named
 from fdbqueue.tasks.limiting.state import Gate
 from fdbqueue.tasks.parking.under import Limits
-from fdbqueue.tasks.records.keys import Extra, Record
+from fdbqueue.tasks.records.keys import Extra, Record, id_text
 
 
 def first(discipline: Discipline, tr: Transaction, limit: int, gate: Gate) -> Iterable[Record]:
@@ -46,8 +49,32 @@ def asked(named: Any, settings: Any) -> dict[str, Any]:
     return {"limits": names, "limit_keys": keys}
 
 
+class SlotChecks(FeatureChecks):
+    """A task that holds a slot of a limit is one of its holders."""
+
+    def task(self, row: Row, record: Record) -> Check:
+        holders = list(self._holders(record))
+        seen = yield [key for _, _, key in holders]
+        for name, cell, key in holders:
+            if not seen.has(key):
+                text = f"The task {id_text(record.id)} holds a slot of the limit {name!r}, and is no holder."
+                held = encode_held(Held(cell, self._shape.name, self._shape.keys.partition, record.session))
+                yield self.found(Flaw.STATE, row, text, {key: held})
+
+    def _holders(self, record: Record) -> Iterator[tuple[str, int, bytes]]:
+        limits = self._shape.limits
+        for name, cell in slots_of(record).items():
+            keyed = keyed_limit(record) if cell == KEYED else None
+            of_key = None if keyed is None or keyed[0] != name else keyed[1]
+            key = None if limits is None else limits.holder(name, record.id, of_key)
+            if key is not None:
+                yield name, cell, key
+
+
 class Limited(Limits, Feature):
     """The limits of a queue as a feature."""
+
+    checks = SlotChecks
 
     def __init__(self, settings: Any, root: bytes, queue: int) -> None:
         super().__init__(root, queue, settings.limits, settings.task_limits)
@@ -88,3 +115,7 @@ class Limited(Limits, Feature):
 
     def sweep(self, site: Site) -> bool:
         return self.ask_rest(site.tr, site.now_us)()
+
+
+def slots_of(record: Record) -> dict[str, int]:
+    return {} if record.extra is None else record.extra.slots

@@ -17,19 +17,21 @@ import msgspec
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_payload, checked_positive
 from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.checking import Check, Flaw, OfColumn, Row, readable, under
 from fdbqueue.core.codec import TYPED_HINT, PayloadCodec, pieces_of
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NoResult, PayloadUnreadable, PayloadUnsupported, ResultTimeout, TaskFailed
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions.keys import RESULT, RESULT_AT, SharedKeys
 from fdbqueue.core.seam import Future, Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.checking import FeatureChecks
 from fdbqueue.tasks.failures import ask_last
 from fdbqueue.tasks.feature import ACKED, Encode, End, Feature, Site
 from fdbqueue.tasks.kinds import later, whole_us
 from fdbqueue.tasks.parts import Parts
-from fdbqueue.tasks.records.keys import NEVER_US, Record, id_in, id_text
+from fdbqueue.tasks.records.keys import ID_BYTES, NEVER_US, Record, id_in, id_text
 from fdbqueue.tasks.sweep import as_of
 
 
@@ -43,6 +45,11 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     """Of the result. None: the task was acked with the result None, or was not acked."""
     payload: bytes = b""
     """The result, if it fits into one value."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if there are no pieces of it beside this value."""
+        return self.size_bytes is None or is_whole(self.size_bytes)
 
 
 _to_bytes = msgspec.msgpack.Encoder().encode
@@ -73,7 +80,56 @@ def asked(seconds: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001  # as 
     return {"result_ttl_us": whole_us(checked_positive("result_ttl", seconds, "seconds"))}
 
 
+class ResultChecks(FeatureChecks):
+    """A result has a time at which it is over, and pieces if it is large."""
+
+    def shared(self) -> dict[int, OfColumn]:
+        return {RESULT: self._result_or_piece, RESULT_AT: self._time}
+
+    def weight(self, column: int, row: Row, rest: bytes) -> int:
+        if column != RESULT or len(rest) != ID_BYTES:
+            return 0
+        stored = readable(stored_of, row.value)
+        return 0 if stored is None or stored.is_whole else stored.size_bytes or 0
+
+    def _result_or_piece(self, row: Row, rest: bytes) -> Check:
+        return self._result(row, rest) if len(rest) == ID_BYTES else self._piece(row, rest[:ID_BYTES])
+
+    def _result(self, row: Row, id_: bytes) -> Check:
+        stored, remove = readable(stored_of, row.value), partial(_remove, self._shared, id_)
+        if stored is None:
+            text = f"The result of the task {id_text(id_)} cannot be read."
+            yield self.found(Flaw.VALUE, row, text, remove)
+            return
+        over_at, pieces = self._shared.result_at(stored.until_us, id_), under(self._shared.pieces_of(id_))
+        seen = yield [over_at] if stored.is_whole else [over_at, pieces]
+        if stored.until_us != NEVER_US and not seen.has(over_at):
+            text = f"No sweep finds the result of the task {id_text(id_)}."
+            yield self.found(Flaw.TIMER, row, text, {over_at: b""})
+        there = len(stored.payload) if stored.is_whole else seen.size_bytes(pieces)
+        if there != (stored.size_bytes or 0):
+            text = f"The result of the task {id_text(id_)} has {there} bytes of its {stored.size_bytes}."
+            yield self.found(Flaw.PAYLOAD, row, text, remove)
+
+    def _piece(self, row: Row, id_: bytes) -> Check:
+        value = (yield [self._shared.result(id_)]).value(self._shared.result(id_))
+        stored = readable(stored_of, value)
+        if value is None or (stored is not None and stored.is_whole):
+            text = f"A piece of a result belongs to the task {id_text(id_)}, which has no such result."
+            yield self.found(Flaw.STRAY, row, text)
+
+    def _time(self, row: Row, _: bytes) -> Check:
+        id_ = id_in(row.key)
+        value = (yield [self._shared.result(id_)]).value(self._shared.result(id_))
+        stored = readable(stored_of, value)
+        if value is None or (stored is not None and self._shared.result_at(stored.until_us, id_) != row.key):
+            text = f"A time of a result names the task {id_text(id_)}, which has none that is over then."
+            yield self.found(Flaw.STRAY, row, text)
+
+
 class Results(Feature):
+    checks = ResultChecks
+
     def gone(self, site: Site, records: Sequence[Record], end: End) -> None:
         """Keep the ends of those tasks that were asked for a result. Writes: two keys each, and large
         results.
@@ -246,3 +302,7 @@ def _no_result(change: Change, id_: bytes, reason: str) -> NoResult:
 
 def _timeout(name: str, id_: bytes, found: Pending) -> ResultTimeout:
     return ResultTimeout(id=id_text(id_), name=name, state=found.state.name.lower())
+
+
+def _remove(keys: SharedKeys, id_: bytes, tr: Transaction) -> None:
+    _clear(tr, keys, id_)

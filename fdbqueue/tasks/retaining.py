@@ -6,7 +6,7 @@ old, or too many. A queue without `retain_s` has none of these keys, and pays no
 Looks at the ended tasks that a queue keeps (retaining.py): one by its id, or pages, the latest first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from typing import Any
@@ -15,15 +15,18 @@ import msgspec
 
 from fdbqueue.core import limits
 from fdbqueue.core.aside import COUNTER, DAMAGED, count_in
+from fdbqueue.core.checking import Check, Flaw, OfColumn, Row, readable
+from fdbqueue.core.counting import Count, Tally
 from fdbqueue.core.errors import TaskNotFound, UnsupportedOption
 from fdbqueue.core.page import Page, no_place, place_bytes, place_text
 from fdbqueue.core.partitions.keys import TIME_BYTES
 from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.task import EndedTask
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.checking import FeatureChecks
 from fdbqueue.tasks.feature import End, Feature, Site
 from fdbqueue.tasks.payloads import key_in
-from fdbqueue.tasks.records.keys import ID_BYTES, Record, TaskKeys, id_in, id_text
+from fdbqueue.tasks.records.keys import ENDED, ENDED_AT, ENDED_OF, ID_BYTES, Record, TaskKeys, id_in, id_text
 from fdbqueue.tasks.shape import Shape
 
 
@@ -46,7 +49,41 @@ entry_of = msgspec.msgpack.Decoder(Entry).decode
 """Decode an entry. Raises one of aside.DAMAGED for damaged bytes."""
 
 
+class EndedChecks(FeatureChecks):
+    """An ended task has an entry by id, one by time, and one by task key."""
+
+    def columns(self) -> dict[int, OfColumn]:
+        return {ENDED: self._ended, ENDED_AT: self._index, ENDED_OF: self._index}
+
+    def counts(self) -> Iterator[Count]:
+        keys = self._keys
+        yield Count("ended tasks", Tally({"ended": keys.all_ended}, keys.ended_count, keys.has_shape))
+
+    def _ended(self, row: Row, id_: bytes) -> Check:
+        entry = readable(entry_of, row.value)
+        if entry is None:
+            yield self.found(Flaw.VALUE, row, f"The entry of the ended task {id_text(id_)} cannot be read.")
+            return
+        indexes = self._indexes(entry, id_)
+        if not all(map((yield indexes).has, indexes)):
+            text = f"No listing, or no sweep, finds the ended task {id_text(id_)}."
+            yield self.found(Flaw.STATE, row, text, dict(zip(indexes, [entry.key, b""], strict=False)))
+
+    def _index(self, row: Row, _: bytes) -> Check:
+        id_ = id_in(row.key)
+        stored = (yield [self._keys.ended(id_)]).value(self._keys.ended(id_))
+        entry = readable(entry_of, stored)
+        if stored is None or (entry is not None and row.key not in self._indexes(entry, id_)):
+            text = f"A listing of ended tasks has the task {id_text(id_)}, which is not kept there."
+            yield self.found(Flaw.STRAY, row, text)
+
+    def _indexes(self, entry: Entry, id_: bytes) -> list[bytes]:
+        by_time = self._keys.ended_at(entry.ended_us, id_)
+        return [by_time, self._keys.ended_of(entry.key, entry.ended_us, id_)] if entry.key else [by_time]
+
+
 class Retention(Feature):
+    checks = EndedChecks
     in_each_part = True
 
     def __init__(self, settings: Any, *_: Any) -> None:

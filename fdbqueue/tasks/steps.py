@@ -9,19 +9,24 @@ the attempt. Given a transaction, the step runs in it: its effect and its result
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from fdbqueue.core import limits
 from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.checking import Check, Flaw, OfColumn, Row, readable, rows_of, under
 from fdbqueue.core.errors import PayloadTooLarge, PayloadUnreadable, StepUnderWay, TaskNotFound, TooManySteps
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import TaskCalls
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.checking import FeatureChecks
 from fdbqueue.tasks.feature import Encode, End, Feature, Site
-from fdbqueue.tasks.records.keys import Extra, Record, TaskKeys, id_text
+from fdbqueue.tasks.records.keys import ID_BYTES, STEP, Extra, Record, TaskKeys, id_text, sound_record
+from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.source import change_of
 from fdbqueue.tasks.verbs import Target, held
 
 
@@ -52,7 +57,49 @@ def counted_in(record: Record) -> Counted:
     return Counted(0, 0) if record.extra is None else Counted(record.extra.steps, record.extra.steps_bytes)
 
 
+class StepChecks(FeatureChecks):
+    """A step belongs to a task, whose record has the number of its steps and their bytes."""
+
+    def columns(self) -> dict[int, OfColumn]:
+        return {STEP: self._step}
+
+    def weight_of_task(self, record: Record) -> int:
+        return counted_in(record).size_bytes
+
+    def task(self, row: Row, record: Record) -> Check:
+        if not has_steps(record):
+            return
+        steps = under(self._keys.steps_of(record.id))
+        stored, told = _told_by(self._keys, (yield [steps]).rows(steps)), counted_in(record)
+        if stored != told:
+            text = (
+                f"The task {id_text(record.id)} counts {told.steps} steps of {told.size_bytes} bytes, and"
+                f" has {stored.steps} of {stored.size_bytes} bytes."
+            )
+            yield self.found(Flaw.COUNTER, row, text, partial(_recount, self._shape, record.id))
+
+    def _step(self, row: Row, rest: bytes) -> Check:
+        id_ = rest[:ID_BYTES]
+        stored = (yield [self._keys.task(id_)]).value(self._keys.task(id_))
+        record, name = sound_record(stored, id_), id_text(id_)
+        if stored is None:
+            text = f"A step belongs to the task {name}, which is missing."
+            yield self.found(Flaw.STRAY, row, text)
+        elif readable(step_of, row.value) is None:
+            text = f"A step of the task {name} cannot be read."
+            yield self.found(Flaw.VALUE, row, text, partial(self._remove_step, row.key, id_))
+        elif record is not None and not has_steps(record):
+            text = f"A step belongs to the task {name}, which counts no steps."
+            yield self.found(Flaw.COUNTER, row, text, partial(_recount, self._shape, id_))
+
+    def _remove_step(self, key: bytes, id_: bytes, tr: Transaction) -> None:
+        tr.clear(key)
+        _recount(self._shape, id_, tr)
+
+
 class Steps(Feature):
+    checks = StepChecks
+
     def overwritten(self, site: Site, record: Record) -> None:
         """They were steps of other work."""
         _clear(site.tr, site.keys.steps_of(record.id))
@@ -175,3 +222,20 @@ def _with_step(change: Change, record: Record, name: str, size_bytes: int) -> Ex
 
 def _under_way(queue: str, target: Target, name: str) -> StepUnderWay:
     return StepUnderWay(id=id_text(target.id), name=queue, step=name)
+
+
+def _told_by(keys: TaskKeys, rows: Sequence[Row]) -> Counted:
+    names = (keys.step_name(row.key).encode() for row in rows)
+    return Counted(len(rows), sum(len(row.value) + len(name) for row, name in zip(rows, names, strict=True)))
+
+
+def _recount(shape: Shape, id_: bytes, tr: Transaction) -> None:
+    """Let the record of a task count its steps. Reads: both, serialisably."""
+    steps = shape.keys.steps_of(id_)
+    found = tr.get_range(steps.start, steps.stop)
+    change = change_of(tr, shape, now_us=0)  # the time counts for ends of tasks only
+    [record] = change.read([id_])
+    if record is not None:
+        counted = _told_by(shape.keys, list(rows_of(found)))
+        edges.step(change, record, (record.extra or Extra()).with_steps(*counted))
+    change.finish()

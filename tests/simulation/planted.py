@@ -14,7 +14,7 @@ from typing import Any
 from fdbqueue.aio import consuming, hub
 from fdbqueue.aio import runtime as aio_runtime
 from fdbqueue.aio import verbs as aio_verbs
-from fdbqueue.core import arguments, aside, database, waiters
+from fdbqueue.core import arguments, aside, counting, database, waiters
 from fdbqueue.core.calls import combine, once, writes
 from fdbqueue.core.line import decision, results, staging, take, taking, waiting
 from fdbqueue.core.partitions import keys as partition_keys
@@ -43,7 +43,6 @@ from fdbqueue.embedded.options import for_another_attempt
 from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, thread_pool
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
-from fdbqueue.operate.verify import counters as verified_counters
 from fdbqueue.queues.elements import base as elements_base
 from fdbqueue.queues.elements import store
 from fdbqueue.queues.fair import items as fair_items
@@ -2009,7 +2008,7 @@ PLANTS = (
     ),
     Plant(
         "a verification that trusts a count while tasks move",
-        verified_counters.count,
+        counting.count,
         "if found.values != first.values:",
         "if False:",
         "verified",

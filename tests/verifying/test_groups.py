@@ -10,12 +10,13 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Flaw, Group, Task, TaskQueue, transactional, verify
 from fdbqueue.core import limits
+from fdbqueue.core.checking import Suspect
 from fdbqueue.core.database import run
 from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.operate.verify.checks import Suspect
-from fdbqueue.operate.verify.groups import MemberChecks, compare_members
+from fdbqueue.operate.verify.groups import compare_members
 from fdbqueue.tasks.groups.settling import Settling
+from fdbqueue.tasks.members import MemberChecks
 from fdbqueue.tasks.records.groups import counts_added, members_added
 from fdbqueue.tasks.records.keys import id_bytes
 from tests.tasks.support import StillClock

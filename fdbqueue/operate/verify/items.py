@@ -5,11 +5,11 @@ has a flag.
 """
 
 from fdbqueue.core import limits
+from fdbqueue.core.checking import FOREIGN, Check, Checks, Flaw, Row, Suspect, under
 from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.operate.verify.checks import Check, Checks, Row, Suspect, under
 from fdbqueue.operate.verify.line import AsideChecks, LineChecks, unless_in_line
 from fdbqueue.operate.verify.partitions import Partitioned, SharedChecks, flagged
-from fdbqueue.operate.verify.values import FOREIGN, Cures, Flaw
+from fdbqueue.operate.verify.values import Cures
 from fdbqueue.queues.elements import keys as columns
 from fdbqueue.queues.elements.keys import FOLDER_BYTES, PIECE_NUMBER_BYTES
 from fdbqueue.queues.elements.store import Elements, is_readable

@@ -8,11 +8,11 @@ is parked. An open lane has one pointer, and its limit has one row for each lane
 from collections.abc import Iterator
 from functools import partial
 
+from fdbqueue.core.checking import FOREIGN, Check, Flaw, Row, Seen, Suspect, resized, told_key, under
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
-from fdbqueue.operate.verify.checks import Check, OfShape, Row, Seen, Suspect, resized, under
 from fdbqueue.operate.verify.partitions import HeldChecks, expect_ready
-from fdbqueue.operate.verify.values import FOREIGN, Flaw, told_key
+from fdbqueue.tasks.checking import OfShape
 from fdbqueue.tasks.disciplines import beside
 from fdbqueue.tasks.disciplines.beside import is_slug, parts_of, rebuild, task_key_in
 from fdbqueue.tasks.disciplines.fair import Fair

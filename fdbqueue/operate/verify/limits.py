@@ -14,15 +14,14 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core import root_keys as columns
+from fdbqueue.core.checking import Check, Finder, Flaw, Row, Suspect, under
 from fdbqueue.core.database import Database, run, runtime_of
 from fdbqueue.core.errors import DefinitionUnreadable
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import IMPORTING
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.checks import Check, Finder, Row, Suspect, under
-from fdbqueue.operate.verify.features import slots_of
-from fdbqueue.operate.verify.values import Flaw
+from fdbqueue.tasks.limited import slots_of
 from fdbqueue.tasks.limiting import keys as of_limits
 from fdbqueue.tasks.limiting.key_state import KeyState, number_bytes, number_of
 from fdbqueue.tasks.limiting.keys import Held, LanePlace, LimitKeys, held_of, shown_key

@@ -6,12 +6,12 @@ from functools import partial
 from fdbqueue.core import limits
 from fdbqueue.core.aside import COUNT, ENTRY, PART, Aside, aside_text, entry_in
 from fdbqueue.core.aside import ID_BYTES as ASIDE_ID_BYTES
+from fdbqueue.core.checking import Check, Checks, Excuse, Flaw, OfColumn, Row, Suspect, Under
 from fdbqueue.core.columns import UNKNOWN
 from fdbqueue.core.line import keys as columns
 from fdbqueue.core.line.keys import Due, LineKeys, Notice, Ticket, notice_of
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.checks import Check, Checks, Excuse, OfColumn, Row, Suspect, Under
-from fdbqueue.operate.verify.values import Cures, Flaw
+from fdbqueue.operate.verify.values import Cures
 
 RID_BYTES = limits.RANDOM_SUFFIX_BYTES
 _DEADLINE_BYTES = 8

@@ -10,11 +10,26 @@ its own. Beside that:
 - Each entry of a unique key names a task with that key, or its window. Each task in scope has its entry.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from fdbqueue.core.aside import Aside
+from fdbqueue.core.checking import (
+    FOREIGN,
+    Check,
+    Checks,
+    Excuse,
+    Flaw,
+    Row,
+    Seen,
+    Suspect,
+    Under,
+    first_key,
+    resized,
+    told_key,
+    under,
+)
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import DefinitionUnreadable
 from fdbqueue.core.line.keys import LineKeys
@@ -23,21 +38,9 @@ from fdbqueue.core.partitions.keys import FLAG, WIDE_LINE, SharedKeys, ring
 from fdbqueue.core.partitions.plan import Plan, home_of
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.checks import (
-    Check,
-    Checks,
-    Excuse,
-    OfShape,
-    Row,
-    Seen,
-    Suspect,
-    Under,
-    resized,
-    under,
-)
 from fdbqueue.operate.verify.line import LineChecks
-from fdbqueue.operate.verify.slices import first_key
-from fdbqueue.operate.verify.values import FOREIGN, Cures, Flaw, command, told_key
+from fdbqueue.operate.verify.values import Cures, command
+from fdbqueue.tasks.checking import OfShape, task_in, unless_elsewhere
 from fdbqueue.tasks.disciplines.key_counts import slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_text, partition_of, sound_record
@@ -150,24 +153,6 @@ def expect_ready(tr: Transaction, shape: Shape) -> None:
     """
     if shape.plan is not None:
         raise_flag(shape.shared, shape.keys.partition, tr)
-
-
-def task_in(shape: Shape, id_: bytes, partition: int | None = None) -> bytes:
-    """The record of a task in a partition, by default in that of its put."""
-    return shape.partition(partition_of(id_) if partition is None else partition).keys.task(id_)
-
-
-def unless_elsewhere(shape: Shape, id_: bytes, is_it: Callable[[bytes], bool]) -> list[Excuse]:
-    """It is no contradiction if the task has moved, and its record in another partition is the right one."""
-    plan = shape.plan
-    if plan is None or not plan.may_have_moved:
-        return []
-
-    def is_there(rows: Sequence[Row]) -> bool:
-        return any(is_it(row.value) for row in rows)
-
-    tasks = [task_in(shape, id_, number) for number in range(plan.high)]
-    return [Excuse(Under(task, task + b"\x00"), is_there) for task in tasks]
 
 
 class PartitionChecks(OfShape):

@@ -13,6 +13,18 @@ from fdb import tuple as layer
 from fdbqueue.core import limits
 from fdbqueue.core import root_keys as columns
 from fdbqueue.core.calls.once import ATTEMPT
+from fdbqueue.core.checking import (
+    FOREIGN,
+    Check,
+    Checks,
+    Excuse,
+    Finder,
+    Flaw,
+    Row,
+    Suspect,
+    first_key,
+    under,
+)
 from fdbqueue.core.columns import UNPACKING
 from fdbqueue.core.database import Database, run, runtime_of
 from fdbqueue.core.errors import DefinitionUnreadable, LayoutNewer, ScheduleUnreadable
@@ -21,11 +33,9 @@ from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import LAST_ID_BYTES, RootKeys
 from fdbqueue.core.seam import ReadTransaction, Transaction
 from fdbqueue.core.sessions.holder import deadline_if_readable
-from fdbqueue.operate.verify.checks import Check, Checks, Excuse, Finder, Row, Suspect, under
 from fdbqueue.operate.verify.groups import GroupChecks
 from fdbqueue.operate.verify.limits import LimitChecks
-from fdbqueue.operate.verify.slices import first_key
-from fdbqueue.operate.verify.values import FOREIGN, Cures, Flaw, command
+from fdbqueue.operate.verify.values import Cures, command
 from fdbqueue.tasks.schedules.records import record_of, state_of
 from fdbqueue.tasks.schedules.store import renew
 

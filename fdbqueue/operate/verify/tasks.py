@@ -1,7 +1,7 @@
 """The checks of a task queue: its records, the keys of their states, timers, payloads and failures.
 
 A record names the key of its state, its timer and its payload; each of these keys names its task. Both
-directions are checked. keyed.py, partitions.py, groups.py and features.py have the checks of features.
+directions are checked. Disciplines (keyed.py), partitions and features have checks of their own.
 """
 
 from collections import Counter
@@ -9,18 +9,29 @@ from collections.abc import Callable
 from functools import partial
 
 from fdbqueue.core import limits
+from fdbqueue.core.checking import (
+    FOREIGN,
+    Check,
+    Checks,
+    Excuse,
+    Flaw,
+    OfColumn,
+    Row,
+    Suspect,
+    resized,
+    under,
+)
 from fdbqueue.core.line.keys import LineKeys
 from fdbqueue.core.partitions import keys as shared
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
-from fdbqueue.operate.verify.checks import Check, Checks, Excuse, OfColumn, Row, Suspect, resized, under
-from fdbqueue.operate.verify.features import FeatureChecks
-from fdbqueue.operate.verify.groups import MemberChecks
 from fdbqueue.operate.verify.keyed import NUMBER_BYTES, BesideChecks, LaneChecks
 from fdbqueue.operate.verify.line import LineChecks, unless_in_line
 from fdbqueue.operate.verify.partitions import PartitionChecks, UniqueChecks, expect_ready, shared_checks
 from fdbqueue.operate.verify.root import unless_ending
-from fdbqueue.operate.verify.values import Cures, Flaw, command
+from fdbqueue.operate.verify.values import Cures, command
+from fdbqueue.queues.persistent.unacked import claim_of
+from fdbqueue.tasks.checking import FeatureChecks, checks_of
 from fdbqueue.tasks.dead.redrive import is_readable
 from fdbqueue.tasks.disciplines.discipline import Fifo
 from fdbqueue.tasks.disciplines.keyed import Keyed
@@ -31,7 +42,6 @@ from fdbqueue.tasks.records import keys as columns
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_in, id_text, sound_record
 from fdbqueue.tasks.records.statistics import LIVE, LIVE_OF, unpacked
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.steps import counted_in
 
 OfRecord = Callable[[Row, Record], Check]
 
@@ -41,7 +51,7 @@ class TaskChecks(Checks):
         super().__init__(cures.mending)
         self.shape = shape
         self.keys = shape.keys
-        self.members = MemberChecks(shape, cures.mending)
+        self.features = checks_of(shape, cures.mending)
         self.beside: BesideChecks | None = None
         self._lanes: LaneChecks | None = None
         self.found_by_key: Counter[tuple[bytes, str]] = Counter()
@@ -51,13 +61,18 @@ class TaskChecks(Checks):
         self._cures = cures
         self._line = LineChecks(LineKeys(self.keys.line), shape.aside, cures)
         self._lines = [self._line.keys]
-        self._features = FeatureChecks(shape, cures.mending)
         self._unique = UniqueChecks(shape, cures.mending)
         self._partition = PartitionChecks(shape, cures.mending)
         self._of_ready = list[OfColumn]()
-        of_extra = [self._unique.task, self._features.steps, self.members.task, self._features.slots]
+        of_extra = [self._unique.task, *(feature.task for feature in self.features)]
         of_all: list[OfRecord] = [] if shape.plan is None else [self._partition.task]
         self._checks, self._of_all = self._of_tasks(), self._shared()
+        self._feature_at: dict[int, FeatureChecks] = {}
+        for feature in self.features:
+            of_each, of_all_parts = feature.columns(), feature.shared()
+            self._checks |= of_each
+            self._of_all |= of_all_parts
+            self._feature_at |= dict.fromkeys((*of_each, *of_all_parts), feature)
         self._set_discipline()
         if shape.plan is not None:
             self._lines.append(LineKeys(shape.shared.line))
@@ -79,16 +94,12 @@ class TaskChecks(Checks):
             columns.TIMER: self._timer,
             columns.LIVE: self._live,
             columns.LINE: _whole_row(self._line),
-            columns.OWNERS: self._features.owner,
+            columns.OWNERS: self._owner,
             columns.PAUSED: self._partition.paused,
             columns.FAILURE: self._failure,
             columns.CLASSED: self._classed,
             columns.CLASS_COUNT: self._class_count,
             columns.REDRIVE: self._redrive,
-            columns.ENDED: self._features.ended,
-            columns.ENDED_AT: self._features.ended_index,
-            columns.ENDED_OF: self._features.ended_index,
-            columns.STEP: self._features.step,
         }
 
     def _shared(self) -> dict[int, OfColumn]:
@@ -100,11 +111,6 @@ class TaskChecks(Checks):
             shared.PARTITION: self.nothing,
             shared.UNIQUE: self._unique.entry,
             shared.WINDOW: self._unique.window,
-            shared.RESULT: self._features.result,
-            shared.RESULT_AT: self._features.result_time,
-            shared.MEMBERS: self.members.counts,
-            shared.MEMBER: self.members.entry,
-            shared.EPOCH: self.nothing,
         }
 
     def _set_discipline(self) -> None:
@@ -125,12 +131,13 @@ class TaskChecks(Checks):
         column, rest = self.keys.parts_of(row.key)
         if column == columns.LINE:
             return self._line.weight(row)
-        if column == shared.RESULT:
-            return self._features.weight(row, rest)
+        if column in self._feature_at:
+            return self._feature_at[column].weight(column, row, rest)
         record = sound_record(row.value, rest) if column == columns.TASK else None
         if record is None:
             return 0
-        return counted_in(record).size_bytes + (0 if is_held_by(record) else record.size_bytes)
+        beside = 0 if record.extra is None else sum(one.weight_of_task(record) for one in self.features)
+        return beside + (0 if is_held_by(record) else record.size_bytes)
 
     def check(self, row: Row) -> Check:
         column, rest = self.keys.parts_of(row.key)
@@ -147,8 +154,8 @@ class TaskChecks(Checks):
         column, rest = self.keys.parts_of(row.key)
         if column in (columns.CLASSED, columns.CLASS_COUNT) and self.keys.has_shape(row.key):
             self.classes.add(self.keys.class_at(rest))
-        if column in (shared.MEMBERS, shared.MEMBER, shared.EPOCH) and self.keys.has_shape(row.key):
-            self.members.note(column, row, rest)
+        if column in self._feature_at and self.keys.has_shape(row.key):
+            self._feature_at[column].note(column, row, rest)
         if self.beside is None or len(self.found_by_key) > limits.VERIFIED_TASK_KEYS_MAX:
             return
         if column == columns.TASK:
@@ -320,6 +327,13 @@ class TaskChecks(Checks):
     def _redrive(self, row: Row, _: bytes) -> Check:
         if not is_readable(row.value):
             yield self.found(Flaw.VALUE, row, "The progress of a redrive cannot be read.")
+
+    def _owner(self, row: Row, _: bytes) -> Check:
+        claim = claim_of(self.keys.prefix, row.key)
+        if claim is None:
+            yield Suspect(Flaw.UNKNOWN, row.key, "No key of a queue has this shape.", FOREIGN)
+        elif not (yield [claim]).has(claim):
+            yield self.found(Flaw.STRAY, row, "A session is enrolled for an owner that has claimed nothing.")
 
     def _live(self, row: Row, _: bytes) -> Check:
         negative = [name for name, count in unpacked(LIVE, row.value).items() if count >= 2**63]

@@ -4,32 +4,9 @@ Behind them stand the commands that end a contradiction, as they are typed.
 """
 
 import shlex
-import struct
 from dataclasses import dataclass
-from enum import StrEnum
 
-from fdb import tuple as layer
-
-
-class Flaw(StrEnum):
-    """A kind of contradiction between stored keys."""
-
-    RECORD = "unreadable record"
-    STATE = "no key of its state"
-    COPY = "different copies"
-    STRAY = "key without owner"
-    TIMER = "timer"
-    PAYLOAD = "payload"
-    KEY_STATE = "state of a task key"
-    KEY_COUNTER = "counter of a task key"
-    COUNTER = "counter"
-    LINE = "waiting line"
-    SET_ASIDE = "value set aside"
-    SESSION = "session"
-    DEFINITION = "definition"
-    ORPHAN = "dropped queue"
-    VALUE = "damaged value"
-    UNKNOWN = "unknown key"
+from fdbqueue.core.checking import Flaw
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +95,3 @@ class Cures:
         if self.registered:
             return command("aside", self.queue, "--remove", aside)
         return f"queue.remove_aside(db, [{aside!r}])"
-
-
-FOREIGN = "Another program has written it, or a newer release: look there. Nothing here changes it."
-
-
-def told_key(key: bytes) -> str:
-    """A task key, or unique key, as Python shows it; in hexadecimal if it is damaged."""
-    try:
-        return repr(layer.unpack(key)[0])
-    except (ValueError, IndexError, struct.error):
-        return key.hex()

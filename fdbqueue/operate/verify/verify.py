@@ -8,7 +8,9 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core import limits
+from fdbqueue.core.checking import Checks, Mend, Row, Suspect, Under, below
 from fdbqueue.core.codec import codec_named
+from fdbqueue.core.counting import Count, compared
 from fdbqueue.core.database import Database, as_database, run
 from fdbqueue.core.errors import DefinitionUnreadable, FdbQueueError, WrongType
 from fdbqueue.core.misfit import type_name
@@ -19,7 +21,6 @@ from fdbqueue.core.registry.registry import Registry, codec_of, of_kind, require
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase, Transaction
 from fdbqueue.operate.verify import counters
-from fdbqueue.operate.verify.checks import Checks, Mend, Row, Suspect, Under, below
 from fdbqueue.operate.verify.groups import compare_members
 from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
 from fdbqueue.operate.verify.limits import miscounted, miscounted_total, unwalked
@@ -84,7 +85,7 @@ class Subject:
     name: str
     keys: Under
     checks: Checks
-    counts: Iterable[counters.Count]
+    counts: Iterable[Count]
     partitioned: Partitioned | None = None
     """The queue, if partitions may lie below it: each is a subject of its own."""
     partition: Callable[[int], "Subject"] | None = None
@@ -159,8 +160,8 @@ class Verifier:
         checks, prefix = subject.checks, subject.keys.start
         for part in self._parts(subject):
             self._part(part, prefix)
-        if isinstance(checks, TaskChecks):  # members may lie in all partitions
-            found = counters.compared(self.database, counters.counts_of_members(checks), checks.mending)
+        for feature in checks.features if isinstance(checks, TaskChecks) else ():
+            found = compared(self.database, feature.shared_counts(), checks.mending)
             self._tell(subject.name, prefix, found)
 
     def _parts(self, subject: Subject) -> Iterator[Subject]:
@@ -179,7 +180,7 @@ class Verifier:
         name, checks = subject.name, subject.checks
         for keys in subject.ranges:
             self._scan(name, prefix, checks, keys, subject.keys.start)
-        self._tell(name, prefix, counters.compared(self.database, subject.counts, checks.mending))
+        self._tell(name, prefix, compared(self.database, subject.counts, checks.mending))
         if isinstance(checks, TaskChecks):
             self._tell(name, prefix, counters.key_counters(self.database, checks))
 

@@ -7,10 +7,10 @@ from typing import Any
 from sortedcontainers import SortedDict
 
 from fdbqueue.core import limits
+from fdbqueue.core.checking import Row, Seen, Under
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.writes import place, stamp
-from fdbqueue.operate.verify.checks import Row, Seen, Under
 from tests.system.audit.commit import Values
 
 

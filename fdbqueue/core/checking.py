@@ -9,17 +9,44 @@ A check first yields a list of keys and ranges, and is sent their values as `See
 `Suspect`. A check that needs no other key begins with a Suspect.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
+from fdb import tuple as layer
+
+from fdbqueue.core import limits
 from fdbqueue.core.aside import DAMAGED
-from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.verify.values import FOREIGN, Flaw
-from fdbqueue.tasks.shape import Shape
+from fdbqueue.core.seam import EXACT, Range, ReadTransaction, Transaction, Value
 
 T = TypeVar("T")
+
+FOREIGN = "Another program has written it, or a newer release: look there. Nothing here changes it."
+
+
+class Flaw(StrEnum):
+    """A kind of contradiction between stored keys."""
+
+    RECORD = "unreadable record"
+    STATE = "no key of its state"
+    COPY = "different copies"
+    STRAY = "key without owner"
+    TIMER = "timer"
+    PAYLOAD = "payload"
+    KEY_STATE = "state of a task key"
+    KEY_COUNTER = "counter of a task key"
+    COUNTER = "counter"
+    LINE = "waiting line"
+    SET_ASIDE = "value set aside"
+    SESSION = "session"
+    DEFINITION = "definition"
+    ORPHAN = "dropped queue"
+    VALUE = "damaged value"
+    UNKNOWN = "unknown key"
 
 
 class Row(NamedTuple):
@@ -173,16 +200,6 @@ class Finder:
             yield from suspects_of(check, first, seen)
 
 
-class OfShape(Finder):
-    """Tells the contradictions of one queue of tasks, or of one partition."""
-
-    def __init__(self, shape: Shape, mending: str) -> None:
-        super().__init__(mending)
-        self._shape = shape
-        self._keys = shape.keys
-        self._shared = shape.shared
-
-
 class Checks(Finder):
     """The checks of one key space. They are pure: values in, contradictions out."""
 
@@ -205,3 +222,78 @@ class Checks(Finder):
         """The contradictions between the row and the keys that it asks for."""
         check = self.check(row)
         return suspects_of(check, next(check, None), seen)
+
+
+# The keys that rows name.
+
+_COLUMN_BYTES = 2
+_ROWS_PER_KEY = 2
+"""Rows that a range read may return for each of its keys."""
+
+
+def ask(tr: ReadTransaction, prefix: bytes, asks: Collection[Ask]) -> Callable[[], Seen]:
+    """Ask for all keys and ranges together. Keys that begin with `prefix` have their column behind it."""
+    ranges = {wanted: _ask_range(tr, wanted) for wanted in asks if isinstance(wanted, Under)}
+    keys = sorted(wanted for wanted in asks if isinstance(wanted, bytes))
+    column_end = len(prefix) + _COLUMN_BYTES
+    together = [_Together(tr, list(found)) for _, found in groupby(keys, lambda key: key[:column_end])]
+
+    def answer() -> Seen:
+        values: dict[bytes, bytes | None] = dict.fromkeys(keys)
+        beyond = [key for one in together for key in one.answer(values)]
+        asked = {key: tr.get(key) for key in beyond}
+        values |= {key: _bytes_of(value) for key, value in asked.items()}
+        return Seen(values, {wanted: list(rows_of(found)) for wanted, found in ranges.items()})
+
+    return answer
+
+
+class _Together:
+    """One read of several keys in ascending order."""
+
+    def __init__(self, tr: ReadTransaction, keys: Sequence[bytes]) -> None:
+        self._keys = keys
+        self._limit = _ROWS_PER_KEY * len(keys)
+        self._one: Value | None = tr.get(keys[0]) if len(keys) == 1 else None
+        self._range = _read(tr, keys[0], keys[-1] + b"\x00", self._limit) if len(keys) > 1 else None
+
+    def answer(self, values: dict[bytes, bytes | None]) -> Iterator[bytes]:
+        """Fill in the values that were read; yield the keys behind the rows that were read."""
+        if self._one is not None:
+            values[self._keys[0]] = _bytes_of(self._one)
+        if self._range is None:
+            return
+        rows = list(rows_of(self._range))
+        values.update((row.key, row.value) for row in rows if row.key in values)
+        if len(rows) == self._limit:
+            yield from (key for key in self._keys if key > rows[-1].key)
+
+
+def rows_of(found: Range) -> Iterator[Row]:
+    return (Row(bytes(row.key), bytes(row.value)) for row in found)
+
+
+def first_key(start: bytes, stop: bytes, tr: Transaction) -> bytes | None:
+    """The first key of a range. Reads: by snapshot."""
+    rows = tr.snapshot.get_range(start, stop, limit=1).to_list()
+    return bytes(rows[0].key) if rows else None
+
+
+def _ask_range(tr: ReadTransaction, keys: Under) -> Range:
+    return _read(tr, keys.start, keys.stop, keys.limit or limits.VERIFIED_ROWS_MAX)
+
+
+def _read(tr: ReadTransaction, start: bytes, stop: bytes, limit: int) -> Range:
+    return tr.get_range(start, stop, limit=limit, streaming_mode=EXACT)
+
+
+def _bytes_of(value: Value) -> bytes | None:
+    return bytes(value.value) if value.present() else None
+
+
+def told_key(key: bytes) -> str:
+    """A task key, or unique key, as Python shows it; in hexadecimal if it is damaged."""
+    try:
+        return repr(layer.unpack(key)[0])
+    except (ValueError, IndexError, struct.error):
+        return key.hex()
