@@ -73,8 +73,8 @@ REMOVED = End("")
 
 
 class Feature:
-    checks: ClassVar[type[Any] | None] = None
-    """Its FeatureChecks (checking.py); None if `verify` has nothing to check."""
+    rows: ClassVar[type[Any] | None] = None
+    """Its FeatureRows (rows.py); None for a feature without keys."""
     in_each_part = False
     """True if it has keys in each partition that come due; otherwise they are among those that all share."""
 

@@ -15,7 +15,6 @@ from fdbqueue.core.checking import Check, Flaw, Row
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.checking import FeatureChecks
 from fdbqueue.tasks.disciplines.discipline import Discipline
 from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
 from fdbqueue.tasks.feature import REMOVED, End, Feature, Site
@@ -24,6 +23,7 @@ from fdbqueue.tasks.limiting.rule import checked_named
 from fdbqueue.tasks.limiting.state import Gate
 from fdbqueue.tasks.parking.under import Limits
 from fdbqueue.tasks.records.keys import Extra, Record, id_text
+from fdbqueue.tasks.rows import FeatureRows
 
 
 def first(discipline: Discipline, tr: Transaction, limit: int, gate: Gate) -> Iterable[Record]:
@@ -49,7 +49,7 @@ def asked(named: Any, settings: Any) -> dict[str, Any]:
     return {"limits": names, "limit_keys": keys}
 
 
-class SlotChecks(FeatureChecks):
+class SlotRows(FeatureRows):
     """A task that holds a slot of a limit is one of its holders."""
 
     def task(self, row: Row, record: Record) -> Check:
@@ -74,7 +74,7 @@ class SlotChecks(FeatureChecks):
 class Limited(Limits, Feature):
     """The limits of a queue as a feature."""
 
-    checks = SlotChecks
+    rows = SlotRows
 
     def __init__(self, settings: Any, root: bytes, queue: int) -> None:
         super().__init__(root, queue, settings.limits, settings.task_limits)

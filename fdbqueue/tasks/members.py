@@ -20,13 +20,23 @@ from fdbqueue.core import limits
 from fdbqueue.core.checking import Check, Flaw, OfColumn, Row, ask, claim_mending, readable
 from fdbqueue.core.counting import Count, Tally
 from fdbqueue.core.database import runtime_of
+from fdbqueue.core.errors import ExportRefused
 from fdbqueue.core.partitions.keys import EPOCH, EPOCH_BYTES, GROUP_BYTES, MEMBER, MEMBERS
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.checking import FeatureChecks, task_in, unless_elsewhere
 from fdbqueue.tasks.feature import ACKED, End, Feature, Site
 from fdbqueue.tasks.records.groups import NO_MEMBERS, checked_group, counts_added, members_added, members_of
-from fdbqueue.tasks.records.keys import Extra, Member, Record, id_in, id_text, record_of, sound_record
+from fdbqueue.tasks.records.keys import (
+    NEVER_US,
+    Extra,
+    Member,
+    Record,
+    id_in,
+    id_text,
+    record_of,
+    sound_record,
+)
+from fdbqueue.tasks.rows import FeatureRows, task_in, unless_elsewhere
 from fdbqueue.tasks.shape import Shape
 
 
@@ -76,7 +86,11 @@ def asked(group: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001  # as al
     return {"groups": (Member(checked_group(group)),)}
 
 
-class MemberChecks(FeatureChecks):
+GROUP_LEFT_OUT = "GroupLeftOut"
+"""The class of failure of a task that waited for a group, in a queue that comes from an export."""
+
+
+class MemberRows(FeatureRows):
     """An entry of a member and its task name each other; the queue counts its members of each group."""
 
     def __init__(self, shape: Shape, mending: str) -> None:
@@ -87,6 +101,19 @@ class MemberChecks(FeatureChecks):
 
     def shared(self) -> dict[int, OfColumn]:
         return {MEMBERS: self.counts_of, MEMBER: self.entry, EPOCH: self.nothing}
+
+    def leaving(self, record: Record, leave_out: bool) -> Record:
+        """A task without its groups. One that waits is buried, where an operator finds it."""
+        waits = record.extra is not None and record.extra.waits
+        if (waits or groups_of(record)) and not leave_out:
+            task = f"its task {id_text(record.id)}"
+            reason = f"{task} belongs to a group, or waits for one; --leave-out leaves groups out"
+            raise ExportRefused(name=self._shape.name, reason=reason)
+        free = without_groups(record)
+        if not waits or free.extra is None:
+            return free
+        extra = replace(free.extra, waits=b"")
+        return replace(free, state=TaskState.BURIED, until_us=NEVER_US, error=GROUP_LEFT_OUT, extra=extra)
 
     def note(self, column: int, row: Row, rest: bytes) -> None:
         if column == EPOCH:
@@ -195,7 +222,7 @@ class MemberChecks(FeatureChecks):
 
 
 class Members(Feature):
-    checks = MemberChecks
+    rows = MemberRows
 
     def entered(self, site: Site, records: Sequence[Record], arrived: bool) -> None:
         """Count new tasks. `arrived`: they come from another queue, where they have been counted."""

@@ -7,7 +7,7 @@ A wait watches the record of the task, and looks again at each change of it. So 
 the wait, too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,16 +22,17 @@ from fdbqueue.core.codec import TYPED_HINT, PayloadCodec, pieces_of
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NoResult, PayloadUnreadable, PayloadUnsupported, ResultTimeout, TaskFailed
 from fdbqueue.core.partitions.keys import RESULT, RESULT_AT, SharedKeys
-from fdbqueue.core.seam import Future, Transaction
+from fdbqueue.core.seam import Future, KeyValue, Transaction
+from fdbqueue.core.sections import Batch, ContentLine, Pair, Section, read_as, rows_in, set_rows
 from fdbqueue.core.task import TaskState
 from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.checking import FeatureChecks
 from fdbqueue.tasks.failures import ask_last
 from fdbqueue.tasks.feature import ACKED, Encode, End, Feature, Site
 from fdbqueue.tasks.kinds import later, whole_us
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.records.keys import ID_BYTES, NEVER_US, Record, id_in, id_text
+from fdbqueue.tasks.rows import FeatureRows
 from fdbqueue.tasks.sweep import as_of
 
 
@@ -80,8 +81,50 @@ def asked(seconds: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001  # as 
     return {"result_ttl_us": whole_us(checked_positive("result_ttl", seconds, "seconds"))}
 
 
-class ResultChecks(FeatureChecks):
+class ResultLine(ContentLine, tag="result"):
+    """The end of a task with its result, in an export."""
+
+    id: bytes
+    value: bytes
+    pieces: list[Pair]
+
+
+class ResultRows(FeatureRows):
     """A result has a time at which it is over, and pieces if it is large."""
+
+    lines = (ResultLine,)
+
+    def shared_sections(self) -> Iterator[Section]:
+        yield Section(self._shared.results, self._read)
+
+    def _read(self, tr: Transaction, rows: Sequence[KeyValue]) -> Batch:
+        """A result of several pieces lies before them: their rows are passed over."""
+        asked: list[tuple[bytes, bytes, Callable[[], list[Pair]]]] = []
+        used = 0
+        for row in rows:
+            id_ = bytes(row.key[len(self._shared.results.start) :])
+            if len(id_) == ID_BYTES:
+                stored = readable(stored_of, row.value)
+                is_large = stored is None or not stored.is_whole
+                if asked and is_large:
+                    break
+                asked.append((id_, bytes(row.value), rows_in(tr, self._pieces(id_)) if is_large else list))
+            used += 1
+        lines = [ResultLine(id_, value, pieces()) for id_, value, pieces in asked]
+        return Batch(lines, used, {"results": len(lines)})
+
+    def _pieces(self, id_: bytes) -> slice:
+        return slice(self._shared.result(id_), self._shared.pieces_of(id_).stop)
+
+    def place(self, tr: Transaction, lines: Sequence[ContentLine]) -> None:
+        keys = self._shared
+        for line in lines:
+            if isinstance(line, ResultLine):
+                tr.set(keys.result(line.id), line.value)
+                set_rows(tr, keys.result(line.id), line.pieces)
+                until_us = read_as(stored_of, line.value).until_us
+                if until_us != NEVER_US:
+                    tr.set(keys.result_at(until_us, line.id), b"")
 
     def shared(self) -> dict[int, OfColumn]:
         return {RESULT: self._result_or_piece, RESULT_AT: self._time}
@@ -128,7 +171,7 @@ class ResultChecks(FeatureChecks):
 
 
 class Results(Feature):
-    checks = ResultChecks
+    rows = ResultRows
 
     def gone(self, site: Site, records: Sequence[Record], end: End) -> None:
         """Keep the ends of those tasks that were asked for a result. Writes: two keys each, and large

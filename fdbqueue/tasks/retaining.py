@@ -20,13 +20,14 @@ from fdbqueue.core.counting import Count, Tally
 from fdbqueue.core.errors import TaskNotFound, UnsupportedOption
 from fdbqueue.core.page import Page, no_place, place_bytes, place_text
 from fdbqueue.core.partitions.keys import TIME_BYTES
-from fdbqueue.core.seam import Transaction, Value
+from fdbqueue.core.seam import KeyValue, Transaction, Value
+from fdbqueue.core.sections import Batch, ContentLine, Section, read_as
 from fdbqueue.core.task import EndedTask
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.checking import FeatureChecks
 from fdbqueue.tasks.feature import End, Feature, Site
 from fdbqueue.tasks.payloads import key_in
 from fdbqueue.tasks.records.keys import ENDED, ENDED_AT, ENDED_OF, ID_BYTES, Record, TaskKeys, id_in, id_text
+from fdbqueue.tasks.rows import FeatureRows
 from fdbqueue.tasks.shape import Shape
 
 
@@ -49,8 +50,35 @@ entry_of = msgspec.msgpack.Decoder(Entry).decode
 """Decode an entry. Raises one of aside.DAMAGED for damaged bytes."""
 
 
-class EndedChecks(FeatureChecks):
+class EndedLine(ContentLine, tag="ended"):
+    """An ended task that a queue with `retain_s` keeps, in an export."""
+
+    partition: int
+    id: bytes
+    value: bytes
+
+
+class EndedRows(FeatureRows):
     """An ended task has an entry by id, one by time, and one by task key."""
+
+    lines = (EndedLine,)
+
+    def sections(self) -> Iterator[Section]:
+        yield Section(self._keys.all_ended, self._read)
+
+    def _read(self, _: Transaction, rows: Sequence[KeyValue]) -> Batch:
+        lines = [EndedLine(self._keys.partition, id_in(row.key), bytes(row.value)) for row in rows]
+        return Batch(lines, len(rows), {"ended": len(lines)})
+
+    def place(self, tr: Transaction, lines: Sequence[ContentLine]) -> None:
+        for line in lines:
+            if isinstance(line, EndedLine):
+                keys, entry = self.part(line.partition).keys, read_as(entry_of, line.value)
+                tr.set(keys.ended(line.id), line.value)
+                tr.set(keys.ended_at(entry.ended_us, line.id), entry.key)
+                if entry.key:
+                    tr.set(keys.ended_of(entry.key, entry.ended_us, line.id), b"")
+                _count(tr, keys, 1)
 
     def columns(self) -> dict[int, OfColumn]:
         return {ENDED: self._ended, ENDED_AT: self._index, ENDED_OF: self._index}
@@ -83,7 +111,7 @@ class EndedChecks(FeatureChecks):
 
 
 class Retention(Feature):
-    checks = EndedChecks
+    rows = EndedRows
     in_each_part = True
 
     def __init__(self, settings: Any, *_: Any) -> None:

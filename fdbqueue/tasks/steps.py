@@ -22,9 +22,9 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import TaskCalls
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.checking import FeatureChecks
 from fdbqueue.tasks.feature import Encode, End, Feature, Site
 from fdbqueue.tasks.records.keys import ID_BYTES, STEP, Extra, Record, TaskKeys, id_text, sound_record
+from fdbqueue.tasks.rows import FeatureRows
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import change_of
 from fdbqueue.tasks.verbs import Target, held
@@ -57,8 +57,13 @@ def counted_in(record: Record) -> Counted:
     return Counted(0, 0) if record.extra is None else Counted(record.extra.steps, record.extra.steps_bytes)
 
 
-class StepChecks(FeatureChecks):
+class StepRows(FeatureRows):
     """A step belongs to a task, whose record has the number of its steps and their bytes."""
+
+    name = "steps"
+
+    def beside(self, record: Record) -> slice | None:
+        return self._keys.steps_of(record.id) if has_steps(record) else None
 
     def columns(self) -> dict[int, OfColumn]:
         return {STEP: self._step}
@@ -98,7 +103,7 @@ class StepChecks(FeatureChecks):
 
 
 class Steps(Feature):
-    checks = StepChecks
+    rows = StepRows
 
     def overwritten(self, site: Site, record: Record) -> None:
         """They were steps of other work."""

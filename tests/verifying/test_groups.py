@@ -16,7 +16,7 @@ from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.verify.groups import compare_members
 from fdbqueue.tasks.groups.settling import Settling
-from fdbqueue.tasks.members import MemberChecks
+from fdbqueue.tasks.members import MemberRows
 from fdbqueue.tasks.records.groups import counts_added, members_added
 from fdbqueue.tasks.records.keys import id_bytes
 from tests.tasks.support import StillClock
@@ -243,7 +243,7 @@ def test_members_in_other_partitions_keep_their_counts(db: Database, space: Subs
 def test_two_members_are_not_counted_off_at_once(half_buried: Place) -> None:
     """Each would take the one burial that counts for its own."""
     at = half_buried
-    checks = MemberChecks(at.queue._shape, "")
+    checks = MemberRows(at.queue._shape, "")
     ends = [partial(checks._count_off, at.shared.member(at.of, at.id(number)), at.of) for number in range(2)]
     for number in range(2):
         at.db.clear(at.task_key(number))

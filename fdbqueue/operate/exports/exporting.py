@@ -18,22 +18,11 @@ from fdbqueue.core.errors import DefinitionUnreadable, ExportRefused, QueueNotFo
 from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, UNREADABLE, Definition
 from fdbqueue.core.registry.registry import IMPORTING, Registry, checked_name
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sections import Batch, Counts, Line, Section
 from fdbqueue.core.version import __version__
 from fdbqueue.operate.exports import of_items, of_tasks
 from fdbqueue.operate.exports.file import ExportFile
-from fdbqueue.operate.exports.lines import (
-    FORMAT,
-    AnyLine,
-    Batch,
-    Counts,
-    DoneLine,
-    End,
-    Header,
-    LimitLine,
-    Mark,
-    QueueLine,
-    Section,
-)
+from fdbqueue.operate.exports.lines import FORMAT, DoneLine, End, Header, LimitLine, Mark, QueueLine
 from fdbqueue.tasks.kinds import is_kind, owner_of
 from fdbqueue.tasks.limiting.keys import LimitKeys
 from fdbqueue.tasks.limiting.rule import rule_of
@@ -238,9 +227,9 @@ class _OneQueue:
         of = of_items.sections if kind == PLAIN else of_items.sections_of_elements
         return of(registry, definition), None
 
-    def _limits(self) -> tuple[Sequence[AnyLine], int]:
+    def _limits(self) -> tuple[Sequence[Line], int]:
         """The limits of the queue that exist, and the number of those that cannot be read."""
-        options, lines, unreadable = self._definition.options, list[AnyLine](), 0
+        options, lines, unreadable = self._definition.options, list[Line](), 0
         for name in (*options.get("limits", ()), *options.get("task_limits", ())):
             row = LimitKeys(self._registry.keys.prefix, name).row
             stored = run(self._database, partial(_value_of, key=row))

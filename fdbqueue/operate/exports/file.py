@@ -17,9 +17,9 @@ from typing import BinaryIO, NamedTuple, Self
 from fdbqueue.core import limits
 from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.errors import ExportInUse, ExportUnusable
+from fdbqueue.core.sections import Line
 from fdbqueue.operate.exports.lines import (
     FORMAT,
-    AnyLine,
     DoneLine,
     End,
     Header,
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 class Read(NamedTuple):
     """A line, and the place behind it."""
 
-    line: AnyLine
+    line: Line
     place: Place
 
 
@@ -58,7 +58,7 @@ class Broken(Exception):
     """The next line is not whole, or not the one that was written there."""
 
 
-def sealed(line: AnyLine, digest: bytes) -> tuple[bytes, bytes]:
+def sealed(line: Line, digest: bytes) -> tuple[bytes, bytes]:
     """The bytes of a line behind one with that digest, and its own digest."""
     text = line_to_json(line)
     own = _digest(digest, text)
@@ -195,7 +195,7 @@ class ExportFile(_OpenFile):
         tail = self._stream.read()
         return tail.endswith(b"}\n") and _END in tail.splitlines()[-1]
 
-    def write(self, lines: Iterable[AnyLine]) -> None:
+    def write(self, lines: Iterable[Line]) -> None:
         """Append lines; the last one ends a batch, or more."""
         offset, digest = self.state.place
         self._stream.seek(offset)

@@ -20,9 +20,10 @@ from fdbqueue.core.errors import ExportUnusable, ImportOvertaken, QueueNotFound
 from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, Definition
 from fdbqueue.core.registry.registry import IMPORTING, Registry, exists_already
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sections import ContentLine, Counts, NotOurs
 from fdbqueue.operate.exports.file import FinishedFile, Found, Place
-from fdbqueue.operate.exports.lines import IMPORT_LABEL, Content, Counts, DoneLine, LimitLine, Mark
-from fdbqueue.operate.exports.placing import NotOurs, Placer, placer_for
+from fdbqueue.operate.exports.lines import IMPORT_LABEL, DoneLine, LimitLine, Mark
+from fdbqueue.operate.exports.placing import Placer, placer_for
 from fdbqueue.operate.imports.steps import Progress, ProgressKeys
 from fdbqueue.tasks.limiting.keys import LimitKeys
 from fdbqueue.tasks.parking.limit import Limit
@@ -40,7 +41,7 @@ class Imported(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    lines: Sequence[Content]
+    lines: Sequence[ContentLine]
     place: Place
     """Behind its last line."""
     done: DoneLine | None = None
@@ -139,7 +140,7 @@ class _OneQueue:
 
     def _batches(self, place: Place) -> Iterator[_Batch]:
         """Split the lines behind a place into batches, each small enough for one transaction."""
-        lines, begin = list[Content](), place.offset
+        lines, begin = list[ContentLine](), place.offset
         for read in self._file.lines(place):
             if isinstance(read.line, DoneLine):
                 yield _Batch(lines, read.place, read.line)
@@ -155,8 +156,8 @@ class _OneQueue:
                 lines.append(self._content(read.line))
             place = read.place
 
-    def _content(self, line: object) -> Content:
-        if isinstance(line, Content):
+    def _content(self, line: object) -> ContentLine:
+        if isinstance(line, ContentLine):
             return line
         said = f"a line {type(line).__name__} lies within the queue {self._name!r}"
         raise ExportUnusable(path=str(self._file.path), reason=said)

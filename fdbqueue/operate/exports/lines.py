@@ -11,8 +11,7 @@ end                                        the last line: without it, the export
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Union
 
 import msgspec
 
@@ -20,18 +19,12 @@ from fdbqueue.core import limits
 from fdbqueue.core.aside import Aside, entry_in
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import KeyValue, Transaction
+from fdbqueue.core.sections import Batch, ContentLine, Counts, KeyLine, Line, Pair, Section, rows_in
+from fdbqueue.tasks.feature import all_features
 from fdbqueue.tasks.limiting.rule import Rule
 
 FORMAT = 1
 """A change that an earlier release would misread raises it."""
-
-Row = tuple[bytes, bytes]
-"""The last part of a key, and its value."""
-Counts = dict[str, int]
-
-
-class Line(msgspec.Struct, tag_field="line"):
-    """Append fields with a default. A field that is not known here is ignored. Lines are never changed."""
 
 
 class Header(Line, tag="export"):
@@ -63,7 +56,7 @@ class QueueLine(Line, tag="queue"):
     """Limits that the queue names, and that have no line, as they cannot be read."""
 
 
-class WindowLine(Line, tag="window"):
+class WindowLine(ContentLine, tag="window"):
     """A unique key with a scope in seconds."""
 
     until_us: int
@@ -71,31 +64,18 @@ class WindowLine(Line, tag="window"):
     id: bytes
 
 
-class ResultLine(Line, tag="result"):
-    id: bytes
-    value: bytes
-    pieces: list[Row]
-
-
-class EndedLine(Line, tag="ended"):
-    """An ended task that a queue with `retain_s` keeps."""
-
-    partition: int
-    id: bytes
-    value: bytes
-
-
-class TaskLine(Line, tag="task"):
+class TaskLine(ContentLine, tag="task"):
     partition: int
     record: bytes
     """Without a lease."""
-    payload: list[Row] = []
+    payload: list[Pair] = []
     """Pieces of a payload that the record does not hold, by the part of their keys behind the id."""
-    failures: list[Row] = []
-    steps: list[Row] = []
+    failures: list[Pair] = []
+    beside: dict[str, list[Pair]] = {}
+    """Other rows beside the record, by the name of their feature."""
 
 
-class TurnLine(Line, tag="turn"):
+class TurnLine(ContentLine, tag="turn"):
     """The round of a task key of a fair queue, and the units of its quota that are used."""
 
     partition: int
@@ -104,35 +84,27 @@ class TurnLine(Line, tag="turn"):
     used: int
 
 
-class ItemLine(Line, tag="item"):
+class ItemLine(ContentLine, tag="item"):
     partition: int
     suffix: bytes
     value: bytes
-    pieces: list[Row] = []
+    pieces: list[Pair] = []
 
 
-class ElementLine(Line, tag="element"):
+class ElementLine(ContentLine, tag="element"):
     """Without its lock."""
 
     name: str
-    pieces: list[Row]
+    pieces: list[Pair]
 
 
-class AsideLine(Line, tag="aside"):
+class AsideLine(ContentLine, tag="aside"):
     id: bytes
     entry: bytes
-    parts: list[Row]
+    parts: list[Pair]
 
 
-class KeyLine(Line, tag="key"):
-    """A key that is copied as it is; `key` is the part behind the prefix of the partition."""
-
-    partition: int
-    key: bytes
-    value: bytes
-
-
-class ProgressLine(Line, tag="progress"):
+class ProgressLine(ContentLine, tag="progress"):
     """The progress of an import from another system; `key` is the part behind the id of the queue."""
 
     key: bytes
@@ -157,22 +129,23 @@ class End(Line, tag="end"):
     queues: int
 
 
-Content = (
-    WindowLine
-    | ResultLine
-    | EndedLine
-    | TaskLine
-    | TurnLine
-    | ItemLine
-    | ElementLine
-    | AsideLine
-    | KeyLine
-    | ProgressLine
+_OURS = (
+    Header,
+    LimitLine,
+    QueueLine,
+    WindowLine,
+    TaskLine,
+    TurnLine,
+    ItemLine,
+    ElementLine,
+    AsideLine,
+    KeyLine,
 )
-AnyLine = Header | LimitLine | QueueLine | Content | Mark | DoneLine | End
+_BESIDE = (ProgressLine, Mark, DoneLine, End)
+_OF_FEATURES = [line for one in all_features() if one.rows is not None for line in one.rows.lines]
 
 line_to_json = msgspec.json.Encoder().encode
-line_of: Callable[[bytes], AnyLine] = msgspec.json.Decoder(AnyLine).decode
+line_of: Callable[[bytes], Line] = msgspec.json.Decoder(Union[(*_OURS, *_BESIDE, *_OF_FEATURES)]).decode
 """Decode a line. Raises one of aside.DAMAGED."""
 
 
@@ -184,75 +157,13 @@ def opening_of(kind: type[Line]) -> bytes:
 IMPORT_LABEL = "export:"
 """The progress of an import of an export has a label that begins so; that of other imports does not."""
 
-NO_ROWS = slice(b"", b"")
-
-
-class Batch(NamedTuple):
-    lines: Sequence[Content]
-    used: int
-    counts: Counts = {}
-
-
-Read = Callable[[Transaction, Sequence[KeyValue]], Batch]
-"""Turns the next rows of a section into lines; it uses one row at least."""
-
-
-@dataclass(frozen=True)
-class Section:
-    under: slice
-    read: Read
-
-    def batch(self, tr: Transaction, begin: bytes) -> tuple[Batch, bytes]:
-        """The next batch from the key `begin` on, and the key behind it; empty at the end of the section.
-
-        Reads: at most limits.EXPORT_BATCH_ROWS rows and the keys that belong to them, by snapshot.
-        """
-        rows, is_end = _some(tr, begin or self.under.start, self.under.stop)
-        if not rows:
-            return Batch((), 0), b""
-        found = self.read(tr, rows)
-        ends = is_end and found.used == len(rows)
-        return found, b"" if ends else bytes(rows[found.used - 1].key) + b"\x00"
-
-
-def _some(tr: Transaction, begin: bytes, end: bytes) -> tuple[list[KeyValue], bool]:
-    """The next rows, and true if there are no more."""
-    rows, size_bytes = list[KeyValue](), 0
-    for row in tr.snapshot.get_range(begin, end, limit=limits.EXPORT_BATCH_ROWS):
-        rows.append(row)
-        size_bytes += len(row.value)
-        if size_bytes > limits.EXPORT_BATCH_BYTES:
-            return rows, False
-    return rows, len(rows) < limits.EXPORT_BATCH_ROWS
-
-
-def single(key: bytes) -> slice:
-    return slice(key, key + b"\x00")
-
-
-def rows_in(tr: Transaction, under: slice) -> Callable[[], list[Row]]:
-    """Ask for the rows of a range, by snapshot. The reply has them without the start of the range."""
-    if under == NO_ROWS:
-        return list
-    found = tr.snapshot.get_range(under.start, under.stop)
-    start = len(under.start)
-    return lambda: [(bytes(row.key[start:]), bytes(row.value)) for row in found]
-
-
-def as_they_are(under: slice, prefix: bytes, partition: int = 0) -> Section:
-    def read(_: Transaction, rows: Sequence[KeyValue]) -> Batch:
-        lines = [KeyLine(partition, bytes(row.key[len(prefix) :]), bytes(row.value)) for row in rows]
-        return Batch(lines, len(rows))
-
-    return Section(under, read)
-
 
 def set_aside(aside: Aside) -> Section:
     """The values of a queue that were set aside. An entry that cannot be read is copied, too."""
     under = aside.entries
 
     def read(tr: Transaction, rows: Sequence[KeyValue]) -> Batch:
-        asked: list[tuple[bytes, bytes, Callable[[], list[Row]]]] = []
+        asked: list[tuple[bytes, bytes, Callable[[], list[Pair]]]] = []
         size_bytes = 0
         for row in rows:
             entry = entry_in(row.value)

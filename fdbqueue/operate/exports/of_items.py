@@ -13,18 +13,8 @@ from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.seam import KeyValue, Transaction
-from fdbqueue.operate.exports.lines import (
-    Batch,
-    ElementLine,
-    ItemLine,
-    Row,
-    Section,
-    as_they_are,
-    progress,
-    rows_in,
-    set_aside,
-    single,
-)
+from fdbqueue.core.sections import Batch, Pair, Section, as_they_are, rows_in, single
+from fdbqueue.operate.exports.lines import ElementLine, ItemLine, progress, set_aside
 from fdbqueue.queues.elements.keys import ElementKeys
 from fdbqueue.queues.recipe.keys import QueueKeys, payload_bytes
 
@@ -78,7 +68,7 @@ def ask_item(
 ) -> Callable[[], ItemLine]:
     """Ask for the pieces of an item. The reply is its line."""
     is_whole = len(value) - 1 == payload_bytes(value)
-    pieces: Callable[[], list[Row]] = list if is_whole else rows_in(tr, keys.pieces_of(suffix))
+    pieces: Callable[[], list[Pair]] = list if is_whole else rows_in(tr, keys.pieces_of(suffix))
     return lambda: ItemLine(partition, suffix, value, pieces())
 
 
@@ -87,7 +77,7 @@ def _lying(
 ) -> Section:
     """The items that lie ready in a line. `parted`: the value of an item there, and its partition."""
 
-    def items(tr: Transaction, notice: KeyValue) -> Iterator[Row]:
+    def items(tr: Transaction, notice: KeyValue) -> Iterator[Pair]:
         found = notice_of(bytes(notice.value))
         if found is None:
             return

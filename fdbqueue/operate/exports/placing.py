@@ -4,30 +4,26 @@ Indexes, counters, pointers and timers are made anew, by the code that puts task
 makes a sound queue, also one of another release or of a queue that was in use.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Protocol, TypeVar
 
 from fdb import tuple as layer
 from msgspec.structs import replace
 
-from fdbqueue.core.aside import COUNTER, DAMAGED, Aside
+from fdbqueue.core.aside import COUNTER, Aside
 from fdbqueue.core.partitions.current import plan_of
 from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.seam import Transaction, Value
+from fdbqueue.core.sections import ContentLine, KeyLine, NotOurs, read_as, set_rows
 from fdbqueue.operate.exports import of_tasks
 from fdbqueue.operate.exports.lines import (
     AsideLine,
-    Content,
     ElementLine,
-    EndedLine,
     ItemLine,
-    KeyLine,
     ProgressLine,
-    ResultLine,
-    Row,
     TaskLine,
     TurnLine,
     WindowLine,
@@ -35,10 +31,11 @@ from fdbqueue.operate.exports.lines import (
 from fdbqueue.operate.exports.of_items import partitions_of
 from fdbqueue.queues.elements.keys import ARRIVAL, DEPARTURE, MARK, ElementKeys
 from fdbqueue.queues.recipe.keys import FLOOR, QueueKeys
-from fdbqueue.tasks import results, retaining, unique
+from fdbqueue.tasks import unique
 from fdbqueue.tasks.disciplines.fair import Fair
 from fdbqueue.tasks.disciplines.key_counts import readable_state
-from fdbqueue.tasks.records.keys import CALLS, NEVER_US, PAUSED, REDRIVE, partition_of, record_of
+from fdbqueue.tasks.records.keys import CALLS, PAUSED, REDRIVE, Record, partition_of, record_of
+from fdbqueue.tasks.rows import rows_of_features
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.source import change_of
 from fdbqueue.tasks.unique import Entry, entry_of
@@ -48,12 +45,8 @@ T = TypeVar("T")
 _ONE = COUNTER.pack(1)
 
 
-class NotOurs(ValueError):
-    """A line has contents that no export of this kind of queue has."""
-
-
 class Placer(Protocol):
-    def place(self, tr: Transaction, lines: Sequence[Content], now_us: int) -> None:
+    def place(self, tr: Transaction, lines: Sequence[ContentLine], now_us: int) -> None:
         """Write the contents of these lines. Raises NotOurs."""
 
 
@@ -74,7 +67,7 @@ class _Shared:
         self._copied = tuple(copied)
         self._prefixes = prefixes
 
-    def place(self, tr: Transaction, line: Content) -> None:
+    def place(self, tr: Transaction, line: ContentLine) -> None:
         if isinstance(line, AsideLine):
             self._set_aside(tr, line)
         elif isinstance(line, ProgressLine):
@@ -86,7 +79,7 @@ class _Shared:
 
     def _set_aside(self, tr: Transaction, line: AsideLine) -> None:
         tr.set(self._aside.entry(line.id), line.entry)
-        _set_rows(tr, self._aside.part(line.id), line.parts)
+        set_rows(tr, self._aside.part(line.id), line.parts)
         tr.add(self._aside.count_key, _ONE)
 
 
@@ -103,11 +96,14 @@ class Tasks:
         self._parts = of_tasks.partitions_of(self._shape)
         prefixes = [part.keys.prefix for part in self._parts]
         rounds = [of_tasks.round_of(part) for part in self._parts if isinstance(part.discipline, Fair)][:1]
-        copied = [*columns(CALLS, PAUSED, REDRIVE), *rounds]
+        self._features = rows_of_features(self._shape)
+        self._taken_back = tuple(line for rows in self._features for line in rows.lines)
+        of_features = columns(*(column for rows in self._features for column in rows.copied))
+        copied = [*columns(CALLS, PAUSED, REDRIVE), *rounds, *of_features]
         self._common = _Shared(registry, definition, self._shape.aside, copied, prefixes)
         self._may_be_twice = plan is not None and plan.may_have_moved
 
-    def place(self, tr: Transaction, lines: Sequence[Content], now_us: int) -> None:
+    def place(self, tr: Transaction, lines: Sequence[ContentLine], now_us: int) -> None:
         # An export beside other calls may have two windows of one key: the later one replaces the other.
         windows = {line.key: line for line in lines if isinstance(line, WindowLine)}
         asked = [(line, tr.get(self._shape.shared.unique(key))) for key, line in windows.items()]
@@ -115,23 +111,13 @@ class Tasks:
             unique.enter(
                 tr, self._shape.shared, window.key, Entry(window.id, window.until_us), entry_of(found.value)
             )
+        for rows in self._features:
+            rows.place(tr, lines)
         self._tasks(tr, [line for line in lines if isinstance(line, TaskLine)], now_us)
         self._turns(tr, [line for line in lines if isinstance(line, TurnLine)])
         for line in lines:
-            if isinstance(line, EndedLine):
-                _place_ended(tr, within(self._parts, line.partition), line)
-            elif isinstance(line, ResultLine):
-                self._result(tr, line)
-            elif not isinstance(line, WindowLine | TaskLine | TurnLine):
+            if not isinstance(line, (WindowLine, TaskLine, TurnLine, *self._taken_back)):
                 self._common.place(tr, line)
-
-    def _result(self, tr: Transaction, line: ResultLine) -> None:
-        keys = self._shape.shared
-        tr.set(keys.result(line.id), line.value)
-        _set_rows(tr, keys.result(line.id), line.pieces)
-        until_us = _read(results.stored_of, line.value).until_us
-        if until_us != NEVER_US:
-            tr.set(keys.result_at(until_us, line.id), b"")
 
     def _tasks(self, tr: Transaction, lines: Sequence[TaskLine], now_us: int) -> None:
         if self._may_be_twice:
@@ -141,7 +127,7 @@ class Tasks:
 
     def _new(self, tr: Transaction, lines: Sequence[TaskLine]) -> list[TaskLine]:
         """The tasks that are not there yet. The file may have one in two partitions: it moved meanwhile."""
-        unseen = {_read(record_of, line.record).id: line for line in reversed(lines)}
+        unseen = {read_as(record_of, line.record).id: line for line in reversed(lines)}
         asked = [(id_, tr.get(self._shape.shared.moved(id_)), self._ask_home(tr, id_)) for id_ in unseen]
         there = {
             id_ for id_, moved, home in asked if moved.present() or (home is not None and home.present())
@@ -154,14 +140,20 @@ class Tasks:
 
     def _tasks_of(self, tr: Transaction, part: Shape, lines: Sequence[TaskLine], now_us: int) -> None:
         keys, shared = part.keys, part.shared
-        given = [_read(record_of, line.record) for line in lines]
+        given = [read_as(record_of, line.record) for line in lines]
         change = change_of(tr, part, now_us)
         change.ask_create({record.key for record in given})
-        records = unique.arrive(tr, shared, given, now_us)
+        records: Sequence[Record] = unique.arrive(tr, shared, given, now_us)
+        features = {rows.name: rows for rows in rows_of_features(part)}
+        for rows in features.values():
+            records = rows.arriving(tr, records, now_us)
         for record, line in zip(records, lines, strict=True):
-            _set_rows(tr, keys.payloads_of(record.id).start, line.payload)
-            _set_rows(tr, keys.failures_of(record.id).start, line.failures)
-            _set_rows(tr, keys.steps_of(record.id).start, line.steps)
+            set_rows(tr, keys.payloads_of(record.id).start, line.payload)
+            set_rows(tr, keys.failures_of(record.id).start, line.failures)
+            for name, beside in line.beside.items():
+                under = features[name].beside(record) if name in features else None
+                if under is not None:
+                    set_rows(tr, under.start, beside)
             if partition_of(record.id) != keys.partition:
                 tr.set(shared.moved(record.id), bytes((keys.partition,)))
         change.restore(records)
@@ -176,19 +168,10 @@ class Tasks:
                 raise NotOurs("turn")
             asked.append((fair, line, tr.get(fair.state_key(line.key)), fair.ask_oldest(tr, line.key)))
         for fair, line, found, first in asked:
-            state, heads = readable_state(found.value), [_read(record_of, row.value) for row in first]
+            state, heads = readable_state(found.value), [read_as(record_of, row.value) for row in first]
             if state is not None and heads:
                 there = replace(state, round=line.round, used=line.used)
                 fair.store(tr, line.key, state, there, heads[0])
-
-
-def _place_ended(tr: Transaction, part: Shape, line: EndedLine) -> None:
-    keys, entry = part.keys, _read(retaining.entry_of, line.value)
-    tr.set(keys.ended(line.id), line.value)
-    tr.set(keys.ended_at(entry.ended_us, line.id), entry.key)
-    if entry.key:
-        tr.set(keys.ended_of(entry.key, entry.ended_us, line.id), b"")
-    tr.add(keys.ended_count, _ONE)
 
 
 class Items:
@@ -200,7 +183,7 @@ class Items:
             registry, definition, aside, columns(FLOOR), [keys.prefix for keys in self._parts]
         )
 
-    def place(self, tr: Transaction, lines: Sequence[Content], now_us: int) -> None:  # noqa: ARG002  # as for tasks
+    def place(self, tr: Transaction, lines: Sequence[ContentLine], now_us: int) -> None:  # noqa: ARG002  # as for tasks
         asked = [
             (keys, line, tr.get(keys.item(line.suffix)))
             for line in lines
@@ -218,7 +201,7 @@ class Items:
 
     def _item(self, tr: Transaction, keys: QueueKeys, line: ItemLine) -> None:
         tr.set(keys.item(line.suffix), line.value)
-        _set_rows(tr, keys.pieces_of(line.suffix).start, line.pieces)
+        set_rows(tr, keys.pieces_of(line.suffix).start, line.pieces)
         tr.add(keys.size, _ONE)
         if self._flags is not None:
             tr.set(self._flags.flag(line.partition), b"")
@@ -231,13 +214,13 @@ class Elements:
         copied = columns(ARRIVAL, DEPARTURE, MARK)
         self._common = _Shared(registry, definition, aside, copied, [self._keys.prefix])
 
-    def place(self, tr: Transaction, lines: Sequence[Content], now_us: int) -> None:  # noqa: ARG002  # as for tasks
+    def place(self, tr: Transaction, lines: Sequence[ContentLine], now_us: int) -> None:  # noqa: ARG002  # as for tasks
         for line in lines:
             if not isinstance(line, ElementLine):
                 self._common.place(tr, line)
                 continue
             tr.set(self._keys.element(line.name), b"")
-            _set_rows(tr, self._keys.payload_of(line.name).start, line.pieces)
+            set_rows(tr, self._keys.payload_of(line.name).start, line.pieces)
             tr.add(self._keys.count, _ONE)
 
 
@@ -247,18 +230,6 @@ def within(parts: Sequence[T], number: int) -> T:
     return parts[number]
 
 
-def _read(decode: Callable[[bytes], T], value: bytes) -> T:
-    try:
-        return decode(value)
-    except DAMAGED as reason:
-        raise NotOurs(str(reason)) from reason
-
-
 def columns(*numbers: int) -> list[bytes]:
     """The first bytes, behind the prefix of a queue, of the keys of these columns."""
     return [layer.pack((number,)) for number in numbers]
-
-
-def _set_rows(tr: Transaction, start: bytes, rows: Sequence[Row]) -> None:
-    for rest, value in rows:
-        tr.set(start + rest, value)

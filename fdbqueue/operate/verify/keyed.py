@@ -12,7 +12,6 @@ from fdbqueue.core.checking import FOREIGN, Check, Flaw, Row, Seen, Suspect, res
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify.partitions import HeldChecks, expect_ready
-from fdbqueue.tasks.checking import OfShape
 from fdbqueue.tasks.disciplines import beside
 from fdbqueue.tasks.disciplines.beside import is_slug, parts_of, rebuild, task_key_in
 from fdbqueue.tasks.disciplines.fair import Fair
@@ -23,6 +22,7 @@ from fdbqueue.tasks.limiting.keys import OPEN, PARKED, shown_key
 from fdbqueue.tasks.parking.keyed_lane import KeyedLane, stands_of
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_in, id_text, sound_record
 from fdbqueue.tasks.records.statistics import LIVE, unpacked
+from fdbqueue.tasks.rows import OfShape
 from fdbqueue.tasks.shape import Shape
 
 NUMBER_BYTES = 8

@@ -40,11 +40,11 @@ from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.seam import Transaction
 from fdbqueue.operate.verify.line import LineChecks
 from fdbqueue.operate.verify.values import Cures, command
-from fdbqueue.tasks.checking import OfShape, task_in, unless_elsewhere
 from fdbqueue.tasks.disciplines.key_counts import slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_text, partition_of, sound_record
 from fdbqueue.tasks.records.statistics import LIVE, unpacked
+from fdbqueue.tasks.rows import OfShape, task_in, unless_elsewhere
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.unique import Entry, entry_bytes, entry_of, is_in_scope, unique_of
 

@@ -31,7 +31,6 @@ from fdbqueue.operate.verify.partitions import PartitionChecks, UniqueChecks, ex
 from fdbqueue.operate.verify.root import unless_ending
 from fdbqueue.operate.verify.values import Cures, command
 from fdbqueue.queues.persistent.unacked import claim_of
-from fdbqueue.tasks.checking import FeatureChecks, checks_of
 from fdbqueue.tasks.dead.redrive import is_readable
 from fdbqueue.tasks.disciplines.discipline import Fifo
 from fdbqueue.tasks.disciplines.keyed import Keyed
@@ -41,6 +40,7 @@ from fdbqueue.tasks.payloads import is_held_by
 from fdbqueue.tasks.records import keys as columns
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_in, id_text, sound_record
 from fdbqueue.tasks.records.statistics import LIVE, LIVE_OF, unpacked
+from fdbqueue.tasks.rows import FeatureRows, rows_of_features
 from fdbqueue.tasks.shape import Shape
 
 OfRecord = Callable[[Row, Record], Check]
@@ -51,7 +51,7 @@ class TaskChecks(Checks):
         super().__init__(cures.mending)
         self.shape = shape
         self.keys = shape.keys
-        self.features = checks_of(shape, cures.mending)
+        self.features = rows_of_features(shape, cures.mending)
         self.beside: BesideChecks | None = None
         self._lanes: LaneChecks | None = None
         self.found_by_key: Counter[tuple[bytes, str]] = Counter()
@@ -67,7 +67,7 @@ class TaskChecks(Checks):
         of_extra = [self._unique.task, *(feature.task for feature in self.features)]
         of_all: list[OfRecord] = [] if shape.plan is None else [self._partition.task]
         self._checks, self._of_all = self._of_tasks(), self._shared()
-        self._feature_at: dict[int, FeatureChecks] = {}
+        self._feature_at: dict[int, FeatureRows] = {}
         for feature in self.features:
             of_each, of_all_parts = feature.columns(), feature.shared()
             self._checks |= of_each

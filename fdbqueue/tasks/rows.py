@@ -1,9 +1,17 @@
-"""The checks of features: what `verify` asks of the keys that only some tasks, or some queues, have."""
+"""Rows: the stored keys of a feature, as verify, exports and imports meet them.
+
+Each of these asks the table of features (feature.py), and names none of them. By default a feature has no
+keys of its own.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from fdbqueue.core.checking import Check, Excuse, Finder, OfColumn, Row, Under
+from fdbqueue.core.columns import Column
 from fdbqueue.core.counting import Count
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sections import ContentLine, NotOurs, Section
 from fdbqueue.tasks.feature import all_features
 from fdbqueue.tasks.records.keys import Record, partition_of
 from fdbqueue.tasks.shape import Shape
@@ -19,8 +27,17 @@ class OfShape(Finder):
         self._shared = shape.shared
 
 
-class FeatureChecks(OfShape):
-    """The checks of a feature in one queue, or in one partition."""
+class FeatureRows(OfShape):
+    """The rows of a feature in one queue, or in one partition."""
+
+    name = ""
+    """That of rows beside a task, in an export."""
+    copied: Sequence[Column[*tuple[Any, ...]]] = ()
+    """Columns of each partition that an export copies as they are."""
+    lines: Sequence[type[ContentLine]] = ()
+    """The lines that it adds to an export; `place` takes them back."""
+
+    # Verify.
 
     def columns(self) -> dict[int, OfColumn]:
         """The checks of its columns in each partition."""
@@ -53,6 +70,40 @@ class FeatureChecks(OfShape):
         """Its counters of the queue, known after the scan of all partitions."""
         yield from ()
 
+    # Exports and imports.
+
+    def part(self, number: int) -> Shape:
+        """A partition that a line names. Raises: NotOurs if the queue has none of that number."""
+        plan = self._shape.plan
+        if not 0 <= number < (1 if plan is None else plan.high):
+            raise NotOurs(f"partition {number}")
+        return self._shape.partition(number)
+
+    def shared_sections(self) -> Iterator[Section]:
+        """Its sections of a queue. They come before the tasks: a task that ends meanwhile is in the file, or
+        its end, and never both.
+        """
+        yield from ()
+
+    def sections(self) -> Iterator[Section]:
+        """Its sections of a partition, before the tasks."""
+        yield from ()
+
+    def beside(self, record: Record) -> slice | None:  # noqa: ARG002
+        """The rows that a task has beside its record; None for a task without any."""
+        return None
+
+    def leaving(self, record: Record, leave_out: bool) -> Record:  # noqa: ARG002
+        """A task as an export has it. Raises: ExportRefused, unless the caller wants to `leave_out` much."""
+        return record
+
+    def place(self, tr: Transaction, lines: Sequence[ContentLine]) -> None:
+        """Write the contents of its lines, before the tasks of a batch. Raises: NotOurs."""
+
+    def arriving(self, tr: Transaction, records: Sequence[Record], now_us: int) -> Sequence[Record]:  # noqa: ARG002
+        """Tasks of an import, as they are to be stored."""
+        return records
+
 
 def task_in(shape: Shape, id_: bytes, partition: int | None = None) -> bytes:
     """The record of a task in a partition, by default in that of its put."""
@@ -72,6 +123,6 @@ def unless_elsewhere(shape: Shape, id_: bytes, is_it: Callable[[bytes], bool]) -
     return [Excuse(Under(task, task + b"\x00"), is_there) for task in tasks]
 
 
-def checks_of(shape: Shape, mending: str) -> list[FeatureChecks]:
+def rows_of_features(shape: Shape, mending: str = "") -> list[FeatureRows]:
     """Those of all features: a key of a feature that the queue does not have is a contradiction, too."""
-    return [feature.checks(shape, mending) for feature in all_features() if feature.checks is not None]
+    return [feature.rows(shape, mending) for feature in all_features() if feature.rows is not None]
