@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import RecordUnreadable, TaskNotFound
-from fdbqueue.core.explanation import Explanation, KeyHolder, ReachedLimit, TaskPlace, WaitedFor
+from fdbqueue.core.explanation import Explanation, KeyHolder, TaskPlace
 from fdbqueue.core.line.keys import LineKeys
 from fdbqueue.core.line.results import ask_waiting
 from fdbqueue.core.seam import EXACT
@@ -27,15 +27,15 @@ from fdbqueue.tasks.disciplines.bag import Bag
 from fdbqueue.tasks.disciplines.beside import ask_place
 from fdbqueue.tasks.disciplines.discipline import Fifo
 from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
+from fdbqueue.tasks.disciplines.lanes import Lanes
 from fdbqueue.tasks.failures import ask_failures
 from fdbqueue.tasks.listing import ask_held
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload, task_of
 from fdbqueue.tasks.reasons import reasons_of
-from fdbqueue.tasks.records.groups import counts_of, readable_row
 from fdbqueue.tasks.records.keys import Record, id_in, id_text, sound_record
 from fdbqueue.tasks.records.statistics import count_of
+from fdbqueue.tasks.rows import rows_in_use
 from fdbqueue.tasks.sweep import as_of
 
 T = TypeVar("T")
@@ -53,8 +53,8 @@ def explain(change: Change, id_: bytes) -> Explanation:
     workers = ask_workers(snapshot, shape.root, shape.name, now_us)
     was, record = _records(change, stored.value, id_)
     payload, holder = ask_payload(tr, keys, record), _ask_holder(change, record)
-    reached = _ask_reached(change, record)
-    is_held, waited_for = ask_held(change, was), _ask_waited_for(change, record)
+    asked = [rows.ask_told(snapshot, record, now_us) for rows in rows_in_use(shape)]
+    is_held = ask_held(change, was)
     place, key_holders, alive = _ask_place(change, was), _ask_key_holders(change, was), workers()
     placed, held = place(), key_holders()
     found = Explanation(
@@ -72,10 +72,11 @@ def explain(change: Change, id_: bytes) -> Explanation:
         capacity=shape.settings.capacity,
         last_failure=next(reversed(failures()), None),
         held=is_held(),
-        waits_for=waited_for(),
-        reached=reached() if record.state == TaskState.READY else (),
     )
-    return replace(found, reasons=reasons_of(found))
+    told = [reply() for reply in asked]
+    for one in told:
+        found = replace(found, **one.fields)
+    return replace(found, reasons=reasons_of(found, [reason for one in told for reason in one.reasons]))
 
 
 def _ask_tasks(change: Change) -> Callable[[], int]:
@@ -83,30 +84,6 @@ def _ask_tasks(change: Change) -> Callable[[], int]:
     parts = [shape] if plan is None else map(shape.partition, range(plan.high))
     asked = [change.tr.snapshot.get(part.keys.live) for part in parts]
     return lambda: sum(count_of(live.value) for live in asked)
-
-
-def _ask_waited_for(change: Change, record: Record) -> Callable[[], WaitedFor | None]:
-    group = b"" if record.extra is None else record.extra.waits
-    if not group:
-        return lambda: None
-    snapshot, root = change.tr.snapshot, change.shape.root
-    stored, counts = snapshot.get(root.group(group)), snapshot.get(root.group_counts(group))
-
-    def reply() -> WaitedFor | None:
-        row, found = readable_row(stored.value), counts_of(counts.value)
-        if row is None:
-            return None
-        parent = id_text(row.parent) if row.parent else None
-        return WaitedFor(group.hex(), parent, found.left, found.buried, row.is_open)
-
-    return reply
-
-
-def _ask_reached(change: Change, record: Record) -> Callable[[], tuple[ReachedLimit, ...]]:
-    found = change.shape.limits
-    if found is None:
-        return tuple
-    return found.ask_reached(change.tr.snapshot, change.now_us, limits_named(record), keyed_limit(record))
 
 
 def _ask_waiting(change: Change) -> Callable[[], int]:

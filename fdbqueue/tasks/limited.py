@@ -6,6 +6,7 @@ The record of a taken task has the cells of its slots. So the change that ends t
 its own transaction. It reads nothing for that; for a slot of a key, the lanes that wait for it.
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,8 +14,10 @@ from msgspec.structs import replace
 
 from fdbqueue.core.checking import Check, Flaw, Row
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.explanation import ReachedLimit, Reason, Why
+from fdbqueue.core.seam import ReadTransaction, Transaction
 from fdbqueue.core.task import TaskState
+from fdbqueue.core.visible import visible
 from fdbqueue.tasks.disciplines.discipline import Discipline
 from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
 from fdbqueue.tasks.feature import REMOVED, End, Feature, Site
@@ -22,8 +25,9 @@ from fdbqueue.tasks.limiting.keys import KEYED, Held, encode_held
 from fdbqueue.tasks.limiting.rule import checked_named
 from fdbqueue.tasks.limiting.state import Gate
 from fdbqueue.tasks.parking.under import Limits
+from fdbqueue.tasks.reasons import span
 from fdbqueue.tasks.records.keys import Extra, Record, id_text
-from fdbqueue.tasks.rows import FeatureRows
+from fdbqueue.tasks.rows import FeatureRows, Told
 
 
 def first(discipline: Discipline, tr: Transaction, limit: int, gate: Gate) -> Iterable[Record]:
@@ -49,8 +53,46 @@ def asked(named: Any, settings: Any) -> dict[str, Any]:
     return {"limits": names, "limit_keys": keys}
 
 
+_HOLDERS_TOLD = 3
+"""Holders of a limit that a reason names; the explanation has more."""
+
+
+def _limit_reached(limit: ReachedLimit, now_us: int) -> Reason:
+    name = visible(limit.name)
+    if limit.error is not None:
+        key = visible(repr(limit.key))
+        text = f"The limit {name!r} cannot be read, and tasks of the key {key} have waited for it."
+        anew = f"fdbqueue limit set {shlex.quote(limit.name)} sets it anew."
+        return Reason(Why.LIMIT_REACHED, text, anew)
+    of_key = f" for the key {visible(repr(limit.key))}" if limit.per_key else ""
+    if limit.slots is None:
+        wait = "" if limit.next is None else f" in {span(limit.next - now_us / 1_000_000)}"
+        text = f"The limit {name!r} has no token{of_key}: as many tasks have started as it allows."
+        return Reason(Why.LIMIT_REACHED, text, f"Its next token comes{wait}.", limit.next)
+    told = limit.holders[:_HOLDERS_TOLD]
+    held = ", ".join(f"{one.task} of {visible(one.queue)!r}" for one in told)
+    more = limit.used - len(told)
+    also = f" and {more:,} more" if told and more > 0 else ""
+    text = f"The limit {name!r} has no free slot{of_key}: {limit.used:,} of {limit.slots:,} are held"
+    more_slots = f"fdbqueue limit set {shlex.quote(limit.name)} --slots N{' --per-key' * limit.per_key}"
+    cure = f"One of these tasks ends. More slots: {more_slots}"
+    return Reason(Why.LIMIT_REACHED, f"{text}{f', by {held}{also}' if held else ''}.", cure)
+
+
 class SlotRows(FeatureRows):
     """A task that holds a slot of a limit is one of its holders."""
+
+    def ask_told(self, tr: ReadTransaction, record: Record, now_us: int) -> Callable[[], Told]:
+        found = self._shape.limits
+        if found is None:
+            return Told
+        asked = found.ask_reached(tr, now_us, limits_named(record), keyed_limit(record))
+
+        def reply() -> Told:
+            reached = asked() if record.state == TaskState.READY else ()
+            return Told({"reached": reached}, [_limit_reached(limit, now_us) for limit in reached])
+
+        return reply
 
     def task(self, row: Row, record: Record) -> Check:
         holders = list(self._holders(record))

@@ -14,11 +14,10 @@ from fdbqueue.core.partitions.plan import Partition, PartitionState, Plan
 from fdbqueue.core.seam import Range
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
-from fdbqueue.tasks.members import epoch_of
 from fdbqueue.tasks.parts import Parts
-from fdbqueue.tasks.records.groups import members_of
 from fdbqueue.tasks.records.keys import id_in
 from fdbqueue.tasks.records.statistics import CALLS, LIVE, Statistics, statistics_of, summed, unpacked
+from fdbqueue.tasks.rows import rows_in_use
 from fdbqueue.tasks.shape import Shape
 
 
@@ -63,27 +62,23 @@ def statistics_in(changes: Sequence[Change]) -> Statistics:
     Conflicts: none.
     Round trips: 1; 2 while a delayed task may be due; 3 while sweeps go through a cancelled group.
     """
-    asked, cancelled = [_ask_statistics(change) for change in changes], _ask_cancelled(changes[0])
-    found = summed([reply() for reply in asked])
-    found["tasks"]["cancelled"] = cancelled()
+    asked = [(_ask_statistics(change), _ask_of_features(change)) for change in changes]
+    found = summed([own() for own, _ in asked])
+    for _, of_features in asked:
+        for reply in of_features:
+            _include(found, reply())
     return found
 
 
-def _ask_cancelled(change: Change) -> Callable[[], int]:
-    """Ask for the number of tasks in the queue whose groups were cancelled, and that may wait for a sweep."""
-    tr, root, shared = change.tr.snapshot, change.shape.root, change.shape.shared
-    under = root.cancellings
-    asked = tr.get_range(under.start, under.stop, limit=limits.GROUPS_SWEPT_MAX)
+def _ask_of_features(change: Change) -> list[Callable[[], Statistics]]:
+    return [rows.ask_statistics(change.tr.snapshot) for rows in rows_in_use(change.shape)]
 
-    def reply() -> int:
-        groups = [group for row in asked if (group := root.group_in(row.key)) is not None]
-        if not groups:
-            return 0
-        epoch = epoch_of(tr.get(shared.epoch).value)
-        counts = [tr.get(shared.members_of(epoch, group)) for group in groups]
-        return sum(members_of(count.value)["members"] for count in counts)
 
-    return reply
+def _include(found: Statistics, more: Statistics) -> None:
+    for part, numbers in more.items():
+        into = found.setdefault(part, {})
+        for name, number in numbers.items():
+            into[name] = into.get(name, 0) + number
 
 
 def _ask_statistics(change: Change) -> Callable[[], Statistics]:

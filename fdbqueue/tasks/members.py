@@ -9,7 +9,7 @@ record tells so. After a kick, an ack counts it as done in place of failed; ever
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,11 +21,21 @@ from fdbqueue.core.checking import Check, Flaw, OfColumn, Row, ask, claim_mendin
 from fdbqueue.core.counting import Count, Tally
 from fdbqueue.core.database import runtime_of
 from fdbqueue.core.errors import ExportRefused
+from fdbqueue.core.explanation import Reason, WaitedFor, Why
 from fdbqueue.core.partitions.keys import EPOCH, EPOCH_BYTES, GROUP_BYTES, MEMBER, MEMBERS
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import ReadTransaction, Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.feature import ACKED, End, Feature, Site
-from fdbqueue.tasks.records.groups import NO_MEMBERS, checked_group, counts_added, members_added, members_of
+from fdbqueue.tasks.reasons import command
+from fdbqueue.tasks.records.groups import (
+    NO_MEMBERS,
+    checked_group,
+    counts_added,
+    counts_of,
+    members_added,
+    members_of,
+    readable_row,
+)
 from fdbqueue.tasks.records.keys import (
     NEVER_US,
     Extra,
@@ -36,7 +46,8 @@ from fdbqueue.tasks.records.keys import (
     record_of,
     sound_record,
 )
-from fdbqueue.tasks.rows import FeatureRows, task_in, unless_elsewhere
+from fdbqueue.tasks.records.statistics import Statistics
+from fdbqueue.tasks.rows import FeatureRows, Told, task_in, unless_elsewhere
 from fdbqueue.tasks.shape import Shape
 
 
@@ -90,6 +101,23 @@ GROUP_LEFT_OUT = "GroupLeftOut"
 """The class of failure of a task that waited for a group, in a queue that comes from an export."""
 
 
+def _waiting(queue: str, record: Record, waited: WaitedFor | None) -> Reason:
+    assert record.extra is not None  # it waits
+    group = record.extra.waits.hex()
+    if waited is None:
+        text = f"It waits for the group {group}, which does not exist."
+        return Reason(Why.WAITING, text, command(queue, "delete", id_text(record.id)))
+    buried = f", {waited.buried:,} of them buried" if waited.buried else ""
+    if waited.task is not None:
+        text = f"It waits for the end of the task {waited.task}{', which is buried' if buried else ''}."
+        return Reason(Why.WAITING, text, command(queue, "explain", waited.task))
+    of = f"{waited.left:,} member{'s' * (waited.left != 1)} of it {'are' if waited.left != 1 else 'is'} left"
+    text = f"It waits for the group {group}: {of}{buried}."
+    if waited.open:
+        return Reason(Why.WAITING, f"{text} The group is open.", f"fdbqueue group close {group}")
+    return Reason(Why.WAITING, text, "Its members end.")
+
+
 class MemberRows(FeatureRows):
     """An entry of a member and its task name each other; the queue counts its members of each group."""
 
@@ -101,6 +129,40 @@ class MemberRows(FeatureRows):
 
     def shared(self) -> dict[int, OfColumn]:
         return {MEMBERS: self.counts_of, MEMBER: self.entry, EPOCH: self.nothing}
+
+    def ask_statistics(self, tr: ReadTransaction) -> Callable[[], Statistics]:
+        """The tasks of groups that were cancelled, and that sweeps have not gone through yet.
+
+        Reads: the counts of the first limits.GROUPS_SWEPT_MAX such groups.
+        """
+        root, shared = self._shape.root, self._shared
+        if self._keys.partition:
+            return dict
+        asked = tr.get_range(root.cancellings.start, root.cancellings.stop, limit=limits.GROUPS_SWEPT_MAX)
+
+        def reply() -> Statistics:
+            groups = [group for row in asked if (group := root.group_in(row.key)) is not None]
+            epoch = epoch_of(tr.get(shared.epoch).value) if groups else 0
+            counts = [tr.get(shared.members_of(epoch, group)) for group in groups]
+            return {"tasks": {"cancelled": sum(members_of(count.value)["members"] for count in counts)}}
+
+        return reply
+
+    def ask_told(self, tr: ReadTransaction, record: Record, now_us: int) -> Callable[[], Told]:  # noqa: ARG002
+        group = b"" if record.extra is None else record.extra.waits
+        if not group:
+            return Told
+        stored, counts = tr.get(self._shape.root.group(group)), tr.get(self._shape.root.group_counts(group))
+
+        def reply() -> Told:
+            row, found = readable_row(stored.value), counts_of(counts.value)
+            parent = id_text(row.parent) if row is not None and row.parent else None
+            waited = (
+                None if row is None else WaitedFor(group.hex(), parent, found.left, found.buried, row.is_open)
+            )
+            return Told({"waits_for": waited}, [_waiting(self._shape.name, record, waited)])
+
+        return reply
 
     def leaving(self, record: Record, leave_out: bool) -> Record:
         """A task without its groups. One that waits is buried, where an operator finds it."""

@@ -1,44 +1,57 @@
 """The reasons why a task is not running: a pure function of what a look has found."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from fdbqueue.core import limits
-from fdbqueue.core.explanation import Explanation, HeldKey, ReachedLimit, Reason, TaskPlace, Why
+from fdbqueue.core.explanation import Explanation, HeldKey, Reason, TaskPlace, Why
 from fdbqueue.core.task import Holder, TaskState
 from fdbqueue.core.visible import counted, shortened, visible
 
 _SWEEP = "Any take, any worker, or a look at the statistics sweeps it."
 _GIVEN_BACK = "The next sweep or take gives it back."
 _MORE = "More workers, or more threads in each."
-_HOLDERS_TOLD = 3
-"""Holders of a limit that a reason names; the explanation has more."""
 _OF_ITS_KEY = "The tasks of its key before it end."
 
 
-def reasons_of(found: Explanation) -> tuple[Reason, ...]:
-    """The reasons in order of weight. A task runs when the last of them has ended."""
-    paused = (Reason(Why.PAUSED, "The queue is paused.", _command(found, "resume")),) if found.paused else ()
-    return (*paused, *_BY_STATE[found.task.state](found))
+def reasons_of(found: Explanation, of_features: Sequence[Reason]) -> tuple[Reason, ...]:
+    """The reasons in order of weight, with those of features. A task runs when the last of them has ended."""
+    paused = (
+        (Reason(Why.PAUSED, "The queue is paused.", command(found.queue, "resume")),) if found.paused else ()
+    )
+    return (*paused, *_of_state(found, of_features))
+
+
+def _of_state(found: Explanation, of_features: Sequence[Reason]) -> Iterable[Reason]:
+    match found.task.state:
+        case TaskState.READY:
+            return _ready(found, of_features)
+        case TaskState.DELAYED:
+            return of_features or _delayed(found)
+        case TaskState.TAKEN:
+            return _taken(found)
+    return _buried(found)
 
 
 def _buried(found: Explanation) -> Iterator[Reason]:
-    yield Reason(Why.BURIED, f"It is buried{_after(found)}.", _command(found, "dead kick", found.task.id))
+    yield Reason(
+        Why.BURIED, f"It is buried{_after(found)}.", command(found.queue, "dead kick", found.task.id)
+    )
 
 
 def _taken(found: Explanation) -> Iterator[Reason]:
     task, holder = found.task, found.holder
     at = _back_at(found.now, task.taken, task.until, holder)
     if task.cancel_asked is not None:
-        text = f"It was cancelled {_span(found.now - task.cancel_asked)} ago, and ends with its lease."
-        yield Reason(Why.CANCELLED, text, f"Its handler ends. Its lease lasts {_span(at - found.now)}.", at)
+        text = f"It was cancelled {span(found.now - task.cancel_asked)} ago, and ends with its lease."
+        yield Reason(Why.CANCELLED, text, f"Its handler ends. Its lease lasts {span(at - found.now)}.", at)
         return
     if _has_ended(holder, found.now):
         text = f"{told(holder)} holds it, and has ended or is overdue."
         yield Reason(Why.HOLDER_ENDED, text, _GIVEN_BACK, at)
         return
-    since = "" if task.taken is None else f" for {_span(found.now - task.taken)}"
-    cure = f"Its handler ends. Without a renewal it comes back in {_span(at - found.now)}."
+    since = "" if task.taken is None else f" for {span(found.now - task.taken)}"
+    cure = f"Its handler ends. Without a renewal it comes back in {span(at - found.now)}."
     yield Reason(Why.TAKEN, f"{told(holder)} holds it{since}{_progress(found)}.", cure, at)
 
 
@@ -46,7 +59,7 @@ def _progress(found: Explanation) -> str:
     task = found.task
     if task.fraction is None or task.fraction_told is None:
         return ""
-    return f", and told {task.fraction:.0%} {_span(found.now - task.fraction_told)} ago"
+    return f", and told {task.fraction:.0%} {span(found.now - task.fraction_told)} ago"
 
 
 def _has_ended(holder: Holder | None, now: float) -> bool:
@@ -63,35 +76,16 @@ def _back_at(now: float, taken: float | None, until: float | None, holder: Holde
 
 
 def _delayed(found: Explanation) -> Iterator[Reason]:
-    if found.task.waits_for is not None:
-        yield _waiting(found, found.task.waits_for)
-        return
     until = found.task.until or found.now
     text = f"It is delayed{_after(found)}."
-    yield Reason(Why.DELAYED, text, f"It is due in {_span(until - found.now)}.", until)
+    yield Reason(Why.DELAYED, text, f"It is due in {span(until - found.now)}.", until)
 
 
-def _waiting(found: Explanation, group: str) -> Reason:
-    waited = found.waits_for
-    if waited is None:
-        text = f"It waits for the group {group}, which does not exist."
-        return Reason(Why.WAITING, text, _command(found, "delete", found.task.id))
-    buried = f", {waited.buried:,} of them buried" if waited.buried else ""
-    if waited.task is not None:
-        text = f"It waits for the end of the task {waited.task}{', which is buried' if buried else ''}."
-        return Reason(Why.WAITING, text, _command(found, "explain", waited.task))
-    of = f"{waited.left:,} member{'s' * (waited.left != 1)} of it {'are' if waited.left != 1 else 'is'} left"
-    text = f"It waits for the group {group}: {of}{buried}."
-    if waited.open:
-        return Reason(Why.WAITING, f"{text} The group is open.", f"fdbqueue group close {group}")
-    return Reason(Why.WAITING, text, "Its members end.")
-
-
-def _ready(found: Explanation) -> Iterator[Reason]:
+def _ready(found: Explanation, of_features: Sequence[Reason]) -> Iterator[Reason]:
     place = found.place or TaskPlace()
     if not found.swept:
         yield Reason(Why.UNSWEPT, "It has become ready, and no process has swept it.", _SWEEP, found.now)
-    yield from (_limit_reached(found, limit) for limit in found.reached)
+    yield from of_features
     if found.held is not None:
         yield _key_held(found.held)
     if not place.key_is_open:
@@ -101,29 +95,7 @@ def _ready(found: Explanation) -> Iterator[Reason]:
         yield Reason(Why.KEY_BEHIND, f"{_counted(place.ahead_in_key, 'task')} of its key before it.", cure)
     if place.ahead or (place.round or 0) > (place.current_round or 0) + 1:
         yield Reason(Why.BEHIND, _behind(place), _MORE)
-    yield _takers(found)
-
-
-def _limit_reached(found: Explanation, limit: ReachedLimit) -> Reason:
-    name = visible(limit.name)
-    if limit.error is not None:
-        key = visible(repr(limit.key))
-        text = f"The limit {name!r} cannot be read, and tasks of the key {key} have waited for it."
-        anew = f"fdbqueue limit set {shlex.quote(limit.name)} sets it anew."
-        return Reason(Why.LIMIT_REACHED, text, anew)
-    of_key = f" for the key {visible(repr(limit.key))}" if limit.per_key else ""
-    if limit.slots is None:
-        wait = "" if limit.next is None else f" in {_span(limit.next - found.now)}"
-        text = f"The limit {name!r} has no token{of_key}: as many tasks have started as it allows."
-        return Reason(Why.LIMIT_REACHED, text, f"Its next token comes{wait}.", limit.next)
-    told = limit.holders[:_HOLDERS_TOLD]
-    held = ", ".join(f"{one.task} of {visible(one.queue)!r}" for one in told)
-    more = limit.used - len(told)
-    also = f" and {more:,} more" if told and more > 0 else ""
-    text = f"The limit {name!r} has no free slot{of_key}: {limit.used:,} of {limit.slots:,} are held"
-    more_slots = f"fdbqueue limit set {shlex.quote(limit.name)} --slots N{' --per-key' * limit.per_key}"
-    cure = f"One of these tasks ends. More slots: {more_slots}"
-    return Reason(Why.LIMIT_REACHED, f"{text}{f', by {held}{also}' if held else ''}.", cure)
+    yield _takers(found, is_held=bool(of_features))
 
 
 def _key_held(held: HeldKey) -> Reason:
@@ -155,16 +127,16 @@ def _behind(place: TaskPlace) -> str:
     return f"{before} Its turn is in round {place.round}; now is {place.current_round}."
 
 
-def _takers(found: Explanation) -> Reason:
+def _takers(found: Explanation, is_held: bool) -> Reason:
     if found.waiting:
         text = f"{_counted(found.waiting, 'call')} waiting for a task of the queue."
-        if found.held is None and not found.reached and _is_next(found.place):
+        if found.held is None and not is_held and _is_next(found.place):
             return Reason(Why.NEXT, text, "One of them takes it.", found.now)
         return Reason(Why.NEXT, text, "Its turn comes.")
     if found.workers:
         busy = f"{_counted(found.workers, 'worker')} of the queue, and none of them waits for a task."
         return Reason(Why.WORKERS_BUSY, busy, _MORE)
-    work = _command(found, "work", "MODULE:FUNCTION")
+    work = command(found.queue, "work", "MODULE:FUNCTION")
     return Reason(Why.NO_WORKER, "No worker takes from the queue, and no call waits.", work)
 
 
@@ -172,11 +144,11 @@ def _is_next(place: TaskPlace | None) -> bool:
     return place is not None and place.key_is_open and not place.ahead and not place.ahead_in_key
 
 
-def _command(found: Explanation, verb: str, *arguments: str) -> str:
+def command(queue: str, verb: str, *arguments: str) -> str:
     """The command as it is typed: a name may have characters of a shell, or begin with a dash."""
-    if found.queue.startswith("-"):
-        return shlex.join(["fdbqueue", *verb.split(), "--", found.queue, *arguments])
-    return shlex.join(["fdbqueue", *verb.split(), found.queue, *arguments])
+    if queue.startswith("-"):
+        return shlex.join(["fdbqueue", *verb.split(), "--", queue, *arguments])
+    return shlex.join(["fdbqueue", *verb.split(), queue, *arguments])
 
 
 def _after(found: Explanation) -> str:
@@ -195,18 +167,10 @@ def told(holder: Holder | None) -> str:
     return processes or f"Session {holder.session}"
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 10 else f"{max(0.0, seconds):.1f} s"
 
 
 def _counted(count: int, what: str) -> str:
     number = str(count) if count < limits.EXPLAINED_MAX else f"{count:,} or more"
     return f"There is 1 {what}" if count == 1 else f"There are {number} {what}s"
-
-
-_BY_STATE: dict[TaskState, Callable[[Explanation], Iterator[Reason]]] = {
-    TaskState.READY: _ready,
-    TaskState.TAKEN: _taken,
-    TaskState.DELAYED: _delayed,
-    TaskState.BURIED: _buried,
-}

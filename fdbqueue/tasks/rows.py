@@ -4,16 +4,18 @@ Each of these asks the table of features (feature.py), and names none of them. B
 keys of its own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from fdbqueue.core.checking import Check, Excuse, Finder, OfColumn, Row, Under
 from fdbqueue.core.columns import Column
 from fdbqueue.core.counting import Count
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.explanation import Reason
+from fdbqueue.core.seam import ReadTransaction, Transaction
 from fdbqueue.core.sections import ContentLine, NotOurs, Section
-from fdbqueue.tasks.feature import all_features
+from fdbqueue.tasks.feature import OF_TASKS, all_features, feature_of_tasks
 from fdbqueue.tasks.records.keys import Record, partition_of
+from fdbqueue.tasks.records.statistics import Statistics
 from fdbqueue.tasks.shape import Shape
 
 
@@ -25,6 +27,14 @@ class OfShape(Finder):
         self._shape = shape
         self._keys = shape.keys
         self._shared = shape.shared
+
+
+class Told(NamedTuple):
+    """What a feature tells of a task that is not running."""
+
+    fields: Mapping[str, Any] = {}
+    """Fields of the explanation."""
+    reasons: Sequence[Reason] = ()
 
 
 class FeatureRows(OfShape):
@@ -69,6 +79,16 @@ class FeatureRows(OfShape):
     def shared_counts(self) -> Iterator[Count]:
         """Its counters of the queue, known after the scan of all partitions."""
         yield from ()
+
+    # Looks.
+
+    def ask_statistics(self, tr: ReadTransaction) -> Callable[[], Statistics]:  # noqa: ARG002
+        """Ask for its numbers in a partition, which stand among those of the queue."""
+        return dict
+
+    def ask_told(self, tr: ReadTransaction, record: Record, now_us: int) -> Callable[[], Told]:  # noqa: ARG002
+        """Ask why it keeps a task from running. Round trips: 1."""
+        return Told
 
     # Exports and imports.
 
@@ -121,6 +141,12 @@ def unless_elsewhere(shape: Shape, id_: bytes, is_it: Callable[[bytes], bool]) -
 
     tasks = [task_in(shape, id_, number) for number in range(plan.high)]
     return [Excuse(Under(task, task + b"\x00"), is_there) for task in tasks]
+
+
+def rows_in_use(shape: Shape) -> list[FeatureRows]:
+    """Those of the features that the queue, or some of its tasks, may have."""
+    features = (*map(feature_of_tasks, OF_TASKS), *shape.features)
+    return [feature.rows(shape, "") for feature in features if feature.rows is not None]
 
 
 def rows_of_features(shape: Shape, mending: str = "") -> list[FeatureRows]:
