@@ -1,18 +1,26 @@
 """Features: each is one file of hooks. The life cycle names none of them, and runs those of a task only."""
 
 import ast
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import fields
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Task, TaskQueue
-from fdbqueue.tasks.feature import OF_QUEUES, OF_TASKS, SWEPT, End, Feature, Site, feature_of_tasks
+from fdbqueue import Database, InvalidArgument, TaskQueue, verify
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.operate.exports.exporting import Export
+from fdbqueue.operate.exports.file import FinishedFile
+from fdbqueue.operate.exports.importing import Import
+from fdbqueue.tasks.creating import asked_for, created
+from fdbqueue.tasks.feature import ASKED, OF_QUEUES, OF_TASKS, SWEPT, Feature
 from fdbqueue.tasks.kinds import Settings
-from fdbqueue.tasks.records.keys import Extra, Record
+from fdbqueue.tasks.records.keys import Extra, S
 
 TASKS = Path(fdbqueue.__file__).parent / "tasks"
 LIFE_CYCLE = ("change", "edges", "verbs", "sweep", "swept", "in_all", "parted", "source")
@@ -64,55 +72,92 @@ def test_the_life_cycle_names_no_feature(file: str) -> None:
     assert {file_of(name) for name in NAMES}.isdisjoint(used_in(TASKS / f"{file}.py"))
 
 
-TAKES, ENDS = b"takes of tenants", b"ends of tenants"
-
-
-class Counting(Feature):
-    """Counts the takes of tasks with headers: a feature in one class."""
-
-    def moved(self, site: Site, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
-        for old, new in zip(olds, news, strict=True):
-            if new.attempts > old.attempts:
-                site.tr.add(TAKES, bytes([1]))
-        return news
-
-    def gone(self, site: Site, records: Sequence[Record], end: End) -> None:
-        site.tr.set(ENDS, f"{len(records)} {end.outcome}".encode())
-
-    def cleared(self, site: Site) -> None:
-        site.tr.clear(TAKES)
+FEATURE = "tests.takes_by_header"
 
 
 @pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[TaskQueue]:
-    monkeypatch.setitem(OF_TASKS, "headers", f"{__name__}:Counting")
-    feature_of_tasks.cache_clear()
-    with fdbqueue.open("memory:") as db:
-        yield TaskQueue.create(db, "q")
-    feature_of_tasks.cache_clear()
+def db(monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """A database in a process that has one feature more."""
+    for name in ("columns", "_of_codes", "_sizes"):
+        monkeypatch.setattr(S, name, copy(getattr(S, name)))
+    monkeypatch.delitem(sys.modules, FEATURE, raising=False)
+    monkeypatch.setitem(OF_QUEUES, "takes by header", (("count_takes_by",), f"{FEATURE}:TakesByHeader"))
+    monkeypatch.setitem(ASKED, "counts_as", f"{FEATURE}:asked")
+    with fdbqueue.open("memory:") as found:
+        yield found
+    sys.modules.pop(FEATURE, None)
 
 
-def test_a_new_feature_is_one_class_and_one_row(queue: TaskQueue) -> None:
-    db = queue._database
-    queue.put(db, 1, headers={"tenant": "a"})
-    for _ in range(2):
-        queue.release(db, taken(queue))
-    assert db[TAKES] == bytes([2])
-    queue.ack(db, taken(queue))
-    assert (db[TAKES], db[ENDS]) == (bytes([3]), b"1 acked")
+def created_in(db: Database, name: str = "q", **options: Any) -> TaskQueue:
+    # The signature of `TaskQueue.create` names the options that type checkers and pages know.
+    created(db, Registry(), asked_for(name, None, options, temporary=False, if_not_exists=False))
+    return TaskQueue.open(db, name)
+
+
+def with_takes(db: Database, **options: Any) -> TaskQueue:
+    """A queue with two takes of the tenant a, one of b, and one task more of a."""
+    queue = created_in(db, count_takes_by="tenant", **options)
+    for tenant in "aab":
+        queue.put_many(db, [1], counts_as=tenant)
+        assert queue.take(db, 0) is not None
+    queue.put_many(db, [1], counts_as="a")
+    return queue
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_new_feature_shows_in_create_put_take_and_statistics(db: Database, partitions: int) -> None:
+    queue = with_takes(db, partitions=partitions)
+    assert queue.options["count_takes_by"] == "tenant"
+    [ready] = queue.tasks(db, "r", 9)
+    assert ready.headers == {"tenant": "a"}
+    assert queue.statistics(db)["takes"] == {"a": 2, "b": 1}
+
+
+def test_the_options_of_a_new_feature_are_checked(db: Database) -> None:
+    with pytest.raises(InvalidArgument, match="count_takes_by"):
+        TaskQueue.open(db, created_in(db, count_takes_by=5).name)
+    with pytest.raises(InvalidArgument, match="counts_as"):
+        created_in(db, "r", count_takes_by="tenant").put_many(db, [1], counts_as=5)
+
+
+def test_verify_checks_the_rows_of_a_new_feature(db: Database) -> None:
+    queue = with_takes(db)
+    assert verify(db, queue).sound
+    db[resolve_name(f"{FEATURE}:TAKES").key(queue._shape.keys.prefix)("a")] = b"damaged"
+    [finding] = verify(db, queue, mend=True).findings
+    assert "The takes of 'a' cannot be read." in finding.text
+    assert verify(db, queue).sound
+    assert queue.statistics(db)["takes"] == {"b": 1}
+
+
+def test_an_import_takes_the_rows_of_a_new_feature_back(db: Database, tmp_path: Path) -> None:
+    queue = with_takes(db)
+    queue.pause(db)
+    for _ in Export(db, Registry(), ["q"]).run(tmp_path / "file"):
+        pass
+    with fdbqueue.open("memory:") as other:
+        with FinishedFile(tmp_path / "file") as file:
+            for _ in Import(other, Registry(), file).run():
+                pass
+        assert TaskQueue.open(other, "q").statistics(other)["takes"] == {"a": 2, "b": 1}
+        assert verify(other, "q").sound
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_truncate_clears_the_rows_of_a_new_feature(db: Database, partitions: int) -> None:
+    queue = with_takes(db, partitions=partitions)
     queue.truncate(db)
-    assert db[TAKES] is None
+    assert "takes" not in queue.statistics(db) or not queue.statistics(db)["takes"]
 
 
-def test_a_task_without_a_feature_runs_none_of_its_hooks(queue: TaskQueue) -> None:
-    db = queue._database
-    queue.put(db, 1)
-    queue.ack(db, taken(queue))
-    assert db[TAKES] is None
-    assert db[ENDS] is None
+def test_explain_tells_the_reason_of_a_new_feature(db: Database) -> None:
+    queue = with_takes(db)
+    [ready] = queue.tasks(db, "r", 9)
+    assert "2 tasks of 'a' were taken." in [reason.text for reason in queue.explain(db, ready).reasons]
 
 
-def taken(queue: TaskQueue) -> Task:
-    task = queue.take(queue._database, 0)
-    assert task is not None
-    return task
+def test_a_queue_without_a_feature_runs_none_of_its_hooks(db: Database) -> None:
+    queue = created_in(db)
+    queue.put_many(db, [1])
+    assert queue.take(db, 0) is not None
+    assert FEATURE not in sys.modules

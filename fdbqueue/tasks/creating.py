@@ -28,6 +28,7 @@ from fdbqueue.tasks.kinds import (
     owner_of,
     packed_weights,
     settings_for,
+    settings_of,
     stored_settings,
 )
 
@@ -78,7 +79,7 @@ def asked_for(
     if "limits" in given or "task_limits" in given:
         named = late.limiting.rule.checked_limits(given.get("limits"), given.get("task_limits"))
         given["limits"], given["task_limits"] = named
-    chosen = Settings(**given)
+    chosen = settings_of(given)
     known = kind_with(chosen) if kind is None else kind_named(kind)
     settings = settings_for(known, chosen)
     wanted = frozenset[str]() if if_not_exists == ANY else names

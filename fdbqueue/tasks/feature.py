@@ -138,7 +138,7 @@ def features_of_queue(settings: Any, root: bytes, queue: int) -> dict[str, Any]:
     return {
         name: resolve_name(made)(settings, root, queue)
         for name, (options, made) in OF_QUEUES.items()
-        if any(getattr(settings, option) for option in options)
+        if any(settings.of_feature(option) for option in options)
     }
 
 

@@ -75,7 +75,8 @@ def truncate(changes: Sequence[Change]) -> None:
     first.shape.tell_of_room(first.tr)
     first.tr.clear_range(first.shape.shared.all_moved.start, first.shape.shared.all_moved.stop)
     for feature in (*first.shape.features, *map(feature_of_tasks, OF_TASKS)):
-        feature.cleared(first.site)
+        for change in changes if feature.in_each_part else (first,):
+            feature.cleared(change.site)
 
 
 def pause(changes: Sequence[Change]) -> None:

@@ -5,7 +5,7 @@ was created with, so every process uses the same ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import msgspec
@@ -37,7 +37,7 @@ from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import require_options
 from fdbqueue.tasks.disciplines.discipline import Discipline, Fifo, Priority
-from fdbqueue.tasks.feature import ASKED, asking
+from fdbqueue.tasks.feature import ASKED, OF_QUEUES, asking
 from fdbqueue.tasks.records.keys import NEVER_US, Extra, TaskKeys
 from fdbqueue.tasks.unique import OnConflict, Wish, wish_of
 
@@ -49,8 +49,8 @@ BAG = frozenset({"ttl", "ttr", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
 FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
 OPTIONS = TIMED | KEYED | FAIR | NAMING
-OF_EVERY_KIND = frozenset({*ASKED, "unique", "after", "waits"})
-"""Options that tasks of every kind of queue may have."""
+OF_EVERY_KIND = frozenset({"unique", "after", "waits"})
+"""Options that tasks of every kind of queue may have, beside those of ASKED."""
 NOT_GIVEN = {"delay": 0} | dict.fromkeys(
     ("ttl", "ttr", "pri", "limits", "key", "cost", "headers", "result_ttl", "group")
 )
@@ -77,6 +77,8 @@ class Kind:
 
     def require(self, option: str) -> None:
         """Raises: UnsupportedOption, which names the kinds that have the option."""
+        if option not in OPTIONS:
+            raise InvalidArgument(name=option, wanted="an option of `put`", got=option)
         if option not in self.options:
             *first, last = [kind.name for kind in _kinds.values() if kind.supports(option)]
             told = f"A queue of kind {self.name!r} does not support the option {option!r}"
@@ -105,10 +107,17 @@ class Settings:
     """The names of the limits under which all of its tasks are taken."""
     task_limits: tuple[str, ...] = ()
     """The names of the limits that its tasks may name."""
+    of_features: Mapping[str, Any] = field(default_factory=dict)
+    """Options of features (feature.py) that are no field above, by name."""
+
+    def of_feature(self, option: str) -> Any:
+        """The option of a feature; None if it was not given."""
+        return self.of_features[option] if option in self.of_features else getattr(self, option, None)
 
     def to_options(self) -> dict[str, Any]:
         """The stored form, without a `retain_s`, partitions and limits that are not given."""
         options = asdict(self)
+        options |= options.pop("of_features")
         for name in ("limits", "task_limits"):
             if options[name]:
                 options[name] = list(options[name])
@@ -121,6 +130,21 @@ class Settings:
         else:
             options["partitions"] = msgspec.to_builtins(self.partitions)
         return options
+
+
+_FIELDS = {field.name for field in fields(Settings)} - {"of_features"}
+
+
+def _more_options() -> set[str]:
+    """The options of features that are no field of Settings."""
+    return {option for options, _ in OF_QUEUES.values() for option in options} - _FIELDS
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """The settings with these options of `create`."""
+    more = _more_options() & given.keys()
+    plain = {name: value for name, value in given.items() if name not in more}
+    return Settings(**plain, of_features={name: given[name] for name in more})
 
 
 _kinds: dict[str, Kind] = {}
@@ -214,9 +238,11 @@ def stored_settings(definition: Definition) -> Settings:
 
     Raises: DefinitionUnreadable for missing options, or those of a newer release.
     """
-    require_options(definition, {field.name for field in fields(Settings)})
+    of_features = {name: definition.options[name] for name in _more_options() & definition.options.keys()}
+    plain = {name: value for name, value in definition.options.items() if name not in of_features}
+    require_options(replace(definition, options=plain), _FIELDS)
     try:
-        return msgspec.convert(definition.options, Settings)
+        return msgspec.convert({**plain, "of_features": of_features}, Settings)
     except msgspec.ValidationError as reason:
         raise DefinitionUnreadable(name=definition.name, reason=str(reason)) from reason
 
@@ -274,7 +300,7 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         given.discard("pri")
     if wait_us == 0:
         given.discard("delay")
-    for option in given:
+    for option in given.difference(ASKED):
         kind.require(option)
     # The queue's ttr, if none is given, is not shortened by a ttl given here: as in the reference.
     ttl, ttr = options.get("ttl"), options.get("ttr")

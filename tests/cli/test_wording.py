@@ -38,7 +38,7 @@ SAID = {
     "put ttl 1 --unique a --debounce-max 3": "--debounce-max must be left out without --on-conflict debounce",
     "ended jobs": "does not support ended tasks: it was created without --retain",
     "create new --kind fair --weight a=0": "--weight must be a whole number from 1",
-    "create new --kind fifo --ttr 5": "--ttr: fifottl, limfifottl, utubettl, fair and bag do",
+    "create new --kind fifo --ttr 5": "--ttr: fifottl, limfifottl, utubettl, fair",
     "put jobs 1 --key a": "does not support --key: utube, utubettl and fair do",
     "group create --then jobs {": "'{' is not JSON",
     "elements add jobs x": "'jobs' is a task queue, of kind fifo: put, work, tasks, stats",
