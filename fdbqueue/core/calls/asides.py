@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_id, checked_items, writable
 from fdbqueue.core.aside import ID_BYTES, Aside, SetAside
-from fdbqueue.core.calls.once import run_once
-from fdbqueue.core.database import as_database, is_transaction, run
+from fdbqueue.core.calls.once import run_in
+from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.page import Page, checked_limit, no_place, place_bytes
 from fdbqueue.core.root_keys import RootKeys
@@ -50,9 +50,7 @@ class KeepsAside:
         def body(tr: Transaction) -> int:
             return self._there(tr).remove(tr, known)
 
-        if is_transaction(tr):
-            return body(writable(tr))
-        return run_once(as_database(tr), self._receipts, body, wrote=bool)
+        return run_in(tr, self._receipts, body, wrote=bool)
 
     def unreadable(self, tr: DatabaseOrTransaction) -> int:
         """The number of stored values that are set aside because they could not be read.

@@ -14,13 +14,14 @@ from itertools import count
 from typing import Any, TypeVar
 
 from fdbqueue.core import limits, observing
+from fdbqueue.core.arguments import writable
 from fdbqueue.core.binding import may_be_lost as let_be_lost
-from fdbqueue.core.database import Database, run, unknown_result
+from fdbqueue.core.database import Database, as_database, is_transaction, run, unknown_result
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.observing import MAYBE_COMMITTED, NOT_COMMITTED, Counters
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.seam import Future, Transaction
+from fdbqueue.core.seam import DatabaseOrTransaction, Future, Transaction
 
 T = TypeVar("T")
 
@@ -143,6 +144,23 @@ def run_once(
         raise
     receipts.free.append(slot)
     return answer
+
+
+def run_in(
+    target: DatabaseOrTransaction,
+    keys: RootKeys,
+    body: Callable[[Transaction], T],
+    *,
+    wrote: Callable[[T], bool] | None = None,
+    may_be_lost: Callable[[T], bool] | None = None,
+) -> T:
+    """Run `body` in a transaction of the caller; given a database, as `run_once`.
+
+    Raises: NotADatabase for a snapshot.
+    """
+    if is_transaction(target):
+        return body(writable(target))
+    return run_once(as_database(target), keys, body, wrote=wrote, may_be_lost=may_be_lost)
 
 
 class _Call:

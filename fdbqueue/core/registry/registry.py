@@ -20,8 +20,8 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_text, writable
-from fdbqueue.core.calls.once import run_once
-from fdbqueue.core.database import as_database, is_transaction, run
+from fdbqueue.core.calls.once import run_in
+from fdbqueue.core.database import run
 from fdbqueue.core.errors import (
     DefinitionUnreadable,
     ImportUnfinished,
@@ -199,9 +199,7 @@ class Registry:
 
     def write(self, target: DatabaseOrTransaction, body: Callable[[Transaction], T]) -> T:
         """Run `body` in a transaction; given a database, until its effect has happened once."""
-        if is_transaction(target):
-            return body(writable(target))
-        return run_once(as_database(target), self.keys, body)
+        return run_in(target, self.keys, body)
 
     def _read(self, tr: Transaction, name: str) -> Definition | None:
         value = tr.get(self.keys.definition(name)).value

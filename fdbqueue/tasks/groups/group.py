@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_event, checked_positive, checked_take_timeout, writable
-from fdbqueue.core.calls.once import run_once
+from fdbqueue.core.calls.once import run_in
 from fdbqueue.core.database import as_database, is_transaction, run, runtime_of
 from fdbqueue.core.errors import GroupNotFound, InvalidArgument
 from fdbqueue.core.page import Page, checked_limit, place_bytes, place_text
@@ -274,11 +274,9 @@ def list_groups(
 
 def _once(target: DatabaseOrTransaction, keys: RootKeys, body: Any) -> None:
     """Run `body` in the transaction; given a database, once, and let this process sweep groups."""
-    if is_transaction(target):
-        body(writable(target))
-        return
-    sweep_groups(as_database(target), keys)
-    run_once(as_database(target), keys, body)
+    if not is_transaction(target):
+        sweep_groups(as_database(target), keys)
+    run_in(target, keys, body)
 
 
 def _checked_then(then: Any, keys: RootKeys) -> tuple[Putting, Any, Mapping[str, Any]]:

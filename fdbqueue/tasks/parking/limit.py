@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import key_bytes, writable
-from fdbqueue.core.calls.once import run_once
-from fdbqueue.core.database import Database, as_database, is_transaction, run, runtime_of
+from fdbqueue.core.calls.once import run_in
+from fdbqueue.core.database import Database, is_transaction, run, runtime_of
 from fdbqueue.core.errors import InvalidArgument, LimitInUse, LimitNotFound
 from fdbqueue.core.explanation import LimitHolder
 from fdbqueue.core.page import Page, checked_limit, place_bytes
@@ -313,9 +313,7 @@ def _limit_of(state: State, now_us: int, total: bytes | None, holders: Sequence[
 
 
 def _write(db: DatabaseOrTransaction, root: Any, body: "Callable[[Transaction], T]") -> T:
-    if is_transaction(db):
-        return body(writable(db))
-    return run_once(as_database(db), RootKeys(root), body)
+    return run_in(db, RootKeys(root), body)
 
 
 def _write_unused(
