@@ -148,6 +148,12 @@ def checked_batch_count(name: str, number: Any) -> int:
     return int(number)
 
 
+def require_verb_batch(count: int) -> None:
+    """Raises: TooMuchForOneTransaction for more tasks than a verb changes in one transaction."""
+    if count > limits.VERB_BATCH:
+        raise too_many(count, limits.VERB_BATCH)
+
+
 # Lengths of time, in seconds.
 
 

@@ -131,24 +131,6 @@ class TaskCalls:
     def is_needed(self) -> bool:
         return False
 
-    def within(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes | None = None) -> T:
-        """Run a verb about the task `id_`, or about partition 0, which is the queue itself."""
-        if id_ is None:
-            return self.source.within(tr, verb, self.parts.plan)
-        return self.parts.within(tr, verb, id_)
-
-    def once(
-        self,
-        body: Callable[[Change], T],
-        id_: bytes | None = None,
-        may_be_lost: Callable[[T], bool] | None = None,
-    ) -> T:
-        """As `within`, given a database: the effect happens once. `may_be_lost(answer)`: true if a power cut
-        may undo it.
-        """
-        body_within = partial(self.within, verb=body, id_=id_)
-        return run_once(self._database, self.shape.root, body_within, may_be_lost=may_be_lost)
-
     def alone(self, tr: Transaction, verb: Callable[[Change], T]) -> T:
         """Run a verb of a face that knows no partitions.
 
@@ -156,14 +138,6 @@ class TaskCalls:
         """
         require_alone(self.shape)
         return self.source.within(tr, verb)
-
-    def all_within(self, tr: Transaction, verb: Callable[[Sequence[Change]], T]) -> T:
-        """Run a verb about all partitions."""
-        return self.parts.all_within(tr, verb)
-
-    def all_once(self, body: Callable[[Sequence[Change]], T]) -> T:
-        """Run a verb about all partitions; its effect happens once."""
-        return run_once(self._database, self.shape.root, partial(self.all_within, verb=body))
 
     def _new_params(self, session: Session) -> bytes:
         """A new lease, as `params_of`."""

@@ -6,14 +6,21 @@ transaction removes the batch, and the next one reads on. The transaction that d
 ranges to their ends, serialisably. So a request or a lease that comes meanwhile conflicts with it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fdbqueue.core import limits
+from fdbqueue.core.arguments import require_verb_batch, writable
+from fdbqueue.core.database import Database, is_transaction, run
+from fdbqueue.core.errors import QueueBusy
 from fdbqueue.core.line.keys import Ticket
 from fdbqueue.core.line.staging import Line
-from fdbqueue.core.seam import KeyValue
+from fdbqueue.core.seam import DatabaseOrTransaction, KeyValue
+from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.in_all import free_keys
+from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.records.keys import Record, id_in
 from fdbqueue.tasks.sweep import apply, plan
 
@@ -32,6 +39,73 @@ class Occupants:
     """Keys of taken tasks that are missing, or cannot be read."""
     are_all: bool
     """True if there are no other requests and no other taken tasks."""
+
+
+class Dropping:
+    """The drop of one queue, or the question what prevents it, in transactions of `target`."""
+
+    def __init__(self, parts: Parts, target: DatabaseOrTransaction, database: Database) -> None:
+        self._parts = parts
+        self._target = target
+        self._database = database
+
+    def busy(self) -> str:
+        """As TaskQueue.busy."""
+        while True:
+            found = run(self._target, lambda tr: self._parts.all_within(writable(tr), self._cleared))
+            if found.reason and not self._ended_overdue():
+                return found.reason
+            if not found.reason and found.are_all:
+                return ""
+            self._require_more_transactions()
+
+    def drop(self, once: Callable[[], bool]) -> None:
+        """As TaskQueue.drop. `once` runs `attempt` about all partitions, as a verb."""
+        while not self._is_dropped(once):
+            self._require_more_transactions()
+        free_keys(self._target, self._parts.shape)
+
+    def attempt(self, changes: Sequence[Change]) -> bool:
+        """False if there may be more requests or leases: look again in another transaction."""
+        found, shape = self._cleared(changes), self._parts.shape
+        if found.reason:
+            raise QueueBusy(name=shape.name, reason=found.reason)
+        if found.are_all:
+            for change in changes:  # it sets unreadable records aside: behind the drop, they would stay
+                change.finish()
+            if shape.limits is not None:  # leases that are over have their slots still
+                shape.limits.give_back_all(changes[0].tr)
+            shape.registry.drop(changes[0].tr, shape.name)
+        return found.are_all
+
+    def _is_dropped(self, once: Callable[[], bool]) -> bool:
+        try:
+            return once()
+        except QueueBusy:
+            if not self._ended_overdue():
+                raise
+            return False
+
+    def _cleared(self, changes: Sequence[Change]) -> Occupants:
+        """Read the occupants, and remove a full batch that prevents no drop."""
+        change, line, found = _first_of(changes, self._parts.lines())
+        if not found.reason and not found.are_all:
+            remove(change, line, found)
+        return found
+
+    def _ended_overdue(self) -> bool:
+        """True if a call that would answer "busy" should try again; never within a transaction."""
+        if is_transaction(self._target):
+            return False
+        parts = self._parts
+        judge = partial(occupants_of_all, lines=parts.lines())
+        keeper = keeper_of(self._database, parts.shape.root)
+        return keeper.ended_overdue(lambda tr: lambda: not parts.look_at_all(tr, judge).reason)
+
+    def _require_more_transactions(self) -> None:
+        """Raises TooMuchForOneTransaction in a transaction."""
+        if is_transaction(self._target):
+            require_verb_batch(limits.VERB_BATCH + 1)
 
 
 def occupants_of_all(changes: Sequence[Change], lines: Sequence[Line]) -> Occupants:
@@ -69,14 +143,6 @@ def occupants(change: Change, line: Line) -> Occupants:
     reason = "a call is waiting for tasks" if alive else held
     are_all = max(len(requests), len(taken)) < limits.VERB_BATCH
     return Occupants(reason, dead, lapsed, lost, are_all)
-
-
-def cleared(changes: Sequence[Change], lines: Sequence[Line]) -> Occupants:
-    """Read the occupants of a queue, and remove a full batch that prevents no drop."""
-    change, line, found = _first_of(changes, lines)
-    if not found.reason and not found.are_all:
-        remove(change, line, found)
-    return found
 
 
 def remove(change: Change, line: Line, found: Occupants) -> None:

@@ -138,12 +138,12 @@ def _ended_in(database: Database, queue: _Queue, session: bytes, died: bool) -> 
 
 def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None:
     """End a session in one queue, in bounded transactions that are safe to repeat."""
-    calls = calls_of(database, shape.partition(0))  # the services of the queue, made by its first use
+    parts = calls_of(database, shape.partition(0)).parts  # its first use makes the services of the queue
     if shape.owner == session:
-        run(database, lambda tr: calls.all_within(tr, in_all.truncate))
+        run(database, lambda tr: parts.all_within(tr, in_all.truncate))
         for _ in shape.limits.walk_out(database) if shape.limits is not None else ():
             keeper_of(database, shape.root).beat()
-    parts, number = calls.parts, shape.keys.partition
+    number = shape.keys.partition
 
     def release(count: int) -> int:
         def verb(change: Change) -> int:

@@ -9,6 +9,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import tasks as late
 from fdbqueue.core import observing
 from fdbqueue.core.arguments import checked_instance, writable
+from fdbqueue.core.calls.once import run_in
 from fdbqueue.core.database import Database, as_database, is_transaction, run
 from fdbqueue.core.handle import Handle
 from fdbqueue.core.observing import Call
@@ -21,9 +22,9 @@ from fdbqueue.core.task import Task
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import as_given
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.records.keys import id_bytes, id_of
 from fdbqueue.tasks.shape import shape_of
-from fdbqueue.tasks.verbs import UNKNOWN, Target
+from fdbqueue.tasks.verbs import Target
 
 T = TypeVar("T")
 
@@ -91,53 +92,48 @@ class TaskHandle(Handle):
         task: Task | str = "",
         may_be_lost: Callable[[T], bool] | None = None,
     ) -> T:
-        """Run the verb `name`. `task`: the task of a verb about one task. `may_be_lost(answer)`: true if a
-        power cut may undo a verb given a database.
-        """
-        calls = self._calls(target)
-        id_ = (id_bytes(task.id if isinstance(task, Task) else task)) if task else None
-        if is_transaction(target):
-            call = partial(calls.within, writable(target), body, id_)
-        else:
-            call = partial(calls.once, body, id_, may_be_lost)
+        """Run the verb `name`, about the queue or about `task`. `may_be_lost(answer)`: as in `run_once`."""
+        within = partial(self._calls(target).parts.within, verb=body, id_=id_of(task) if task else None)
+        call = partial(run_in, target, self._receipts, within, may_be_lost=may_be_lost)
         return self._told(target, name, call, task) if observing.observers else call()
 
     def _once_in_all(
         self, target: DatabaseOrTransaction, name: str, body: Callable[[Sequence[Change]], T]
     ) -> T:
-        calls = self._calls(target)
-        if is_transaction(target):
-            call = partial(calls.all_within, writable(target), body)
-        else:
-            call = partial(calls.all_once, body)
+        """Run the verb `name` about all partitions."""
+        within = partial(self._calls(target).parts.all_within, verb=body)
+        call = partial(run_in, target, self._receipts, within)
         return self._told(target, name, call) if observing.observers else call()
 
     def _end(
-        self, target: DatabaseOrTransaction, task: Task | str, verb: str, body: Callable[[Change], Task]
+        self, target: DatabaseOrTransaction, name: str, body: Callable[[Change], Task], task: Task | str
     ) -> Task:
-        if not isinstance(task, Task):
-            return self._once(target, verb, body, task)
-        task._note_end(None, within=False)  # a verb that raises has ended nothing
-        ended = self._once(target, verb, body, task)
-        task._note_end(verb, is_transaction(target))
+        """As `_once`, for a verb that ends the lease of the task."""
+        if isinstance(task, Task):
+            task._note_end(None, within=False)  # a verb that raises has ended nothing
+        ended = self._once(target, name, body, task)
+        if isinstance(task, Task):
+            task._note_end(name, is_transaction(target))
         return ended
 
-    def _look(self, target: DatabaseOrTransaction, body: Callable[[Sequence[Change]], T]) -> T:
-        """Look at all partitions. Given a database, sweep afterwards: the answer shows the state before."""
-        found = self._see_all(target, body)
-        if not is_transaction(target):
-            late.looking.sweep_a_batch(as_database(target), self._calls(target).parts)
-        return found
-
     def _see(self, target: DatabaseOrTransaction, body: Callable[[Change], T], id_: bytes | None = None) -> T:
+        """Look at the task `id_`, or at the queue."""
         parts = self._calls(target).parts
-        if id_ is None:
-            return run(target, lambda tr: parts.zero.look(writable(tr), body, parts.plan))
         return run(target, lambda tr: parts.look(writable(tr), body, id_))
 
-    def _see_all(self, target: DatabaseOrTransaction, body: Callable[[Sequence[Change]], T]) -> T:
+    def _see_all(
+        self,
+        target: DatabaseOrTransaction,
+        body: Callable[[Sequence[Change]], T],
+        *,
+        sweeps: bool = False,
+    ) -> T:
+        """Look at all partitions. `sweeps`: a call given a database sweeps a batch behind its answer."""
         parts = self._calls(target).parts
-        return run(target, lambda tr: parts.look_at_all(writable(tr), body))
+        found = run(target, lambda tr: parts.look_at_all(writable(tr), body))
+        if sweeps and not is_transaction(target):
+            late.looking.sweep_a_batch(as_database(target), parts)
+        return found
 
     def _calls(self, target: DatabaseOrTransaction) -> TaskCalls:
         database = self._database if target is self._database else self._of(target)
@@ -170,13 +166,9 @@ class TaskHandle(Handle):
         return own_session_of(self._of(target), self._shape.root).get()
 
     def _target(self, tr: DatabaseOrTransaction, task: Task | str, session: AnySession | None) -> Target:
-        if isinstance(task, Task):
-            holder = b"" if task.token else self._holder(tr, session)
-            # Without a lease, the payload may have been edited since.
-            return Target(id_bytes(task.id), task.token, holder, task.data if task.token else UNKNOWN)
-        return Target(id_bytes(task), None, self._holder(tr, session))
-
-    def _holder(self, tr: DatabaseOrTransaction, session: AnySession | None) -> bytes:
-        if session is not None:
-            return checked_instance("session", session, Session).id
-        return own_session_of(self._of(tr), self._shape.root).id()
+        """The task of a verb. Without a lease, its payload may have been edited since."""
+        if isinstance(task, Task) and task.token:
+            return Target(id_bytes(task.id), task.token, data=task.data)
+        if session is None:
+            return Target(id_of(task), session=own_session_of(self._of(tr), self._shape.root).id())
+        return Target(id_of(task), session=checked_instance("session", session, Session).id)

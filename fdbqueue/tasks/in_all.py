@@ -7,12 +7,15 @@ first change checks the queue before any of them writes: a transaction may go on
 from collections.abc import Callable, Iterator, Sequence
 
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import too_many
+from fdbqueue.core.arguments import require_verb_batch
+from fdbqueue.core.database import is_transaction
 from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.feature import OF_TASKS, feature_of_tasks
 from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.shape import Shape
 
 TRANSACTION_TOO_LARGE = 2101
 
@@ -31,8 +34,7 @@ def _counted(change: Change, under: slice, besides: int) -> int:
     """Return the number of keys in the range `under` and `besides`, if one transaction may change them."""
     more = limits.VERB_BATCH + 1 - besides
     found = besides + len(change.tr.snapshot.get_range(under.start, under.stop, limit=more).to_list())
-    if found > limits.VERB_BATCH:
-        raise too_many(found, limits.VERB_BATCH)
+    require_verb_batch(found)
     return found
 
 
@@ -77,6 +79,16 @@ def truncate(changes: Sequence[Change]) -> None:
     for feature in (*first.shape.features, *map(feature_of_tasks, OF_TASKS)):
         for change in changes if feature.in_each_part else (first,):
             feature.cleared(change.site)
+
+
+def free_keys(target: DatabaseOrTransaction, shape: Shape) -> None:
+    """Given a database, give back the slots of keys that removed tasks have held.
+
+    No sweep may come to do it.
+    """
+    if shape.limits is not None and not is_transaction(target):
+        for _ in shape.limits.walk_out(target):
+            pass
 
 
 def pause(changes: Sequence[Change]) -> None:

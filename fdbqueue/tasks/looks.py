@@ -16,7 +16,7 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.records.keys import id_of
 from fdbqueue.tasks.records.statistics import Statistics
 from fdbqueue.tasks.verbs import Target
 
@@ -38,7 +38,7 @@ class Looks(TaskHandle):
         Conflicts: a change of the task.
         Raises: TaskNotFound.
         """
-        target = Target(id_bytes(task.id if isinstance(task, Task) else task))
+        target = Target(id_of(task))
         return self._see(tr, partial(verbs.peek, target=target), target.id)
 
     def wait_for_progress(
@@ -62,7 +62,7 @@ class Looks(TaskHandle):
         timeout_s = checked_take_timeout(timeout)
         wanted = None if seen is None else checked_fraction("seen", seen)
         checked_event("stop", stop)
-        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        id_ = id_of(task)
         database = as_database(db)
         until = database.runtime.monotonic() + timeout_s
         with database.waiter(stop) as waiter:
@@ -89,7 +89,7 @@ class Looks(TaskHandle):
         """
         timeout_s = checked_take_timeout(timeout)
         checked_stop(stop, tr)
-        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        id_ = id_of(task)
         if is_transaction(tr):
             found = self._see(tr, partial(late.results.at_once, id_=id_), id_)
             return late.results.decoded(self._shape.result_codec, found)
@@ -108,7 +108,7 @@ class Looks(TaskHandle):
         Raises: TaskNotFound, RecordUnreadable.
         Round trips: 3.
         """
-        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        id_ = id_of(task)
         return self._see(tr, lambda change: late.explaining.explain(change, id_), id_)
 
     def holder(self, tr: DatabaseOrTransaction, task: Task | str) -> Holder | None:
@@ -119,7 +119,7 @@ class Looks(TaskHandle):
         Raises: TaskNotFound, RecordUnreadable.
         Round trips: 2.
         """
-        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        id_ = id_of(task)
         return self._see(tr, lambda change: late.explaining.holder_of(change, id_), id_)
 
     def ended_task(self, tr: DatabaseOrTransaction, task: Task | str) -> EndedTask:
@@ -131,7 +131,7 @@ class Looks(TaskHandle):
         queue without `retain_s`.
         Round trips: 1.
         """
-        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        id_ = id_of(task)
         late.retaining.require_retaining(self._shape)
         return self._see_all(tr, lambda changes: late.retaining.ended_task(changes, id_))
 
@@ -184,7 +184,7 @@ class Looks(TaskHandle):
         Raises: TaskNotFound, RecordUnreadable.
         Round trips: 1, and 1 more for a task with steps.
         """
-        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        id_ = id_of(task)
         return self._see(tr, partial(late.steps.names, id_=id_), id_)
 
     def failures(self, tr: DatabaseOrTransaction, task: Task | str) -> list[Failure]:
@@ -194,7 +194,7 @@ class Looks(TaskHandle):
         Conflicts: a change of the task.
         Raises: TaskNotFound.
         """
-        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        id_ = id_of(task)
         return self._see(tr, lambda change: verbs.failures_of(change, id_), id_)
 
     def statistics(self, tr: DatabaseOrTransaction) -> Statistics:
@@ -208,7 +208,7 @@ class Looks(TaskHandle):
         Reads: by snapshot.
         Conflicts: none.
         """
-        return self._look(tr, late.looking.statistics_in)
+        return self._see_all(tr, late.looking.statistics_in, sweeps=True)
 
     def key_statistics(self, tr: DatabaseOrTransaction, limit: int) -> "list[KeyStatistics]":
         """The task keys with the most ready tasks, busiest first: at most `limit` and
@@ -227,7 +227,7 @@ class Looks(TaskHandle):
         late.key_statistics.checked_keys(limit)
         if not isinstance(self._shape.discipline, late.disciplines.keyed.Keyed):
             raise UnsupportedOption(kind=self.kind, option="statistics by key")
-        return self._look(tr, lambda changes: late.key_statistics.busiest_of_all(changes, limit))
+        return self._see_all(tr, partial(late.key_statistics.busiest_of_all, limit=limit), sweeps=True)
 
     def partitions(self, tr: DatabaseOrTransaction) -> "list[Partition]":
         """The partitions that may hold a task, by number. A queue without partitions is its own only one.
@@ -256,8 +256,9 @@ class Looks(TaskHandle):
         most, wanted = checked_limit(limit), late.listing.checked_state(state)
         place = late.listing.place_after(wanted, after)
         # A sweep between two pages would move tasks to places that have been passed.
-        look = self._look if after is None else self._see_all
-        return look(tr, lambda changes: late.listing.page_of_all(changes, wanted, most, place))
+        return self._see_all(
+            tr, lambda changes: late.listing.page_of_all(changes, wanted, most, place), sweeps=after is None
+        )
 
     def on_task_change(self, callback: Callback | None = None) -> Callback | None:
         """Have `callback(task, event)` called for every change that this process makes. Return the callback

@@ -91,21 +91,24 @@ class Parts(Partitioned[TaskSource]):
         asked, first = self.wide.ask_next_due(tr), self.wide.line.results.ask_first_due(tr)
         return lambda: min((due for due in (asked(), first()) if due is not None), default=None)
 
-    # One task:
+    # One task, or partition 0, which is the queue itself:
 
-    def within(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes) -> T:
-        """Run a verb about one task that changes it. Raises as TaskSource.within."""
+    def within(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes | None = None) -> T:
+        """Run a verb that changes the task `id_`, or the queue. Raises as TaskSource.within."""
         plan = self.plan
         if plan is None:
             return self.zero.within(tr, verb)
-        return self.upto(plan.high)[self.place_of(tr, plan, id_, tr)].within(tr, verb, plan)
+        return self._source_of(tr, plan, id_).within(tr, verb, plan)
 
-    def look(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes) -> T:
-        """Run a verb about one task that changes nothing."""
+    def look(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes | None = None) -> T:
+        """Run a verb about the task `id_`, or about the queue, that changes nothing."""
         plan = self.plan
         if plan is None:
             return self.zero.look(tr, verb)
-        return self.upto(plan.high)[self.place_of(tr, plan, id_, tr)].look(tr, verb, plan)
+        return self._source_of(tr, plan, id_).look(tr, verb, plan)
+
+    def _source_of(self, tr: Transaction, plan: Plan, id_: bytes | None) -> TaskSource:
+        return self.zero if id_ is None else self.upto(plan.high)[self.place_of(tr, plan, id_, tr)]
 
     def place_of(self, tr: Transaction, plan: Plan, id_: bytes, reads: ReadTransaction) -> int:
         """The partition of the task. Reads: the key of a task that has moved; early, by `reads`, the task."""

@@ -26,7 +26,7 @@ from fdbqueue.core.task import Task
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.kinds import Draft, wish_for
 from fdbqueue.tasks.records.extra import extra_to_bytes
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.records.keys import id_of
 from fdbqueue.tasks.unique import UNFINISHED, UNIQUE_OPTIONS, OnConflict
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Putting(TaskHandle):
     def _after(self, after: Task | str) -> dict[str, bytes]:
         """The options of a put after another task: that task, and the group that is made for it."""
         group = self._database.runtime.random_bytes(GROUP_BYTES)
-        return {"after": id_bytes(after.id if isinstance(after, Task) else after), "waits": group}
+        return {"after": id_of(after), "waits": group}
 
     def _put_waiting(
         self, tr: DatabaseOrTransaction, data: Any, options: Mapping[str, Any], group: bytes

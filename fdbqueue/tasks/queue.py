@@ -7,11 +7,17 @@ share transactions (calls/combine.py, acks.py).
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal
 
 from fdbqueue import tasks as late
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_count, checked_whole
 from fdbqueue.core.calls.asides import KeepsAside
+from fdbqueue.core.database import is_transaction
 from fdbqueue.core.handle import Grant
+from fdbqueue.core.partitions.plan import checked_partitions
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
@@ -20,12 +26,14 @@ from fdbqueue.core.task import Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.creating import asked_for, created, opened_or_created
 from fdbqueue.tasks.looks import Looks
-from fdbqueue.tasks.managing import Managing
 from fdbqueue.tasks.putting import Putting
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.records.keys import id_of
 from fdbqueue.tasks.results import forget_one
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.taking import Taking
+
+if TYPE_CHECKING:
+    from fdbqueue.core.partitions.plan import Repartition
 
 
 class TaskProducer(Grant, Putting):
@@ -40,7 +48,7 @@ class TaskConsumer(Grant, Taking):
     __slots__ = ()
 
 
-class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
+class TaskQueue(Looks, Taking, Putting, KeepsAside):
     """A named queue of tasks. A value: threads may share it.
 
     Every method takes a database or a transaction first, ours or the binding's. Verbs on a task take a Task
@@ -135,7 +143,7 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         Conflicts: a change of the task.
         Raises: TaskNotFound.
         """
-        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        id_ = id_of(task)
         return self._once(tr, "cancel", lambda change: late.excusing.cancel(change, id_), task)
 
     def delete(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
@@ -147,7 +155,7 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         Raises: TaskNotFound; NotTaken for a Task under a lease that is over.
         """
         target = self._target(tr, task, None)
-        return self._end(tr, task, "delete", lambda change: verbs.delete(change, target))
+        return self._end(tr, "delete", lambda change: verbs.delete(change, target), task)
 
     def forget_result(self, tr: DatabaseOrTransaction, task: Task | str) -> bool:
         """Remove the stored result of a task before its `result_ttl` is over. False if there is none.
@@ -159,8 +167,140 @@ class TaskQueue(Looks, Managing, Taking, Putting, KeepsAside):
         Raises: InvalidArgument.
         Round trips: 1.
         """
-        id_ = id_bytes(task.id if isinstance(task, Task) else task)
+        id_ = id_of(task)
         return self._once(tr, "forget_result", lambda change: forget_one(change, id_))
+
+    # Verbs about many tasks, and about the queue itself.
+
+    def kick(self, tr: DatabaseOrTransaction, count: int = 1) -> int:
+        """Make the first `count` buried tasks ready again. Return their number. 0 changes nothing.
+
+        Given a database, the call uses transactions of at most limits.VERB_BATCH tasks, and may stop between
+        two.
+        Reads: the tasks.
+        Writes: moves the tasks.
+        Conflicts: a change of the tasks.
+        Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH tasks.
+        """
+        checked_whole("count", count, 0)
+        kicked = 0
+        if is_transaction(tr) and count > limits.VERB_BATCH:
+            self._see_all(tr, partial(late.in_all.require_few, under=attrgetter("buried")))
+        while kicked < count:
+            batch = min(count - kicked, limits.VERB_BATCH)
+            more, looked = self._once_in_all(tr, "kick", partial(late.in_all.kick, count=batch))
+            kicked += more
+            if looked < batch:
+                break
+        return kicked
+
+    def release_all(self, tr: DatabaseOrTransaction) -> None:
+        """Release every taken task, whatever its holder.
+
+        Given a database, the call uses transactions of at most limits.VERB_BATCH tasks.
+        Reads: the tasks.
+        Writes: moves the tasks.
+        Conflicts: a change of the tasks.
+        Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH tasks.
+        """
+        if is_transaction(tr):
+            self._see_all(tr, partial(late.in_all.require_few, under=attrgetter("taken")))
+        for _ in late.in_all.in_batches(partial(self.release_some, tr)):
+            pass
+
+    def release_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
+        """Release up to `count` taken tasks, at most limits.VERB_BATCH. Return their number.
+
+        Reads: the tasks.
+        Writes: moves the tasks.
+        Conflicts: a change of the tasks.
+        """
+        few = min(checked_count("count", count), limits.VERB_BATCH)
+        return self._once_in_all(tr, "release_all", partial(late.in_all.release_taken, count=few))
+
+    def truncate(self, tr: DatabaseOrTransaction) -> None:
+        """Remove every task.
+
+        Writes: one range clear. Given a database, gives back the slots of keys of limits; otherwise sweeps
+        do.
+        Conflicts: every call on a task of the queue.
+        """
+        self._once_in_all(tr, "truncate", late.in_all.truncate)
+        late.in_all.free_keys(tr, self._shape)
+
+    def truncate_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
+        """Remove the oldest `count` tasks, at most limits.VERB_BATCH. Return their number.
+
+        The call is for millions of tasks, on an engine where a clear costs as much as it removes. Repeated
+        until it returns 0, it is a `truncate` in bounded transactions.
+        Reads: the tasks, by snapshot.
+        Writes: clears the tasks.
+        Conflicts: a change of the tasks.
+        """
+        few = min(checked_count("count", count), limits.VERB_BATCH)
+        return self._once_in_all(tr, "truncate", partial(late.in_all.remove_first, count=few))
+
+    def pause(self, tr: DatabaseOrTransaction) -> None:
+        """Let no task be taken until `resume`: takes find nothing, or wait. Other verbs work as before.
+
+        Writes: a flag that every take reads.
+        Conflicts: takes.
+        """
+        self._once_in_all(tr, "pause", late.in_all.pause)
+
+    def resume(self, tr: DatabaseOrTransaction) -> None:
+        """Let tasks be taken again, and wake waiting takes.
+
+        Writes: clears the flag.
+        Conflicts: takes.
+        """
+        self._once_in_all(tr, "resume", late.in_all.resume)
+
+    def repartition(self, tr: DatabaseOrTransaction, partitions: int) -> "Repartition":
+        """Change the number of partitions, while the queue is used. Each task key stays in order.
+
+        New tasks go to the new partitions at once. Those of a task key wait there until its ready and taken
+        tasks in the old partition are gone. Partitions that close get nothing new, and are drained by takes.
+        Any process that uses the queue finishes the change. Given a database, this call goes as far as it can
+        without waiting; repeat it to go on. Given a transaction, it only begins, and a later call on the
+        queue in that transaction raises RepartitionNotCommitted.
+        Reads: the definition; task keys by snapshot.
+        Writes: the definition.
+        Conflicts: every call on the queue.
+        Raises: RepartitionUnderWay for another number while a change is under way; InvalidArgument;
+        UnsupportedOption for a kind with task keys that is not of this package.
+        """
+        return late.repartition.repartition(
+            self._calls(tr).parts, tr, checked_partitions(partitions), self._of(tr).runtime.monotonic
+        )
+
+    def busy(self, tr: DatabaseOrTransaction) -> str:
+        """The reason why the queue cannot be dropped: a call waits for tasks, or a session holds one. Empty
+        if there is none.
+
+        Given a database, the call ends overdue sessions before it gives a reason. Given a transaction, the
+        stored state decides: a dead session that no process has ended yet still holds its tasks.
+        Reads: the line and the taken tasks, serialisably.
+        Writes: removes dead requests and ends leases that are over, if a full batch has nothing else.
+        Conflicts: a call that joins the line, a take.
+        Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH of these.
+        """
+        return late.dropping.Dropping(self._calls(tr).parts, tr, self._of(tr)).busy()
+
+    def drop(self, tr: DatabaseOrTransaction) -> None:
+        """Remove the queue and everything in it.
+
+        Given a database, the call ends overdue sessions before it refuses. Given a transaction, the stored
+        state decides: a dead session that no process has ended yet still holds its tasks.
+        Reads: the line and the taken tasks, serialisably.
+        Writes: clears the definition and the contents; slots of keys as `truncate`.
+        Conflicts: every call on the queue.
+        Raises: QueueBusy if a call waits for tasks or a session holds one; in a transaction,
+        TooMuchForOneTransaction if more than limits.VERB_BATCH requests are dead, or leases over and not
+        swept.
+        """
+        dropping = late.dropping.Dropping(self._calls(tr).parts, tr, self._of(tr))
+        dropping.drop(partial(self._once_in_all, tr, "drop", dropping.attempt))
 
     # Halves of the queue.
 

@@ -14,11 +14,11 @@ Any process that uses the queue takes the steps in its keeper. Each step can be 
 from collections.abc import Callable, Mapping
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import conflict_in, runtime_of
+from fdbqueue.core.database import conflict_in, is_transaction, run, runtime_of
 from fdbqueue.core.errors import RepartitionUnderWay, UnsupportedOption
 from fdbqueue.core.partitions.current import plan_of, store
 from fdbqueue.core.partitions.plan import Plan, Repartition, begun, ended, home_of, lowered
-from fdbqueue.core.seam import Range, Transaction
+from fdbqueue.core.seam import DatabaseOrTransaction, Range, Transaction
 from fdbqueue.tasks.disciplines.beside import is_slug
 from fdbqueue.tasks.disciplines.key_counts import key_of, readable_state
 from fdbqueue.tasks.disciplines.keyed import Keyed
@@ -63,8 +63,18 @@ def _store(tr: Transaction, shape: Shape, plan: Plan) -> None:
     tr.add(shape.keys.calls, packed(CALLS, {"other": 1}))
 
 
-def told(before: int, count: int, plan: Plan | None) -> Repartition:
-    """A change from `before` partitions to `count`, as far as `plan` shows it."""
+def repartition(
+    parts: Parts, target: DatabaseOrTransaction, count: int, monotonic: Callable[[], float]
+) -> Repartition:
+    """Begin a change to `count` partitions. Given a database, go as far as possible without waiting."""
+    was = 1 if parts.plan is None else parts.plan.count
+    plan = parts.shape.registry.write(target, lambda tr: begin(tr, parts.shape, count))
+    before = was if plan is None else plan.before or was
+    if not is_transaction(target):
+        settling = Settling(parts, monotonic)
+        while run(target, settling.step):
+            pass
+        plan = parts.plan  # as the last step has found it
     return Repartition(before, count, is_finished=plan is None or not plan.before)
 
 

@@ -53,7 +53,6 @@ from fdbqueue.queues.recipe import items as recipe
 from fdbqueue.queues.recipe import parts as recipe_parts
 from fdbqueue.tasks import (
     acks,
-    attempts,
     capacity,
     change,
     creating,
@@ -87,6 +86,7 @@ from fdbqueue.tasks import (
 from fdbqueue.tasks import ending as tasks_ending
 from fdbqueue.tasks import results as task_results
 from fdbqueue.tasks import steps as task_steps
+from fdbqueue.tasks import taking as task_taking
 from fdbqueue.tasks.dead import elsewhere, redrive
 from fdbqueue.tasks.disciplines import (
     bag,
@@ -1864,7 +1864,7 @@ PLANTS = (
     ),
     Plant(
         "a step in a transaction whose result is stored in another one",
-        attempts.Attempts.step,
+        task_taking.Taking.step,
         'self._once(tr, "step"',
         'self._once(self._of(tr), "step"',
         "steps",
@@ -2276,7 +2276,7 @@ PLANTS = (
     ),
     Plant(
         "a return that ends a cancelled task, and a power cut may undo it",
-        attempts.has_come_back,
+        task_taking.has_come_back,
         "task.state != TaskState.DONE",
         "True",
         "cancels",

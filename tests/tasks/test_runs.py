@@ -1,11 +1,13 @@
 """Each end of a lease of a fleet is counted in the row of its run, in the transaction that ends the lease."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from fdbqueue import Failure, Session
+from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runs import ENDS
 from fdbqueue.fleet.status import Run, Tally
@@ -295,7 +297,7 @@ def test_a_task_delivered_to_an_ended_session_makes_no_row(
         edges.take(change, [record for record in change.read([id_bytes(id_)]) if record], lease)
 
     [id_] = [task.id for task in b.queue.tasks(b.db, "r", 9)]
-    calls_of(b.db, b.queue._shape).once(deliver)
+    run_once(b.db, KEYS, partial(calls_of(b.db, b.queue._shape).parts.within, verb=deliver))
     clock.advance(TTR_S + 1)
     b.sweep()
     assert (rows(b), b.counts("taken", "ttr")) == ([], (0, 1))
@@ -326,7 +328,7 @@ def test_a_lease_lost_while_its_run_ends_leaves_no_row(
     asked, answers = edges.ask_counted, list[bool]()
     monkeypatch.setattr(edges, "ask_counted", ask)
     [id_] = [task.id for task in b.queue.tasks(b.db, "r", 9)]
-    calls_of(b.db, b.queue._shape).once(deliver)
+    run_once(b.db, KEYS, partial(calls_of(b.db, b.queue._shape).parts.within, verb=deliver))
     clock.advance(TTR_S + 1)
     b.sweep()
     assert (answers, rows(b), b.state(id_)) == ([True, False], [], "r")

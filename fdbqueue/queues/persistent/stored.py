@@ -158,7 +158,8 @@ class Stored:
     def release(self, tasks: Sequence[Task]) -> None:
         """Give tasks back to their old places, limits.VERB_BATCH at a time; not those lost since."""
         for start in range(0, len(tasks), limits.VERB_BATCH):
-            self.calls.once(partial(release, tasks=tasks[start : start + limits.VERB_BATCH]))
+            body = partial(release, tasks=tasks[start : start + limits.VERB_BATCH])
+            run_once(self.database, self.shape.root, partial(self.calls.parts.within, verb=body))
 
     def waiting(self) -> int:
         """The number of items that wait. Overdue sessions are ended before the answer is zero."""

@@ -20,6 +20,7 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fdb import tuple as layer
@@ -176,7 +177,8 @@ class Owner:
         self._under: bytes = layer.pack((OWNERS, name), prefix=shape.keys.prefix)
         self._claim = database.runtime.random_bytes(CLAIM_BYTES)
         self._enrolled: list[Session] = []
-        calls_of(database, shape).once(self._write_claim)
+        parts = calls_of(database, shape).parts
+        run_once(database, shape.root, partial(parts.within, verb=self._write_claim))
         self._end_earlier()
 
     def enrol(self, session: Session) -> None:

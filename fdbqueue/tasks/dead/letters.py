@@ -27,7 +27,7 @@ from fdbqueue.tasks.dead.reading import (
 )
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.in_all import require_few
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.records.keys import id_of
 from fdbqueue.tasks.verbs import Target
 
 RATE_PER_S = 100.0
@@ -272,4 +272,4 @@ class DeadLetters(TaskHandle, KeepsAside):
 
 
 def _target(task: Task | str) -> Target:
-    return Target(id_bytes(task.id if isinstance(task, Task) else task))
+    return Target(id_of(task))

@@ -25,7 +25,7 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.partitions import keys as shared
 from fdbqueue.core.partitions.keys import ANY, BYTE, ID, KEY, PIECE_NUMBER, TIME, prefix_of
 from fdbqueue.core.partitions.keys import ID_BYTES as ID_BYTES
-from fdbqueue.core.task import TaskState
+from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.records.extra import NEVER_US as NEVER_US
 from fdbqueue.tasks.records.extra import Count as Count
 from fdbqueue.tasks.records.extra import Extra as Extra
@@ -260,6 +260,11 @@ def id_bytes(text: Any) -> bytes:
     if not isinstance(text, str) or len(text) != _ID_DIGITS or text.strip(_DIGITS):
         raise InvalidArgument(name="task", wanted="a Task, or the id of one", got=text)
     return int(text, 32).to_bytes(ID_BYTES)
+
+
+def id_of(task: Task | str) -> bytes:
+    """The id in a task, or in the text of an id. Raises: InvalidArgument."""
+    return id_bytes(task.id if isinstance(task, Task) else task)
 
 
 _SPREAD = [
