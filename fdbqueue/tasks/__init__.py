@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from fdbqueue.tasks import results as results
     from fdbqueue.tasks import retaining as retaining
     from fdbqueue.tasks import room as room
-    from fdbqueue.tasks import routing as routing
     from fdbqueue.tasks import schedules as schedules
     from fdbqueue.tasks import steps as steps
     from fdbqueue.tasks import uncollected as uncollected

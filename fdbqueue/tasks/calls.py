@@ -42,6 +42,7 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.parts import Parts, WideTasks
+from fdbqueue.tasks.puts import Put
 from fdbqueue.tasks.records.keys import id_bytes
 from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.shape import Shape
@@ -213,10 +214,7 @@ class TaskCalls:
                 return late.joining.joined(self.parts, tr, drafts, put)
         if drafts[0].unique is not None:
             return late.unique_puts.UniquePuts(self.parts, self._runtime).put(tr, drafts, random, turn)
-        plan = self._current.plan
-        if plan is not None:
-            return late.routing.ask_put(self.parts, tr, plan, drafts, random, turn)()
-        return self.source.within(tr, partial(verbs.put, drafts=drafts, random=random))
+        return Put(self.parts, tr, self._current.plan, random, turn).ask(drafts)()
 
     def _put_all(self, tr: Transaction, items: list[tuple[Draft, int]], random: bytes) -> Sequence[Task]:
         tasks = self._put_in(tr, list(map(_draft, items)), random, items[0][1])
@@ -224,9 +222,9 @@ class TaskCalls:
 
     def _put_all_alone(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Task]:
         # In the transaction: another process may have stored a plan that only the guard meets.
-        tasks = self.alone(tr, partial(verbs.put, drafts=items, random=random))
-        assert not isinstance(tasks, NoRoom)  # the queue has no capacity
-        return tasks
+        require_alone(self.shape)
+        tasks = Put(self.parts, tr, None, random).ask(items)()
+        return () if isinstance(tasks, NoRoom) else tasks
 
     def _put_if_room(self, drafts: Sequence[Draft]) -> list[Any] | NoRoom:
         # Not combined: one caller's task may fit where another's batch does not.

@@ -12,11 +12,8 @@ relies on an exact count, and no put that counted before it can commit after it.
 from msgspec import Struct
 
 from fdbqueue.core import limits
-from fdbqueue.core.seam import Transaction, Value
-from fdbqueue.tasks.change import Change
+from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.records.keys import TaskKeys
-from fdbqueue.tasks.records.statistics import count_of
-from fdbqueue.tasks.sweep import tidy
 
 
 class NoRoom(Struct, frozen=True):
@@ -27,33 +24,13 @@ class NoRoom(Struct, frozen=True):
     """True if more tasks may have expired than one transaction sweeps: the next attempt may find room."""
 
 
-def admit(change: Change, live: Value, wanted: int, random: bytes) -> NoRoom | None:
-    """None if `wanted` more tasks fit into a queue with a capacity. Conflict keys keep that true until the
-    commit.
+def admit(tr: Transaction, keys: TaskKeys, capacity: int, count: int, wanted: int, random: bytes) -> bool:
+    """True if `wanted` tasks fit beside `count`, which was read by snapshot. Conflict keys keep that true
+    until the commit. Sweeps nothing.
 
-    Expired tasks make room: the call sweeps at most limits.TIDY_ROUNDS_MAX batches.
-    Reads: `live`, already asked for by snapshot.
-    Conflicts: a change of a swept task. Far below the capacity: a put that takes one of the same seats, or a
-    put at the edge. At the edge: every put.
+    Conflicts: far below the capacity, a put that takes one of the same seats, or a put at the edge; at the
+    edge, every put.
     """
-    capacity = change.shape.settings.capacity or 0
-    count, more_due = _make_room(change, count_of(live.value), wanted, capacity)
-    fits = admit_to(change.tr, change.shape.keys, capacity, count, wanted, random)
-    return None if fits else NoRoom(count, more_due)
-
-
-def _make_room(change: Change, count: int, wanted: int, capacity: int) -> tuple[int, bool]:
-    """Sweep while there is no room. Return the number of tasks, and true if more may have come due."""
-    for _ in range(limits.TIDY_ROUNDS_MAX):
-        if count + wanted <= capacity or not tidy(change):
-            return count, False
-        change.finish()
-        count = count_of(change.tr.snapshot.get(change.shape.keys.live).value)
-    return count, True
-
-
-def admit_to(tr: Transaction, keys: TaskKeys, capacity: int, count: int, wanted: int, random: bytes) -> bool:
-    """True if `wanted` tasks fit beside `count`, which was read by snapshot. Sweeps nothing."""
     if count + wanted > capacity:
         return False
     seats = min(limits.SEATS_MAX, capacity // 2)

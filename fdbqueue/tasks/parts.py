@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
+from operator import attrgetter
 from typing import TypeVar
 
 from fdbqueue.core.binding import may_be_lost
@@ -12,16 +13,19 @@ from fdbqueue.core.line.staging import Line
 from fdbqueue.core.partitions.parts import Partitioned
 from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.partitions.wide import Wide
-from fdbqueue.core.seam import Range, ReadTransaction, Transaction
+from fdbqueue.core.seam import Range, ReadTransaction, Transaction, Value
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.records.keys import id_in, partition_of
+from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource
 from fdbqueue.tasks.sweep import Budget, ask_due
 from fdbqueue.tasks.verbs import Target
 
 T = TypeVar("T")
+
+_live, _value = attrgetter("shape.keys.live"), attrgetter("value")
 
 
 class WideTasks(Wide[TaskSource]):
@@ -80,9 +84,17 @@ class Parts(Partitioned[TaskSource]):
         return bool(swept) or bool(overdue)
 
     def sweep(self, tr: Transaction) -> bool:
-        """Sweep a batch of the tasks that have come due. True if there were any."""
-        source = self.zero if self.plan is None else self.wide
-        return bool(source.ask_tidy(tr, self.now_us())())
+        """Sweep a batch of the tasks that have come due, for a put that finds no room. True if there were
+        any.
+        """
+        now_us = self.now_us()
+        if self.plan is not None:
+            return bool(self.wide.ask_tidy(tr, now_us)())
+        return bool(self.zero.sweep(tr, ask_due(tr, self.shape.keys, now_us).to_list(), Budget()))
+
+    def ask_size(self, tr: Transaction) -> Callable[[], int]:
+        """Ask for the number of tasks in all partitions, by snapshot."""
+        return partial(_sum, [*map(tr.snapshot.get, map(_live, self.holding()))])
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         """Ask, by snapshot, for the time at which the next sweep has something to do, in microseconds."""
@@ -174,6 +186,10 @@ class Parts(Partitioned[TaskSource]):
         if changes[0].plan is not plan:
             raise conflict_in(tr)
         return changes
+
+
+def _sum(asked: Sequence[Value]) -> int:
+    return sum(map(count_of, map(_value, asked)))
 
 
 def _about(verb: Callable[[Change, Sequence[Target]], T], targets: Sequence[Target], change: Change) -> T:

@@ -104,13 +104,3 @@ def sweep_timers(change: Change, timers: Sequence[KeyValue], budget: Budget) -> 
             change.tr.clear(timer.key)
     # A task that was cancelled, has expired or has another timer is not ready.
     return Swept.LEASES if len(ready) == len(planned.lapsed) == len(timers) else Swept.MORE
-
-
-def tidy(change: Change) -> bool:
-    """Sweep one batch of tasks. True if there was any.
-
-    Reads: the first timers by snapshot, the tasks serialisably.
-    Conflicts: a change of these tasks.
-    """
-    timers = ask_due(change.tr, change.shape.keys, change.now_us).to_list()
-    return bool(sweep_timers(change, timers, Budget()))

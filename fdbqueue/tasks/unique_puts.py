@@ -8,7 +8,6 @@ for the answers, and are bounded in bytes: other puts are postponed to a later t
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_changes
-from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -19,7 +18,6 @@ from fdbqueue.core.errors import UniqueTaskBusy
 from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import Transaction, Value
-from fdbqueue.core.sessions.session import ask_alive
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks import edges
@@ -28,8 +26,8 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft, later
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.payloads import ask_payload, is_held_by, key_in, task_of
+from fdbqueue.tasks.puts import Put
 from fdbqueue.tasks.records.keys import Record, Unique, id_bytes, id_text, sound_record
-from fdbqueue.tasks.routing import ask_put
 from fdbqueue.tasks.sweep import as_of, catch_up
 from fdbqueue.tasks.unique import WAITING, Entry, OnConflict, Wish, enter, entry_of, has_key
 
@@ -116,15 +114,14 @@ class UniquePuts:
         self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int, to_read: _ToRead
     ) -> list[Answer] | NoRoom:
         """`put` of drafts with different keys."""
-        shape, shared = self._parts.shape, self._parts.shape.shared
-        check, plan = self._parts.zero.guard(tr), self._parts.plan
-        check_owner = None if shape.owner is None else ask_alive(tr, shape.root, shape.owner)
+        shared = self._parts.shape.shared
+        plan = self._parts.plan
+        core = Put(self._parts, tr, plan, random, turn)
+        check = core.ask_guard()
         asked = [tr.get(shared.unique(_key(draft))) for draft in drafts]
-        ask_new = partial(ask_put, self._parts, tr, plan, random=random, turn=turn, is_guarded=True)
+        ask_new = core.ask
         put = ask_new(drafts)  # the reads of the usual case, in one round trip
         check()
-        if check_owner is not None:
-            check_owner()
         entries = [entry_of(found.value) for found in asked]
         holders = self._holders(tr, plan, drafts, entries)
         new = [at for at, holder in enumerate(holders) if holder is None]

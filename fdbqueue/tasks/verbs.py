@@ -1,7 +1,6 @@
 """The verbs of task queues, each in one transaction: check the right to an edge, and take it (edges.py)."""
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -9,27 +8,18 @@ from msgspec import Struct
 from fdbqueue import tasks as late
 from fdbqueue.core.errors import NotTaken, RecordUnreadable, TaskNotFound
 from fdbqueue.core.runs import is_alive, run_of
-from fdbqueue.core.seam import Value
-from fdbqueue.core.sessions.session import ask_alive
 from fdbqueue.core.task import Failure, Renewed, Task, TaskState
 from fdbqueue.core.unreadable import Unreadable, shown
 from fdbqueue.tasks import edges
-from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_failures, rewrite
 from fdbqueue.tasks.feature import REMOVED, Encode
-from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload, seconds_or_never, task_of
 from fdbqueue.tasks.records.keys import NEVER_US, Record, id_in, id_text, sound_record
 from fdbqueue.tasks.sweep import apply, as_of, catch_up, plan
 
-Admit = Callable[[Change, Value, int, bytes], NoRoom | None]
-"""Given the counters of the queue, a number of new tasks and random bytes: None if there is room for them."""
-
 UNKNOWN = object()
-
-_key, _data = attrgetter("key"), attrgetter("data")
 
 
 class Target(Struct, frozen=True):
@@ -50,49 +40,6 @@ class Held(NamedTuple):
 
     until: float | None
     cancelled: bool
-
-
-def put(change: Change, drafts: Sequence[Draft], random: bytes) -> list[Task] | NoRoom:
-    """Put new tasks. Return them, or NoRoom with the size of a full queue."""
-    admits = admit if change.shape.settings.capacity else None
-    index = ask_place(change, drafts, random, admits)()
-    if isinstance(index, NoRoom):
-        return index
-    return list(map(task_of, edges.put(change, drafts, index, random), map(_data, drafts)))
-
-
-def ask_place(
-    change: Change,
-    drafts: Sequence[Draft],
-    random: bytes,
-    admit: Admit | None,
-    is_owner_asked: bool = False,
-) -> Callable[[], int | NoRoom]:
-    """Ask for the reads of a put, in one round trip. The reply is the index of the first new task, or NoRoom.
-
-    `admit`: None if there is room. `is_owner_asked`: another call of this transaction asks for the owner.
-    Reads: the last task by snapshot; to `admit`, the counters by snapshot; the owner of a temporary queue;
-    the discipline's reads for a put.
-    """
-    tr, shape, keys = change.tr, change.shape, change.shape.keys
-    owner = None if is_owner_asked else shape.owner
-    check_owner = None if owner is None else ask_alive(tr, shape.root, owner)
-    last = tr.snapshot.get_range(keys.own_tasks.start, keys.own_tasks.stop, limit=1, reverse=True)
-    live = None if admit is None else tr.snapshot.get(keys.live)
-    if change.puts_read:
-        change.ask_create(set(map(_key, drafts)))
-
-    def place() -> int | NoRoom:
-        if check_owner is not None:
-            check_owner()
-        if admit is not None and live is not None:
-            full = admit(change, live, len(drafts), random)
-            if full is not None:
-                return full
-        found = last.to_list()
-        return keys.index_of(found[0].key) + 1 if found else keys.first_index
-
-    return place
 
 
 def ack(change: Change, target: Target, result: Encode | None = None) -> Task:

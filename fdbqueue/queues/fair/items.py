@@ -20,7 +20,7 @@ from fdbqueue.core.registry.registry import Registry, SubspaceGuard
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.unreadable import NOT_READ, Passed, located
 from fdbqueue.tasks import edges
-from fdbqueue.tasks.capacity import admit_to
+from fdbqueue.tasks.capacity import admit
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.disciplines.fair import Fair
 from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys
@@ -79,9 +79,9 @@ class FairItems(Untimed):
         self.taker = Taker(self.line, (self.guard,), self.hand_out)
 
     def admit(self, tr: Transaction, capacity: int, random: bytes) -> int | None:
-        """The size, if that leaves no room for another item. Conflicts: as `admit_to`."""
+        """The size, if that leaves no room for another item. Conflicts: as `admit`."""
         size = self.size(tr)
-        return None if admit_to(tr, self.keys, capacity, size, 1, random) else size
+        return None if admit(tr, self.keys, capacity, size, 1, random) else size
 
     def append(self, tr: Transaction, drafts: Sequence[Draft], random: bytes, now_us: int) -> None:
         check, keys, change = self.guard(tr), self.keys, Change(tr, self.shape, now_us)

@@ -16,14 +16,15 @@ from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken
 from fdbqueue.core.runtime import Stop
-from fdbqueue.core.seam import Future, Transaction, Value
+from fdbqueue.core.seam import Future, Transaction
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
 from fdbqueue.core.task import Task
-from fdbqueue.tasks import edges, verbs
+from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import TaskCalls, calls_of, require_alone
-from fdbqueue.tasks.capacity import NoRoom, admit_to
+from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import Draft
+from fdbqueue.tasks.puts import ask_index, ask_owner
 from fdbqueue.tasks.records.keys import Record, id_bytes
 from fdbqueue.tasks.records.statistics import LIVE, unpacked
 from fdbqueue.tasks.room import Room
@@ -50,9 +51,7 @@ class Work:
 
 def do(change: Change, work: Work, maxsize: int, random: bytes) -> NoRoom | None:
     """Do the work, if there is room for its puts; if not, nothing is written."""
-    admit = partial(admit_waiting, maxsize)
-    ask = partial(verbs.ask_place, change, work.puts, random, admit)
-    place = ask() if work.puts else lambda: 0
+    place = _ask_place(change, work.puts, maxsize, random) if work.puts else lambda: 0
     records = change.read(id_bytes(task.id) for task in (*work.acked, *work.kept))
     held = _all_held(change, [*work.acked, *work.kept], records)
     index = place()
@@ -63,12 +62,25 @@ def do(change: Change, work: Work, maxsize: int, random: bytes) -> NoRoom | None
     return None
 
 
-def admit_waiting(maxsize: int, change: Change, live: Value, wanted: int, random: bytes) -> NoRoom | None:
-    """None if `wanted` more items may wait. Conflicts: other puts, as in tasks/capacity.py."""
-    waiting = waiting_in(live.value)
-    if maxsize <= 0 or admit_to(change.tr, change.shape.keys, maxsize, waiting, wanted, random):
-        return None
-    return NoRoom(waiting, more_due=False)
+def _ask_place(
+    change: Change, puts: Sequence[Draft], maxsize: int, random: bytes
+) -> Callable[[], int | NoRoom]:
+    """Ask for the reads of a put. The reply is the index of the first new item, or NoRoom.
+
+    Conflicts: other puts, as in tasks/capacity.py.
+    """
+    tr, keys = change.tr, change.shape.keys
+    check_owner, live = ask_owner(tr, change.shape), tr.snapshot.get(keys.live)
+    index = ask_index(change, puts)
+
+    def place() -> int | NoRoom:
+        check_owner()
+        waiting = waiting_in(live.value)
+        if maxsize <= 0 or admit(tr, keys, maxsize, waiting, len(puts), random):
+            return index()
+        return NoRoom(waiting, more_due=False)
+
+    return place
 
 
 def release(change: Change, tasks: Sequence[Task]) -> None:

@@ -17,7 +17,6 @@ from fdbqueue.tasks.kinds import Draft, is_kind
 from fdbqueue.tasks.members import leave, without_groups
 from fdbqueue.tasks.payloads import ask_payload, key_in
 from fdbqueue.tasks.records.keys import Record, id_bytes, partition_of
-from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.unique import without_unique
 
@@ -63,9 +62,7 @@ class Elsewhere:
         capacity = self._shape.settings.capacity
         if not capacity:
             return count
-        asked = [tr.snapshot.get(source.shape.keys.live) for source in self._calls.parts.holding()]
-        size = sum(count_of(live.value) for live in asked)
-        return max(0, min(count, capacity - size))
+        return max(0, min(count, capacity - self._calls.parts.ask_size(tr)()))
 
     def move(self, changes: Sequence[Change], chosen: Sequence[Chosen]) -> int:
         """Move buried tasks, and their failures. Return their number: one with an unreadable payload stays.
