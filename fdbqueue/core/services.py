@@ -14,9 +14,13 @@ from fdbqueue.core import limits
 
 
 class Service(Protocol):
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The database closes, and has ended the waits."""
+        return
+
     def is_needed(self) -> bool:
         """True if the service must be kept without recent use."""
+        return False
 
 
 class Services:

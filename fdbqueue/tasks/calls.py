@@ -31,6 +31,7 @@ from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.partitions.wide import Homes
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.services import Service
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
 from fdbqueue.core.sessions.session import OwnSession, Session, own_session_of
 from fdbqueue.core.task import Task
@@ -69,7 +70,7 @@ def _first_calls(database: Database, shape: Shape) -> "TaskCalls":
     return database.service(shape.service, lambda owner: TaskCalls(owner, shape, care, own))
 
 
-class Care:
+class Care(Service):
     """The services that handles of all types share in a process: the present plan, callbacks and sweeping."""
 
     def __init__(self, database: Database, shape: Shape, keeper: Keeper) -> None:
@@ -82,9 +83,6 @@ class Care:
         keeper.look_after(self._swept)  # for as long as this lives
         for name in SWEPT:
             keeper.sweep_root(name)
-
-    def close(self) -> None:
-        """Does nothing: the keeper sweeps."""
 
     def is_needed(self) -> bool:
         return self.callbacks.callback is not None
@@ -100,7 +98,7 @@ def _or_none(take: Callable[[], Sequence[Task]]) -> Sequence[Task] | None:
     return take() or None
 
 
-class TaskCalls:
+class TaskCalls(Service):
     """The services of handles of one type."""
 
     def __init__(self, database: Database, shape: Shape, care: Care, own_session: OwnSession) -> None:
@@ -125,12 +123,6 @@ class TaskCalls:
         self.steps: set[tuple[bytes, bytes | None, bytes, str]] = set()
         """The steps that this process runs now."""
         self.steps_lock = database.runtime.lock()
-
-    def close(self) -> None:
-        """Does nothing: the database has ended the waits."""
-
-    def is_needed(self) -> bool:
-        return False
 
     def alone(self, tr: Transaction, verb: Callable[[Change], T]) -> T:
         """Run a verb of a face that knows no partitions.
