@@ -301,6 +301,11 @@ def runtime_of(transaction: Any) -> Runtime:
     return runtime
 
 
+def runtime_in(target: DatabaseOrTransaction) -> Runtime:
+    """The runtime of a database, or of a transaction."""
+    return runtime_of(target) if is_transaction(target) else as_database(target).runtime
+
+
 def unknown_result(database: Database) -> Exception:
     if _is_cluster(database.engine):
         error: Exception = sys.modules["fdb.impl"].FDBError(_UNKNOWN_RESULT)

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, NewType, Self, TypeVar
 
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import checked_int, checked_prefix, checked_seconds, too_many, writable
+from fdbqueue.core.arguments import checked_int, checked_prefix, checked_seconds, too_many
 from fdbqueue.core.calls.asides import KeepsAside
-from fdbqueue.core.calls.once import LostConflict, run_once
-from fdbqueue.core.database import as_database, is_transaction, run, runtime_of
+from fdbqueue.core.calls.once import LostConflict, run_in, run_once
+from fdbqueue.core.database import as_database, is_transaction, run, runtime_in
 from fdbqueue.core.deferred import checked_function
 from fdbqueue.core.errors import (
     CannotLock,
@@ -153,7 +153,7 @@ class ElementBase(Handle, KeepsAside):
         Raises: InvalidElementName; without `permissive`, CannotLock, an OSError, in place of None.
         """
         self._check_name(name)
-        runtime = _runtime(tr)
+        runtime = runtime_in(tr)
         lock = Lock(runtime.now_us(), runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES))
         refused = self._once(
             tr,
@@ -202,7 +202,7 @@ class ElementBase(Handle, KeepsAside):
         Conflicts: any change of the element or its lock.
         Raises: ElementNotFound, an OSError.
         """
-        now_us = _runtime(tr).now_us()
+        now_us = runtime_in(tr).now_us()
         self._once(tr, lambda tr: self.store.touch(tr, name, now_us), wrote=bool)
 
     def remove(self, tr: DatabaseOrTransaction, name: str, *, token: LockToken | str | None = None) -> None:
@@ -256,7 +256,7 @@ class ElementBase(Handle, KeepsAside):
         checked_seconds("maxlock", maxlock)
         self._cursor.end()
         if maxlock:
-            before_us = _runtime(tr).now_us() - round(maxlock * 1_000_000)
+            before_us = runtime_in(tr).now_us() - round(maxlock * 1_000_000)
             old = self._old_locks(tr, before_us)
             # A transaction with too many locks must raise before it has broken any of them.
             for name in list(old) if is_transaction(tr) else old:
@@ -266,7 +266,7 @@ class ElementBase(Handle, KeepsAside):
 
     def _add(self, target: DatabaseOrTransaction, pieces: Pieces) -> str:
         payload = payload_of(pieces)
-        name = self._new_name(_runtime(target))
+        name = self._new_name(runtime_in(target))
         return self._once(target, lambda tr: self.store.add(tr, name, payload))
 
     def _get(self, target: DatabaseOrTransaction, name: str, token: LockToken | str | None) -> Pieces:
@@ -324,13 +324,10 @@ class ElementBase(Handle, KeepsAside):
         With `look_again`, the first conflict is retried at once: mostly another caller has just locked the
         element, and that is the answer. A usual retry would wait first.
         """
-        if is_transaction(target):
-            return body(writable(target))
-        database = as_database(target)
-        if look_again:
+        if look_again and not is_transaction(target):
             with suppress(LostConflict):
-                return run_once(database, self.root, body, wrote=wrote, yield_to_conflict=True)
-        return run_once(database, self.root, body, wrote=wrote)
+                return run_once(as_database(target), self.root, body, wrote=wrote, yield_to_conflict=True)
+        return run_in(target, self.root, body, wrote=wrote)
 
     def _new_name(self, runtime: Runtime) -> str:
         if self._digit is None:
@@ -344,10 +341,6 @@ class ElementBase(Handle, KeepsAside):
     def _check_name(self, name: str) -> None:
         if self._names_are_checked and not is_name(name):
             raise InvalidElementName(name=name)
-
-
-def _runtime(target: DatabaseOrTransaction) -> Runtime:
-    return runtime_of(target) if is_transaction(target) else as_database(target).runtime
 
 
 def _bytes(token: LockToken | str | None) -> bytes | None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_event, checked_positive, checked_take_timeout, writable
 from fdbqueue.core.calls.once import run_in
-from fdbqueue.core.database import as_database, is_transaction, run, runtime_of
+from fdbqueue.core.database import as_database, is_transaction, run, runtime_in
 from fdbqueue.core.errors import GroupNotFound, InvalidArgument
 from fdbqueue.core.page import Page, checked_limit, place_bytes, place_text
 from fdbqueue.core.partitions.keys import GROUP_BYTES, TIME_BYTES
@@ -77,7 +77,7 @@ class Group:
         """
         keys, then_put = RootKeys(root), None if then is None else _checked_then(then, RootKeys(root))
         retain_us = round(min(checked_positive("retain_s", retain_s, "seconds"), limits.SPAN_MAX_S) * 1e6)
-        runtime = runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime
+        runtime = runtime_in(tr)
         group = runtime.random_bytes(GROUP_BYTES)
 
         def body(tr: Transaction) -> None:
@@ -146,7 +146,7 @@ class Group:
         Conflicts: puts and takes of members.
         Raises: GroupNotFound.
         """
-        now_us = (runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime).now_us()
+        now_us = runtime_in(tr).now_us()
 
         def body(tr: Transaction) -> None:
             cancelled = tr.get(self._keys.group_cancelled(self._group))
