@@ -17,8 +17,9 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import conflict_in, is_transaction, run, runtime_of
 from fdbqueue.core.errors import RepartitionUnderWay, UnsupportedOption
 from fdbqueue.core.partitions.current import plan_of, store
-from fdbqueue.core.partitions.plan import Plan, Repartition, begun, ended, home_of, lowered
-from fdbqueue.core.seam import DatabaseOrTransaction, Range, Transaction
+from fdbqueue.core.partitions.plan import Plan, Repartition, begun, ended, home_of
+from fdbqueue.core.partitions.wide import ask_first, is_unused
+from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.tasks.disciplines.beside import is_slug
 from fdbqueue.tasks.disciplines.key_counts import key_of, readable_state
 from fdbqueue.tasks.disciplines.keyed import Keyed
@@ -26,7 +27,6 @@ from fdbqueue.tasks.parted import any_ordered
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.records.statistics import CALLS, packed
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.source import TaskSource
 
 
 def begin(tr: Transaction, shape: Shape, count: int) -> Plan | None:
@@ -172,38 +172,25 @@ def _is_held(state: bytes) -> bool:
 
 def _is_drained(tr: Transaction, shape: Shape) -> bool:
     """True if the partition has no ready and no taken task. Reads serialisably."""
-    asked = [_first(tr, keys) for keys in (shape.discipline.index, shape.keys.taken)]
+    asked = [ask_first(tr, keys) for keys in (shape.discipline.index, shape.keys.taken)]
     return not any(first.to_list() for first in asked)
 
 
 def _lower(tr: Transaction, parts: Parts, plan: Plan) -> bool:
     """Let go of the last partitions if they hold nothing. True if there were any."""
-    high, shape = plan.high, parts.shape
-    if _first(tr, parts.wide.line.keys.due).to_list():
-        return False  # the return of a task that lies ready for a request counts in its partition
-    while high > plan.count and _is_empty(tr, parts.part(high - 1)):
-        high -= 1
-        calls = tr.get(shape.partition(high).keys.calls)
+
+    def let_go(number: int) -> bool:
+        """True without a task, an ended task and a live request."""
+        source, counters = parts.part(number), parts.shape.keys.calls
+        keys = source.shape.keys
+        if not is_unused(tr, source.line, runtime_of(tr).now_us(), keys.tasks, keys.ended_times):
+            return False
+        calls = tr.get(keys.calls)
         if calls.present():
-            tr.add(shape.keys.calls, calls.value)
-        under = shape.shared.under(high)
-        tr.clear_range(under.start, under.stop)
-        tr.clear(shape.shared.flag(high))
-    if high == plan.high:
-        return False
-    _store(tr, shape, lowered(plan, high))
-    return True
+            tr.add(counters, calls.value)
+        return True
 
-
-def _is_empty(tr: Transaction, source: TaskSource) -> bool:
-    """True if the partition has no task, no ended task and no live request. Reads serialisably."""
-    keys = source.shape.keys
-    asked = [_first(tr, under) for under in (keys.tasks, keys.ended_times)]
-    is_used = any(first.to_list() for first in asked)
-    return not is_used and source.line.is_left(
-        tr, runtime_of(tr).now_us()
-    )  # no other call looks at that line
-
-
-def _first(tr: Transaction, under: slice) -> Range:
-    return tr.get_range(under.start, under.stop, limit=1)
+    left = parts.wide.lowered(tr, plan, let_go)
+    if left is not plan:
+        _store(tr, parts.shape, left)
+    return left is not plan

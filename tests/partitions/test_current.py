@@ -151,7 +151,7 @@ def test_no_request_joins_the_first_partition_behind_the_plan(db: Database, spac
 def test_a_wait_that_follows_a_repartition_keeps_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, waits = ManualClock(), list[float]()
 
-    def wait(_: Takes, timeout_s: float, **__: object) -> Sequence[object]:
+    def wait(_: Takes, timeout_s: float, *__: object) -> Sequence[object]:
         waits.append(timeout_s)
         clock.advance(7)
         queue.repartition(db, 2)

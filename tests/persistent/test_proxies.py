@@ -209,7 +209,7 @@ def test_a_proxy_is_collected_with_any_lock_held(q: PersistentQueue) -> None:
     q.put("x")
     proxy = q.connect()
     proxy.get()
-    with q._opening, q._keeper._lock, q._keeper._ending, q._stored.database._lock:
+    with q._opening, q._stored.keeper._lock, q._stored.keeper._ending, q._stored.database._lock:
         del proxy
         gc.collect()
     assert q.get(timeout=PATIENCE_S) == "x"

@@ -3505,8 +3505,8 @@ PLANTS = (
     Plant(
         "an item of a fair queue that counts as one, whatever its cost",
         fair_queue.FairPutting._put,
-        "self._key_of(item), cost)",
-        "self._key_of(item), 1)",
+        "self._draft(item, payload, cost)",
+        "self._draft(item, payload, 1)",
         "exact_fair",
         50,
     ),

@@ -68,7 +68,7 @@ def test_a_new_task_passes_a_killed_worker_by(url: str, db: fdbqueue.Database, s
 @on_both
 def test_a_new_item_passes_a_killed_process_by(url: str, db: fdbqueue.Database, space: Subspace) -> None:
     queue = Queue(space["items"])
-    with killed_waiter(db, LineKeys(queue._keys.line), wait_for_item, url, space.key().hex()):
+    with killed_waiter(db, LineKeys(queue._recipe.keys.line), wait_for_item, url, space.key().hex()):
         queue.enqueue(db, "new")
         put = time.monotonic()
         assert queue.dequeue(db, timeout=WAIT_S) == "new"
@@ -81,7 +81,7 @@ def test_a_call_that_waits_sees_the_death_of_the_one_before(
 ) -> None:
     """Nothing wakes it but the kernel: the dead process had the place of the one that is woken."""
     queue = Queue(space["items"])
-    line = LineKeys(queue._keys.line)
+    line = LineKeys(queue._recipe.keys.line)
     got: list[float] = []
     with crew() as workers:
         workers.spawn(wait_for_item, url, space.key().hex())

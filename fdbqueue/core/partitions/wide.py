@@ -21,9 +21,9 @@ from fdbqueue.core.line.source import Ask, Delivery, Source, Swept
 from fdbqueue.core.line.staging import Line
 from fdbqueue.core.line.take import Taker
 from fdbqueue.core.partitions.keys import SharedKeys
-from fdbqueue.core.partitions.plan import homes_of
+from fdbqueue.core.partitions.plan import Plan, homes_of, lowered
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.seam import Range, Transaction
+from fdbqueue.core.seam import Range, ReadTransaction, Transaction
 from fdbqueue.core.unreadable import Passed
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ class Wide(ABC, Generic[P]):
         """
         self._zero = zero
         self._keys = keys
-        self._zero = zero
         self._holding = holding
         self._turn = turn
         self._now_us = now_us
@@ -109,6 +108,21 @@ class Wide(ABC, Generic[P]):
     def has_passed(self) -> bool:
         """True if this process has passed over a item that it cannot read."""
         return any(source.passed for source in self._holding())
+
+    def lowered(self, tr: Transaction, plan: Plan, let_go: Callable[[int], bool]) -> Plan:
+        """`plan` without its last partitions, as far as they hold nothing; clears their keys.
+
+        `let_go(number)`: true if a partition holds nothing, not even a live request. Reads serialisably.
+        """
+        high = plan.high
+        if high == plan.count or ask_first(tr, self.line.keys.due).to_list():
+            return plan  # the return of an item that lies ready for a request counts in its partition
+        while high > plan.count and let_go(high - 1):
+            high -= 1
+            under = self._keys.under(high)
+            tr.clear_range(under.start, under.stop)
+            tr.clear(self._keys.flag(high))
+        return plan if high == plan.high else lowered(plan, high)
 
     # The line's Source.
 
@@ -172,7 +186,7 @@ class Wide(ABC, Generic[P]):
     ) -> Iterator[Offer]:
         turn = self._turn()
         asked = [
-            (source, source.available(tr, limit, now_us, gate), _ask_first(tr, source))
+            (source, source.available(tr, limit, now_us, gate), ask_first(tr.snapshot, source.ready))
             for source in self._flagged(flags, turn)
         ]
         firsts = [(source, first) for source, _, first in asked]
@@ -218,8 +232,15 @@ class Wide(ABC, Generic[P]):
         return holding[number] if number < len(holding) else holding[0]
 
 
-def _ask_first(tr: Transaction, source: Part) -> Range:
-    return tr.snapshot.get_range(source.ready.start, source.ready.stop, limit=1)
+def ask_first(tr: ReadTransaction, under: slice) -> Range:
+    return tr.get_range(under.start, under.stop, limit=1)
+
+
+def is_unused(tr: Transaction, line: Line, now_us: int, *under: slice) -> bool:
+    """True if the ranges have no key, and no live request is in the line. Reads serialisably."""
+    asked = [ask_first(tr, keys) for keys in under]
+    is_used = any(first.to_list() for first in asked)
+    return not is_used and line.is_left(tr, now_us)  # no other call looks at that line
 
 
 def grouped(things: Sequence[T], partition_of: Callable[[T], int]) -> dict[int, list[T]]:

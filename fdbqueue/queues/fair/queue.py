@@ -21,47 +21,59 @@ from fdbqueue.core.arguments import (
     checked_whole,
     writable,
 )
-from fdbqueue.core.aside import Aside
 from fdbqueue.core.calls.asides import KeepsAside
-from fdbqueue.core.calls.once import run_once
+from fdbqueue.core.calls.once import run_in
 from fdbqueue.core.calls.writes import writes
 from fdbqueue.core.codec import codec_named
-from fdbqueue.core.database import Database, as_database, is_transaction, run, runtime_of
+from fdbqueue.core.database import Database, as_database, is_transaction, run, runtime_in, runtime_of
 from fdbqueue.core.deferred import checked_function, require_finished
 from fdbqueue.core.errors import FairQueueFull
 from fdbqueue.core.handle import Grant, Handle
 from fdbqueue.core.line.taking import Takes
-from fdbqueue.core.observing import Call
 from fdbqueue.core.page import checked_limit, no_place, place_bytes, place_text, within_bytes
-from fdbqueue.core.registry.registry import Guard, Registry
+from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
+from fdbqueue.core.services import Service
 from fdbqueue.core.unreadable import shown
 from fdbqueue.queues.fair.items import FairItems, Handed, draft
+from fdbqueue.queues.recipe.handle import ItemHandle
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
 from fdbqueue.tasks.kinds import Draft, checked_units, key_bytes, packed_weights
 from fdbqueue.tasks.payloads import ask_payloads
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, TaskKeys, sound_record
 
 
-class FairHandle(Handle):
+class FairCalls(Service):
+    """The combined calls of one process on one fair queue of one database, and its place in the line."""
+
+    def __init__(self, database: Database, items: FairItems, root: RootKeys) -> None:
+        self._database = database
+        self._items = items
+        self._puts = writes(database, root, self._put)
+        self._takes = Takes(database, root, items.line, items.taker.take_in_turn)
+
+    def put(self, new: Draft) -> None:
+        self._puts.call([new], 1, len(new.payload) + limits.TASK_KEY_COPIES * len(new.key))
+
+    def take(self, count: int, timeout_s: float = 0, stop: Stop | None = None) -> Sequence[Handed]:
+        """As ItemCalls.take. Raises: the error of an item that was passed over, if there is no other."""
+        takes = self._takes
+        found = takes.wait(timeout_s, count, stop) if timeout_s else takes.take(count, stop)
+        if not found and self._items.passed:
+            run(self._database, self._items.require_none_passed)
+        return found
+
+    def _put(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Draft]:
+        self._items.append(tr, items, random, self._database.runtime.now_us())
+        return items
+
+
+class FairHandle(ItemHandle[FairCalls]):
     """Key function, codec, keys and services of a fair queue in a subspace."""
 
-    __slots__ = (
-        "_aside",
-        "_ask_exists",
-        "_capacity",
-        "_codec",
-        "_items",
-        "_key",
-        "_receipts",
-        "_root",
-        "_service",
-    )
-
-    _aside: Aside
-    _ask_exists: Guard
+    __slots__ = ("_capacity", "_items", "_key")
 
     def __init__(
         self,
@@ -83,59 +95,23 @@ class FairHandle(Handle):
         self._codec = codec_named(codec, type)
         prefix = checked_prefix("subspace", subspace)
         registry = Registry(root)
-        self._root = self._receipts = registry.keys
+        self._name, self._receipts = "", registry.keys
         self._items = FairItems(registry, TaskKeys(subspace), self._codec, packed)
         self._aside, self._ask_exists = self._items.aside, self._items.guard
-        # Calls combine only with calls that would do exactly the same.
-        self._service = (
-            "fair",
-            prefix,
-            self._codec.key,
-            frozenset((packed or {}).items()),
-            self._root.prefix,
-        )
+        weighed = frozenset((packed or {}).items())
+        self._service = ("fair", prefix, self._codec.key, weighed, self._receipts.prefix)
 
     def _shown(self) -> dict[str, Any]:
-        return {"prefix": self._service[1], "capacity": self._capacity}
+        return {"prefix": self._items.keys.prefix, "capacity": self._capacity}
 
-    def _key_of(self, item: Any) -> bytes:
-        return key_bytes(require_finished("the key function", self._key(item)))
+    def _new_calls(self, database: Database) -> FairCalls:
+        return FairCalls(database, self._items, self._receipts)
 
-    def _calls_of(self, target: DatabaseOrTransaction) -> "FairCalls":
-        return as_database(target).service(self._service, lambda db: FairCalls(db, self._items, self._root))
+    def _take_within(self, tr: Transaction, count: int, now_us: int) -> Sequence[Handed]:
+        return self._items.taker.take(tr, count, b"", now_us).values
 
-    def _call(self, tr: DatabaseOrTransaction, name: str, *, waits: bool = False) -> Call:
-        within = is_transaction(tr)
-        runtime = runtime_of(tr) if within else as_database(tr).runtime
-        return Call(runtime, name, "", within=within, waits=waits)
-
-
-class FairCalls:
-    """The combined calls of one process on one fair queue of one database, and its place in the line."""
-
-    def __init__(self, database: Database, items: FairItems, root: RootKeys) -> None:
-        self._database = database
-        self._items = items
-        self._puts = writes(database, root, self._put)
-        self.takes = Takes(database, root, items.line, items.taker.take_in_turn)
-
-    def close(self) -> None:
-        """Does nothing: the database has ended the waits."""
-
-    def require_none_passed(self) -> None:
-        """Raises: the error of an item that was passed over, if one is left."""
-        if self._items.passed:
-            run(self._database, self._items.require_none_passed)
-
-    def is_needed(self) -> bool:
-        return False
-
-    def put(self, new: Draft) -> None:
-        self._puts.call([new], 1, len(new.payload) + limits.TASK_KEY_COPIES * len(new.key))
-
-    def _put(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Draft]:
-        self._items.append(tr, items, random, self._database.runtime.now_us())
-        return items
+    def _draft(self, item: Any, payload: bytes, cost: int) -> Draft:
+        return draft(payload, key_bytes(require_finished("the key function", self._key(item))), cost)
 
 
 class FairPutting(FairHandle):
@@ -156,29 +132,19 @@ class FairPutting(FairHandle):
         payload = checked_payload(self._codec.encode(item))
         cost = checked_units("cost", cost)
         if observing.observers:
-            with self._call(tr, "put"):
+            with self._observed(tr, "put"):
                 self._put_item(tr, item, payload, cost)
         else:
             self._put_item(tr, item, payload, cost)
 
     def _put_item(self, tr: DatabaseOrTransaction, item: Any, payload: bytes, cost: int) -> None:
         if self._capacity is None and not is_transaction(tr):
-            new = draft(payload, self._key_of(item), cost)
-            self._calls_of(tr).put(new)
+            self._calls_of(tr).put(self._draft(item, payload, cost))
             return
-        runtime = runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime
-        body = partial(
-            self._put,
-            item=item,
-            payload=payload,
-            cost=cost,
-            random=runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES),
-            now_us=runtime.now_us(),
-        )
-        if is_transaction(tr):
-            body(writable(tr))
-        else:
-            run_once(as_database(tr), self._root, body)
+        runtime = runtime_in(tr)
+        random, now_us = runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES), runtime.now_us()
+        put = partial(self._put, item=item, payload=payload, cost=cost, random=random, now_us=now_us)
+        run_in(tr, self._receipts, put)
 
     def _put(
         self, tr: Transaction, *, item: Any, payload: bytes, cost: int, random: bytes, now_us: int
@@ -188,7 +154,7 @@ class FairPutting(FairHandle):
             if size is not None:
                 raise FairQueueFull(item=item, current_size=size, capacity=self._capacity)
         # Only now: the key function must not be called for an item that has no room.
-        new = draft(payload, self._key_of(item), cost)
+        new = self._draft(item, payload, cost)
         self._items.append(tr, [new], random, now_us)
 
 
@@ -223,33 +189,16 @@ class FairTaking(FairHandle):
     ) -> Handed | None:
         timeout_s = checked_wait(timeout, tr)
         checked_stop(stop, tr)
-        if observing.observers:
-            with self._call(tr, "take", waits=timeout_s > 0) as call:
-                found = self._taken(tr, timeout_s, stop)
-                call.count = len(found)
-        else:
-            found = self._taken(tr, timeout_s, stop)
+        found = self._taken(tr, "take", 1, timeout_s, stop)
         return found[0] if found else None
-
-    def _taken(self, tr: DatabaseOrTransaction, timeout_s: float, stop: Stop | None) -> Sequence[Handed]:
-        found: Sequence[Handed]
-        if is_transaction(tr):
-            found = self._items.taker.take(writable(tr), 1, b"", runtime_of(tr).now_us()).values
-        else:
-            calls = self._calls_of(tr)
-            found = calls.takes.wait(timeout_s, stop=stop) if timeout_s else calls.takes.take(1, stop)
-            if not found:
-                calls.require_none_passed()
-        return found
 
     def give_back(self, tr: DatabaseOrTransaction, item: Any, *, cost: int = 1) -> None:
         """Put an item again, whatever the capacity: for a caller that has taken it and cannot use it.
 
         It counts as newly put. All else is as in `put`.
         """
-        new = draft(
-            checked_payload(self._codec.encode(item)), self._key_of(item), checked_units("cost", cost)
-        )
+        payload = checked_payload(self._codec.encode(item))
+        new = self._draft(item, payload, checked_units("cost", cost))
         if is_transaction(tr):
             runtime = runtime_of(tr)
             random = runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
@@ -350,7 +299,7 @@ class FairQueue(FairPutting, FairTaking, KeepsAside):
     def key_statistics(self, tr: DatabaseOrTransaction, limit: int) -> list[KeyStatistics]:
         """The keys with the most waiting items: exact, and chosen, as in TaskQueue.key_statistics."""
         checked_keys(limit)
-        now_us = (runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime).now_us()
+        now_us = runtime_in(tr).now_us()
         return run(tr, lambda tr: self._items.busiest(writable(tr), limit, now_us))
 
     def snapshot(

@@ -12,7 +12,7 @@ or its thread (Session.wanted), because a finalizer could not end a session.
 
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from queue import Empty, Full
 from typing import Any, Self
@@ -33,7 +33,6 @@ from fdbqueue.core.errors import (
 from fdbqueue.core.handle import Handle
 from fdbqueue.core.observing import Call
 from fdbqueue.core.runtime import Stop
-from fdbqueue.core.sessions.keeper import Keeper, keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.queues.persistent.stored import Stored
@@ -188,7 +187,7 @@ class Proxy(Handle):
         Conflicts: none.
         """
         self._look_around()
-        self._keeper.end_unwanted()
+        self._stored.keeper.end_unwanted()
         return self._stored.waiting()
 
     def empty(self) -> bool:
@@ -275,10 +274,6 @@ class Proxy(Handle):
 
     # How it is done.
 
-    @property
-    def _keeper(self) -> Keeper:
-        return keeper_of(self._stored.database, self._stored.shape.root)
-
     def _start_empty(self) -> None:
         self._session = None
         self._process_id = self._runtime.process_id()
@@ -331,7 +326,7 @@ class Proxy(Handle):
                 session.lost = True
 
     def _take(self, session: Session, until: float | None, stop: Stop | None) -> Task | None:
-        self._keeper.end_unwanted()  # their items come first
+        self._stored.keeper.end_unwanted()  # their items come first
         left = limits.SPAN_MAX_S if until is None else until - self._runtime.monotonic()
         found = self._stored.calls.take(session, 1, min(left, limits.SPAN_MAX_S), stop)
         return found[0] if found else None
@@ -362,10 +357,8 @@ class Proxy(Handle):
         return session
 
     def _finish(self, unit: Unit | None, delivery: Delivery) -> None:
-        if observing.observers:
-            with self._call("ack", within=unit is not None, task_id=delivery.task.id):
-                self._ack(unit, delivery)
-        else:
+        within, id_ = unit is not None, delivery.task.id
+        with self._call("ack", within=within, task_id=id_) if observing.observers else nullcontext():
             self._ack(unit, delivery)
 
     def _ack(self, unit: Unit | None, delivery: Delivery) -> None:

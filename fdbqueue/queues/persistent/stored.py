@@ -132,7 +132,7 @@ class Stored:
         return calls_of(self.database, self.shape)
 
     @property
-    def _keeper(self) -> Keeper:
+    def keeper(self) -> Keeper:
         return keeper_of(self.database, self.shape.root)
 
     def draft(self, item: Any) -> Draft:
@@ -175,7 +175,7 @@ class Stored:
 
     def waiting(self) -> int:
         """The number of items that wait. Overdue sessions are ended before the answer is zero."""
-        return self._waiting_now() or self._keeper.try_again(self._waiting_now, self._ask_any) or 0
+        return self._waiting_now() or self.keeper.try_again(self._waiting_now, self._ask_any) or 0
 
     def _waiting_now(self) -> int | None:
         return run(self.database, lambda tr: waiting_in(self._live(tr))) or None

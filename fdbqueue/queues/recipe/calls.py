@@ -20,7 +20,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_event, checked_timeout, checked_whole
 from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.calls.writes import writes
-from fdbqueue.core.database import Database, conflict_in, run
+from fdbqueue.core.database import Database, run
 from fdbqueue.core.line.decision import Look, Offer, Reason, within
 from fdbqueue.core.line.keys import Notice, Ticket
 from fdbqueue.core.line.results import DEADLINE_US
@@ -29,15 +29,17 @@ from fdbqueue.core.line.take import Taker
 from fdbqueue.core.line.taking import Takes
 from fdbqueue.core.partitions.current import PartitionGone
 from fdbqueue.core.partitions.parts import WIDE, Process, TakesOfParts
+from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.partitions.wide import Homes
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import Future, Transaction
+from fdbqueue.core.services import Service
 from fdbqueue.queues.recipe.items import Recipe
 from fdbqueue.queues.recipe.parts import RecipeParts, WideRecipe, visited
 
 
-class QueueCalls:
+class QueueCalls(Service):
     """Calls that have their effect once (calls/once.py); those of several threads combine."""
 
     def __init__(self, database: Database, recipe: RecipeParts, root: RootKeys) -> None:
@@ -54,80 +56,54 @@ class QueueCalls:
         self._all = Process()
         self._narrow = self._takes.of(self._all, 0)
 
-    def close(self) -> None:
-        """Does nothing: the database has ended the waits."""
-
-    def is_needed(self) -> bool:
-        return False
-
     def append(self, payloads: Sequence[bytes]) -> None:
         self._appends.call(payloads, len(payloads), sum(map(len, payloads)))
 
-    def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
-        """Take up to `count` items that are there now.
+    def take(self, count: int, timeout_s: float = 0, stop: Stop | None = None) -> Sequence[Any]:
+        """Take up to `count` items. Wait up to `timeout_s` for the first; zero does not wait.
 
-        Raises: WaitStopped if `stop` is set; DatabaseClosed.
+        Raises: WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database closes; the error
+        of an item that was passed over, if there is no other.
         """
+        until = self._runtime.monotonic() + timeout_s if timeout_s else 0.0
         while True:
             plan = self.recipe.plan
-            found = self._narrow.take(count, stop) if plan is None else self._first(count, stop)
+            found: Sequence[Any] = ()
+            if plan is not None:
+                found = self._first(plan, count, stop)
+            elif not timeout_s:
+                found = self._narrow.take(count, stop)
+            if timeout_s and not found:
+                left_s = max(0.0, until - self._runtime.monotonic())
+                found = self._takes.of(self._all, 0 if plan is None else WIDE).wait(left_s, count, stop)
             if found or (plan is None) == (self.recipe.plan is None):
-                return found or self._none()
+                break
+        if not found and self.recipe.has_passed():
+            run(self._database, self.recipe.require_none_passed)
+        return found
 
-    def _first(self, count: int, stop: Stop | None) -> Sequence[Any]:
+    def _first(self, plan: Plan, count: int, stop: Stop | None) -> Sequence[Any]:
         """Take from the home, and then from all partitions."""
-        for one in self._order():
-            with suppress(PartitionGone):  # since its home was chosen
-                if found := self._takes_of(one).take(count, stop):
-                    return found
-                self._homes.found_nothing(one)
-        return ()
-
-    def _order(self) -> Sequence[int]:
-        plan = self.recipe.plan
-        if plan is None:
-            return (0,)
         self._process = self._process or self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         home = self._homes.next(plan.count, visited(plan), self._process)
-        return (home, WIDE) if home < plan.high else (WIDE,)
-
-    def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
-        """Take one item, and wait for it. Empty only if there is none at the end.
-
-        Raises: WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database closes.
-        """
-        until = self._runtime.monotonic() + timeout_s
-        while True:
-            plan = self.recipe.plan
-            found = () if plan is None else self._first(1, stop)
-            left_s = max(0.0, until - self._runtime.monotonic())
-            found = found or self._takes_of(0 if plan is None else WIDE).wait(left_s, stop=stop)
-            if found or (plan is None) == (self.recipe.plan is None):
-                return found or self._none()
-
-    def _takes_of(self, number: int) -> Takes:
-        """The takes from a partition, or from all."""
-        return self._takes.of(self._all, number)
+        for number in (home, WIDE) if home < plan.high else (WIDE,):
+            with suppress(PartitionGone):  # since its home was chosen
+                if found := self._takes.of(self._all, number).take(count, stop):
+                    return found
+                self._homes.found_nothing(number)
+        return ()
 
     def _new_takes(self, _: Process, number: int, has_ended: Callable[[], bool]) -> Takes:
-        if number == WIDE:
-            line, taker = self.recipe.wide.line, self.recipe.wide.taker()
-        else:
-            line, taker = self.recipe.part(number).line, self.recipe.part(number).taker
+        wide, part = self.recipe.wide, self.recipe.part(max(0, number))
+        line, taker = (wide.line, wide.taker()) if number == WIDE else (part.line, part.taker)
         return Takes(self._database, self._root, line, taker.take_in_turn, has_ended=has_ended)
-
-    def _none(self) -> Sequence[Any]:
-        """An empty answer. Raises: the error of an item that was passed over, if one is left."""
-        if self.recipe.has_passed():
-            run(self._database, self.recipe.require_none_passed)
-        return ()
 
     def _append(self, tr: Transaction, items: list[bytes], random: bytes) -> Sequence[bytes]:
         self.recipe.append(tr, items, random)
         return items
 
 
-class SimpleCalls:
+class SimpleCalls(Service):
     """The recipe of FoundationDB's documentation: plain takes, retried after a conflict. For comparison."""
 
     def __init__(self, database: Database, recipe: RecipeParts, root: RootKeys) -> None:
@@ -136,29 +112,19 @@ class SimpleCalls:
         self.recipe = recipe
         self._root = root
 
-    def close(self) -> None:
-        """Does nothing."""
-
-    def is_needed(self) -> bool:
-        return False
-
     def append(self, payloads: Sequence[bytes]) -> None:
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         run_once(self._database, self._root, lambda tr: self.recipe.append(tr, payloads, random))
 
-    def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
-        with self._database.waiter(stop):
-            return self._take(count, watch=False).values
-
-    def wait(self, timeout_s: float, stop: Stop | None = None) -> Sequence[Any]:
-        """Take one item. Every waiter wakes at every change, and all of them race."""
+    def take(self, count: int, timeout_s: float = 0, stop: Stop | None = None) -> Sequence[Any]:
+        """Take up to `count` items. Each process that waits wakes at each change, and all of them race."""
         until = self._runtime.monotonic() + timeout_s
         with self._database.waiter(stop) as waiter:
             while True:
-                look = self._take(1, watch=True)
-                left = until - self._runtime.monotonic()
+                look = self._take(count, watch=timeout_s > 0)
                 if look.values:
                     return look.values
+                left = until - self._runtime.monotonic()
                 if look.watch is not None:
                     waiter.sleep([look.watch], min(left, limits.LOOK_EVERY_S))
                 if left <= 0:
@@ -235,11 +201,10 @@ class Holder:
                 waiter.sleep(watches, patience_s)
 
     def _hold(self, tr: Transaction) -> Held:
-        plan, source = self._recipe.plan, self._recipe.holding_source()  # of this attempt
-        taker = Taker(source.line, (source.guard,), partial(self._keep, source))
-        found = taker.take(tr, self._ticket.count, b"", self._runtime.now_us())
-        if self._recipe.plan is not plan:  # another thread has met a newer one
-            raise conflict_in(tr)
+        with self._recipe.going_by_plan(tr):
+            source = self._recipe.holding_source()  # of this attempt
+            taker = Taker(source.line, (source.guard,), partial(self._keep, source))
+            found = taker.take(tr, self._ticket.count, b"", self._runtime.now_us())
         return source, list(found.values)
 
     def _keep(

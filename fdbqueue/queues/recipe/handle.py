@@ -1,10 +1,8 @@
 """The handle of a recipe queue: its options, and how its verbs reach a transaction."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
-
-from fdb.subspace_impl import Subspace
+from typing import Any, Generic, Protocol, TypeVar
 
 from fdbqueue.core import limits, observing
 from fdbqueue.core.arguments import (
@@ -19,22 +17,20 @@ from fdbqueue.core.arguments import (
     writable,
 )
 from fdbqueue.core.aside import Aside
-from fdbqueue.core.calls.once import run_once
-from fdbqueue.core.codec import codec_named, encoded_each, stored_codec
-from fdbqueue.core.database import Database, as_database, is_transaction, run, runtime_of
+from fdbqueue.core.calls.once import run_in
+from fdbqueue.core.codec import PayloadCodec, codec_named, encoded_each, stored_codec
+from fdbqueue.core.database import Database, as_database, is_transaction, run, runtime_in, runtime_of
 from fdbqueue.core.deferred import checked_function
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.handle import Grant, Handle
 from fdbqueue.core.observing import Call
 from fdbqueue.core.partitions.current import Current
-from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
 from fdbqueue.core.registry.registry import Guard, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
+from fdbqueue.core.services import Service
 from fdbqueue.queues.recipe.calls import Holder, QueueCalls, SimpleCalls
-from fdbqueue.queues.recipe.items import Recipe
-from fdbqueue.queues.recipe.keys import QueueKeys
 from fdbqueue.queues.recipe.parts import RecipeParts
 
 Calls = QueueCalls | SimpleCalls
@@ -45,28 +41,74 @@ CALLS: dict[str, Callable[[Database, RecipeParts, RootKeys], Calls]] = {
 }
 
 
-class QueueHandle(Handle):
-    """Codec, keys and services of a queue in a subspace."""
+class ItemCalls(Service, Protocol):
+    """The calls of a process that take items of one queue, each once."""
 
-    __slots__ = (
-        "_aside",
-        "_ask_exists",
-        "_calls",
-        "_codec",
-        "_current",
-        "_guard",
-        "_keys",
-        "_name",
-        "_receipts",
-        "_recipe",
-        "_root",
-        "_service",
-        "_shared",
-        "_subspace",
-    )
+    def take(self, count: int, timeout_s: float = 0, stop: Stop | None = None) -> Sequence[Any]:
+        """Take up to `count` items. Wait up to `timeout_s` for the first; zero does not wait."""
+
+
+C = TypeVar("C", bound=ItemCalls)
+
+
+class ItemHandle(Handle, Generic[C]):
+    """The door of a queue without leases, by which each verb comes into a transaction."""
+
+    __slots__ = ("_aside", "_ask_exists", "_codec", "_name", "_receipts", "_service")
 
     _aside: Aside
     _ask_exists: Guard
+    _codec: PayloadCodec
+    _name: str
+    """The name for observers."""
+    _receipts: RootKeys
+    _service: tuple[Hashable, ...]
+    """The name of the calls in a process: calls combine only with calls that would do exactly the same."""
+
+    def _new_calls(self, database: Database) -> C:
+        raise NotImplementedError
+
+    def _take_within(self, tr: Transaction, count: int, now_us: int) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def _calls_of(self, target: DatabaseOrTransaction) -> C:
+        return self._calls_on(as_database(target.db if is_transaction(target) else target))
+
+    def _calls_on(self, database: Database) -> C:
+        found: C | None = database.known(self._service)
+        return database.service(self._service, self._new_calls) if found is None else found
+
+    def _observed(
+        self, target: DatabaseOrTransaction, name: str, count: int = 1, *, waits: bool = False
+    ) -> Call:
+        within = is_transaction(target)
+        return Call(runtime_in(target), name, self._name, within=within, waits=waits, count=count)
+
+    def _taken(
+        self,
+        target: DatabaseOrTransaction,
+        name: str,
+        count: int,
+        timeout_s: float = 0,
+        stop: Stop | None = None,
+    ) -> Sequence[Any]:
+        """Take up to `count` items by the verb `name`."""
+        if is_transaction(target):
+            take = partial(self._take_within, writable(target), count, runtime_of(target).now_us())
+        else:
+            take = partial(self._calls_on(as_database(target)).take, count, timeout_s, stop)
+        if not observing.observers:
+            return take()
+        with self._observed(target, name, 0, waits=timeout_s > 0) as call:
+            found = take()
+            call.count = len(found)
+            return found
+
+
+class QueueHandle(ItemHandle[Calls]):
+    """Codec, keys and services of a queue in a subspace."""
+
+    __slots__ = ("_calls", "_current", "_new_parts", "_recipe")
 
     def __init__(
         self,
@@ -94,63 +136,38 @@ class QueueHandle(Handle):
             checked_instance("current", current, Current)
         # The definition of a named queue may name a codec that this process has not registered.
         self._codec = codec_named(codec, type) if guard is None else stored_codec(codec, type)
-        self._root = self._receipts = RootKeys(root)
+        self._receipts = RootKeys(root)
         self._name = name
-        self._shared = SharedKeys(subspace)
-        self._subspace, self._keys = subspace, QueueKeys(subspace)
-        self._guard = guard
         self._current = current
+        self._new_parts = partial(RecipeParts, subspace, self._codec, guard, self._receipts.prefix, name)
         self._recipe = self._new_parts(current)
         self._aside = self._recipe.aside
         self._ask_exists = self._recipe.guard if current is None else current.exists
         self._calls = CALLS[contended]
-        # Calls combine only with calls that would do exactly the same.
-        self._service = ("queue", prefix, self._codec.key, contended, self._root.prefix, guard is None)
+        self._service = ("queue", prefix, self._codec.key, contended, self._receipts.prefix, guard is None)
 
     def _shown(self) -> dict[str, Any]:
-        return {"name": self._name} if self._name else {"prefix": self._subspace.key()}
+        return {"name": self._name} if self._name else {"prefix": self._recipe.keys.prefix}
+
+    def _encoded(self, values: Iterable[Any]) -> list[bytes]:
+        payloads = encoded_each(self._codec, checked_items("values", values))
+        return checked_batch(list(map(checked_payload, payloads)))
 
     def _registry(self) -> Registry:
-        return Registry(self._root)
+        return Registry(self._receipts)
 
     def _recipe_of(self, target: DatabaseOrTransaction) -> RecipeParts:
         """The items, by the plan of the database of `target`: calls on several may be given."""
         return self._recipe if self._current is None else self._calls_of(target).recipe
 
-    def _new_parts(self, current: Current | None) -> RecipeParts:
-        return RecipeParts(partial(self._new_recipe, current), current, self._shared)
-
-    def _new_recipe(self, current: Current | None, number: int) -> Recipe:
-        zero = self._keys
-        return Recipe(
-            QueueKeys(Subspace((), prefix_of(self._subspace, number))),
-            self._codec,
-            self._guard if current is None else current.guard,
-            self._root.prefix,
-            self._name,
-            number,
-            current,
-            self._shared,
-            Aside(zero.prefix, zero.line),
-        )
-
-    def _calls_of(self, target: DatabaseOrTransaction) -> Calls:
-        return self._calls_on(as_database(target.db if is_transaction(target) else target))
-
-    def _calls_on(self, database: Database) -> Calls:
-        found: Calls | None = database.known(self._service)
-        return database.service(self._service, self._new_calls) if found is None else found
-
-    def _observed(self, target: DatabaseOrTransaction, name: str, count: int, *, waits: bool = False) -> Call:
-        within = is_transaction(target)
-        runtime = runtime_of(target) if within else as_database(target).runtime
-        return Call(runtime, name, self._name, within=within, waits=waits, count=count)
-
     def _new_calls(self, database: Database) -> Calls:
         current, recipe = self._current, self._recipe
         if current is not None:
             recipe = self._new_parts(Current(self._registry(), current.definition))
-        return self._calls(database, recipe, self._root)
+        return self._calls(database, recipe, self._receipts)
+
+    def _take_within(self, tr: Transaction, count: int, now_us: int) -> Sequence[Any]:
+        return self._recipe_of(tr).take(tr, count, now_us).values
 
 
 def require_contended(contended: Any) -> None:
@@ -182,15 +199,7 @@ class Enqueuing(QueueHandle):
         Raises: TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX values, or for two or more
         values with more than limits.BATCH_BYTES_MAX encoded bytes together.
         """
-        self._append(
-            tr,
-            checked_batch(
-                [
-                    checked_payload(payload)
-                    for payload in encoded_each(self._codec, checked_items("values", values))
-                ]
-            ),
-        )
+        self._append(tr, self._encoded(values))
 
     def _append(self, target: DatabaseOrTransaction, payloads: list[bytes]) -> None:
         within = is_transaction(target)
@@ -241,7 +250,7 @@ class Dequeuing(QueueHandle):
         if stop is not None:
             checked_stop(stop, tr)
         self._codec.require()
-        found = self._take(tr, 1, timeout_s, stop)
+        found = self._taken(tr, "dequeue", 1, timeout_s, stop)
         return found[0] if found else default
 
     def dequeue_many(self, tr: DatabaseOrTransaction, n: int) -> list[Any]:
@@ -254,27 +263,7 @@ class Dequeuing(QueueHandle):
         """
         checked_batch_count("n", n)
         self._codec.require()
-        return list(self._take(tr, n))
-
-    def _take(
-        self,
-        tr: DatabaseOrTransaction,
-        count: int,
-        timeout_s: float = 0,
-        stop: Stop | None = None,
-        *,
-        told: bool = False,
-    ) -> Sequence[Any]:
-        """`told`: the observers have been told of this call."""
-        if observing.observers and not told:
-            with self._observed(tr, "dequeue", 0, waits=timeout_s > 0) as call:
-                found = self._take(tr, count, timeout_s, stop, told=True)
-                call.count = len(found)
-                return found
-        if is_transaction(tr):
-            return self._recipe_of(tr).take(writable(tr), count, runtime_of(tr).now_us()).values
-        calls = self._calls_on(as_database(tr))
-        return calls.wait(timeout_s, stop) if timeout_s else calls.take(count, stop)
+        return list(self._taken(tr, "dequeue", n))
 
     def give_back(self, tr: DatabaseOrTransaction, values: Iterable[Any]) -> None:
         """Add `values` before the first one, in order: for a caller that has dequeued them and cannot use
@@ -286,18 +275,9 @@ class Dequeuing(QueueHandle):
         Conflicts: takers.
         Raises: TypeError, PayloadTooLarge, TooMuchForOneTransaction, as `enqueue_many`.
         """
-        encoded = encoded_each(self._codec, checked_items("values", values))
-        payloads = checked_batch([checked_payload(payload) for payload in encoded])
-        runtime = runtime_of(tr) if is_transaction(tr) else as_database(tr).runtime
-        random, recipe = runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES), self._recipe_of(tr)
-
-        def body(tr: Transaction) -> None:
-            recipe.prepend(tr, payloads, random)
-
-        if is_transaction(tr):
-            body(writable(tr))
-        else:
-            run_once(as_database(tr), self._root, body)
+        payloads, recipe = self._encoded(values), self._recipe_of(tr)
+        random = runtime_in(tr).random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        run_in(tr, self._receipts, partial(recipe.prepend, payloads=payloads, random=random))
 
     def peek(self, tr: DatabaseOrTransaction, default: D | None = None) -> Any | D | None:
         """The first value, which stays; `default` if there is none.
@@ -324,7 +304,7 @@ class Dequeuing(QueueHandle):
 
     def holder(self, db: AnyDatabase) -> Holder:
         """Takes items in two steps, for a reader that can fail in between (recipe/calls.py)."""
-        return Holder(as_database(db), self._root, self._recipe_of(db))
+        return Holder(as_database(db), self._receipts, self._recipe_of(db))
 
 
 class QueueProducer(Grant, Enqueuing):

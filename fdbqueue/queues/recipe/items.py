@@ -178,13 +178,6 @@ class Recipe(Untimed):
         check()
         return bool(head)
 
-    def size(self, tr: Transaction) -> int:
-        """The number of items. Reads the counter by snapshot. Conflicts: none."""
-        check = self.guard(tr)
-        counter = tr.snapshot.get(self.keys.size)
-        check()
-        return size_of(counter.value)
-
     def clear(self, tr: Transaction) -> None:
         """Remove every item, and those that were delivered to requests; abort every take of the same time.
 

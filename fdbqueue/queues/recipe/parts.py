@@ -5,9 +5,13 @@ Items have no task keys, so a change of the number of partitions ends at once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.core.aside import Aside
 from fdbqueue.core.codec import PayloadCodec
 from fdbqueue.core.database import conflict_in, runtime_of
 from fdbqueue.core.line.decision import Offer
@@ -16,13 +20,14 @@ from fdbqueue.core.line.source import Swept
 from fdbqueue.core.line.take import Taken
 from fdbqueue.core.page import Page, no_place, place_text
 from fdbqueue.core.partitions.current import Current, PartitionGone, plan_of, store
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
 from fdbqueue.core.partitions.parts import Partitioned
-from fdbqueue.core.partitions.plan import Partition, PartitionState, Plan, Repartition, begun, ended, lowered
-from fdbqueue.core.partitions.wide import Turns, Wide, grouped, partition_of
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.partitions.plan import Partition, PartitionState, Plan, Repartition, begun, ended
+from fdbqueue.core.partitions.wide import Turns, Wide, grouped, is_unused, partition_of
+from fdbqueue.core.registry.registry import Guard, Registry
 from fdbqueue.core.seam import Range, Transaction
 from fdbqueue.queues.recipe.items import COUNTER, Recipe, size_of
+from fdbqueue.queues.recipe.keys import QueueKeys
 
 _PLACE = b"\x00"
 """The first byte of a place with a partition. That of a place in a queue without any is another."""
@@ -60,9 +65,24 @@ def _returned_first(tr: Transaction, asked: Sequence[tuple[Results, Range]], now
 
 
 class RecipeParts(Partitioned[Recipe]):
-    def __init__(self, make: Callable[[int], Recipe], current: Current | None, shared: SharedKeys) -> None:
+    def __init__(
+        self,
+        subspace: Any,
+        codec: PayloadCodec,
+        guard: Guard | None,
+        root: bytes,
+        name: str,
+        current: Current | None,
+    ) -> None:
+        """As `Recipe`, for a whole queue."""
+        shared, keys = SharedKeys(subspace), QueueKeys(subspace)
+        aside, check = Aside(keys.prefix, keys.line), guard if current is None else current.guard
+
+        def make(number: int) -> Recipe:
+            of_part = QueueKeys(Subspace((), prefix_of(subspace, number)))
+            return Recipe(of_part, codec, check, root, name, number, current, shared, aside)
+
         super().__init__(current, make)
-        self.codec: PayloadCodec = self.zero.codec
         self.aside, self.guard = self.zero.aside, self.zero.guard
         self.keys, self.name, self.registered = self.zero.keys, self.zero.name, self.zero.registered
         self.shared = shared
@@ -76,34 +96,44 @@ class RecipeParts(Partitioned[Recipe]):
     def doorbell(self) -> bytes:
         return self.zero.doorbell if self.plan is None else self.wide.doorbell
 
-    def _open_one(self, plan: Plan, random: bytes) -> Recipe:
+    def _open_one(self, plan: Plan | None, random: bytes) -> Recipe:
         """The open partition whose turn it is to get items. The first is a random one: many processes may
         enqueue one item each, and all of them would use partition 0.
         """
+        if plan is None:
+            return self.zero
         if self._puts is None:
             self._puts = count(int.from_bytes(random))
         return self.part(next(self._puts) % plan.count)
 
-    def _going_by(self, tr: Transaction, plan: Plan | None) -> "_GoingBy":
-        return _GoingBy(self, tr, plan)
+    @contextmanager
+    def going_by_plan(self, tr: Transaction) -> Iterator[Plan | None]:
+        """A block that goes by the present plan. At its end, `tr` conflicts if another thread has learnt a
+        newer one: the guard of a partition that was chosen in the block then goes by that.
+        """
+        plan = self.plan
+        try:
+            yield plan
+        except PartitionGone:
+            raise conflict_in(tr) from None
+        if self.plan is not plan:
+            raise conflict_in(tr)
 
     def append(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items at the end of one partition, in order."""
         current = self.current
-        plan = None if current is None else current.plan
-        if plan is not None:
-            with self._going_by(tr, plan):
+        if current is not None and current.plan is not None:
+            with self.going_by_plan(tr) as plan:
                 self._open_one(plan, random).append(tr, payloads, random)
             return
         self.zero.append(tr, payloads, random)
-        if current is not None and current.plan is not None:  # as in _going_by, with fewer calls
+        if current is not None and current.plan is not None:  # as in going_by_plan, with fewer calls
             raise conflict_in(tr)
 
     def prepend(self, tr: Transaction, payloads: Sequence[bytes], random: bytes) -> None:
         """Add items before the first one of a partition, in order."""
-        plan = self.plan
-        with self._going_by(tr, plan):
-            (self.zero if plan is None else self._open_one(plan, random)).prepend(tr, payloads, random)
+        with self.going_by_plan(tr) as plan:
+            self._open_one(plan, random).prepend(tr, payloads, random)
 
     def take(self, tr: Transaction, count: int, now_us: int) -> Taken:
         """Remove the first items of one partition, up to `count`, for the transaction of a caller.
@@ -111,15 +141,11 @@ class RecipeParts(Partitioned[Recipe]):
         Conflicts: other takers of these items. Without partitions, if it finds fewer than `count`, an
         enqueue; with partitions, if it finds none.
         """
-        plan = self.plan
-        with self._going_by(tr, plan):
-            return self._take(tr, plan, count, now_us)
-
-    def _take(self, tr: Transaction, plan: Plan | None, count: int, now_us: int) -> Taken:
-        if plan is None:
-            return self.zero.take(tr, count, now_us)
-        taken = self._take_in_turn(tr, plan, count, now_us)
-        return taken if taken.values else self.wide.taker().take(tr, count, b"", now_us)
+        with self.going_by_plan(tr) as plan:
+            if plan is None:
+                return self.zero.take(tr, count, now_us)
+            taken = self._take_in_turn(tr, plan, count, now_us)
+            return taken if taken.values else self.wide.taker().take(tr, count, b"", now_us)
 
     def _take_in_turn(self, tr: Transaction, plan: Plan, count: int, now_us: int) -> Taken:
         """Take from one partition; from none if it is the turn of all."""
@@ -136,7 +162,7 @@ class RecipeParts(Partitioned[Recipe]):
     def first(self, tr: Any, count: int) -> list[Any]:
         """The first values of the partitions, one after the other, up to `count`."""
         values: list[Any] = []
-        with self._going_by(tr, self.plan):
+        with self.going_by_plan(tr):
             for part in self._occupied(tr):
                 if len(values) < count:
                     values += part.first(tr, count - len(values))
@@ -144,7 +170,7 @@ class RecipeParts(Partitioned[Recipe]):
 
     def any(self, tr: Transaction) -> bool:
         """True if there is an item. Reads serialisably."""
-        with self._going_by(tr, self.plan):
+        with self.going_by_plan(tr):
             return any(part.any(tr) for part in self._occupied(tr))
 
     def _occupied(self, tr: Any) -> Sequence[Recipe]:
@@ -160,11 +186,11 @@ class RecipeParts(Partitioned[Recipe]):
         """The values behind `after`, of the first partition that has some; none if that of `after` has gone,
         since it was the last one. Reads by snapshot.
         """
-        plan, parts = self.plan, self.holding()
-        with self._going_by(tr, plan):
-            return self.zero.page(tr, limit, after) if plan is None else self._page(tr, parts, limit, after)
+        with self.going_by_plan(tr) as plan:
+            return self.zero.page(tr, limit, after) if plan is None else self._page(tr, limit, after)
 
-    def _page(self, tr: Transaction, parts: Sequence[Recipe], limit: int, after: bytes | None) -> Page[Any]:
+    def _page(self, tr: Transaction, limit: int, after: bytes | None) -> Page[Any]:
+        parts = self.holding()
         number, place = (0, None) if after is None else _place_in(after)
         for at in range(number, len(parts)):
             found = parts[at].page(tr, limit, place if at == number else None)
@@ -192,8 +218,7 @@ class RecipeParts(Partitioned[Recipe]):
 
     def clear(self, tr: Transaction) -> None:
         """Remove every item, and those that were delivered to requests."""
-        plan = self.plan
-        with self._going_by(tr, plan):
+        with self.going_by_plan(tr) as plan:
             for part in self.holding():
                 part.clear(tr)
             if plan is not None:
@@ -209,25 +234,6 @@ class RecipeParts(Partitioned[Recipe]):
 
     def has_passed(self) -> bool:
         return any(part.passed for part in self.holding())
-
-
-class _GoingBy:
-    """A block in which `tr` conflicts if another thread has learnt a newer plan since `plan` was read.
-
-    The guard of a partition that was chosen by `plan` then goes by the newer one.
-    """
-
-    def __init__(self, parts: RecipeParts, tr: Transaction, plan: Plan | None) -> None:
-        self._parts = parts
-        self._tr = tr
-        self._plan = plan
-
-    def __enter__(self) -> None:
-        """Does nothing."""
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is PartitionGone or (kind is None and self._parts.plan is not self._plan):
-            raise conflict_in(self._tr) from None
 
 
 def visited(plan: Plan) -> int:
@@ -270,7 +276,7 @@ def begin(
     if plan is None:
         tr.set(parts.shared.flag(0), b"")  # its items have no flag yet
         _wake(tr, parts.zero)
-    new = _lowered(tr, parts, new)
+    new = parts.wide.lowered(tr, new, lambda number: _is_unused(tr, parts.part(number)))
     if new != plan:
         store(tr, registry, name, parts.shared, new)
     return Repartition(before, count, is_finished=True)
@@ -285,27 +291,9 @@ def _wake(tr: Transaction, zero: Recipe) -> None:
         tr.clear(zero.doorbell)
 
 
-def _lowered(tr: Transaction, parts: RecipeParts, plan: Plan) -> Plan:
-    if plan.high == plan.count or _first(tr, parts.wide.line.keys.due).to_list():
-        return plan  # an item that lies ready for a request may come back to its place
-    high = plan.high
-    while high > plan.count and _is_empty(tr, parts.part(high - 1)):
-        high -= 1
-        under = parts.shared.under(high)
-        tr.clear_range(under.start, under.stop)
-        tr.clear(parts.shared.flag(high))
-    return plan if high == plan.high else lowered(plan, high)
-
-
-def _is_empty(tr: Transaction, part: Recipe) -> bool:
-    """True without items, in place or on the way to a request, and live requests. Reads serialisably."""
-    asked = [_first(tr, under) for under in (part.keys.items, part.keys.pieces)]
-    is_used = any(first.to_list() for first in asked)
-    return not is_used and part.line.is_left(tr, runtime_of(tr).now_us())  # no other call looks at that line
-
-
-def _first(tr: Transaction, under: slice) -> Range:
-    return tr.get_range(under.start, under.stop, limit=1)
+def _is_unused(tr: Transaction, part: Recipe) -> bool:
+    """True without items, in place or on the way to a request, and live requests."""
+    return is_unused(tr, part.line, runtime_of(tr).now_us(), part.keys.items, part.keys.pieces)
 
 
 def partitions_of(tr: Transaction, parts: RecipeParts) -> list[Partition]:
