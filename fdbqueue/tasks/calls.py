@@ -94,10 +94,6 @@ def require_alone(shape: Shape) -> None:
         raise UnsupportedOption(kind=shape.kind.name, option="a PersistentQueue with partitions")
 
 
-def _or_none(take: Callable[[], Sequence[Task]]) -> Sequence[Task] | None:
-    return take() or None
-
-
 class TaskCalls(Service):
     """The services of handles of one type."""
 
@@ -151,7 +147,9 @@ class TaskCalls(Service):
             items = list(zip(drafts, repeat(turn)))  # the other one has no end
             extra = drafts[0].extra
             if extra is not None and (extra.groups or extra.waits):  # a group may refuse this caller alone
-                return list(self._put_once(drafts, turn))
+                alone = self._put_in_one(drafts, turn)
+                assert not isinstance(alone, NoRoom)  # the queue has no capacity
+                return alone
             keys_bytes = limits.TASK_KEY_COPIES * sum(map(len, map(_key, drafts)))
             size_bytes = sum(map(len, map(_payload, drafts))) + keys_bytes
             if extra is not None and extra.limits:  # all drafts of a call have the same options
@@ -178,7 +176,8 @@ class TaskCalls(Service):
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
         capacity = self.shape.settings.capacity or 0
         room = late.room.Room(self._database, self.parts.holding, count_of, lambda: capacity, len(drafts))
-        tasks = room.put(partial(self._put_if_room, drafts), until, waiter)
+        # Not combined: one caller's task may fit where another's batch does not.
+        tasks = room.put(lambda: self._put_in_one(drafts, next(self._turns)), until, waiter)
         if isinstance(tasks, NoRoom):
             raise self._full(drafts, tasks)
         return tasks if drafts[0].unique is None else late.unique_puts.tasks_in(tasks)
@@ -217,16 +216,6 @@ class TaskCalls(Service):
         require_alone(self.shape)
         tasks = Put(self.parts, tr, None, random).ask(items)()
         return () if isinstance(tasks, NoRoom) else tasks
-
-    def _put_if_room(self, drafts: Sequence[Draft]) -> list[Any] | NoRoom:
-        # Not combined: one caller's task may fit where another's batch does not.
-        return self._put_in_one(drafts, next(self._turns))
-
-    def _put_once(self, drafts: Sequence[Draft], turn: int) -> list[Task]:
-        """Put into a queue without a capacity."""
-        tasks = self._put_in_one(drafts, turn)
-        assert not isinstance(tasks, NoRoom)
-        return tasks
 
     def _put_in_one(self, drafts: Sequence[Draft], turn: int) -> list[Any] | NoRoom:
         """Put in a transaction of its own, once."""
@@ -281,8 +270,8 @@ class TaskCalls(Service):
         found = takes.wait(timeout_s, count, stop) if timeout_s > 0 else takes.take(count, stop)
         if found:
             return found
-        attempt = partial(_or_none, partial(takes.take, count, stop))
-        found = self._keeper.try_again(attempt, source.ask_available, until) or ()
+        take = partial(takes.take, count, stop)
+        found = self._keeper.try_again(lambda: take() or None, source.ask_available, until) or ()
         if not found and source.has_passed():
             run(self._database, source.require_none_passed)
         return found

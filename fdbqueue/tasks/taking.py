@@ -88,7 +88,8 @@ class Taking(TaskHandle):
         """End the waits of this session's takes in other threads of this process: they return their tasks so
         far.
         """
-        self._calls(db).end_waits(_checked(session) or self._own_session(db))
+        given = None if session is None else checked_instance("session", session, Session)
+        self._calls(db).end_waits(given or self._own_session(db))
 
     def ack(
         self,
@@ -321,7 +322,7 @@ class Taking(TaskHandle):
         stop: Stop | None,
     ) -> Sequence[Task]:
         timeout_s = checked_take_timeout(timeout)
-        given = None if session is None else _checked(session)
+        given = None if session is None else checked_instance("session", session, Session)
         if stop is not None:
             checked_stop(stop, tr)
         self._shape.codec.require()
@@ -336,7 +337,3 @@ class Taking(TaskHandle):
             call.tasks = take()
             call.count = len(call.tasks)
             return call.tasks
-
-
-def _checked(session: AnySession | None) -> Session | None:
-    return None if session is None else checked_instance("session", session, Session)

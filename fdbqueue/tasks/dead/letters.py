@@ -102,7 +102,7 @@ class DeadLetters(TaskHandle, KeepsAside):
         Conflicts: a change of the task.
         Raises: TaskNotFound, NotBuried, RecordUnreadable.
         """
-        target = _target(task)
+        target = Target(id_of(task))
         return self._once(tr, "kick", lambda change: burials.kick_one(change, target), task)
 
     def edit(self, tr: DatabaseOrTransaction, task: Task | str, data: Any, *, kick: bool = False) -> Task:
@@ -115,7 +115,7 @@ class DeadLetters(TaskHandle, KeepsAside):
         Raises: TaskNotFound, NotBuried, RecordUnreadable, PayloadTooLarge; TypeError for data that the codec
         cannot carry.
         """
-        target, payload = _target(task), checked_payload(self._shape.codec.encode(data))
+        target, payload = Target(id_of(task)), checked_payload(self._shape.codec.encode(data))
         return self._once(tr, "edit", lambda change: burials.edit(change, target, data, payload, kick), task)
 
     # Many tasks.
@@ -269,7 +269,3 @@ class DeadLetters(TaskHandle, KeepsAside):
 
     def _turn(self, tr: DatabaseOrTransaction, verb: str, state: RedriveState) -> Redrive:
         return self._once(tr, f"{verb}_redrive", partial(redrive.turned, state=state))
-
-
-def _target(task: Task | str) -> Target:
-    return Target(id_of(task))
