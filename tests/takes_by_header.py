@@ -3,7 +3,7 @@
 A put names the value with `counts_as`. tests/test_features.py adds this file to the tables, and nothing else.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fdbqueue.core.arguments import checked_text
@@ -21,10 +21,9 @@ HEADER_BYTES = 64
 TAKES = S.column(40, text(1, HEADER_BYTES))  # number of takes; statistics
 
 
-def asked(value: Any, settings: Any) -> dict[str, Any]:
-    return {
-        "headers": {settings.of_feature("count_takes_by"): checked_text("counts_as", value, HEADER_BYTES)}
-    }
+def asked(options: Mapping[str, Any], kind: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001
+    value = checked_text("counts_as", options["counts_as"], HEADER_BYTES)
+    return {"headers": {settings.of_feature("count_takes_by"): value}}
 
 
 class TakeRows(FeatureRows):

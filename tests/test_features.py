@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import fields
 from pathlib import Path
@@ -18,12 +18,14 @@ from fdbqueue.operate.exports.exporting import Export
 from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.operate.exports.importing import Import
 from fdbqueue.tasks.creating import asked_for, created
-from fdbqueue.tasks.feature import ASKED, OF_QUEUES, OF_TASKS, SWEPT, Feature
-from fdbqueue.tasks.kinds import Settings
+from fdbqueue.tasks.feature import ASKED, OF_QUEUES, OF_TASKS, STAGES, SWEPT, Answers, Feature, Go, Stage
+from fdbqueue.tasks.kinds import Draft, Settings
+from fdbqueue.tasks.puts import Put
 from fdbqueue.tasks.records.keys import Extra, S
 
 TASKS = Path(fdbqueue.__file__).parent / "tasks"
 LIFE_CYCLE = ("change", "edges", "verbs", "sweep", "swept", "in_all", "parted", "source")
+PUTS = ("putting", "calls", "puts", "kinds")
 HOOKS = tuple(name for name, value in vars(Feature).items() if callable(value))
 NAMES = {*OF_TASKS.values(), *(name for _, name in OF_QUEUES.values())}
 
@@ -51,6 +53,11 @@ def test_the_tables_name_fields_of_records_and_options_of_queues() -> None:
     }
 
 
+def test_the_table_of_stages_names_fields_of_records() -> None:
+    assert set(STAGES) <= set(Extra.__struct_fields__)
+    assert all(resolve_name(name).put is not Stage.put for name in STAGES.values())
+
+
 def test_the_features_of_tasks_that_are_swept_are_named_so() -> None:
     sweeping = [field for field, name in OF_TASKS.items() if resolve_name(name).sweep is not Feature.sweep]
     assert sorted(SWEPT) == sorted(sweeping)
@@ -72,7 +79,28 @@ def test_the_life_cycle_names_no_feature(file: str) -> None:
     assert {file_of(name) for name in NAMES}.isdisjoint(used_in(TASKS / f"{file}.py"))
 
 
+@pytest.mark.parametrize("file", PUTS)
+def test_a_put_names_no_feature(file: str) -> None:
+    """But for headers, which have no file of their own."""
+    asked = (name for option, name in ASKED.items() if option != "headers")
+    named = {*NAMES, *STAGES.values(), *asked}
+    assert set(map(file_of, named)).isdisjoint(used_in(TASKS / f"{file}.py"))
+
+
 FEATURE = "tests.takes_by_header"
+
+
+class Doubling(Stage):
+    """Refuses tasks with the header "refused", and puts the others twice: a stage in one class."""
+
+    goes_alone = True
+
+    def put(self, put: Put, go: Go, drafts: Sequence[Draft]) -> Answers:  # noqa: ARG002
+        if any(draft.extra is not None and "refused" in draft.extra.headers for draft in drafts):
+            return [InvalidArgument(name="headers", wanted="other ones", got=None) for _ in drafts]
+        first = go(drafts)()
+        go(drafts)()
+        return first
 
 
 @pytest.fixture
@@ -161,3 +189,13 @@ def test_a_queue_without_a_feature_runs_none_of_its_hooks(db: Database) -> None:
     queue.put_many(db, [1])
     assert queue.take(db, 0) is not None
     assert FEATURE not in sys.modules
+
+
+def test_a_new_stage_of_a_put_is_one_class(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STAGES, "headers", f"{__name__}:Doubling")
+    queue = created_in(db)
+    queue.put(db, 1, headers={"tenant": "a"})
+    with pytest.raises(InvalidArgument):
+        queue.put(db, 2, headers={"refused": ""})
+    queue.put(db, 3)
+    assert [task.data for task in queue.take_many(db, 9)] == [1, 1, 3]

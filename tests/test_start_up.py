@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fdbqueue.tasks.feature import STAGES
+
 OWN = 'print(json.dumps(sum(name.split(".")[0] == "fdbqueue" for name in sys.modules)))'
 COMMAND = """
 import contextlib, io, json, sys
@@ -61,6 +63,11 @@ def test_a_put_of_the_command_line_loads_one_class_of_queues(tmp_path: Path) -> 
 def test_no_framework_is_loaded_before_it_is_used(tmp_path: Path) -> None:
     optional = ["click", "rich", "greenlet", "celery", "django", "prometheus_client", "starlette", "cronsim"]
     assert modules_after(f"{QUEUE}\nassert not sys.modules.keys() & {optional}", tmp_path) > 0
+
+
+def test_a_plain_put_loads_no_stage_of_a_feature(tmp_path: Path) -> None:
+    stages = {name.partition(":")[0] for name in STAGES.values()}
+    assert modules_after(f"{QUEUE}\nassert not sys.modules.keys() & {stages}", tmp_path) > 0
 
 
 def test_every_command_loads_without_other_extras(tmp_path: Path) -> None:

@@ -129,9 +129,8 @@ HELD_GROUPS_TOLD = 5
 SLOTS_MAX = 10_000
 LIMITS_PER_QUEUE_MAX = 8
 LIMIT_HOLDERS_SHOWN = 10
-# The names of all limits that tasks of a queue may name. A task has those that it names in two keys.
+# The names of all limits that tasks of a queue may name.
 TASK_LIMITS_BYTES_MAX = 1_000
-TASK_LIMITS_COPIES = 2
 # Lanes of tasks that name limits: a take reads LANES_READ_MAX together, at least LANE_TASKS_FIRST tasks of
 # each. If more than LANES_KEPT are open, takes close empty ones.
 LANES_READ_MAX = 16
@@ -266,6 +265,8 @@ OFFERED_KEY_COPIES = 2
 BUSY_KEY_COPIES = 8
 TASK_BYTES = 1_200
 UNIQUE_KEY_COPIES = 11
+# The copies of headers, groups and names of limits: the record, and the key of a lane.
+EXTRA_COPIES = 2
 RUN_ID_BYTES_MAX = 100
 KEY_CONCURRENCY_MAX = 1_000_000
 # Units of quota: the cost of a task, or the weight of a task key.

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from fdbqueue.tasks import explaining as explaining
     from fdbqueue.tasks import failures as failures
     from fdbqueue.tasks import in_all as in_all
-    from fdbqueue.tasks import joining as joining
     from fdbqueue.tasks import key_statistics as key_statistics
     from fdbqueue.tasks import limited as limited
     from fdbqueue.tasks import limiting as limiting
@@ -32,6 +31,5 @@ if TYPE_CHECKING:
     from fdbqueue.tasks import schedules as schedules
     from fdbqueue.tasks import steps as steps
     from fdbqueue.tasks import uncollected as uncollected
-    from fdbqueue.tasks import unique_puts as unique_puts
 else:
     __getattr__ = files_of(__name__)

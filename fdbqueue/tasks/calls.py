@@ -2,16 +2,18 @@
 session, callbacks.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count, repeat
 from operator import attrgetter, itemgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
 from fdbqueue.core.binding import may_be_lost
+from fdbqueue.core.calls.combine import Combiner
 from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.calls.writes import writes
 from fdbqueue.core.database import Database, run
@@ -41,10 +43,12 @@ from fdbqueue.tasks.acks import Acks
 from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.feature import Answers, Stage, stages_of
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.parts import Parts, WideTasks
-from fdbqueue.tasks.puts import Put
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.puts import Put, tasks_of
+from fdbqueue.tasks.records.extra import extra_to_bytes
+from fdbqueue.tasks.records.keys import Extra, id_bytes
 from fdbqueue.tasks.records.statistics import count_of
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import TaskSource
@@ -54,6 +58,7 @@ from fdbqueue.tasks.verbs import Target
 T = TypeVar("T")
 
 _payload, _key, _draft = attrgetter("payload"), attrgetter("key"), itemgetter(0)
+_goes_alone = attrgetter("goes_alone")
 SWEPT = ("fdbqueue.tasks.groups.settling:Settling",)
 """Sweeps of the root beside those of its queues: the first round of the keeper imports them."""
 
@@ -109,8 +114,10 @@ class TaskCalls(Service):
         self._database = database
         self._runtime = database.runtime
         self.acks = Acks(database, self.parts, care.callbacks)
-        self._puts = writes(database, shape.root, self._put_all)
-        self._unique_puts = writes(database, shape.root, self._put_all)
+        self._puts_in = defaultdict[tuple[Stage, ...], Combiner](
+            partial(writes, database, shape.root, self._put_all)
+        )
+        self._puts = self._puts_in[()]
         self._puts_alone = writes(database, shape.root, self._put_all_alone)
         self._turns = count(0 if self.parts.plan is None else self._first_turn())
         self._takes = TakesOfParts[Session](database.runtime, self.parts, self._new_takes)
@@ -143,20 +150,11 @@ class TaskCalls(Service):
         with self._database.waiter(stop) as waiter:
             if self.shape.settings.capacity:
                 return self._put_when_room(drafts, self._runtime.monotonic() + timeout_s, waiter)
-            turn = next(self._turns)
-            items = list(zip(drafts, repeat(turn)))  # the other one has no end
-            extra = drafts[0].extra
-            if extra is not None and (extra.groups or extra.waits):  # a group may refuse this caller alone
-                alone = self._put_in_one(drafts, turn)
-                assert not isinstance(alone, NoRoom)  # the queue has no capacity
-                return alone
             keys_bytes = limits.TASK_KEY_COPIES * sum(map(len, map(_key, drafts)))
             size_bytes = sum(map(len, map(_payload, drafts))) + keys_bytes
-            if extra is not None and extra.limits:  # all drafts of a call have the same options
-                size_bytes += limits.TASK_LIMITS_COPIES * len(drafts) * sum(map(len, extra.limits))
-            wish = drafts[0].unique
-            if wish is not None:
-                return self._put_unique(items, size_bytes + limits.UNIQUE_KEY_COPIES * len(wish.unique.key))
+            if drafts[0].extra is not None:  # all drafts of a call have the same options
+                return self._put_in_stages(drafts, drafts[0].extra, size_bytes)
+            items = list(zip(drafts, repeat(next(self._turns))))  # the other one has no end
             return list(self._puts.call(items, len(items), size_bytes).answer)
 
     def put_alone(self, draft: Draft, stop: Stop | None) -> None:
@@ -167,60 +165,58 @@ class TaskCalls(Service):
         with self._database.waiter(stop):
             self._puts_alone.call([draft], 1, len(draft.payload))
 
-    def _put_unique(self, items: Sequence[tuple[Draft, int]], size_bytes: int) -> list[Task]:
-        put = partial(self._unique_puts.call, items, len(items), size_bytes)
-        while not (tasks := late.unique_puts.tasks_in(put().answer)):
+    def _put_in_stages(self, drafts: Sequence[Draft], extra: Extra, size_bytes: int) -> list[Task]:
+        """Combine with the puts that have the same stages, if any."""
+        stages = stages_of(drafts[:1])
+        if any(map(_goes_alone, stages)):
+            return self._tasks(drafts, self._put_if_room(drafts))
+        size_bytes += limits.EXTRA_COPIES * len(drafts) * len(extra_to_bytes(extra))
+        for stage in stages:
+            size_bytes += stage.size_bytes(drafts)
+        items = list(zip(drafts, repeat(next(self._turns))))
+        put = partial(self._puts_in[stages].call, items, len(items), size_bytes)
+        while not (tasks := tasks_of(put().answer)):
             pass  # it was postponed: the oldest put of a transaction never is
         return tasks
 
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
         capacity = self.shape.settings.capacity or 0
         room = late.room.Room(self._database, self.parts.holding, count_of, lambda: capacity, len(drafts))
-        # Not combined: one caller's task may fit where another's batch does not.
-        tasks = room.put(lambda: self._put_in_one(drafts, next(self._turns)), until, waiter)
-        if isinstance(tasks, NoRoom):
-            raise self._full(drafts, tasks)
-        return tasks if drafts[0].unique is None else late.unique_puts.tasks_in(tasks)
+        return self._tasks(drafts, room.put(partial(self._put_if_room, drafts), until, waiter))
 
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
         """Raises: QueueFull."""
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        tasks = self._put_in(tr, drafts, random, next(self._turns))
-        if isinstance(tasks, NoRoom):
-            raise self._full(drafts, tasks)
-        return tasks if drafts[0].unique is None else late.unique_puts.tasks_in(tasks)
+        return self._tasks(drafts, self._put_in(tr, drafts, random, next(self._turns)))
 
-    def _full(self, drafts: Sequence[Draft], found: NoRoom) -> QueueFull:
+    def _tasks(self, drafts: Sequence[Draft], answers: Answers) -> list[Task]:
+        """Raises: QueueFull, or the error that an answer is."""
+        if not isinstance(answers, NoRoom):
+            return tasks_of(answers)
         capacity, wanted, name = self.shape.settings.capacity or 0, len(drafts), self.shape.name
-        told = {"name": name, "item": drafts[0].data, "current_size": found.size, "capacity": capacity}
-        return (BatchOverCapacity if wanted > capacity else QueueFull)(**told, wanted=wanted)
+        told = {"name": name, "item": drafts[0].data, "current_size": answers.size, "capacity": capacity}
+        raise (BatchOverCapacity if wanted > capacity else QueueFull)(**told, wanted=wanted)
 
-    def _put_in(
-        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int, are_enrolled: bool = False
-    ) -> list[Any] | NoRoom:
-        """`are_enrolled`: the groups of the tasks, and those that they wait for, know them."""
-        for draft in () if are_enrolled else drafts:
-            if draft.extra is not None and (draft.extra.groups or draft.extra.waits):
-                put = partial(self._put_in, tr, random=random, turn=turn, are_enrolled=True)
-                return late.joining.joined(self.parts, tr, drafts, put)
-        if drafts[0].unique is not None:
-            return late.unique_puts.UniquePuts(self.parts, self._runtime).put(tr, drafts, random, turn)
-        return Put(self.parts, tr, self._current.plan, random, turn).ask(drafts)()
+    def _put_in(self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int) -> Answers:
+        return Put(self.parts, tr, self._current.plan, random, turn).run(drafts)
 
     def _put_all(self, tr: Transaction, items: list[tuple[Draft, int]], random: bytes) -> Sequence[Task]:
-        tasks = self._put_in(tr, list(map(_draft, items)), random, items[0][1])
+        put = Put(self.parts, tr, self._current.plan, random, items[0][1])  # as _put_in, with one call less
+        tasks = put.run(list(map(_draft, items)))
         return () if isinstance(tasks, NoRoom) else tasks
 
     def _put_all_alone(self, tr: Transaction, items: list[Draft], random: bytes) -> Sequence[Task]:
         # In the transaction: another process may have stored a plan that only the guard meets.
         require_alone(self.shape)
-        tasks = Put(self.parts, tr, None, random).ask(items)()
+        tasks = Put(self.parts, tr, None, random).run(items)
         return () if isinstance(tasks, NoRoom) else tasks
 
-    def _put_in_one(self, drafts: Sequence[Draft], turn: int) -> list[Any] | NoRoom:
-        """Put in a transaction of its own, once."""
+    def _put_if_room(self, drafts: Sequence[Draft]) -> Answers:
+        """Put in a transaction of its own, once. Not combined: one caller's task may fit, or be let in, where
+        another's batch is not.
+        """
         random = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        put = partial(self._put_in, drafts=drafts, random=random, turn=turn)
+        put = partial(self._put_in, drafts=drafts, random=random, turn=next(self._turns))
         return run_once(self._database, self.shape.root, put)
 
     # Taking.

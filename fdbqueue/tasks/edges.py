@@ -63,7 +63,6 @@ def put(
 ) -> list[Record]:
     """`counts`: false in a queue that counts no calls."""
     records = list(map(partial(_new, change, random), drafts, itertools.count(index)))
-    change.require_queue()
     for record, draft in zip(records, drafts, strict=True):
         if len(draft.payload) != len(record.payload):  # it lies beside its record
             set_payload(change.tr, change.shape.keys, record, draft.payload)

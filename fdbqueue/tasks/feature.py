@@ -4,14 +4,16 @@ A feature is one file, which two tables here name. The life cycle (change.py, ed
 calls hooks, and a task without any feature meets none of them. A hook changes nothing by default.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
+from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.records.keys import Record, TaskKeys
 
 if TYPE_CHECKING:
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
 OF_TASKS = {
     "result_ttl_us": "fdbqueue.tasks.results:Results",
-    "unique": "fdbqueue.tasks.unique:UniqueKeys",
-    "groups": "fdbqueue.tasks.members:Members",
+    "unique": "fdbqueue.tasks.unique.entries:UniqueKeys",
+    "groups": "fdbqueue.tasks.groups.members:Members",
     "steps": "fdbqueue.tasks.steps:Steps",
 }
 """The features of tasks, by the field of `Extra` that a task with it has. Their hooks run in this order, and
@@ -38,12 +40,35 @@ ASKED = {
     "limits": "fdbqueue.tasks.limited:asked",
     "headers": "fdbqueue.tasks.records.extra:asked_headers",
     "result_ttl": "fdbqueue.tasks.results:asked",
-    "group": "fdbqueue.tasks.members:asked",
+    "group": "fdbqueue.tasks.groups.members:asked",
+    "waits": "fdbqueue.tasks.groups.members:asked_to_wait",
+    "unique": "fdbqueue.tasks.unique.wish:asked",
 }
-"""By option of a put: the function that checks it, and makes fields of `Extra`."""
+"""By option of a put: the function that checks it, and makes fields of `Extra` and perhaps the `wish` of the
+draft, given all options, the kind and the settings of the queue.
+"""
+OF_ONE_TASK = frozenset({"unique", "scope", "on_conflict", "debounce_max", "after", "waits"})
+"""Options that a put of several tasks refuses."""
+
+STAGES = {
+    "groups": "fdbqueue.tasks.groups.members:Joining",
+    "waits": "fdbqueue.tasks.groups.members:Joining",
+    "unique": "fdbqueue.tasks.unique.stage:UniquePuts",
+}
+"""The stages of a put, by the field of `Extra` that a draft for them has, in their order."""
+
+Answers = list[Any] | NoRoom
+"""Of a put, an answer for each draft, in order: its task, the error of its caller, or None if the put is
+postponed to a later transaction. NoRoom for a full queue.
+"""
+Go = Callable[[Sequence[Any]], Callable[[], Answers]]
+"""Asks for the reads of the stages behind, given drafts. The reply is their answers."""
 
 Encode = Callable[[], bytes]
 """Encodes the result of a task, if it was asked for. Raises PayloadUnsupported, PayloadTooLarge."""
+
+
+_extra = attrgetter("extra")
 
 
 class Site(NamedTuple):
@@ -115,6 +140,21 @@ class Feature:
         return False
 
 
+class Stage:
+    """The part of a feature in a put. It is one object for all queues."""
+
+    goes_alone = False
+    """True if a caller shares no transaction with others: its put may be refused, and theirs not."""
+
+    def size_bytes(self, drafts: Sequence[Any]) -> int:  # noqa: ARG002
+        """The bytes that these drafts write beside their payloads, task keys and records."""
+        return 0
+
+    def put(self, put: Any, go: Go, drafts: Sequence[Any]) -> Answers:  # noqa: ARG002
+        """Put drafts in the transaction of `put`, which is a puts.Put."""
+        return go(drafts)()
+
+
 def all_features() -> list[type[Feature]]:
     names = (*OF_TASKS.values(), *(made for _, made in OF_QUEUES.values()))
     return [resolve_name(name) for name in names]
@@ -127,9 +167,23 @@ def feature_of_tasks(field: str) -> Feature:
 
 
 @cache
-def asking(option: str) -> Callable[[Any, Any], dict[str, Any]]:
+def asking(option: str) -> Callable[[Mapping[str, Any], Any, Any], dict[str, Any]]:
     """The function of ASKED for an option."""
-    found: Callable[[Any, Any], dict[str, Any]] = resolve_name(ASKED[option])
+    found: Callable[[Mapping[str, Any], Any, Any], dict[str, Any]] = resolve_name(ASKED[option])
+    return found
+
+
+def stages_of(drafts: Iterable[Any]) -> tuple[Stage, ...]:
+    extras, found = [*filter(None, map(_extra, drafts))], dict[str, None]()
+    for field, name in STAGES.items():
+        if any(map(attrgetter(field), extras)):
+            found[name] = None
+    return tuple(map(_stage, found))
+
+
+@cache
+def _stage(name: str) -> Stage:
+    found: Stage = resolve_name(name)()
     return found
 
 

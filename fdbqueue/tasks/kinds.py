@@ -37,9 +37,8 @@ from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import require_options
 from fdbqueue.tasks.disciplines.discipline import Discipline, Fifo, Priority
-from fdbqueue.tasks.feature import ASKED, OF_QUEUES, asking
+from fdbqueue.tasks.feature import ASKED, OF_ONE_TASK, OF_QUEUES, asking
 from fdbqueue.tasks.records.keys import NEVER_US, Extra, TaskKeys
-from fdbqueue.tasks.unique import OnConflict, Wish, wish_of
 
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
 
@@ -49,8 +48,6 @@ BAG = frozenset({"ttl", "ttr", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
 FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
 OPTIONS = TIMED | KEYED | FAIR | NAMING
-OF_EVERY_KIND = frozenset({"unique", "after", "waits"})
-"""Options that tasks of every kind of queue may have, beside those of ASKED."""
 NOT_GIVEN = {"delay": 0} | dict.fromkeys(
     ("ttl", "ttr", "pri", "limits", "key", "cost", "headers", "result_ttl", "group")
 )
@@ -284,18 +281,17 @@ class Draft(msgspec.Struct, frozen=True):
     trace: bytes = b""
     """The trace context of its put (trace_context.py)."""
     extra: Extra | None = None
-    unique: Wish | None = None
+    wish: Any = None
+    """What its put wants of a stage, beside the fields of `extra` (feature.py)."""
     failures: int = 0
     """Number of its failed attempts in another queue, of a task that comes from there; they do not count."""
     arrives: bool = False
     """True for a task from another queue, where its groups have counted it."""
-    after: bytes = b""
-    """It waits for the end of this task; empty for none."""
 
 
 def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
     wait_us = delay_us(options.get("delay", 0))
-    given = {name for name, value in options.items() if value is not None} - OF_EVERY_KIND
+    given = {name for name, value in options.items() if value is not None} - OF_ONE_TASK
     if options.get("pri") == 0:
         given.discard("pri")
     if wait_us == 0:
@@ -306,6 +302,7 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
     ttl, ttr = options.get("ttl"), options.get("ttr")
     default_ttr = settings.ttl if settings.ttr is None else settings.ttr
     pri = options.get("pri")
+    wish, extra = _asked(kind, settings, options)
     return Draft(
         data=data,
         payload=payload,
@@ -315,28 +312,18 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         ttl_us=span_us("ttl", settings.ttl if ttl is None else ttl),
         ttr_us=span_us("ttr", default_ttr if ttr is None else ttr),
         delay_us=wait_us,
-        extra=_extra(options, settings),
-        unique=options.get("unique"),
-        after=options.get("after", b""),
+        extra=extra,
+        wish=wish,
     )
 
 
-def wish_for(kind: Kind, unique: Any, scope: Any, on_conflict: Any, debounce_max: Any, delay: float) -> Wish:
-    """The wish of a put for the unique key `unique`. Raises: InvalidArgument, UnsupportedOption."""
-    wish = wish_of(key_bytes(unique, "unique"), scope, on_conflict, debounce_max, delay_us(delay))
-    if wish.on_conflict is OnConflict.DEBOUNCE:
-        kind.require("delay")
-    return wish
-
-
-def _extra(options: Mapping[str, Any], settings: Settings) -> Extra | None:
-    """The parts of a record that few tasks have; None without any. Raises InvalidArgument."""
-    parts: dict[str, Any] = {"waits": options["waits"]} if options.get("waits") else {}
+def _asked(kind: Kind, settings: Settings, options: Mapping[str, Any]) -> tuple[Any, Extra | None]:
+    """The wish of a put, and the parts of a record that few tasks have; None without any."""
+    parts: dict[str, Any] = {}
     for option in ASKED:
-        given = options.get(option)
-        if given is not None:
-            parts |= asking(option)(given, settings)
-    return Extra(**parts) if parts else None
+        if options.get(option) is not None:
+            parts |= asking(option)(options, kind, settings)
+    return parts.pop("wish", None), Extra(**parts) if parts else None
 
 
 def span_us(name: str, seconds: float | None) -> int:

@@ -7,7 +7,7 @@ its own transaction. It reads nothing for that; for a slot of a key, the lanes t
 """
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -42,8 +42,9 @@ def passes(gate: Gate, record: Record) -> bool:
     return gate.passes(limits_named(record), keyed_limit(record))
 
 
-def asked(named: Any, settings: Any) -> dict[str, Any]:
+def asked(options: Mapping[str, Any], kind: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001
     """The names, and the keys that some have. It refuses limits that tasks of the queue may not name."""
+    named = options["limits"]
     names, keys = checked_named("limits", named)
     if not set(names) <= set(settings.task_limits):
         may = ", ".join(map(repr, settings.task_limits))

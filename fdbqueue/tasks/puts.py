@@ -1,4 +1,7 @@
-"""Puts: the put of one transaction, into the partitions of a queue.
+"""Puts: the put of one transaction, through the stages of features, into the partitions of a queue.
+
+A feature may answer for a task in place of its put, or write beside it. It has a stage (feature.py), which
+goes on with the stages behind it. The last one is the put itself, the same for every queue.
 
 A task with a task key goes to the partition of that key. The others of a transaction go to one open
 partition, the next in the turn of the process; so tasks that are put together stay together, in order. A
@@ -15,21 +18,21 @@ from msgspec import Struct
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import conflict_in
+from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.partitions.plan import Plan, home_of
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import ask_alive
+from fdbqueue.core.task import Task
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom, admit
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.feature import Answers, Go, stages_of
 from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.payloads import task_of
 from fdbqueue.tasks.shape import Shape
 
-Answers = list[Any] | NoRoom
-"""An answer for each draft, in order; NoRoom with the size of a full queue."""
-
-_key, _data = attrgetter("key"), attrgetter("data")
+_key, _data, _extra = attrgetter("key"), attrgetter("data"), attrgetter("extra")
 _place, _places, _drafts = itemgetter(0), attrgetter("places"), attrgetter("drafts")
 
 
@@ -53,6 +56,14 @@ class Put(Struct):
     turn: int = 0
     is_guarded: bool = False
 
+    def run(self, drafts: Sequence[Draft]) -> Answers:
+        """Put drafts through the stages of their features, in the order of feature.STAGES."""
+        go: Go = self.ask
+        if any(map(_extra, drafts)):
+            for stage in reversed(stages_of(drafts)):
+                go = partial(partial, stage.put, self, go)  # a stage asks for nothing before its turn
+        return go(drafts)()
+
     def ask(self, drafts: Sequence[Draft]) -> Callable[[], Answers]:
         """Ask for the reads of a put, in one round trip. The reply puts the tasks, and returns them.
 
@@ -60,13 +71,11 @@ class Put(Struct):
         a capacity, the counters of all partitions by snapshot.
         Conflicts: a change of the plan; with a capacity, as in capacity.py.
         """
-        check, parts, plan, batches = self.ask_guard(), self.parts, self.plan, list[_Batch]()
-        sizes = parts.ask_size(self.tr) if parts.shape.settings.capacity else None
+        check, plan, batches = self.ask_guard(), self.plan, list[_Batch]()
+        sizes = self.parts.ask_size(self.tr) if self.parts.shape.settings.capacity else None
         routes = {0: range(len(drafts))} if plan is None else self._routed(plan, drafts)
         for number, places in routes.items():
-            change = (parts.zero if plan is None else parts.part(number)).change(self.tr)
-            if change.plan is not plan:
-                raise conflict_in(self.tr)
+            change = self.change(number)
             few = drafts if len(routes) == 1 else [drafts[at] for at in places]
             batches.append(_Batch(change, few, places, ask_index(change, few)))
         return partial(self._put, check, sizes, batches)
@@ -80,6 +89,13 @@ class Put(Struct):
         self.is_guarded = True
         check, shape = self.parts.zero.guard(self.tr), self.parts.shape
         return check if shape.owner is None else partial(_run, check, ask_owner(self.tr, shape))
+
+    def change(self, number: int) -> Change:
+        """The change of a partition. Raises: a conflict if another plan is known by now."""
+        change = (self.parts.zero if self.plan is None else self.parts.part(number)).change(self.tr)
+        if change.plan is not self.plan:
+            raise conflict_in(self.tr)
+        return change
 
     def _routed(self, plan: Plan, drafts: Sequence[Draft]) -> Mapping[int, Sequence[int]]:
         """The places of the drafts, by partition."""
@@ -126,6 +142,14 @@ class Put(Struct):
             count = parts.ask_size(tr)()
         fits = admit(tr, parts.shape.keys, capacity, count, wanted, self.random)
         return None if fits else NoRoom(count, more_due)
+
+
+def tasks_of(answers: Sequence[Any]) -> list[Task]:
+    """The tasks of one caller; none if its put is postponed. Raises: an answer that is an error."""
+    for answer in answers:
+        if isinstance(answer, FdbQueueError):
+            raise answer
+    return [*filter(None, answers)]
 
 
 def ask_index(change: Change, drafts: Sequence[Draft]) -> Callable[[], int]:

@@ -23,19 +23,13 @@ from fdbqueue.core.partitions.keys import GROUP_BYTES
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.task import Task
+from fdbqueue.tasks.feature import OF_ONE_TASK
 from fdbqueue.tasks.handle import TaskHandle
-from fdbqueue.tasks.kinds import Draft, wish_for
+from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.records.extra import extra_to_bytes
-from fdbqueue.tasks.records.keys import id_of
-from fdbqueue.tasks.unique import UNFINISHED, UNIQUE_OPTIONS, OnConflict
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.records.groups import AnyGroup
-
-ALONE = UNIQUE_OPTIONS | {"after", "waits"}
-"""Options of `put` that a put of several tasks refuses."""
-REFUSED = ALONE | {"timeout", "stop"}
-"""Options that a task of `then` has not."""
 
 
 class Putting(TaskHandle):
@@ -57,8 +51,8 @@ class Putting(TaskHandle):
         headers: Mapping[str, str] | None = None,
         result_ttl: float | None = None,
         unique: Any = None,
-        scope: str | float = UNFINISHED,
-        on_conflict: str = OnConflict.SKIP,
+        scope: str | float = "unfinished",
+        on_conflict: str = "skip",
         debounce_max: float | None = None,
         group: "AnyGroup | str | None" = None,
         limits: Iterable[str] | Mapping[str, Any] | None = None,
@@ -95,13 +89,13 @@ class Putting(TaskHandle):
         options: dict[str, Any] = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "limits": limits}
         options |= {"key": key, "cost": cost, "headers": headers, "result_ttl": result_ttl, "group": group}
         if unique is not None:
-            options["unique"] = wish_for(self._shape.kind, unique, scope, on_conflict, debounce_max, delay)
-        elif (scope, on_conflict, debounce_max) != (UNFINISHED, OnConflict.SKIP, None):
+            options |= {"unique": unique, "scope": scope}
+            options |= {"on_conflict": on_conflict, "debounce_max": debounce_max}
+        elif (scope, on_conflict, debounce_max) != ("unfinished", "skip", None):
             raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
         if after is not None:
-            options |= self._after(after)
-        if group is not None or after is not None:
-            _require_alone(options)
+            group_id = self._database.runtime.random_bytes(GROUP_BYTES)
+            options |= {"after": after, "waits": group_id}
         return self._put(tr, [self._draft(data, options)], timeout, stop)[0]
 
     def put_many(
@@ -121,7 +115,7 @@ class Putting(TaskHandle):
         TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX tasks or, if there are several, more
         than limits.BATCH_BYTES_MAX bytes, or limits.PUT_BYTES_MAX bytes with task keys and headers.
         """
-        for name in ALONE.intersection(options):
+        for name in OF_ONE_TASK.intersection(options):
             if options[name] is not None:
                 wanted = "None: it is for one task, so put each by itself"
                 raise InvalidArgument(name=name, wanted=wanted, got=options[name])
@@ -132,21 +126,6 @@ class Putting(TaskHandle):
             return []
         _require_fits(drafts)
         return self._put(tr, drafts, timeout, stop)
-
-    def _after(self, after: Task | str) -> dict[str, bytes]:
-        """The options of a put after another task: that task, and the group that is made for it."""
-        group = self._database.runtime.random_bytes(GROUP_BYTES)
-        return {"after": id_of(after), "waits": group}
-
-    def _put_waiting(
-        self, tr: DatabaseOrTransaction, data: Any, options: Mapping[str, Any], group: bytes
-    ) -> Task:
-        if not isinstance(options, Mapping) or REFUSED.intersection(options):
-            wanted = "options of a put, without unique and after"
-            raise InvalidArgument(name="then", wanted=wanted, got=options)
-        given = {**options, "waits": group}
-        _require_alone(given)
-        return self._put(tr, [self._draft(data, given)], 0, None)[0]
 
     def _draft(self, data: Any, options: Mapping[str, Any]) -> Draft:
         return self._shape.draft(data, checked_payload(self._shape.codec.encode(data)), options)
@@ -186,13 +165,3 @@ def _require_fits(drafts: Sequence[Draft]) -> None:
         size_bytes = sum(len(draft.payload) for draft in drafts) + len(drafts) * beside
         if size_bytes > limits.PUT_BYTES_MAX:
             raise too_much(len(drafts), size_bytes, limits.PUT_BYTES_MAX)
-
-
-def _require_alone(options: Mapping[str, Any]) -> None:
-    joins = options.get("group") is not None or "waits" in options
-    if joins and options.get("unique") is not None:
-        wanted = "None beside `group` and `after`: the task that has the key may have other groups"
-        raise InvalidArgument(name="unique", wanted=wanted, got=options["unique"])
-    if "waits" in options and options.get("delay", 0) != 0:
-        wanted = "0 for a task that waits for others"
-        raise InvalidArgument(name="delay", wanted=wanted, got=options["delay"])

@@ -7,7 +7,7 @@ A wait watches the record of the task, and looks again at each change of it. So 
 the wait, too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -77,8 +77,9 @@ def is_asked(record: Record) -> bool:
     return record.extra is not None and record.extra.result_ttl_us > 0
 
 
-def asked(seconds: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001  # as all of feature.ASKED
-    return {"result_ttl_us": whole_us(checked_positive("result_ttl", seconds, "seconds"))}
+def asked(options: Mapping[str, Any], kind: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001
+    """As all of feature.ASKED."""
+    return {"result_ttl_us": whole_us(checked_positive("result_ttl", options["result_ttl"], "seconds"))}
 
 
 class ResultLine(ContentLine, tag="result"):

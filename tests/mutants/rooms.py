@@ -30,7 +30,7 @@ _FOLDERS = (
 
 ROOMS: dict[str, tuple[str, ...]] = {
     "line": ("fdbqueue/core/line/*.py", "fdbqueue/core/calls/*.py"),
-    "tasks": ("fdbqueue/tasks/*.py", "fdbqueue/tasks/disciplines/*.py"),
+    "tasks": ("fdbqueue/tasks/*.py", "fdbqueue/tasks/disciplines/*.py", "fdbqueue/tasks/unique/*.py"),
     "recipe": ("fdbqueue/queues/recipe/*.py",),
     "sessions": ("fdbqueue/core/sessions/*.py",),
     "commit": tuple(f"fdbqueue/embedded/{name}.py" for name in _COMMIT),

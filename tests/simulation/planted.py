@@ -66,7 +66,6 @@ from fdbqueue.tasks import (
     kinds,
     limited,
     listing,
-    members,
     mending,
     parted,
     progress,
@@ -79,8 +78,6 @@ from fdbqueue.tasks import (
     source,
     sweep,
     swept,
-    unique,
-    unique_puts,
     verbs,
 )
 from fdbqueue.tasks import ending as tasks_ending
@@ -99,7 +96,7 @@ from fdbqueue.tasks.disciplines import (
     lanes,
     micro,
 )
-from fdbqueue.tasks.groups import settling
+from fdbqueue.tasks.groups import members, settling
 from fdbqueue.tasks.groups import waiting as group_waits
 from fdbqueue.tasks.limiting import key_state
 from fdbqueue.tasks.limiting import state as limit_state
@@ -107,6 +104,8 @@ from fdbqueue.tasks.parking import limit as limit_verbs
 from fdbqueue.tasks.parking import under
 from fdbqueue.tasks.schedules import passing, schedule, turns
 from fdbqueue.tasks.schedules import store as schedule_store
+from fdbqueue.tasks.unique import entries as unique
+from fdbqueue.tasks.unique import stage as unique_stage
 from fdbqueue.testing import Case
 from tests.system.workloads import all_workloads
 
@@ -1566,7 +1565,7 @@ PLANTS = (
     ),
     Plant(
         "a put that reads the entry of its unique key by snapshot",
-        unique_puts.UniquePuts._round,
+        unique_stage._Rounds.put,
         "asked = [tr.get(",
         "asked = [tr.snapshot.get(",
         "unique",
@@ -1593,7 +1592,7 @@ PLANTS = (
     ),
     Plant(
         "a debounce beyond its maximum",
-        unique_puts._due_us,
+        unique_stage._due_us,
         "later(record.created_us, wish.latest_us)",
         "10**18",
         "unique",
@@ -1607,7 +1606,7 @@ PLANTS = (
         "tr.clear(keys.unique(key))",
         "unique",
         300,
-        near=6,
+        near=115,
     ),
     Plant(
         "a task that loses its entry on the way to another partition",
@@ -1620,8 +1619,8 @@ PLANTS = (
     ),
     Plant(
         "combined puts of one key in one round",
-        unique_puts._first_of_each_key,
-        "places.setdefault(_key(draft), at)",
+        unique_stage._first_of_each_key,
+        "places.setdefault(_unique(draft).key, at)",
         "places[bytes([at])] = at",
         "unique",
         200,
@@ -1629,7 +1628,7 @@ PLANTS = (
     ),
     Plant(
         "a put that takes over the key of an expired task before its end",
-        unique_puts._found,
+        unique_stage._found,
         "if record is not None and current is None:",
         "if False:",
         "unique",
@@ -1647,7 +1646,7 @@ PLANTS = (
     ),
     Plant(
         "a replace that reads its task by snapshot",
-        unique_puts._overwritten,
+        unique_stage._overwritten,
         "[record] = change.read([current.id])",
         "record = sound_record(change.tr.snapshot.get(change.shape.keys.task(current.id)).value, current.id)",
         "unique",
@@ -1656,7 +1655,7 @@ PLANTS = (
     ),
     Plant(
         "a replace of the data of a taken task",
-        unique_puts._overwritten,
+        unique_stage._overwritten,
         "current.state not in WAITING",
         "current.state == TaskState.BURIED",
         "unique",
@@ -2799,8 +2798,8 @@ PLANTS = (
     Plant(
         "a put that goes by an old plan",
         puts.Put.ask_guard,
-        "check, shape = self.parts.zero.guard(self.tr),",
-        "check, shape = _checked,",
+        "self.parts.zero.guard(self.tr)",
+        "self.parts.zero.guard(self.tr) if self.plan is None else _checked",
         "partitions",
         200,
         near=92,
@@ -3608,9 +3607,9 @@ PLANTS = (
     ),
     Plant(
         "two puts at once with one unique key",
-        unique_puts.UniquePuts._round,
-        "tr.get(shared.unique(_key(draft)))",
-        "tr.snapshot.get(shared.unique(_key(draft)))",
+        unique_stage._Rounds.put,
+        "tr.get(shared.unique(_unique(draft).key))",
+        "tr.snapshot.get(shared.unique(_unique(draft).key))",
         "paired",
         60,
         near=1,

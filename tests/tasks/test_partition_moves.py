@@ -1,5 +1,6 @@
 """Rare ways to a partition: old plans, damage, restored data. No task is lost to its queue on them."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,11 +14,13 @@ from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.partitions.plan import home_of
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks import in_all
-from fdbqueue.tasks.calls import TaskCalls, calls_of
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.disciplines.key_counts import slug_of
 from fdbqueue.tasks.failures import moved_bytes
-from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.members import with_groups
+from fdbqueue.tasks.feature import Answers
+from fdbqueue.tasks.kinds import Draft, key_bytes
+from fdbqueue.tasks.puts import Put
+from fdbqueue.tasks.records.groups import with_groups
 from fdbqueue.tasks.records.keys import Member, id_bytes, record_of
 from fdbqueue.tasks.records.statistics import LIVE, packed
 from fdbqueue.tasks.repartition import Settling
@@ -484,13 +487,13 @@ def test_a_put_after_a_task_that_expires_meanwhile_does_not_wait(
     """Its sweep, which makes room, is later than its look at the task."""
     b = parted("fair", capacity=1, partitions=2)
     first = b.put("first", key=KEY, ttl=1)
-    put_in = TaskCalls._put_in
+    ask = Put.ask
 
-    def later(calls: TaskCalls, *given: Any, **options: Any) -> Any:
-        b.clock.advance(2 if options.get("are_enrolled") else 0)
-        return put_in(calls, *given, **options)
+    def later(put: Put, drafts: Sequence[Draft]) -> Callable[[], Answers]:
+        b.clock.advance(2)
+        return ask(put, drafts)
 
-    monkeypatch.setattr(TaskCalls, "_put_in", later)
+    monkeypatch.setattr(Put, "ask", later)
 
     b.queue.put(b.db, "second", key=KEY, after=first)
 

@@ -13,10 +13,10 @@ from fdbqueue.core.errors import InvalidArgument, QueueFull, UniqueTaskBusy, Unk
 from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.kinds import kind_names, wish_for
+from fdbqueue.tasks.kinds import kind_names
+from fdbqueue.tasks.puts import tasks_of
 from fdbqueue.tasks.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
-from fdbqueue.tasks.unique import UniqueKeys, arrive, without_unique
-from fdbqueue.tasks.unique_puts import tasks_in
+from fdbqueue.tasks.unique.entries import UniqueKeys, arrive, without_unique
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
 KEY = "invoice-17"
@@ -171,11 +171,11 @@ def test_combined_puts_of_one_key_count_one_after_the_other(db: Any, space: Any,
     random, drafts = (
         bytes(limits.RANDOM_SUFFIX_BYTES),
         [
-            queue._draft(n, {"unique": wish_for(queue._shape.kind, KEY, "queued", conflict, None, 0)})
+            queue._draft(n, {"unique": KEY, "scope": "queued", "on_conflict": conflict})
             for n, conflict in enumerate(("skip", "replace", "skip", "replace"))
         ],
     )
-    other = queue._draft("other", {"unique": wish_for(queue._shape.kind, "other", "queued", "skip", None, 0)})
+    other = queue._draft("other", {"unique": "other", "scope": "queued"})
     calls = queue._calls(db)
 
     @transactional
@@ -199,7 +199,7 @@ def test_a_busy_task_fails_its_own_caller_only(db: Any, space: Any) -> None:
     queue.put(db, 0, unique=KEY)
     queue.take(db, 0)
     drafts = [
-        queue._draft(n, {"unique": wish_for(queue._shape.kind, unique, "unfinished", "replace", None, 0)})
+        queue._draft(n, {"unique": unique, "on_conflict": "replace"})
         for n, unique in enumerate((KEY, "other"))
     ]
 
@@ -221,8 +221,8 @@ def test_combined_puts_read_few_bytes_of_existing_tasks(b: PartitionsBench) -> N
     left, batches = [*range(7), 3, 9], []
     while left:
         answers = put_together(b, left)
-        batches.append([unique for unique, answer in zip(left, answers, strict=True) if tasks_in([answer])])
-        left = [unique for unique, answer in zip(left, answers, strict=True) if not tasks_in([answer])]
+        batches.append([unique for unique, answer in zip(left, answers, strict=True) if tasks_of([answer])])
+        left = [unique for unique, answer in zip(left, answers, strict=True) if not tasks_of([answer])]
     assert batches == [[0, 1, 5, 9], [2, 3], [4, 3], [6]]
     assert total(b) == 8
 
@@ -242,10 +242,7 @@ def test_puts_that_share_a_transaction_get_all_large_payloads(b: PartitionsBench
 
 def put_together(b: PartitionsBench, keys: Sequence[int]) -> list[Any]:
     """Skipping puts with these unique keys, in one transaction."""
-    drafts = [
-        b.queue._draft("y", {"unique": wish_for(b.queue._shape.kind, unique, "unfinished", "skip", None, 0)})
-        for unique in keys
-    ]
+    drafts = [b.queue._draft("y", {"unique": unique}) for unique in keys]
     calls = b.queue._calls(b.db)
     body = transactional(
         lambda tr: calls._put_in(tr, drafts, bytes(limits.RANDOM_SUFFIX_BYTES), 0), parameter="tr"

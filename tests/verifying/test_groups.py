@@ -15,8 +15,8 @@ from fdbqueue.core.database import run
 from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.verify.groups import compare_members
+from fdbqueue.tasks.groups.rows import MemberRows
 from fdbqueue.tasks.groups.settling import Settling
-from fdbqueue.tasks.members import MemberRows
 from fdbqueue.tasks.records.groups import counts_added, members_added
 from fdbqueue.tasks.records.keys import id_bytes
 from tests.tasks.support import StillClock

@@ -30,7 +30,7 @@ from fdbqueue.operate.cli.rows import task_row
 from fdbqueue.operate.cli.session import CREATE_HERE, Place
 from fdbqueue.operate.cli.wording import LineReader, line_of, option_named
 from fdbqueue.queues import recipe
-from fdbqueue.tasks.unique import OnConflict
+from fdbqueue.tasks.unique.wish import OnConflict
 
 if TYPE_CHECKING:
     from fdbqueue.operate.cli.terminal import Report

@@ -13,7 +13,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.visible import told
 from fdbqueue.operate.cli.exits import CommandError
 from fdbqueue.operate.cli.wording import key_of, value_of
-from fdbqueue.tasks.unique import QUEUED, UNFINISHED, OnConflict
+from fdbqueue.tasks.unique.wish import QUEUED, UNFINISHED, OnConflict
 
 
 class Seconds(click.types.FloatParamType):

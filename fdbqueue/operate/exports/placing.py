@@ -31,14 +31,13 @@ from fdbqueue.operate.exports.lines import (
 from fdbqueue.operate.exports.of_items import partitions_of
 from fdbqueue.queues.elements.keys import ARRIVAL, DEPARTURE, MARK, ElementKeys
 from fdbqueue.queues.recipe.keys import FLOOR, QueueKeys
-from fdbqueue.tasks import unique
 from fdbqueue.tasks.disciplines.fair import Fair
 from fdbqueue.tasks.disciplines.key_counts import readable_state
 from fdbqueue.tasks.records.keys import CALLS, PAUSED, REDRIVE, Record, partition_of, record_of
 from fdbqueue.tasks.rows import rows_of_features
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.source import change_of
-from fdbqueue.tasks.unique import Entry, entry_of
+from fdbqueue.tasks.unique.entries import Entry, arrive, enter, entry_of
 
 T = TypeVar("T")
 
@@ -108,7 +107,7 @@ class Tasks:
         windows = {line.key: line for line in lines if isinstance(line, WindowLine)}
         asked = [(line, tr.get(self._shape.shared.unique(key))) for key, line in windows.items()]
         for window, found in asked:
-            unique.enter(
+            enter(
                 tr, self._shape.shared, window.key, Entry(window.id, window.until_us), entry_of(found.value)
             )
         for rows in self._features:
@@ -143,7 +142,7 @@ class Tasks:
         given = [read_as(record_of, line.record) for line in lines]
         change = change_of(tr, part, now_us)
         change.ask_create({record.key for record in given})
-        records: Sequence[Record] = unique.arrive(tr, shared, given, now_us)
+        records: Sequence[Record] = arrive(tr, shared, given, now_us)
         features = {rows.name: rows for rows in rows_of_features(part)}
         for rows in features.values():
             records = rows.arriving(tr, records, now_us)

@@ -11,9 +11,8 @@ from fdbqueue.core.checking import Check, Finder, Flaw, Row, Suspect
 from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.members import epoch_of
 from fdbqueue.tasks.records import groups as counters
-from fdbqueue.tasks.records.groups import Counts, counts_added, counts_of, members_of
+from fdbqueue.tasks.records.groups import Counts, counts_added, counts_of, epoch_of, members_of
 
 
 class GroupChecks(Finder):

@@ -46,7 +46,7 @@ from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_text, partition_of,
 from fdbqueue.tasks.records.statistics import LIVE, unpacked
 from fdbqueue.tasks.rows import OfShape, task_in, unless_elsewhere
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.unique import Entry, entry_bytes, entry_of, is_in_scope, unique_of
+from fdbqueue.tasks.unique.entries import Entry, entry_bytes, entry_of, is_in_scope, unique_of
 
 _BELL_BYTES = 8
 _NUMBER_MAX = 255

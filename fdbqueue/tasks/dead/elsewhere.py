@@ -13,12 +13,13 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks import edges, failures
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.groups.members import leave
 from fdbqueue.tasks.kinds import Draft, is_kind
-from fdbqueue.tasks.members import leave, without_groups
 from fdbqueue.tasks.payloads import ask_payload, key_in
+from fdbqueue.tasks.records.groups import without_groups
 from fdbqueue.tasks.records.keys import Record, id_bytes, partition_of
 from fdbqueue.tasks.shape import Shape, shape_of
-from fdbqueue.tasks.unique import without_unique
+from fdbqueue.tasks.unique.entries import without_unique
 
 
 class Chosen(NamedTuple):

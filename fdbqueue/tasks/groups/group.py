@@ -17,6 +17,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.core.task import Task
+from fdbqueue.tasks.feature import OF_ONE_TASK
 from fdbqueue.tasks.groups.settling import sweep_groups
 from fdbqueue.tasks.groups.waiting import GroupProgress, groups_after, present, wait_for_change, wait_for_end
 from fdbqueue.tasks.handle import TaskHandle
@@ -24,6 +25,8 @@ from fdbqueue.tasks.putting import Putting
 from fdbqueue.tasks.records.groups import GroupRow, Then, checked_group, readable_row, row_to_bytes
 from fdbqueue.tasks.records.keys import id_bytes
 
+REFUSED = OF_ONE_TASK | {"timeout", "stop"}
+"""Options that a task of `then` has not."""
 ThenPut = tuple[Putting, Any] | tuple[Putting, Any, Mapping[str, Any]]
 """A queue and the data of the task that starts when a group has ended; options of its put."""
 
@@ -294,6 +297,9 @@ def _require_root(queue: Any, keys: RootKeys, name: str) -> None:
 
 def _put_then(tr: Transaction, then: tuple[Putting, Any, Mapping[str, Any]], group: bytes) -> Then:
     queue, data, options = then
-    task = queue._put_waiting(tr, data, options, group)
+    if not isinstance(options, Mapping) or REFUSED.intersection(options):
+        wanted = "options of a put, without unique and after"
+        raise InvalidArgument(name="then", wanted=wanted, got=options)
+    [task] = queue._put(tr, [queue._draft(data, {**options, "waits": group})], 0, None)
     definition = queue._shape.definition
     return Then(definition.id, definition.name, id_bytes(task.id))

@@ -32,13 +32,13 @@ from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import SWEPT, TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.kinds import is_kind, later
-from fdbqueue.tasks.members import epoch_of
 from fdbqueue.tasks.records.groups import (
     Counts,
     GroupRow,
     Then,
     counts_added,
     counts_of,
+    epoch_of,
     members_of,
     readable_row,
     row_to_bytes,

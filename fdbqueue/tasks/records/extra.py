@@ -86,8 +86,9 @@ def without_slots(extra: Extra) -> Extra | None:
 _to_bytes = msgspec.msgpack.Encoder().encode
 
 
-def asked_headers(headers: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001  # as all of feature.ASKED
-    return {"headers": checked_headers(headers)}
+def asked_headers(options: Mapping[str, Any], kind: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001
+    """As all of feature.ASKED."""
+    return {"headers": checked_headers(options["headers"])}
 
 
 def checked_headers(headers: Any) -> dict[str, str]:

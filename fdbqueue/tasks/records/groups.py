@@ -5,16 +5,17 @@ the ends of members never conflict with each other. A task is *left* until it ha
 group that does not wait for buried tasks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.partitions.keys import GROUP_BYTES
-from fdbqueue.tasks.records.keys import Count
+from fdbqueue.tasks.records.keys import Count, Extra, Member, Record
 from fdbqueue.tasks.records.statistics import packed, unpacked
 
 COUNTS = ("put", "done", "failed", "buried", "counted")
@@ -102,6 +103,13 @@ def _signed(number: int) -> int:
     return number - 2 * _FIELD_MAX if number >= _FIELD_MAX else number
 
 
+class HasExtra(Protocol):
+    """A record, or the draft of one."""
+
+    @property
+    def extra(self) -> Extra | None: ...
+
+
 class AnyGroup(Protocol):
     """A group of either face: `fdbqueue.Group`, and `fdbqueue.aio.Group` in a call of fdbqueue.aio."""
 
@@ -119,3 +127,23 @@ def checked_group(group: Any) -> bytes:
     if len(found) != GROUP_BYTES:
         raise InvalidArgument(name="group", wanted="a Group, or the id of one", got=group)
     return found
+
+
+def groups_of(record: HasExtra) -> tuple[Member, ...]:
+    return () if record.extra is None else record.extra.groups
+
+
+def with_groups(record: Record, groups: tuple[Member, ...]) -> Record:
+    return replace(record, extra=replace(record.extra or Extra(), groups=groups))
+
+
+def without_groups(record: Record) -> Record:
+    return with_groups(record, ()) if groups_of(record) else record
+
+
+def epoch_of(value: bytes | None) -> int:
+    return int.from_bytes(value or b"", "big")
+
+
+def groups_in(records: Sequence[Record]) -> Iterator[bytes]:
+    yield from dict.fromkeys(member.group for record in records for member in groups_of(record))

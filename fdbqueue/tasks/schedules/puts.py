@@ -12,7 +12,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.ending import SESSIONLESS
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.kinds import Draft, wish_for
+from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.schedules.records import PutOptions, Record
 from fdbqueue.tasks.schedules.times import shown, zone_named
 from fdbqueue.tasks.shape import Shape, shape_of
@@ -65,11 +65,11 @@ def headers_of(name: str, record: Record, time_us: int | None) -> dict[str, str]
 
 def draft_of(shape: Shape, record: Record, headers: Mapping[str, str]) -> Draft:
     """A task of the schedule. Raises: UnsupportedOption, InvalidArgument."""
-    return shape.draft(None, record.payload, put_options(shape, record.options, headers))
+    return shape.draft(None, record.payload, put_options(record.options, headers))
 
 
-def put_options(shape: Shape, options: PutOptions, headers: Mapping[str, str]) -> dict[str, Any]:
-    """The options of a put as a queue of this kind takes them. Raises: UnsupportedOption, InvalidArgument."""
+def put_options(options: PutOptions, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The options of a put. Raises: InvalidArgument."""
     given: dict[str, Any] = {
         name: getattr(options, name) for name in ("ttl", "ttr", "pri", "delay", "cost", "result_ttl")
     }
@@ -77,8 +77,6 @@ def put_options(shape: Shape, options: PutOptions, headers: Mapping[str, str]) -
     if options.key is not None:
         given["key"] = layer.unpack(options.key)[0]
     if options.unique is not None:
-        unique = layer.unpack(options.unique)[0]
-        given["unique"] = wish_for(
-            shape.kind, unique, options.scope, options.on_conflict, options.debounce_max, options.delay
-        )
+        given["unique"] = layer.unpack(options.unique)[0]
+        given |= {name: getattr(options, name) for name in ("scope", "on_conflict", "debounce_max")}
     return given

@@ -11,7 +11,7 @@ from fdb import tuple as layer
 
 from fdbqueue.core.errors import ScheduleUnreadable
 from fdbqueue.tasks.schedules.times import CronTimes, EveryTimes, Times, zone_named
-from fdbqueue.tasks.unique import UNFINISHED, OnConflict
+from fdbqueue.tasks.unique.wish import UNFINISHED, OnConflict
 
 VERSION = 1
 ONCE, ALL, SKIP = "once", "all", "skip"

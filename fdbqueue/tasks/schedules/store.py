@@ -28,7 +28,7 @@ from fdbqueue.tasks.schedules.records import (
 )
 from fdbqueue.tasks.schedules.times import SECOND_US, ScheduleStatus
 from fdbqueue.tasks.schedules.wishes import checked_missed, options_for, payload_for, rule_for
-from fdbqueue.tasks.unique import UNIQUE_OPTIONS
+from fdbqueue.tasks.unique.wish import UNIQUE_OPTIONS
 
 REFUSE, KEEP, CHANGE = "refuse", "keep", "change"
 IF_EXISTS = (REFUSE, KEEP, CHANGE)

@@ -13,7 +13,7 @@ from fdbqueue.tasks.schedules.puts import NAME_HEADER, TIME_HEADER
 from fdbqueue.tasks.schedules.records import MISSED, PutOptions, Rule
 from fdbqueue.tasks.schedules.times import SECOND_US
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.unique import UNIQUE_OPTIONS
+from fdbqueue.tasks.unique.wish import UNIQUE_OPTIONS
 
 NICKNAMES: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",

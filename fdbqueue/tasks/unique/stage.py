@@ -1,4 +1,4 @@
-"""Puts with unique keys: a new task, or the one that has the key (unique.py).
+"""Puts with unique keys: a new task, or the one that has the key (entries.py).
 
 Puts of several callers share a transaction. They count as if one came after the other: those with the same
 key go in rounds, and each round sees the writes of the last one. The payloads of tasks that exist are read
@@ -13,38 +13,24 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import conflict_in
 from fdbqueue.core.errors import UniqueTaskBusy
-from fdbqueue.core.partitions.plan import Plan
-from fdbqueue.core.runtime import Runtime
-from fdbqueue.core.seam import Transaction, Value
+from fdbqueue.core.seam import Value
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.feature import Answers, Go, Stage
 from fdbqueue.tasks.kinds import Draft, later
-from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.payloads import ask_payload, is_held_by, key_in, task_of
 from fdbqueue.tasks.puts import Put
 from fdbqueue.tasks.records.keys import Record, Unique, id_bytes, id_text, sound_record
 from fdbqueue.tasks.sweep import as_of, catch_up
-from fdbqueue.tasks.unique import WAITING, Entry, OnConflict, Wish, enter, entry_of, has_key
+from fdbqueue.tasks.unique.entries import WAITING, Entry, enter, entry_of, has_key
+from fdbqueue.tasks.unique.wish import OnConflict, Wish
 
-
-class Postponed(NamedTuple):
-    """The answer of a put that has done nothing: others have read enough bytes in this transaction."""
-
-
-Answer = Task | UniqueTaskBusy | Postponed
-
-
-def tasks_in(answers: Sequence[Answer]) -> list[Task]:
-    """The tasks of puts that were not postponed. Raises: UniqueTaskBusy, if an answer is one."""
-    for answer in answers:
-        if isinstance(answer, UniqueTaskBusy):
-            raise answer
-    return [answer for answer in answers if isinstance(answer, Task)]
+Answer = Task | UniqueTaskBusy | None
+"""None for a put that is postponed: others have read enough bytes in this transaction."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +67,12 @@ class _ToRead:
         return True
 
 
-class UniquePuts:
-    def __init__(self, parts: Parts, runtime: Runtime) -> None:
-        self._parts = parts
-        self._now_us = runtime.now_us
+class UniquePuts(Stage):
+    def size_bytes(self, drafts: Sequence[Draft]) -> int:
+        return limits.UNIQUE_KEY_COPIES * sum(len(_unique(draft).key) for draft in drafts)
 
-    def put(
-        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int
-    ) -> list[Answer] | NoRoom:
-        """Put tasks with unique keys. Return the tasks in order, or NoRoom with the size of a full queue. The
-        first put is never postponed.
+    def put(self, put: Put, go: Go, drafts: Sequence[Draft]) -> Answers:
+        """Put tasks with unique keys, one after the other. The first put is never postponed.
 
         Reads: as a put; the entries of the keys; their tasks by snapshot, and serialisably to change them; of
         the payloads of these tasks limits.BATCH_BYTES_MAX bytes, or one larger payload.
@@ -98,44 +80,46 @@ class UniquePuts:
         Conflicts: another put with such a key; the end of the scope of its task; a change of a task that
         changes.
         """
-        now_us = self._now_us()
-        stamped = [replace(draft, extra=_wish(draft).extra(draft.extra, now_us)) for draft in drafts]
+        rounds, now_us = _Rounds(put, go, _ToRead()), put.parts.now_us()
+        stamped = [_stamped(draft, now_us) for draft in drafts]
         answers: dict[int, Answer] = {}
-        to_read = _ToRead()
         while len(answers) < len(drafts):
             places = _first_of_each_key(stamped, answers)
-            found = self._round(tr, [stamped[at] for at in places], random, turn, to_read)
+            found = rounds.put([stamped[at] for at in places])
             if isinstance(found, NoRoom):
                 return found
             answers.update(zip(places, found, strict=True))
         return [answers[at] for at in range(len(drafts))]
 
-    def _round(
-        self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int, to_read: _ToRead
-    ) -> list[Answer] | NoRoom:
-        """`put` of drafts with different keys."""
-        shared = self._parts.shape.shared
-        plan = self._parts.plan
-        core = Put(self._parts, tr, plan, random, turn)
-        check = core.ask_guard()
-        asked = [tr.get(shared.unique(_key(draft))) for draft in drafts]
-        ask_new = core.ask
-        put = ask_new(drafts)  # the reads of the usual case, in one round trip
+
+class _Rounds(NamedTuple):
+    """The rounds of one transaction."""
+
+    of: Put
+    go: Go
+    to_read: _ToRead
+
+    def put(self, drafts: Sequence[Draft]) -> list[Answer] | NoRoom:
+        """Put drafts with different keys."""
+        tr, shared = self.of.tr, self.of.parts.shape.shared
+        check = self.of.ask_guard()
+        asked = [tr.get(shared.unique(_unique(draft).key)) for draft in drafts]
+        put = self.go(drafts)  # the reads of the usual case, in one round trip
         check()
         entries = [entry_of(found.value) for found in asked]
-        holders = self._holders(tr, plan, drafts, entries)
+        holders = self._holders(drafts, entries)
         new = [at for at, holder in enumerate(holders) if holder is None]
         if new and any(entries):  # otherwise these reads are those of before, and no task has ended since
-            put = ask_new([drafts[at] for at in new])
+            put = self.go([drafts[at] for at in new])
         tasks = put() if new else []
         if isinstance(tasks, NoRoom):
             return tasks
-        made = dict(zip(new, tasks, strict=True))
+        made: dict[int, Task] = dict(zip(new, tasks, strict=True))
         for at, task in made.items():
-            entry = Entry(id_bytes(task.id), _unique(drafts[at]).until_us)
-            enter(tr, shared, _key(drafts[at]), entry, entries[at])
+            unique = _unique(drafts[at])
+            enter(tr, shared, unique.key, Entry(id_bytes(task.id), unique.until_us), entries[at])
         replies = [
-            None if holder is None else _settle(holder, draft, to_read)
+            None if holder is None else _settle(holder, draft, self.to_read)
             for holder, draft in zip(holders, drafts, strict=True)
         ]
         answers = [made[at] if reply is None else reply() for at, reply in enumerate(replies)]
@@ -143,34 +127,26 @@ class UniquePuts:
             change.finish()
         return answers
 
-    def _holders(
-        self, tr: Transaction, plan: Plan | None, drafts: Sequence[Draft], entries: Sequence[Entry | None]
-    ) -> list[_Holder | None]:
+    def _holders(self, drafts: Sequence[Draft], entries: Sequence[Entry | None]) -> list[_Holder | None]:
         """The tasks that have the keys of the drafts; None for a key that no task has. Expired tasks end, and
         damaged ones are mended.
         """
+        tr, parts, plan = self.of.tr, self.of.parts, self.of.plan
         changes: dict[int, Change] = {}
         asked: list[_Asked | None] = []
         for entry in entries:
             if entry is None:
                 asked.append(None)
                 continue
-            number = 0 if plan is None else self._parts.place_of(tr, plan, entry.id, tr.snapshot)
+            number = 0 if plan is None else parts.place_of(tr, plan, entry.id, tr.snapshot)
             if number not in changes:
-                changes[number] = self._change(tr, plan, number)
+                changes[number] = self.of.change(number)
             task = changes[number].shape.keys.task(entry.id)
             asked.append(_Asked(entry, changes[number], tr.snapshot.get(task)))
         return [
-            None if one is None else _found(one, _key(draft))
+            None if one is None else _found(one, _unique(draft).key)
             for one, draft in zip(asked, drafts, strict=True)
         ]
-
-    def _change(self, tr: Transaction, plan: Plan | None, number: int) -> Change:
-        """Return the change of a partition, unless another plan is known by now."""
-        change = self._parts.part(number).change(tr)
-        if change.plan is not plan:
-            raise conflict_in(tr)
-        return change
 
 
 def _found(asked: _Asked, key: bytes) -> _Holder | None:
@@ -199,17 +175,17 @@ def _settle(holder: _Holder, draft: Draft, to_read: _ToRead) -> Callable[[], Ans
     """Settle a put whose key another task has. The reply is its answer."""
     if _wish(draft).on_conflict is OnConflict.SKIP:
         if holder.current is not None and not to_read.takes(holder.current):
-            return Postponed
+            return lambda: None
         return _ask_existing(holder, draft)
     answer = _overwritten(holder, draft)
     return lambda: answer
 
 
 def _overwritten(holder: _Holder, draft: Draft) -> Answer:
-    wish, current = _wish(draft), holder.current
+    current = holder.current
     if current is None or current.state not in WAITING:
         state = TaskState.DONE if current is None else TaskState(current.state)
-        key = key_in(wish.unique.key)
+        key = key_in(_unique(draft).key)
         return UniqueTaskBusy(id=id_text(holder.entry.id), state=state.name.lower(), unique=key)
     change = holder.change
     [record] = change.read([current.id])  # serialisably
@@ -233,7 +209,7 @@ def _ask_existing(holder: _Holder, draft: Draft) -> Callable[[], Task]:
     """Ask for the task that has the key, as it is."""
     change, current = holder.change, holder.current
     if current is None:
-        key = key_in(_key(draft))
+        key = key_in(_unique(draft).key)
         return lambda: Task(id_text(holder.entry.id), TaskState.DONE, None, unique=key, existed=True)
     payload = ask_payload(change.tr, change.shape.keys, current)
     return lambda: with_changes(task_of(current, shown(change.shape.codec, payload)), existed=True)
@@ -244,17 +220,13 @@ def _first_of_each_key(drafts: Sequence[Draft], answered: Container[int]) -> lis
     places: dict[bytes, int] = {}
     for at, draft in enumerate(drafts):
         if at not in answered:
-            places.setdefault(_key(draft), at)
+            places.setdefault(_unique(draft).key, at)
     return list(places.values())
 
 
 def _wish(draft: Draft) -> Wish:
-    assert draft.unique is not None
-    return draft.unique
-
-
-def _key(draft: Draft) -> bytes:
-    return _wish(draft).unique.key
+    wish: Wish = draft.wish
+    return wish
 
 
 def _unique(draft: Draft) -> Unique:
@@ -262,3 +234,11 @@ def _unique(draft: Draft) -> Unique:
     assert draft.extra is not None
     assert draft.extra.unique is not None
     return draft.extra.unique
+
+
+def _stamped(draft: Draft, now_us: int) -> Draft:
+    """The draft, with the end of a scope in seconds that begins now."""
+    assert draft.extra is not None
+    until_us = now_us + _wish(draft).span_us if _wish(draft).span_us else 0
+    unique = replace(_unique(draft), until_us=until_us)
+    return replace(draft, extra=replace(draft.extra, unique=unique))

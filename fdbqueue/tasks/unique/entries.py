@@ -1,6 +1,6 @@
 """Unique keys: at most one task in its scope has a unique key, in the whole queue.
 
-An entry names the task that has the key. A put reads the entry serialisably, and writes it (unique_puts.py):
+An entry names the task that has the key. A put reads the entry serialisably, and writes it (stage.py):
 of two puts at once, one sees the other. The change with which a task leaves its scope clears the entry
 blindly, if it still names that task. That costs no read, and conflicts only with puts of that key. A task
 that comes back takes its key again, unless another task has it.
@@ -11,87 +11,17 @@ entry.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
 
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import checked_positive
-from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.partitions.keys import TIME_BYTES, SharedKeys, time_bytes
 from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.feature import End, Feature, Site
-from fdbqueue.tasks.records.keys import ID_BYTES, Extra, Record, Unique
+from fdbqueue.tasks.records.keys import ID_BYTES, Record, Unique
 
-UNIQUE_OPTIONS = frozenset({"unique", "scope", "on_conflict", "debounce_max"})
-"""The options of a put about its unique key."""
-QUEUED, UNFINISHED = "queued", "unfinished"
 WAITING = (TaskState.READY, TaskState.DELAYED)
-
-
-class OnConflict(StrEnum):
-    """The effect of a put while another task has its unique key."""
-
-    SKIP = "skip"
-    REPLACE = "replace"
-    DEBOUNCE = "debounce"
-
-
-@dataclass(frozen=True)
-class Wish:
-    """A put's wish for a unique key."""
-
-    unique: Unique
-    span_us: int
-    """A scope in seconds, as microseconds; 0 for another scope."""
-    on_conflict: OnConflict
-    latest_us: int = 0
-    """Of `debounce`: the longest time from the first put to the due time."""
-
-    def extra(self, extra: Extra | None, now_us: int) -> Extra:
-        """The parts of a record that is put at this time with this key."""
-        until_us = now_us + self.span_us if self.span_us else 0
-        return replace(extra or Extra(), unique=replace(self.unique, until_us=until_us))
-
-
-def wish_of(key: bytes, scope: Any, on_conflict: Any, debounce_max: Any, wait_us: int) -> Wish:
-    """`wait_us`: the delay of the put. Raises: InvalidArgument."""
-    if on_conflict not in list(OnConflict):
-        wanted = '"skip", "replace" or "debounce"'
-        raise InvalidArgument(name="on_conflict", wanted=wanted, got=on_conflict)
-    latest_us = _checked_latest_us(debounce_max, on_conflict == OnConflict.DEBOUNCE, wait_us)
-    span_us = 0 if isinstance(scope, str) and scope in (QUEUED, UNFINISHED) else _checked_span_us(scope)
-    return Wish(Unique(key, scope == QUEUED), span_us, OnConflict(on_conflict), latest_us)
-
-
-def _checked_span_us(scope: Any) -> int:
-    wanted = '"queued", "unfinished", or a positive number of seconds below a hundred years'
-    if isinstance(scope, str):
-        raise InvalidArgument(name="scope", wanted=wanted, got=scope)
-    if (seconds := checked_positive("scope", scope, "seconds")) >= limits.SPAN_MAX_S:
-        raise InvalidArgument(name="scope", wanted=wanted, got=scope)
-    return max(1, round(seconds * 1_000_000))
-
-
-def _checked_latest_us(debounce_max: Any, debounces: bool, wait_us: int) -> int:
-    if not debounces:
-        if debounce_max is not None:
-            wanted = 'None without on_conflict="debounce"'
-            raise InvalidArgument(name="debounce_max", wanted=wanted, got=debounce_max)
-        return 0
-    if debounce_max is None:
-        wanted = "the longest time in seconds from the first put to the due time"
-        raise InvalidArgument(name="debounce_max", wanted=wanted, got=None)
-    latest_us = round(min(checked_positive("debounce_max", debounce_max, "seconds"), limits.SPAN_MAX_S) * 1e6)
-    if latest_us < wait_us:
-        wanted = "at least the delay of the put"
-        raise InvalidArgument(name="debounce_max", wanted=wanted, got=debounce_max)
-    return latest_us
-
-
-# Entries.
 
 
 @dataclass(frozen=True)
