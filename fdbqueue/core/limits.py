@@ -262,10 +262,9 @@ TASK_KEY_COPIES = 20
 OFFERED_KEY_COPIES = 2
 # The copies of each further task of one put with the same task key, and the bytes of a task beside its task
 # key, headers, trace and longer payload.
-BUSY_KEY_COPIES = 8
-TASK_BYTES = 1_200
+BUSY_KEY_COPIES, TASK_BYTES = 8, 1_200
 UNIQUE_KEY_COPIES = 11
-# The copies of headers, groups and names of limits: the record, and the key of a lane.
+# The copies of headers, groups and names of limits: in the record, and in the key of a lane.
 EXTRA_COPIES = 2
 RUN_ID_BYTES_MAX = 100
 KEY_CONCURRENCY_MAX = 1_000_000

@@ -1,7 +1,8 @@
-"""Feature: an option of tasks or of queues, as hooks at the edges of the life cycle and in sweeps.
+"""Feature: an option of tasks or of queues, as hooks at the edges of the life cycle and in sweeps, and as a
+stage of puts.
 
-A feature is one file, which two tables here name. The life cycle (change.py, edges.py) knows no feature: it
-calls hooks, and a task without any feature meets none of them. A hook changes nothing by default.
+A feature is one file, which tables here name. The life cycle (change.py, edges.py) and the put (puts.py) know
+no feature: a task without any feature meets no hook and no stage. A hook changes nothing by default.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

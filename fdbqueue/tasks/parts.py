@@ -94,7 +94,8 @@ class Parts(Partitioned[TaskSource]):
 
     def ask_size(self, tr: Transaction) -> Callable[[], int]:
         """Ask for the number of tasks in all partitions, by snapshot."""
-        return partial(_sum, [*map(tr.snapshot.get, map(_live, self.holding()))])
+        sources = (self.zero,) if self.plan is None else self.holding()
+        return partial(_sum, [*map(tr.snapshot.get, map(_live, sources))])
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         """Ask, by snapshot, for the time at which the next sweep has something to do, in microseconds."""

@@ -16,7 +16,7 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.puts import tasks_of
 from fdbqueue.tasks.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
-from fdbqueue.tasks.unique.entries import UniqueKeys, arrive, without_unique
+from fdbqueue.tasks.unique.entries import UniqueKeys, UniqueRows, without_unique
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
 KEY = "invoice-17"
@@ -110,7 +110,7 @@ def test_an_arrival_conflicts_with_a_put_of_its_unique_key(b: PartitionsBench) -
     record = record_of(b.db[record_key(b, earlier)])
     b.queue.delete(b.db, earlier)
     tr = b.db.create_transaction()
-    assert arrive(tr, b.queue._shape.shared, [record], b.db.runtime.now_us()) == [record]
+    assert UniqueRows(b.queue._shape, "").arriving(tr, [record], b.db.runtime.now_us()) == [record]
     put(b)
     assert not commits(tr)
 

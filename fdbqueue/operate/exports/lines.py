@@ -56,14 +56,6 @@ class QueueLine(Line, tag="queue"):
     """Limits that the queue names, and that have no line, as they cannot be read."""
 
 
-class WindowLine(ContentLine, tag="window"):
-    """A unique key with a scope in seconds."""
-
-    until_us: int
-    key: bytes
-    id: bytes
-
-
 class TaskLine(ContentLine, tag="task"):
     partition: int
     record: bytes
@@ -133,7 +125,6 @@ _OURS = (
     Header,
     LimitLine,
     QueueLine,
-    WindowLine,
     TaskLine,
     TurnLine,
     ItemLine,

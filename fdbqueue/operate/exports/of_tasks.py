@@ -16,7 +16,7 @@ from fdbqueue.core.sections import (
     single,
 )
 from fdbqueue.core.task import TaskState
-from fdbqueue.operate.exports.lines import TaskLine, TurnLine, WindowLine, progress, set_aside
+from fdbqueue.operate.exports.lines import TaskLine, TurnLine, progress, set_aside
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.disciplines.fair import Fair
 from fdbqueue.tasks.disciplines.key_counts import SLUG_BYTES, readable_state
@@ -36,7 +36,7 @@ from fdbqueue.tasks.shape import Shape
 def sections(shape: Shape, *, leave_out: bool) -> list[Section]:
     shared, id_ = shape.shared, shape.definition.id
     parts = partitions_of(shape)
-    found = [progress(shape.root, id_), Section(shared.windows, _Windows(shape).read), set_aside(shape.aside)]
+    found = [progress(shape.root, id_), set_aside(shape.aside)]
     for rows in rows_of_features(shape):
         found += rows.shared_sections()
     for part in parts:
@@ -76,15 +76,6 @@ def round_of(part: Shape) -> bytes:
     """The key of the current round of a fair queue, behind the prefix of its partition."""
     assert isinstance(part.discipline, Fair)
     return part.discipline.round_key.removeprefix(part.keys.prefix)
-
-
-class _Windows:
-    def __init__(self, shape: Shape) -> None:
-        self._keys = shape.shared
-
-    def read(self, _: Transaction, rows: Sequence[KeyValue]) -> Batch:
-        parts = [(*self._keys.window_parts(bytes(row.key)), bytes(row.value)) for row in rows]
-        return Batch([WindowLine(*part) for part in parts], len(rows))
 
 
 _Asked = Callable[[], list[Pair]]

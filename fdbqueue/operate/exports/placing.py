@@ -26,7 +26,6 @@ from fdbqueue.operate.exports.lines import (
     ProgressLine,
     TaskLine,
     TurnLine,
-    WindowLine,
 )
 from fdbqueue.operate.exports.of_items import partitions_of
 from fdbqueue.queues.elements.keys import ARRIVAL, DEPARTURE, MARK, ElementKeys
@@ -37,7 +36,6 @@ from fdbqueue.tasks.records.keys import CALLS, PAUSED, REDRIVE, Record, partitio
 from fdbqueue.tasks.rows import rows_of_features
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.source import change_of
-from fdbqueue.tasks.unique.entries import Entry, arrive, enter, entry_of
 
 T = TypeVar("T")
 
@@ -103,19 +101,12 @@ class Tasks:
         self._may_be_twice = plan is not None and plan.may_have_moved
 
     def place(self, tr: Transaction, lines: Sequence[ContentLine], now_us: int) -> None:
-        # An export beside other calls may have two windows of one key: the later one replaces the other.
-        windows = {line.key: line for line in lines if isinstance(line, WindowLine)}
-        asked = [(line, tr.get(self._shape.shared.unique(key))) for key, line in windows.items()]
-        for window, found in asked:
-            enter(
-                tr, self._shape.shared, window.key, Entry(window.id, window.until_us), entry_of(found.value)
-            )
         for rows in self._features:
             rows.place(tr, lines)
         self._tasks(tr, [line for line in lines if isinstance(line, TaskLine)], now_us)
         self._turns(tr, [line for line in lines if isinstance(line, TurnLine)])
         for line in lines:
-            if not isinstance(line, (WindowLine, TaskLine, TurnLine, *self._taken_back)):
+            if not isinstance(line, (TaskLine, TurnLine, *self._taken_back)):
                 self._common.place(tr, line)
 
     def _tasks(self, tr: Transaction, lines: Sequence[TaskLine], now_us: int) -> None:
@@ -142,15 +133,16 @@ class Tasks:
         given = [read_as(record_of, line.record) for line in lines]
         change = change_of(tr, part, now_us)
         change.ask_create({record.key for record in given})
-        records: Sequence[Record] = arrive(tr, shared, given, now_us)
-        features = {rows.name: rows for rows in rows_of_features(part)}
-        for rows in features.values():
+        records: Sequence[Record] = given
+        features = rows_of_features(part)
+        for rows in features:
             records = rows.arriving(tr, records, now_us)
+        named = {rows.name: rows for rows in features}
         for record, line in zip(records, lines, strict=True):
             set_rows(tr, keys.payloads_of(record.id).start, line.payload)
             set_rows(tr, keys.failures_of(record.id).start, line.failures)
             for name, beside in line.beside.items():
-                under = features[name].beside(record) if name in features else None
+                under = named[name].beside(record) if name in named else None
                 if under is not None:
                     set_rows(tr, under.start, beside)
             if partition_of(record.id) != keys.partition:

@@ -1,4 +1,4 @@
-"""The checks of partitions: the keys that they share, and of tasks also unique keys.
+"""The checks of partitions: the keys that they share.
 
 They also find the partitions that have keys, whatever the plan says. A partition is verified like a queue of
 its own. Beside that:
@@ -7,7 +7,6 @@ its own. Beside that:
 - The key of a task that has moved names the partition of its record, and each such task has one.
 - A task key is held only while a repartition is under way and its old partition has tasks of it.
 - No key lies in a partition beyond those of the plan.
-- Each entry of a unique key names a task with that key, or its window. Each task in scope has its entry.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,11 +41,10 @@ from fdbqueue.operate.verify.line import LineChecks
 from fdbqueue.operate.verify.values import Cures, command
 from fdbqueue.tasks.disciplines.key_counts import slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_text, partition_of, sound_record
+from fdbqueue.tasks.records.keys import Record, id_text, partition_of
 from fdbqueue.tasks.records.statistics import LIVE, unpacked
-from fdbqueue.tasks.rows import OfShape, task_in, unless_elsewhere
+from fdbqueue.tasks.rows import OfShape, task_in
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.unique.entries import Entry, entry_bytes, entry_of, is_in_scope, unique_of
 
 _BELL_BYTES = 8
 _NUMBER_MAX = 255
@@ -229,65 +227,6 @@ class HeldChecks(OfShape):
             expect_ready(tr, self._shape)
 
 
-class UniqueChecks(OfShape):
-    def entry(self, row: Row, key: bytes) -> Check:
-        entry, told = entry_of(row.value), told_key(key)
-        if entry is None:
-            text = f"The entry of the unique key {told} is damaged: {row.value.hex()}."
-            yield self.found(Flaw.VALUE, row, text)
-        elif entry.until_us:
-            window = self._shared.window(entry.until_us, key)
-            if (yield [window]).value(window) != entry.id:
-                text = f"The scope of the unique key {told} has an end at which no sweep removes its entry."
-                yield self.found(Flaw.TIMER, row, text, {window: entry.id})
-        else:
-            yield from self._entry_of_task(row, key, entry)
-
-    def _entry_of_task(self, row: Row, key: bytes, entry: Entry) -> Check:
-        task = task_in(self._shape, entry.id)
-        if not _has((yield [task]).value(task), entry.id, key):
-            text = (
-                f"The unique key {told_key(key)} names the task {id_text(entry.id)}, which does not have it."
-            )
-            elsewhere = unless_elsewhere(self._shape, entry.id, lambda value: _has(value, entry.id, key))
-            yield self.found(Flaw.STRAY, row, text, excuses=elsewhere)
-
-    def window(self, row: Row, _: bytes) -> Check:
-        until_us, key = self._shared.window_parts(row.key)
-        entry, is_sound = self._shared.unique(key), len(row.value) == ID_BYTES
-        stored = (yield [entry]).value(entry)
-        if not is_sound or stored != entry_bytes(row.value, until_us):
-            text = f"The end of a scope of the unique key {told_key(key)} is that of no entry."
-            yield self.found(Flaw.STRAY, row, text)
-
-    def task(self, row: Row, record: Record) -> Check:
-        key = _key_in_scope(record)
-        if key is None:
-            return
-        entry, name = self._shared.unique(key), id_text(record.id)
-        value = (yield [entry]).value(entry)
-        if value is None:
-            text = (
-                f"The task {name} has the unique key {told_key(key)} and no entry: a put makes another task."
-            )
-            yield self.found(Flaw.STATE, row, text, {entry: record.id})
-        elif value != record.id:
-            text = f"The task {name} has the unique key {told_key(key)}, and so has another task."
-            yield Suspect(Flaw.COPY, row.key, text, "Delete one of the two, and look at their data before.")
-
-
 def _is_ordered(row: Row) -> bool:
     numbers = unpacked(LIVE, row.value)
     return bool(numbers["ready"] or numbers["taken"])
-
-
-def _key_in_scope(record: Record) -> bytes | None:
-    """The unique key that a task has in its state, without a scope in seconds."""
-    unique = unique_of(record)
-    is_in = unique is not None and not unique.until_us and is_in_scope(unique, record.state)
-    return unique.key if unique is not None and is_in else None
-
-
-def _has(value: bytes | None, id_: bytes, key: bytes) -> bool:
-    record = sound_record(value, id_)
-    return record is not None and _key_in_scope(record) == key

@@ -27,7 +27,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify.keyed import NUMBER_BYTES, BesideChecks, LaneChecks
 from fdbqueue.operate.verify.line import LineChecks, unless_in_line
-from fdbqueue.operate.verify.partitions import PartitionChecks, UniqueChecks, expect_ready, shared_checks
+from fdbqueue.operate.verify.partitions import PartitionChecks, expect_ready, shared_checks
 from fdbqueue.operate.verify.root import unless_ending
 from fdbqueue.operate.verify.values import Cures, command
 from fdbqueue.queues.persistent.unacked import claim_of
@@ -61,10 +61,9 @@ class TaskChecks(Checks):
         self._cures = cures
         self._line = LineChecks(LineKeys(self.keys.line), shape.aside, cures)
         self._lines = [self._line.keys]
-        self._unique = UniqueChecks(shape, cures.mending)
         self._partition = PartitionChecks(shape, cures.mending)
         self._of_ready = list[OfColumn]()
-        of_extra = [self._unique.task, *(feature.task for feature in self.features)]
+        of_extra = [feature.task for feature in self.features]
         of_all: list[OfRecord] = [] if shape.plan is None else [self._partition.task]
         self._checks, self._of_all = self._of_tasks(), self._shared()
         self._feature_at: dict[int, FeatureRows] = {}
@@ -109,8 +108,6 @@ class TaskChecks(Checks):
             **dict.fromkeys((shared.FLAG, shared.BELL, shared.WIDE_LINE), _whole_row(every_kind)),
             shared.MOVED: self._partition.moved,
             shared.PARTITION: self.nothing,
-            shared.UNIQUE: self._unique.entry,
-            shared.WINDOW: self._unique.window,
         }
 
     def _set_discipline(self) -> None:

@@ -9,17 +9,20 @@ An entry counts only if its task exists, has the key in its record, and is in sc
 entry.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
-from fdbqueue.core.partitions.keys import TIME_BYTES, SharedKeys, time_bytes
-from fdbqueue.core.seam import Transaction, Value
+from fdbqueue.core.checking import Check, Flaw, OfColumn, Row, Suspect, told_key
+from fdbqueue.core.partitions.keys import TIME_BYTES, UNIQUE, WINDOW, SharedKeys, time_bytes
+from fdbqueue.core.seam import KeyValue, Transaction, Value
+from fdbqueue.core.sections import Batch, ContentLine, Section
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.feature import End, Feature, Site
-from fdbqueue.tasks.records.keys import ID_BYTES, Record, Unique
+from fdbqueue.tasks.records.keys import ID_BYTES, Record, Unique, id_text, sound_record
+from fdbqueue.tasks.rows import FeatureRows, task_in, unless_elsewhere
 
 WAITING = (TaskState.READY, TaskState.DELAYED)
 
@@ -70,7 +73,102 @@ def enter(tr: Transaction, keys: SharedKeys, key: bytes, entry: Entry, before: E
         tr.set(keys.window(entry.until_us, key), entry.id)
 
 
+def _key_in_scope(record: Record) -> bytes | None:
+    """The unique key that a task has in its state, without a scope in seconds."""
+    unique = unique_of(record)
+    is_in = unique is not None and not unique.until_us and is_in_scope(unique, record.state)
+    return unique.key if unique is not None and is_in else None
+
+
+class WindowLine(ContentLine, tag="window"):
+    """A unique key with a scope in seconds, in an export."""
+
+    until_us: int
+    key: bytes
+    id: bytes
+
+
+class UniqueRows(FeatureRows):
+    """An entry names a task with its key, or its window; each task in scope has its entry."""
+
+    lines = (WindowLine,)
+
+    def shared_sections(self) -> Iterator[Section]:
+        yield Section(self._shared.windows, self._read)
+
+    def _read(self, _: Transaction, rows: Sequence[KeyValue]) -> Batch:
+        parts = [(*self._shared.window_parts(bytes(row.key)), bytes(row.value)) for row in rows]
+        return Batch([WindowLine(*part) for part in parts], len(rows))
+
+    def place(self, tr: Transaction, lines: Sequence[ContentLine]) -> None:
+        # An export beside other calls may have two windows of one key: the later one replaces the other.
+        windows = {line.key: line for line in lines if isinstance(line, WindowLine)}
+        asked = [(line, tr.get(self._shared.unique(key))) for key, line in windows.items()]
+        for line, found in asked:
+            enter(tr, self._shared, line.key, Entry(line.id, line.until_us), entry_of(found.value))
+
+    def arriving(self, tr: Transaction, records: Sequence[Record], now_us: int) -> Sequence[Record]:
+        """Let tasks have their unique keys, where no other task has them. Reads: the entries, together."""
+        keys = self._shared
+        back = [
+            (at, key, tr.get(keys.unique(key)))
+            for at, record in enumerate(records)
+            if (key := _key_in_scope(record)) is not None
+        ]
+        return _returned(tr, keys, records, back, now_us)
+
+    def shared(self) -> dict[int, OfColumn]:
+        return {UNIQUE: self._entry, WINDOW: self._window}
+
+    def _entry(self, row: Row, key: bytes) -> Check:
+        entry, told = entry_of(row.value), told_key(key)
+        if entry is None:
+            text = f"The entry of the unique key {told} is damaged: {row.value.hex()}."
+            yield self.found(Flaw.VALUE, row, text)
+        elif entry.until_us:
+            window = self._shared.window(entry.until_us, key)
+            if (yield [window]).value(window) != entry.id:
+                text = f"The scope of the unique key {told} has an end at which no sweep removes its entry."
+                yield self.found(Flaw.TIMER, row, text, {window: entry.id})
+        else:
+            yield from self._entry_of_task(row, key, entry)
+
+    def _entry_of_task(self, row: Row, key: bytes, entry: Entry) -> Check:
+        task = task_in(self._shape, entry.id)
+        if not _has((yield [task]).value(task), entry.id, key):
+            text = (
+                f"The unique key {told_key(key)} names the task {id_text(entry.id)}, which does not have it."
+            )
+            elsewhere = unless_elsewhere(self._shape, entry.id, lambda value: _has(value, entry.id, key))
+            yield self.found(Flaw.STRAY, row, text, excuses=elsewhere)
+
+    def _window(self, row: Row, _: bytes) -> Check:
+        until_us, key = self._shared.window_parts(row.key)
+        entry, is_sound = self._shared.unique(key), len(row.value) == ID_BYTES
+        stored = (yield [entry]).value(entry)
+        if not is_sound or stored != entry_bytes(row.value, until_us):
+            text = f"The end of a scope of the unique key {told_key(key)} is that of no entry."
+            yield self.found(Flaw.STRAY, row, text)
+
+    def task(self, row: Row, record: Record) -> Check:
+        key = _key_in_scope(record)
+        if key is None:
+            return
+        entry, name = self._shared.unique(key), id_text(record.id)
+        value = (yield [entry]).value(entry)
+        if value is None:
+            text = (
+                f"The task {name} has the unique key {told_key(key)} and no entry: a put makes another task."
+            )
+            yield self.found(Flaw.STATE, row, text, {entry: record.id})
+        elif value != record.id:
+            text = f"The task {name} has the unique key {told_key(key)}, and so has another task."
+            yield Suspect(Flaw.COPY, row.key, text, "Delete one of the two, and look at their data before.")
+
+
 class UniqueKeys(Feature):
+    rows = UniqueRows
+
     def moved(self, site: Site, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
         """Let entries follow tasks. A task has no unique key any more that comes back while another task has
         its key.
@@ -124,22 +222,6 @@ class UniqueKeys(Feature):
         return bool(rows)
 
 
-def arrive(tr: Transaction, keys: SharedKeys, records: Sequence[Record], now_us: int) -> Sequence[Record]:
-    """Let tasks that come from an export have their unique keys, where no other task has them. Return the
-    tasks as they are to be stored.
-
-    Reads: the entries of their keys, together.
-    """
-    back = [
-        (at, unique.key, tr.get(keys.unique(unique.key)))
-        for at, record in enumerate(records)
-        if (unique := unique_of(record)) is not None
-        and not unique.until_us
-        and is_in_scope(unique, record.state)
-    ]
-    return _returned(tr, keys, records, back, now_us)
-
-
 def _returned(
     tr: Transaction,
     keys: SharedKeys,
@@ -166,3 +248,8 @@ def _is_in_use(found: Value, now_us: int) -> bool:
 
 def without_unique(record: Record) -> Record:
     return replace(record, extra=None if record.extra is None else replace(record.extra, unique=None))
+
+
+def _has(value: bytes | None, id_: bytes, key: bytes) -> bool:
+    record = sound_record(value, id_)
+    return record is not None and _key_in_scope(record) == key
