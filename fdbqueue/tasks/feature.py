@@ -15,7 +15,7 @@ from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.capacity import NoRoom
-from fdbqueue.tasks.records.keys import Record, TaskKeys
+from fdbqueue.tasks.records.keys import Extra, Record, TaskKeys
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.limiting.state import Gate
@@ -128,6 +128,14 @@ class Feature:
 
     def gone(self, site: Site, records: Sequence[Record], end: End) -> None:
         """Tasks end."""
+
+    def left(self, site: Site, records: Sequence[Record]) -> Sequence[Record]:  # noqa: ARG002
+        """Tasks go to another queue. Return them as they are deleted here."""
+        return records
+
+    def fitted(self, extra: Extra, settings: Any) -> Extra:  # noqa: ARG002
+        """The extra parts that a task takes along to a queue with these settings."""
+        return extra
 
     def cleared(self, site: Site) -> None:
         """A truncate removes all tasks. Of the keys of a partition, it clears those of `contents` itself."""

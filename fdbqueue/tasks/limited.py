@@ -150,6 +150,12 @@ class Limited(Limits, Feature):
         if held:
             self.give_back(site.tr, held)
 
+    def fitted(self, extra: Extra, settings: Any) -> Extra:
+        """It names limits of that queue."""
+        known = tuple(name for name in extra.limits if name in settings.task_limits)
+        keys = {name: key for name, key in extra.limit_keys.items() if name in known}
+        return replace(extra, limits=known, limit_keys=keys)
+
     def cleared(self, site: Site) -> None:
         self.give_back_all(site.tr)
 

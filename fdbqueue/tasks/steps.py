@@ -10,7 +10,7 @@ the attempt. Given a transaction, the step runs in it: its effect and its result
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -120,6 +120,10 @@ class Steps(Feature):
             _clear(tr, under)
 
         return move
+
+    def fitted(self, extra: Extra, settings: Any) -> Extra:  # noqa: ARG002
+        """It begins anew there."""
+        return extra.with_steps(0, 0)
 
     def gone(self, site: Site, records: Sequence[Record], end: End) -> None:  # noqa: ARG002
         for record in records:

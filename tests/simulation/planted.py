@@ -2043,7 +2043,7 @@ PLANTS = (
     Plant(
         "a task that moves into another queue, and stays",
         elsewhere.Elsewhere.move,
-        "edges.delete(changes[number], [without_groups(record) for record in records])",
+        "edges.delete(change, left)",
         "pass",
         "redriven",
         50,

@@ -13,13 +13,11 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks import edges, failures
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.groups.members import leave
+from fdbqueue.tasks.feature import met_by
 from fdbqueue.tasks.kinds import Draft, is_kind
 from fdbqueue.tasks.payloads import ask_payload, key_in
-from fdbqueue.tasks.records.groups import without_groups
 from fdbqueue.tasks.records.keys import Record, id_bytes, partition_of
 from fdbqueue.tasks.shape import Shape, shape_of
-from fdbqueue.tasks.unique.entries import without_unique
 
 
 class Chosen(NamedTuple):
@@ -77,17 +75,20 @@ class Elsewhere:
         whole = [(one, payload, entries()) for one, payload, entries in read if payload is not None]
         if whole:
             tr = changes[0].tr
-            drafts = [self._draft(one.record, payload) for one, payload, _ in whole]
+            drafts = [self._draft(changes[0].shape, one.record, payload) for one, payload, _ in whole]
             tasks = self._calls.put_within(tr, drafts)
             for task, (_, _, entries) in zip(tasks, whole, strict=True):
                 id_ = id_bytes(task.id)
                 failures.keep(tr, self._shape.partition(partition_of(id_)).keys, id_, entries)
             for number, records in by_partition(one for one, _, _ in whole):
-                leave(changes[number].site, records)  # they stay members
-                edges.delete(changes[number], [without_groups(record) for record in records])
+                change = changes[number]
+                left: Sequence[Record] = records
+                for feature in met_by(records, change.shape.features):
+                    left = feature.left(change.site, left)
+                edges.delete(change, left)
         return len(whole)
 
-    def _draft(self, record: Record, payload: bytes) -> Draft:
+    def _draft(self, ours: Shape, record: Record, payload: bytes) -> Draft:
         """A new task, with the options of the old one that this queue knows."""
         kind = self._shape.kind
         options: dict[str, Any] = {}
@@ -98,11 +99,11 @@ class Elsewhere:
         if kind.supports("cost"):
             options["cost"] = record.cost
         draft = self._shape.draft(None, payload, options)
-        extra = without_unique(record).extra
-        if extra is not None:  # it begins anew there, waits for no group, and names limits of that queue
-            known = tuple(name for name in extra.limits if name in self._shape.settings.task_limits)
-            keys = {name: key for name, key in extra.limit_keys.items() if name in known}
-            extra = replace(extra.with_steps(0, 0), waits=b"", limits=known, limit_keys=keys)
+        extra = record.extra
+        if extra is not None:
+            extra = replace(extra, waits=b"")
+            for feature in met_by([record], ours.features):
+                extra = feature.fitted(extra, self._shape.settings)
         return replace(draft, trace=record.trace, extra=extra, failures=record.failures, arrives=True)
 
 

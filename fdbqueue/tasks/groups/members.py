@@ -42,6 +42,7 @@ from fdbqueue.tasks.records.groups import (
     readable_row,
     row_to_bytes,
     with_groups,
+    without_groups,
 )
 from fdbqueue.tasks.records.keys import Extra, Member, Record, id_bytes, id_text
 from fdbqueue.tasks.sweep import as_of
@@ -144,6 +145,17 @@ class Members(Feature):
                 _end(site, sums, record, member, end.outcome == ACKED)
         sums.write(site)
 
+    def left(self, site: Site, records: Sequence[Record]) -> Sequence[Record]:
+        """Count tasks off that stay members."""
+        sums = _Sums()
+        for record in records:
+            for member in groups_of(record):
+                _leave(site, sums, record, member)
+                if member.counted:
+                    sums.members[member.epoch, member.group]["counted"] -= 1
+        sums.write(site)
+        return [without_groups(record) for record in records]
+
     def cleared(self, site: Site) -> None:
         """Leave the members to the sweeps of groups: their counts belong to an earlier epoch from now on.
 
@@ -167,17 +179,6 @@ def _enter(site: Site, sums: _Sums, id_: bytes, member: Member, arrived: bool = 
         sums.members[member.epoch, member.group]["counted"] += 1
     site.tr.set(site.shared.member(member.group, id_), b"")
     sums.entered.add(member.group)
-
-
-def leave(site: Site, records: Sequence[Record]) -> None:
-    """Count tasks off that go to another queue, and stay members."""
-    sums = _Sums()
-    for record in records:
-        for member in groups_of(record):
-            _leave(site, sums, record, member)
-            if member.counted:
-                sums.members[member.epoch, member.group]["counted"] -= 1
-    sums.write(site)
 
 
 def _leave(site: Site, sums: _Sums, old: Record, member: Member) -> None:

@@ -11,6 +11,7 @@ entry.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,7 +22,7 @@ from fdbqueue.core.seam import KeyValue, Transaction, Value
 from fdbqueue.core.sections import Batch, ContentLine, Section
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.feature import End, Feature, Site
-from fdbqueue.tasks.records.keys import ID_BYTES, Record, Unique, id_text, sound_record
+from fdbqueue.tasks.records.keys import ID_BYTES, Extra, Record, Unique, id_text, sound_record
 from fdbqueue.tasks.rows import FeatureRows, task_in, unless_elsewhere
 
 WAITING = (TaskState.READY, TaskState.DELAYED)
@@ -194,6 +195,9 @@ class UniqueKeys(Feature):
             unique = unique_of(record)
             if unique is not None and not unique.until_us and is_in_scope(unique, record.state):
                 site.tr.compare_and_clear(site.shared.unique(unique.key), record.id)
+
+    def fitted(self, extra: Extra, settings: Any) -> Extra:  # noqa: ARG002
+        return replace(extra, unique=None)
 
     def cleared(self, site: Site) -> None:
         for under in (site.shared.uniques, site.shared.windows):
