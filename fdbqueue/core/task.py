@@ -14,6 +14,9 @@ class TaskState(StrEnum):
     DONE = "-"  # never stored: in results of verbs and arguments of callbacks only
 
 
+READY, TAKEN, BURIED, DELAYED, DONE = TaskState  # Python 3.11 looks a member up by a function
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A task in its state at the commit of the call that returned it.
@@ -74,6 +77,12 @@ class Task:
         """A verb that ends the lease begins (None), or has succeeded, perhaps in a transaction of the caller.
         A worker's task remembers it.
         """
+
+
+class OpenTask:
+    """A task until its fields are set: then it becomes a `Task`, whose constructor sets each by a call."""
+
+    __slots__ = Task.__slots__
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from fdbqueue.core.codec import PayloadCodec, pieces_of
 from fdbqueue.core.errors import PayloadUnreadable
 from fdbqueue.core.registry.definition import UNPACKING
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.task import Task, TaskState
+from fdbqueue.core.task import OpenTask, Task, TaskState
 from fdbqueue.core.trace_context import unpacked
 from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks.records.keys import NEVER_US, NUMBER, Extra, Record, TaskKeys, id_text
@@ -35,7 +35,7 @@ def set_payload(tr: Transaction, keys: TaskKeys, record: Record, payload: bytes)
 def ask_payload(tr: Any, keys: TaskKeys, record: Record) -> Callable[[], bytes]:
     """Ask for the payload, by snapshot: it changes, or is cleared, only together with its record."""
     if len(record.payload) == record.size_bytes:  # as `is_held_by`
-        return lambda: record.payload
+        return record.payload.__bytes__  # a call of C: itself
     if _is_whole(record):
         whole = tr.snapshot.get(keys.payload(record.id, 0))
         return lambda: _complete(record, whole.value or b"")
@@ -82,6 +82,7 @@ def _is_whole(record: Record) -> bool:
 
 
 _NO_EXTRA = Extra()
+_STATES = {state.value: state for state in TaskState}
 
 
 def shown_tasks(tr: Any, keys: TaskKeys, codec: PayloadCodec, records: Sequence[Record]) -> list[Task]:
@@ -96,33 +97,35 @@ def ask_payloads(tr: Any, keys: TaskKeys, records: Sequence[Record]) -> list[Cal
 
 def task_of(record: Record, data: Any) -> Task:
     extra = record.extra or _NO_EXTRA
-    return Task(
-        id=id_text(record.id),
-        state=TaskState(record.state),
-        data=data,
-        pri=record.pri,
-        key=key_in(record.key) if record.key else None,
-        attempts=record.attempts,
-        failures=record.failures - record.forgiven - record.excused,
-        orphaned=record.orphaned,
-        created=record.created_us / 1_000_000,
-        expires=None if record.expires_us == NEVER_US else record.expires_us / 1_000_000,
-        until=None if record.until_us == NEVER_US else record.until_us / 1_000_000,
-        token=record.token or None,
-        taken=record.taken_us / 1_000_000 if record.taken_us else None,
-        session=record.session.hex() or None,
-        trace=unpacked(record.trace) if record.trace else None,
-        cancel_asked=record.cancelled_us / 1_000_000 if record.cancelled_us else None,
-        fraction=record.fraction,
-        fraction_told=record.told_us / 1_000_000 if record.told_us else None,
-        headers=record.extra.headers if record.extra else {},
-        limits=_limits_of(extra) if extra.limits else {},
-        steps=extra.steps,
-        result_ttl=extra.result_ttl_us / 1_000_000 if extra.result_ttl_us else None,
-        unique=key_in(extra.unique.key) if extra.unique else None,
-        groups=tuple(member.group.hex() for member in extra.groups) if extra.groups else (),
-        waits_for=extra.waits.hex() or None,
-    )
+    task: Any = OpenTask()
+    task.id = id_text(record.id)
+    task.state = _STATES[record.state]
+    task.data = data
+    task.pri = record.pri
+    task.key = key_in(record.key) if record.key else None
+    task.attempts = record.attempts
+    task.failures = record.failures - record.forgiven - record.excused
+    task.orphaned = record.orphaned
+    task.created = record.created_us / 1_000_000
+    task.expires = None if record.expires_us == NEVER_US else record.expires_us / 1_000_000
+    task.until = None if record.until_us == NEVER_US else record.until_us / 1_000_000
+    task.token = record.token or None
+    task.taken = record.taken_us / 1_000_000 if record.taken_us else None
+    task.session = record.session.hex() or None
+    task.trace = unpacked(record.trace) if record.trace else None
+    task.cancel_asked = record.cancelled_us / 1_000_000 if record.cancelled_us else None
+    task.fraction = record.fraction
+    task.fraction_told = record.told_us / 1_000_000 if record.told_us else None
+    task.headers = record.extra.headers if record.extra else {}
+    task.limits = _limits_of(extra) if extra.limits else {}
+    task.result_ttl = extra.result_ttl_us / 1_000_000 if extra.result_ttl_us else None
+    task.steps = extra.steps
+    task.unique = key_in(extra.unique.key) if extra.unique else None
+    task.groups = tuple(member.group.hex() for member in extra.groups) if extra.groups else ()
+    task.waits_for = extra.waits.hex() or None
+    task.existed = False
+    task.__class__ = Task
+    return task  # type: ignore[no-any-return]  # it is one now
 
 
 def _limits_of(extra: Extra) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """Named task queues: creating, opening, listing, dropping, and what goes wrong (sections 7, 8, 13)."""
 
+import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from math import inf
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Limit, Queue, TaskQueue, list_queues, register_kind, statistics
+from fdbqueue import Limit, Queue, Task, TaskQueue, list_queues, register_kind, statistics
 from fdbqueue.core.errors import (
     InvalidArgument,
     KindExists,
@@ -320,3 +322,13 @@ def test_a_queue_created_in_a_transaction_exists_once_committed(
     task = inside.take(still_db, 0)
     assert task is not None
     assert task.data == "with it"
+
+
+def test_a_task_of_a_queue_is_as_one_of_the_constructor(still_db: fdbqueue.Database) -> None:
+    queue = TaskQueue.create(still_db, "q")
+    put = queue.put(still_db, 1, headers={"a": "b"})
+    made = Task(**{field.name: getattr(put, field.name) for field in fields(Task)})
+    assert (put, repr(put), type(put)) == (made, repr(made), Task)
+    assert pickle.loads(pickle.dumps(put)) == replace(put, pri=put.pri) == put
+    with pytest.raises(AttributeError):
+        put.pri = 1  # type: ignore[misc]
