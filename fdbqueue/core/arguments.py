@@ -198,7 +198,7 @@ def checked_take_timeout(timeout: Any) -> float:
     """The timeout of a take: 0 is one attempt, limits.SPAN_MAX_S is for ever. Raises InvalidArgument."""
     if timeout is None:
         return limits.SPAN_MAX_S
-    if not is_number(timeout):
+    if type(timeout) is not int and not is_number(timeout):
         wanted = "seconds (0 or less: one attempt), or None or inf for ever"
         raise InvalidArgument(name="timeout", wanted=wanted, got=timeout)
     return float(min(max(timeout, 0), limits.SPAN_MAX_S))

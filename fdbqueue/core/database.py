@@ -80,7 +80,7 @@ class Database(Handle):
         self._closed = False
         self._closings = count()
         self._closer: int | None = None  # the thread that closes it, or has closed it
-        self._waiters = Waiters(self.runtime)
+        self.waiters = Waiters(self.runtime)
         self._lock = self.runtime.lock()
         self._services = Services()
         self._recent = self._services.recent
@@ -128,7 +128,7 @@ class Database(Handle):
         self._lock = self.runtime.lock()
         self._services = Services()
         self._recent = self._services.recent
-        self._waiters = Waiters(self.runtime)
+        self.waiters = Waiters(self.runtime)
         self.troubles = Troubles(self.runtime, is_away)
         self._process_id = self.runtime.process_id()
 
@@ -137,7 +137,7 @@ class Database(Handle):
 
         The wait ends when one of `stops` is set, or at closing.
         """
-        return Waiter(self._waiters, stops)
+        return Waiter(self.waiters, stops)
 
     def lent(self) -> Self:
         """This database, for code that did not open it: to close it does nothing there."""
@@ -169,7 +169,7 @@ class Database(Handle):
             return
         self._closer = self.runtime.thread_id()
         if self._process_id == self.runtime.process_id():
-            self._waiters.close(limits.CLOSE_TIMEOUT_S)
+            self.waiters.close(limits.CLOSE_TIMEOUT_S)
             for service in self._services.all():
                 self._end(service)
         self._closed = True

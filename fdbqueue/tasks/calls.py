@@ -230,12 +230,18 @@ class TaskCalls(Service):
         """
         until = self._runtime.monotonic() + timeout_s
         while True:
-            plan = self._current.plan
+            plan, holder = self._current.plan, self._own_session.session if session is None else session
             try:
-                holder = self._own_session.get() if session is None else session
-                at_home = () if plan is None else self._take_at_home(plan, holder, count, stop)
-                source = self.source if plan is None else self.parts.wide
-                found = at_home or self._take_from(source, holder, count, timeout_s, stop)
+                if holder is None or (session is None and holder.lost):
+                    holder = self._own_session.get()
+                found = () if plan is None else self._take_at_home(plan, holder, count, stop)
+                if not found:
+                    wanted = (holder, 0 if plan is None else WIDE)
+                    takes = self._takes.known.get(wanted) or self._takes.of(*wanted)
+                    found = takes.wait(timeout_s, count, stop) if timeout_s > 0 else takes.take(count, stop)
+                if not found:
+                    source = self.source if plan is None else self.parts.wide
+                    found = self._take_again(source, takes, count, until, stop)
             except UnknownSession:
                 if session is not None:
                     raise
@@ -253,28 +259,15 @@ class TaskCalls(Service):
     def _next_home(self, plan: Plan, session: Session) -> int:
         return self._homes.next(plan.serving, plan.serving, session.id)
 
-    def _take_from(
-        self,
-        source: TaskSource | WideTasks,
-        session: Session,
-        count: int,
-        timeout_s: float,
-        stop: Stop | None,
+    def _take_again(
+        self, source: TaskSource | WideTasks, takes: Takes, count: int, until: float, stop: Stop | None
     ) -> Sequence[Task]:
-        until = self._runtime.monotonic() + timeout_s
-        takes = self._takes.of(session, 0 if source is self.source else WIDE)
-        found = takes.wait(timeout_s, count, stop) if timeout_s > 0 else takes.take(count, stop)
-        if found:
-            return found
+        """Take after overdue sessions have been ended."""
         take = partial(takes.take, count, stop)
         found = self._keeper.try_again(lambda: take() or None, source.ask_available, until) or ()
         if not found and source.has_passed():
             run(self._database, source.require_none_passed)
         return found
-
-    def takes(self, session: Session) -> Takes:
-        """The takes of one session from partition 0."""
-        return self._takes.of(session, 0)
 
     def end_waits(self, session: Session) -> None:
         """End the waits of a session's takes."""

@@ -19,13 +19,14 @@ from fdbqueue.core.errors import FdbQueueError, PayloadUnreadable, RecordUnreada
 from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.runs import run_of
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.task import Failure, TaskState
+from fdbqueue.core.task import BURIED, DELAYED, READY, TAKEN, Failure
 from fdbqueue.tasks.failures import clear_failures, note
 from fdbqueue.tasks.feature import End, Site, met_by
 from fdbqueue.tasks.mending import NO_RECORD
 from fdbqueue.tasks.payloads import ask_payload, clear_payload, set_payload
+from fdbqueue.tasks.records import statistics as numbers
 from fdbqueue.tasks.records.keys import NEVER_US, TIMED, Record, TaskKeys, id_text, record_of, record_to_bytes
-from fdbqueue.tasks.records.statistics import ONE_CALL, ONE_LIVE, add, packed
+from fdbqueue.tasks.records.statistics import ONE_CALL, ONE_LIVE, packed
 from fdbqueue.tasks.shape import Shape
 
 T = TypeVar("T")
@@ -239,7 +240,7 @@ class Change:
 
     def consume(self, records: Sequence[Record]) -> None:
         """Remove ready tasks, but not their payloads: for the discipline they are taken, and then gone."""
-        taken = [replace(record, state=TaskState.TAKEN) for record in records]
+        taken = [replace(record, state=TAKEN) for record in records]
         self._depart(records)
         self.shape.discipline.shift(self.tr, records, taken)
         self.shape.discipline.shift(self.tr, taken, ())
@@ -298,7 +299,12 @@ class Change:
         keys = self.shape.keys
         if self.damaged:
             self._mend()
-        add(self.tr, keys.live, self._live, keys.calls, self._calls)
+        if self._live:
+            self.tr.add(keys.live, (self._live & numbers.LIVE_MASK).to_bytes(numbers.LIVE_BYTES, "little"))
+        if self._calls:
+            self.tr.add(
+                keys.calls, (self._calls & numbers.CALLS_MASK).to_bytes(numbers.CALLS_BYTES, "little")
+            )
         self._live = self._calls = self._more_tasks = 0
         for run, ends in self._runs.items():
             self.tr.add(self.shape.root.run(run), packed(runs.ENDS, ends))
@@ -319,11 +325,11 @@ class Change:
     def _depart(self, records: Sequence[Record]) -> None:
         tr, keys = self.tr, self.shape.keys
         for record in records:
-            if record.state == TaskState.TAKEN:
+            if record.state == TAKEN:
                 tr.clear(keys.taken_by(record.session, record.id))
-            elif record.state != TaskState.READY:
+            elif record.state != READY:
                 tr.clear(self._index_key(record))
-            if record.state == TaskState.BURIED:
+            if record.state == BURIED:
                 late.failures.leave(tr, keys, record, self.shape.discipline.place(record))
             timer_us = record.until_us if record.state in TIMED else record.expires_us
             if timer_us != NEVER_US:
@@ -335,11 +341,11 @@ class Change:
         tr, keys = self.tr, self.shape.keys
         for record in records:
             tr.set(keys.task(record.id), record_to_bytes(record))
-            if record.state == TaskState.TAKEN:
+            if record.state == TAKEN:
                 tr.set(keys.taken_by(record.session, record.id), record.key)
-            elif record.state != TaskState.READY:
+            elif record.state != READY:
                 tr.set(self._index_key(record), record.key)
-            if record.state == TaskState.BURIED:
+            if record.state == BURIED:
                 late.failures.enter(tr, keys, record, self.shape.discipline.place(record))
             timer_us = record.until_us if record.state in TIMED else record.expires_us
             if timer_us != NEVER_US:
@@ -350,7 +356,7 @@ class Change:
     def _index_key(self, record: Record) -> bytes:
         """The key of the state of a delayed or buried task. The discipline has those of ready tasks."""
         keys = self.shape.keys
-        if record.state == TaskState.DELAYED:
+        if record.state == DELAYED:
             return keys.delayed_at(record.id)
         return keys.buried_at(self.shape.discipline.place(record))
 

@@ -35,7 +35,7 @@ from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.runs import ask_counted, run_of
-from fdbqueue.core.task import Failure, TaskState
+from fdbqueue.core.task import BURIED, DELAYED, DONE, READY, TAKEN, Failure
 from fdbqueue.tasks import failures
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.feature import ACKED, Encode, End, met_by
@@ -153,7 +153,7 @@ def _delayed(change: Change, records: Sequence[Record], delay_us: int) -> list[R
     return [
         replace(
             record,
-            state=TaskState.DELAYED,
+            state=DELAYED,
             until_us=later(change.now_us, delay_us),
             expires_us=later(record.expires_us, delay_us),
         )
@@ -205,7 +205,7 @@ def start(change: Change, record: Record) -> None:
     """Let a task wait no longer for its group. Its ttl begins now; a buried one stays so until its kick."""
     assert record.extra is not None  # it waits
     extra = replace(record.extra, waits=b"")
-    if record.state != TaskState.DELAYED:
+    if record.state != DELAYED:
         change.move([record], [replace(record, extra=extra)])
         return
     lives_us = NEVER_US if record.expires_us == NEVER_US else record.expires_us - record.created_us
@@ -229,11 +229,11 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
     `due_us`.
     """
     waits = due_us > change.now_us
-    state = TaskState.DELAYED if waits else record.state
+    state = DELAYED if waits else record.state
     later_one = replace(
         record,
         state=state,
-        until_us=due_us if state == TaskState.DELAYED else NEVER_US,
+        until_us=due_us if state == DELAYED else NEVER_US,
         expires_us=later(max(change.now_us, due_us), draft.ttl_us),
         ttr_us=draft.ttr_us,
         size_bytes=len(draft.payload),
@@ -246,7 +246,7 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
         feature.overwritten(change.site, record)
     change.move([record], [later_one])
     change.count("other")  # it may be due earlier
-    return later_one if waits or state == TaskState.READY else due(change, [later_one])[0]
+    return later_one if waits or state == READY else due(change, [later_one])[0]
 
 
 def _overwritten(old: Extra, later_one: Extra) -> Extra:
@@ -295,7 +295,7 @@ def bury(change: Change, records: Sequence[Record], failure: Failure | None = No
 def put_aside(change: Change, records: Sequence[Record], failure: Failure | None = None) -> list[Record]:
     """`bury`, counted for no run: the caller counts it for a run of its own choice."""
     noted = records if failure is None else change.note(records, failure, failures.BURIED)
-    buried = [replace(freed(record), state=TaskState.BURIED, error=record.error or "") for record in noted]
+    buried = [replace(freed(record), state=BURIED, error=record.error or "") for record in noted]
     return change.counted(change.move(records, buried), "bury")
 
 
@@ -339,7 +339,7 @@ def _new(change: Change, random: bytes, draft: Draft, index: int) -> Record:
     waits = draft.delay_us > 0 or (draft.extra is not None and draft.extra.waits)
     return Record(
         id=new_id(index, random),
-        state=TaskState.DELAYED if waits else TaskState.READY,
+        state=DELAYED if waits else READY,
         pri=draft.pri,
         created_us=now_us,
         expires_us=min(now_us + draft.ttl_us + draft.delay_us, NEVER_US),
@@ -359,7 +359,7 @@ def _new(change: Change, random: bytes, draft: Draft, index: int) -> Record:
 def _taken(change: Change, lease: Lease, record: Record) -> Record:
     return replace(
         record,
-        state=TaskState.TAKEN,
+        state=TAKEN,
         attempts=record.attempts + 1,
         until_us=_lease_end(change, record),
         session=lease.session,
@@ -376,14 +376,14 @@ def _lease_end(change: Change, record: Record) -> int:
 def waiting(record: Record) -> Record:
     """A ready task that waits for a group is delayed, without a due time."""
     waits = record.extra is not None and record.extra.waits
-    return replace(record, state=TaskState.DELAYED) if waits else record
+    return replace(record, state=DELAYED) if waits else record
 
 
 def freed(record: Record) -> Record:
     """The record as ready, without a lease."""
     return replace(
         record,
-        state=TaskState.READY,
+        state=READY,
         until_us=NEVER_US,
         session=b"",
         token=b"",
@@ -396,7 +396,7 @@ def freed(record: Record) -> Record:
 
 
 def _done(record: Record) -> Record:
-    return replace(freed(record), state=TaskState.DONE)
+    return replace(freed(record), state=DONE)
 
 
 def _gone(

@@ -108,7 +108,7 @@ class Parts(Partitioned[TaskSource]):
 
     def within(self, tr: Transaction, verb: Callable[[Change], T], id_: bytes | None = None) -> T:
         """Run a verb that changes the task `id_`, or the queue. Raises as TaskSource.within."""
-        plan = self.plan
+        plan = None if self.current is None else self.current.plan
         if plan is None:
             return self.zero.within(tr, verb)
         return self._source_of(tr, plan, id_).within(tr, verb, plan)

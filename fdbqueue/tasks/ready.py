@@ -8,6 +8,7 @@ from fdbqueue import tasks as late
 from fdbqueue.core.line.decision import Offer
 from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.unreadable import Passed
+from fdbqueue.tasks.disciplines.discipline import Fifo
 from fdbqueue.tasks.records.keys import Record, record_to_bytes
 from fdbqueue.tasks.shape import Shape
 
@@ -20,6 +21,8 @@ class Ready:
         self._task = shape.keys.task
         self._discipline = shape.discipline
         self._mender = shape.mender
+        self._claims = getattr(type(shape.discipline), "claim", None) is not Fifo.claim
+        """True if a take depends on more than its tasks."""
         self._passed = passed
 
     def ask(
@@ -60,7 +63,7 @@ class Ready:
     ) -> Iterator[Offer]:
         if (paused is not None and paused.present()) or (gate is not None and gate.is_shut):
             return
-        seen = set[bytes]()
+        seen: set[bytes] = set()
         while True:
             removed = self._mender.removed
             for record in found:
@@ -82,7 +85,8 @@ class Ready:
         """Conflicts: every change of these ready tasks."""
         for record in records:
             tr.add_read_conflict_key(self._task(record.id))
-        self._discipline.claim(tr, records)
+        if self._claims:
+            self._discipline.claim(tr, records)
 
     def require_none_passed(self, tr: Transaction, paused: Value | None = None) -> None:
         """Raise the error of the first ready task that was passed over. Reads the first ones by snapshot."""
@@ -92,7 +96,3 @@ class Ready:
     def head(self, tr: Transaction, count: int) -> Iterator[bytes]:
         """The ids of the first ready tasks. Reads: by snapshot."""
         return (record.id for record in self._first(tr, count))
-
-
-def gate_of(offers: Sequence[Offer]) -> "Gate | None":
-    return offers[0].gate if offers else None

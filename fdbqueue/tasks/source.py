@@ -6,10 +6,11 @@ it, the take can be undone.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, call
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fdbqueue import tasks as late
+from fdbqueue.core import limits
 from fdbqueue.core.database import conflict_in
 from fdbqueue.core.line.decision import Offer
 from fdbqueue.core.line.keys import LineKeys
@@ -23,15 +24,15 @@ from fdbqueue.core.seam import KeyValue, Range, Transaction
 from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.core.unreadable import NOT_READ, Passed
 from fdbqueue.tasks import edges
-from fdbqueue.tasks.change import Change, Deliver
+from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.feature import met_by
-from fdbqueue.tasks.payloads import ask_payloads, delivered_value, task_of
-from fdbqueue.tasks.ready import Ready, gate_of
+from fdbqueue.tasks.payloads import ask_payload, delivered_value, task_of
+from fdbqueue.tasks.ready import Ready
 from fdbqueue.tasks.records.keys import NUMBER, SESSION_BYTES, Record, TaskKeys, id_text
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.sweep import Budget, ask_due, sweep_timers
+from fdbqueue.tasks.sweep import Budget, sweep_timers
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.limiting.state import Gate
@@ -47,27 +48,19 @@ def lease_of(params: bytes) -> Lease:
     return Lease(params[:SESSION_BYTES], params[SESSION_BYTES:])
 
 
-def change_of(
-    tr: Transaction,
-    shape: Shape,
-    now_us: int,
-    deliver: Deliver | None = None,
-    check: Callable[[], None] | None = None,
-) -> Change:
-    """The change of a queue, or of one of its partitions. `check`: as in `Change`; no plan is older."""
-    current = shape.current
-    if current is None or current.plan is None:
-        return Change(tr, shape, now_us, deliver, check)
-    return late.parted.Parted(current.plan, tr, shape, now_us, deliver, check)
+def change_of(tr: Transaction, shape: Shape, now_us: int) -> Change:
+    """The change of a queue, or of one of its partitions, that no callback is told of."""
+    plan = shape.plan
+    return Change(tr, shape, now_us) if plan is None else late.parted.Parted(plan, tr, shape, now_us)
 
 
-_extra = attrgetter("extra")
+_extra, _item = attrgetter("extra"), attrgetter("item")
 
 
 class TaskSource:
     """The tasks of one queue; the `Source` of its line."""
 
-    hands_out_leases = True
+    hands_out_leases = comes_due = True
 
     def __init__(
         self, shape: Shape, runtime: Runtime, callbacks: Callbacks, passed: Passed | None = None
@@ -101,12 +94,13 @@ class TaskSource:
         told = None if callbacks.callback is None else callbacks.after_commit
         # The time comes before the first read, which may be slow. A later time would end leases that another
         # transaction has renewed since that read.
-        now_us = self._runtime.now_us()
+        now_us = round(self._runtime.now() * 1_000_000)
         shape = self.shape
         check = shape.guard(tr) if guarded else None
-        if shape.current is None or shape.current.plan is None:  # as change_of, with fewer calls
+        plan = None if shape.current is None else shape.current.plan  # after the guard: no plan is older
+        if plan is None:
             return Change(tr, shape, now_us, told, check)
-        return change_of(tr, shape, now_us, told, check)
+        return late.parted.Parted(plan, tr, shape, now_us, told, check)
 
     def look(self, tr: Transaction, verb: Callable[[Change], T], plan: Plan | None = None) -> T:
         """Run a verb that changes nothing. Asks the guard before the verb's first read.
@@ -134,12 +128,14 @@ class TaskSource:
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Task]:
         """Take the leases of `offers`. Return the tasks with readable payloads."""
-        change, records = self.change(tr), [offer.item for offer in offers]
+        change, records = self.change(tr), list(map(_item, offers))
         self._ready.rely_on(tr, records)
         if any(map(_extra, records)):
             records = self._wanted(change, records)
-        asked = ask_payloads(tr, self.shape.keys, records)  # with the reads of the discipline
-        tasks = self._read(change, edges.take(change, records, lease_of(params), gate_of(offers)), asked)
+        # With the reads of the discipline.
+        asked = list(map(partial(ask_payload, tr, self.shape.keys), records))
+        lease = Lease(params[:SESSION_BYTES], params[SESSION_BYTES:])  # as lease_of, with fewer calls
+        tasks = self._read(change, edges.take(change, records, lease, offers[0].gate), asked)
         change.finish()
         return tasks
 
@@ -158,7 +154,7 @@ class TaskSource:
         """The taken tasks with their data, without those that have an unreadable payload."""
         decode = self.shape.codec.decode
         try:
-            return [task_of(record, decode(asked[n]())) for n, record in enumerate(records)]
+            return list(map(task_of, records, map(decode, map(call, asked))))
         except NOT_READ:
             return self._sort_out(change, records, asked)
 
@@ -192,7 +188,10 @@ class TaskSource:
         return (self.doorbell, *self.limit_bells)
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        due = ask_due(tr, self.shape.keys, now_us)
+        keys = self.shape.keys
+        due = tr.snapshot.get_range(
+            keys.timers.start, keys.timer(now_us + 1, b""), limit=limits.DUE_BATCH
+        )  # as `ask_due`, with fewer calls
         settle = None if self.shape.limits is None else self.ask_settle(tr, now_us)
 
         def tidy() -> Swept:
@@ -266,7 +265,7 @@ class TaskSource:
 
     def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
         lease, change = lease_of(params), self.change(tr)
-        taken = edges.take(change, [offer.item for offer in offers], lease, gate_of(offers))
+        taken = edges.take(change, list(map(_item, offers)), lease, offers[0].gate if offers else None)
         change.finish()
         return [Delivery(record.id, delivered_value(record)) for record in taken]
 
@@ -290,8 +289,8 @@ class TaskSource:
         ]
         edges.give_back(change, [record for record in held if record not in live])
         live = self._wanted(change, live)
-        asked_payloads = ask_payloads(tr, self.shape.keys, live)
-        tasks = self._read(change, live, asked_payloads)
+        asked_payloads = map(partial(ask_payload, tr, self.shape.keys), live)
+        tasks = self._read(change, live, list(asked_payloads))
         change.finish()
         return list(tasks)
 

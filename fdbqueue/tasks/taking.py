@@ -19,6 +19,7 @@ from fdbqueue.core.arguments import (
     writable,
 )
 from fdbqueue.core.binding import may_be_lost
+from fdbqueue.core.codec import AbsentCodec
 from fdbqueue.core.database import is_database, is_transaction, run
 from fdbqueue.core.deferred import checked_function, require_finished
 from fdbqueue.core.runtime import Stop
@@ -110,7 +111,8 @@ class Taking(TaskHandle):
         a result that the codec cannot carry; then nothing changes.
         """
         target = self._target(tr, task, session)
-        if not isinstance(task, Task) or task.result_ttl is not None or is_transaction(tr):
+        within = tr is not self._database and is_transaction(tr)
+        if not isinstance(task, Task) or task.result_ttl is not None or within:
             # Acks that combine are bounded in their number, and not in the bytes of results.
             body = partial(verbs.ack, target=target, result=encoder(self._shape.result_codec, result))
             return self._end(tr, "ack", body, task)
@@ -325,8 +327,9 @@ class Taking(TaskHandle):
         given = None if session is None else checked_instance("session", session, Session)
         if stop is not None:
             checked_stop(stop, tr)
-        self._shape.codec.require()
-        if is_transaction(tr):
+        if isinstance(self._shape.codec, AbsentCodec):
+            self._shape.codec.require()
+        if tr is not self._database and is_transaction(tr):
             holder = given or self._own_session(tr)
             take = partial(self._calls(tr).take_within, writable(tr), count, holder)
         else:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from fdbqueue import tasks as late
 from fdbqueue.core.errors import NotTaken, RecordUnreadable, TaskNotFound
 from fdbqueue.core.runs import is_alive, run_of
-from fdbqueue.core.task import Failure, Renewed, Task, TaskState
+from fdbqueue.core.task import TAKEN, Failure, Renewed, Task, TaskState
 from fdbqueue.core.unreadable import Unreadable, shown
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
@@ -32,7 +32,7 @@ class Target(Struct, frozen=True):
 
     def holds(self, record: Record, now_us: int) -> bool:
         mine = record.session == self.session if self.token is None else record.token == self.token
-        return record.state == TaskState.TAKEN and record.until_us > now_us and mine
+        return record.state == TAKEN and record.until_us > now_us and mine
 
 
 class Held(NamedTuple):

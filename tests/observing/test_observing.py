@@ -25,6 +25,7 @@ from fdbqueue import (
 )
 from fdbqueue.core import observing
 from fdbqueue.core.errors import QueueDropped, WaitStopped
+from fdbqueue.core.line.taking import Takes
 from fdbqueue.core.observing import GIVEN_BACK, Observer, Watcher, observe
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.runtime import RealRuntime
@@ -32,7 +33,6 @@ from fdbqueue.core.trace_context import packed
 from fdbqueue.core.trouble import Troubles
 from fdbqueue.embedded import FDBError
 from fdbqueue.operate.cli.rows import task_row
-from fdbqueue.tasks.calls import TaskCalls
 from fdbqueue.tasks.records.keys import Record, TaskKeys, id_bytes, record_of, record_to_bytes
 from tests.fleet.conftest import SOON
 from tests.observing.conftest import Notes
@@ -92,7 +92,7 @@ def test_each_call_on_a_queue_is_told_once(db, queue, notes):
 def test_a_take_with_two_sessions_is_told_once(db, queue, notes, monkeypatch):
     """The queue's own session has died before the take, which then opens another one."""
     queue.put(db, "a")
-    take, outcomes = TaskCalls._take_from, iter([UnknownSession(session="ff"), None])
+    take, outcomes = Takes.wait, iter([UnknownSession(session="ff"), None])
 
     def first_without_session(*given):
         error = next(outcomes)
@@ -100,7 +100,7 @@ def test_a_take_with_two_sessions_is_told_once(db, queue, notes, monkeypatch):
             raise error
         return take(*given)
 
-    monkeypatch.setattr(TaskCalls, "_take_from", first_without_session)
+    monkeypatch.setattr(Takes, "wait", first_without_session)
     assert queue.take(db, 1).data == "a"
     told = [(call.name, call.count, call.waits, call.error) for call in notes.calls]
     assert told == [("put", 1, False, None), ("take", 1, True, None)]

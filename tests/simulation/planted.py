@@ -322,7 +322,7 @@ PLANTS = (
     Plant(
         "closing does not end the waits",
         database.Database.close,
-        "self._waiters.close(limits.CLOSE_TIMEOUT_S)",
+        "self.waiters.close(limits.CLOSE_TIMEOUT_S)",
         "pass",
         "stops",
         300,
@@ -462,7 +462,7 @@ PLANTS = (
     ),
     Plant(
         "a caller that came after the look is given its answer",
-        taking.Takes._attempt,
+        taking.Takes._without_a_place,
         "keep=partial(_answer, crew, to_all=to_all)",
         "keep=lambda taken: (crew.claim(1000, 10**6), _answer(crew, taken, to_all))",
         "recipe",
@@ -2242,8 +2242,8 @@ PLANTS = (
     ),
     Plant(
         "a take of a named session that a power cut may undo",
-        taking.Takes._may_be_lost,
-        "taken.may_be_lost and not (self._is_named and taken.values)",
+        taking._may_be_lost_of_name,
+        "taken.may_be_lost and not taken.values",
         "taken.may_be_lost",
         "sharing",
         20,
@@ -3759,8 +3759,8 @@ PLANTS = (
     Plant(
         "an item that comes back without its pieces",
         recipe.Recipe.collect,
-        "if delivery.id not in left:",
-        "if True:",
+        "if delivery.id not in left and delivery.value[:1] != WHOLE:",
+        "if delivery.value[:1] != WHOLE:",
         "exact_types",
         1200,
         near=1096,

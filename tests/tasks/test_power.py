@@ -66,7 +66,7 @@ class Bench:
 
     def crowd(self, session: Session | None = None) -> None:
         """Let the next take of a session go straight to the line."""
-        self.calls.takes(session or self.session)._memory.crowded_until = float("inf")
+        self.calls._takes.of(session or self.session, 0)._memory.crowded_until = float("inf")
 
     def joined(self, session: Session) -> Ticket:
         """A request of another process."""

@@ -157,7 +157,7 @@ def test_a_take_of_an_ended_session_fails_in_a_crowd_too(bench: MakeBench) -> No
     b = bench()
     b.put(1)
     session = Session(b.db)
-    calls_of(b.db, b.queue._shape).takes(session)._memory.note(
+    calls_of(b.db, b.queue._shape)._takes.of(session, 0)._memory.note(
         Turn(Outcome.SERVED, [1], crowd=limits.CROWD_MIN)
     )
     b.clock.advance(limits.STAGED_HINT_S / 2)

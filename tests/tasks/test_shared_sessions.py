@@ -249,7 +249,7 @@ def test_closing_ends_a_session_that_is_being_opened(
         keep(keeper, session)
 
     def is_waited_for() -> bool:
-        return db._waiters.left is not None and bool(db._waiters.inside)
+        return db.waiters.left is not None and bool(db.waiters.inside)
 
     monkeypatch.setattr(Keeper, "keep", keep_while_it_closes)
     Session(db, name=NAME)

@@ -125,7 +125,7 @@ def test_a_task_that_comes_due_in_a_look_has_its_priority(still_db: Database, cl
     b.put("ready", pri=5)
     b.put("due", pri=1, delay=5)
     clock.advance(10)
-    takes = calls_of(b.db, b.queue._shape).takes(b.session)
+    takes = calls_of(b.db, b.queue._shape)._takes.of(b.session, 0)
     takes._memory.note(Turn(Outcome.SERVED, ["x"], crowd=limits.CROWD_MIN))
     assert b.taken_data() == ["due", "ready"]
 

@@ -32,6 +32,9 @@ class CallState(Enum):
     LEFT = auto()  # its time was over, or it was stopped
 
 
+PENDING, CLAIMED, DONE, LEFT = CallState  # Python 3.11 looks a member up by a function
+
+
 class Call(Struct, eq=False):
     """A caller's wish for `count` answers. `size_bytes`: bytes to write; `until`: as runtime.monotonic()."""
 
@@ -39,7 +42,7 @@ class Call(Struct, eq=False):
     count: int
     size_bytes: int
     until: float | None
-    state: CallState = CallState.PENDING
+    state: CallState = PENDING
     leads: bool = False
     overdue: bool = False  # its time was over when it last looked
     stopped: bool = False
@@ -150,7 +153,7 @@ class Combiner:
         with self._lock:
             if self._claimed:
                 is_in_doubt = self._claimed[0].held
-                self._claimed = [call for call in self._claimed if call.state is not CallState.LEFT]
+                self._claimed = [call for call in self._claimed if call.state is not LEFT]
                 if is_in_doubt:
                     return list(self._claimed)
                 self._prepend(self._claimed)
@@ -167,7 +170,7 @@ class Combiner:
                     break
                 del self._pending[call]
                 self._claimed.append(call)
-                call.state = CallState.CLAIMED
+                call.state = CLAIMED
             return list(self._claimed)
 
     def hold(self) -> None:
@@ -179,21 +182,22 @@ class Combiner:
         for call in reversed(calls):
             self._pending[call] = None
             self._pending.move_to_end(call, last=False)
-            call.state = CallState.PENDING
+            call.state = PENDING
 
     def deal(self, answers: Sequence[Any], *, to_all: bool) -> None:
         """Deal `answers` out to the claimed calls, in order, at most `count` to each.
 
         A call that gets none is answered with an empty sequence if `to_all`; otherwise it is pending again.
         """
-        done, dry = list[Call](), list[Call]()
+        done: list[Call] = []
+        dry: list[Call] = []
         with self._lock:
             end = 0
             for call in self._claimed:
                 begin, end = end, end + call.count
                 part = answers[begin:end]
                 if part or to_all:
-                    call.answer, call.state = part, CallState.DONE
+                    call.answer, call.state = part, DONE
                     done.append(call)
                 else:
                     dry.append(call)
@@ -210,7 +214,7 @@ class Combiner:
         with self._lock:
             failed, self._claimed = self._claimed, []
             for call in failed:
-                call.error, call.state = copy(error), CallState.DONE
+                call.error, call.state = copy(error), DONE
         for call in failed:
             call.signal()
 
@@ -233,7 +237,7 @@ class Combiner:
 
     def _put_back(self, calls: Sequence[Call]) -> None:
         """Make `calls` pending again. Overdue ones are signalled, so that they leave."""
-        present = [call for call in calls if call.state is not CallState.LEFT]
+        present = [call for call in calls if call.state is not LEFT]
         self._prepend(present)
         for call in present:
             call.held = False
@@ -256,11 +260,11 @@ class Combiner:
             begun = bool(self._work(self, mine))
         except Exception as error:
             self.fail(error)
-            if mine.state is not CallState.DONE:
+            if mine.state is not DONE:
                 raise
         batch.ended = self._runtime.monotonic()
         batch.took_s = batch.ended - began
-        if mine.state is CallState.DONE:
+        if mine.state is DONE:
             return self._pass_on(mine)
         return self._is_over(mine) and self._pass_on(mine, only_to_another=begun)
 
@@ -291,10 +295,10 @@ class Combiner:
             event.wait(self._patience(mine))
             with self._lock:
                 event.clear()
-                if mine.leads or mine.state in (CallState.DONE, CallState.LEFT):
+                if mine.leads or mine.state in (DONE, LEFT):
                     return
                 mine.overdue = self._is_over(mine)
-                if mine.state is CallState.PENDING and mine.overdue:
+                if mine.state is PENDING and mine.overdue:
                     self._leave(mine)
                     return
 
@@ -320,7 +324,7 @@ class Combiner:
             self._wake()
 
     def _leave(self, mine: Call) -> None:
-        mine.state = CallState.LEFT
+        mine.state = LEFT
         self._pending.pop(mine, None)
 
     def _pass_on(self, mine: Call, only_to_another: bool = False) -> bool:
@@ -332,7 +336,7 @@ class Combiner:
             if self._claimed:
                 self._unclaim()
             mine.leads = False
-            if mine.state is not CallState.DONE:
+            if mine.state is not DONE:
                 self._leave(mine)
             self._led = bool(self._pending)
             if self._pending:

@@ -13,9 +13,10 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, TypeVar
 
+from msgspec import Struct, field
+
 from fdbqueue.core import limits, observing
 from fdbqueue.core.arguments import writable
-from fdbqueue.core.binding import may_be_lost as let_be_lost
 from fdbqueue.core.database import Database, as_database, is_transaction, run, unknown_result
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.fdberror import engine_errors
@@ -131,7 +132,8 @@ def run_once(
         slot = receipts.free.pop()
     except IndexError:
         slot = receipts.new_slot()
-    call = _Call(database, receipts, slot, body, wrote, may_be_lost, keep, unsure, yield_to_conflict)
+    tr, now, counters = database.create_transaction(), database.runtime.now, database.counters
+    call = _Call(tr, now, counters, receipts, slot, body, wrote, may_be_lost, keep, unsure, yield_to_conflict)
     try:
         answer: T = call.run()
     except BaseException as error:
@@ -163,34 +165,22 @@ def run_in(
     return run_once(as_database(target), keys, body, wrote=wrote, may_be_lost=may_be_lost)
 
 
-class _Call:
+class _Call(Struct, eq=False):
     """One call in flight: its transaction, its slot, and its attempts with an unknown result."""
 
-    def __init__(
-        self,
-        database: Database,
-        receipts: Receipts,
-        slot: bytes,
-        body: Callable[[Transaction], Any],
-        wrote: Callable[[Any], bool] | None,
-        may_be_lost: Callable[[Any], bool] | None,
-        keep: Callable[[Any], None] | None,
-        unsure: Callable[[], None] | None,
-        yield_to_conflict: bool,
-    ) -> None:
-        self._tr = database.create_transaction()
-        self._now_us = database.runtime.now_us
-        self._counters: Counters = database.counters
-        self._receipts = receipts
-        self._slot = slot
-        self._body = body
-        self._wrote = wrote
-        self._may_be_lost = may_be_lost
-        self._keep = keep
-        self._tell_unsure = unsure
-        self._yield_to_conflict = yield_to_conflict
-        self._unsure: dict[bytes, Any] = {}
-        self._committing = False
+    _tr: Transaction
+    _now: Callable[[], float]
+    _counters: Counters
+    _receipts: Receipts
+    _slot: bytes
+    _body: Callable[[Transaction], Any]
+    _wrote: Callable[[Any], bool] | None
+    _may_be_lost: Callable[[Any], bool] | None
+    _keep: Callable[[Any], None] | None
+    _tell_unsure: Callable[[], None] | None
+    _yield_to_conflict: bool
+    _unsure: dict[bytes, Any] = field(default_factory=dict)
+    _committing: bool = False
 
     @property
     def is_in_doubt(self) -> bool:
@@ -205,12 +195,12 @@ class _Call:
                 known = self._committed_before_all() if self._unsure else None
                 if known is not None:
                     return self._kept(known[0])
-                attempt = ATTEMPT.pack(self._now_us(), next(self._receipts.attempts))
+                attempt = ATTEMPT.pack(round(self._now() * 1_000_000), next(self._receipts.attempts))
                 answer = self._body(self._tr)
                 if self._unsure or self._wrote is None or self._wrote(answer):
                     self._tr.set(self._slot, attempt)
                 if self._may_be_lost is not None and self._may_be_lost(answer):
-                    let_be_lost(self._tr)
+                    self._tr.options.set_durability_risky()  # as binding.may_be_lost, with fewer calls
                 self._committing = True
                 commit = self._tr.commit()
                 try:

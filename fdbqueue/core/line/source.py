@@ -45,6 +45,8 @@ class Source(Protocol):
     """Keys of the available items. An answer of nothing relies on them in a transaction of the caller."""
     hands_out_leases: bool
     """True if an item stays in the queue until its holder ends it: then a power cut may undo a delivery."""
+    comes_due: bool
+    """False if `ask_tidy` never has anything to do."""
 
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask whether the queue exists; the reply raises if it does not."""
@@ -86,7 +88,7 @@ class Source(Protocol):
 class Untimed:
     """Base of a source without timers and leases: its items never come due, and leave as they are taken."""
 
-    hands_out_leases = False
+    hands_out_leases = comes_due = False
     limit_bells: Sequence[bytes] = ()
     """Doorbells of the limits of the queue: it has none."""
 

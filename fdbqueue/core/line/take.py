@@ -8,6 +8,8 @@ asked for together: a take without contention costs one round trip, and one more
 """
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import call
 from typing import Any
 
 from msgspec import Struct
@@ -90,12 +92,13 @@ class Taker:
         Conflicts: every use of the same items.
         """
         source, activity = self._source, self._activity
-        checks = [ask(tr) for ask in self._asks]
-        tidy, found = source.ask_tidy(tr, now_us), source.available(tr, count, now_us)
+        checks = list(map(call, self._asks, repeat(tr)))
+        tidy = source.ask_tidy(tr, now_us) if source.comes_due else None
+        found = source.available(tr, count, now_us)
         first = tr.snapshot.get_range(activity.start, activity.stop, limit=1).to_list()
         for check in checks:
             check()
-        tidied = tidy()
+        tidied = Swept.NOTHING if tidy is None else tidy()
         portion = portion_of(source.available(tr, count, now_us) if tidied else found)
         if first and (self._line.keys.is_work(first[0].key, now_us) or not portion.offers):
             turn = self._line.pass_by(tr, count, params, now_us)
@@ -145,7 +148,9 @@ class Taker:
             # Without its value, an item could not be read, and was buried.
             may_be_lost = may_be_lost and len(values) == len(portion.offers)
             if values:
-                return Taken(values, _is_cut_short(portion, tidied, values, count), wrote, None, may_be_lost)
+                # An expired or unreadable item has the place of another among the first `count`.
+                is_dense = len(values) == count or (not tidied and len(values) == len(portion.offers))
+                return Taken(values, portion.cut_short or not is_dense, wrote, None, may_be_lost)
             unreadable_bytes += _bytes_of(portion)
             portion = portion_of(self._source.available(tr, count, now_us))
             if unreadable_bytes + _bytes_of(portion) > limits.UNREADABLE_BYTES_MAX:
@@ -155,12 +160,3 @@ class Taker:
 
 def _bytes_of(portion: Portion) -> int:
     return sum(offer.size_bytes for offer in portion.offers)
-
-
-def _is_cut_short(portion: Portion, tidied: Swept, values: Sequence[Any], count: int) -> bool:
-    """True if more items may lie behind the `values` of a take, for other calls of its batch.
-
-    An expired item, or one that cannot be read, has the place of another among the first `count`.
-    """
-    is_dense = not tidied and len(values) == len(portion.offers)
-    return portion.cut_short or not (is_dense or len(values) == count)

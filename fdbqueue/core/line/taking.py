@@ -21,7 +21,7 @@ from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.waiters import Waiter
 
-_wrote, _count = attrgetter("wrote"), attrgetter("count")
+_wrote, _count, _may_be_lost = attrgetter("wrote"), attrgetter("count"), attrgetter("may_be_lost")
 
 TakeInTurn = Callable[[Transaction, int, bytes, int], Taken]
 """Given a transaction, a count, params and a time: take items that belong to no waiting request."""
@@ -60,6 +60,7 @@ class Takes:
         self._new_params = new_params or partial(name_of_process, database.engine)
         self._give_back = give_back
         self._is_named = is_named
+        self._may_be_lost = _may_be_lost_of_name if is_named else _may_be_lost
         self._lost = lost
         self._memory = Memory(database)
         self._place: Place | None = None
@@ -68,7 +69,7 @@ class Takes:
         self._waits = Combiner(database.runtime, self._wait_for, self._nudge.give, has_ended)
 
     def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
-        with self._database.waiter(stop) as waiter:
+        with Waiter(self._database.waiters, (stop,)) as waiter:  # as Database.waiter, with fewer calls
             call = self._takes.call(None, count)
             return call.answer if waiter.reason is None else self._kept(call, waiter)
 
@@ -125,44 +126,35 @@ class Takes:
         """Take for all callers in one transaction, without a request. False if they have to register."""
         is_crowded = self._runtime.monotonic() < self._memory.crowded_until
         for _ in range(0 if is_crowded else limits.PLAIN_ATTEMPTS_MAX):
-            taken = self._attempt(crew, to_all)
-            if taken is not None:
+            try:
+                taken = run_once(
+                    self._database,
+                    self._root,
+                    partial(self._take, crew=crew, params=self._new_params()),
+                    wrote=_wrote,
+                    may_be_lost=self._may_be_lost,
+                    keep=partial(_answer, crew, to_all=to_all),
+                    unsure=crew.hold,
+                    doubt=crew.fail,
+                    yield_to_conflict=True,
+                )
+            except LostConflict:  # another taker won the race
+                crew.release()
+                if self._lost is not None:
+                    self._lost()
+                continue
+            if taken.turn is not None:
+                self._memory.note(taken.turn)
+            if taken.values or not taken.is_open:
                 return to_all or bool(taken.values)
         return False
-
-    def _attempt(self, crew: Combiner, to_all: bool) -> Taken | None:
-        """None if another taker won the race, or if the answer is open: worth another attempt."""
-        params = self._new_params()
-        try:
-            taken = run_once(
-                self._database,
-                self._root,
-                partial(self._take, crew=crew, params=params),
-                wrote=_wrote,
-                may_be_lost=self._may_be_lost,
-                keep=partial(_answer, crew, to_all=to_all),
-                unsure=crew.hold,
-                doubt=crew.fail,
-                yield_to_conflict=True,
-            )
-        except LostConflict:
-            crew.release()
-            if self._lost is not None:
-                self._lost()
-            return None
-        if taken.turn is not None:
-            self._memory.note(taken.turn)
-        return taken if taken.values or not taken.is_open else None
 
     def _take(self, tr: Transaction, crew: Combiner, params: bytes) -> Taken:
         # Claimed before the first read: only these callers may be told that there is nothing.
         calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
         if not calls:  # all have been stopped
             return Taken()
-        return self._take_in_turn(tr, sum(map(_count, calls)), params, self._runtime.now_us())
-
-    def _may_be_lost(self, taken: Taken) -> bool:
-        return taken.may_be_lost and not (self._is_named and taken.values)
+        return self._take_in_turn(tr, sum(map(_count, calls)), params, round(self._runtime.now() * 1_000_000))
 
     def _claim(self, crew: Combiner) -> Sequence[Call]:
         return crew.claim(limits.SERVE_MAX, limits.BATCH_BYTES_MAX)
@@ -181,6 +173,10 @@ class Takes:
             self._memory,
             self._is_named,
         )
+
+
+def _may_be_lost_of_name(taken: Taken) -> bool:
+    return taken.may_be_lost and not taken.values
 
 
 def _answer(crew: Combiner, taken: Taken, to_all: bool) -> None:

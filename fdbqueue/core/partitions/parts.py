@@ -76,18 +76,19 @@ class TakesOfParts(Generic[H]):
         self._lock = runtime.lock()
         self._parts = parts
         self._make = make
-        self._takes: dict[tuple[H, int], Takes] = {}
+        self.known: dict[tuple[H, int], Takes] = {}
+        """Those that have been made: replaced as a whole, so threads read it without a lock."""
         if parts.current is not None:
             parts.current.on_partitions(self._end_waits_elsewhere)
 
     def of(self, holder: H, number: int) -> Takes:
         with self._lock:
-            found = self._takes.get((holder, number))
+            found = self.known.get((holder, number))
             if found is None:
-                living = {known: takes for known, takes in self._takes.items() if not known[0].lost}
+                living = {known: takes for known, takes in self.known.items() if not known[0].lost}
                 ended = self._has_no_parts if number == WIDE else self._has_parts
                 found = self._make(holder, number, ended)
-                self._takes = {**living, (holder, number): found}
+                self.known = {**living, (holder, number): found}
             return found
 
     def _has_parts(self) -> bool:
@@ -99,6 +100,6 @@ class TakesOfParts(Generic[H]):
     def _end_waits_elsewhere(self) -> None:
         """Let takes that wait for partition 0 wait for all; or the other way round."""
         ended = WIDE if self._parts.plan is None else 0
-        for (_, number), takes in list(self._takes.items()):
+        for (_, number), takes in list(self.known.items()):
             if number == ended:
                 takes.end_waits()

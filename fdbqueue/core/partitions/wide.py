@@ -80,7 +80,7 @@ class Wide(ABC, Generic[P]):
         self._holding = holding
         self._turn = turn
         self._now_us = now_us
-        self.hands_out_leases = zero.hands_out_leases
+        self.hands_out_leases, self.comes_due = zero.hands_out_leases, True
         self.name = zero.name
         self.guard = zero.guard
         self.aside = zero.aside

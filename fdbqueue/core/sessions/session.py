@@ -244,7 +244,8 @@ class OwnSession:
         self._database = database
         self._keys = keys
         self._opening = database.runtime.lock()
-        self._session: Session | None = None
+        self.session: Session | None = None
+        """The session that was opened last; None before the first use. It may be lost."""
 
     def close(self) -> None:
         """Does nothing: the keeper ends every session."""
@@ -255,13 +256,13 @@ class OwnSession:
     def get(self) -> Session:
         """The session, opened at first use, and again after it was lost."""
         with self._opening:
-            if self._session is None or self._session.lost:
-                self._session = Session(self._database, root=Subspace((), self._keys.prefix))
-            return self._session
+            if self.session is None or self.session.lost:
+                self.session = Session(self._database, root=Subspace((), self._keys.prefix))
+            return self.session
 
     def id(self) -> bytes:
         """The id of the session; empty before the first use."""
-        return b"" if self._session is None else self._session.id
+        return b"" if self.session is None else self.session.id
 
 
 def own_session_of(database: Database, keys: RootKeys) -> OwnSession:

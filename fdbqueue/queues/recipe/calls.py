@@ -66,8 +66,9 @@ class QueueCalls(Service):
         of an item that was passed over, if there is no other.
         """
         until = self._runtime.monotonic() + timeout_s if timeout_s else 0.0
+        current = self.recipe.current
         while True:
-            plan = self.recipe.plan
+            plan = None if current is None else current.plan
             found: Sequence[Any] = ()
             if plan is not None:
                 found = self._first(plan, count, stop)

@@ -18,7 +18,7 @@ from fdbqueue.core.arguments import (
 )
 from fdbqueue.core.aside import Aside
 from fdbqueue.core.calls.once import run_in
-from fdbqueue.core.codec import PayloadCodec, codec_named, encoded_each, stored_codec
+from fdbqueue.core.codec import AbsentCodec, PayloadCodec, codec_named, encoded_each, stored_codec
 from fdbqueue.core.database import Database, as_database, is_transaction, run, runtime_in, runtime_of
 from fdbqueue.core.deferred import checked_function
 from fdbqueue.core.errors import InvalidArgument
@@ -249,7 +249,8 @@ class Dequeuing(QueueHandle):
         timeout_s = checked_wait(timeout, tr)
         if stop is not None:
             checked_stop(stop, tr)
-        self._codec.require()
+        if isinstance(self._codec, AbsentCodec):
+            self._codec.require()
         found = self._taken(tr, "dequeue", 1, timeout_s, stop)
         return found[0] if found else default
 

@@ -10,7 +10,8 @@ Functions of one transaction, each bounded by limits.BATCH_*.
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+from operator import call
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.core import limits
@@ -204,7 +205,7 @@ class Recipe(Untimed):
         # A copy: another thread may note an item meanwhile, for which the reply has no room.
         items, passed, suffix_of = self.keys.items, {*self.passed}, self.keys.suffix_of
         rows = tr.snapshot.get_range(items.start, items.stop, limit=limit + len(passed))
-        offers = (Offer(suffix_of(row.key), row.value, payload_bytes(row.value)) for row in rows)
+        offers = map(partial(_offer, suffix_of), chain(rows))  # as `read_index` of tasks
         return islice((offer for offer in offers if offer.id not in passed), limit) if passed else offers
 
     def require_none_passed(self, tr: Any) -> None:
@@ -233,7 +234,7 @@ class Recipe(Untimed):
         values, left, _ = self._read(tr, deliveries)
         self.give_back(tr, [delivery for delivery in deliveries if delivery.id in left])
         for delivery in deliveries:
-            if delivery.id not in left:
+            if delivery.id not in left and delivery.value[:1] != WHOLE:
                 self._clear_pieces(tr, delivery)
         return values
 
@@ -270,7 +271,8 @@ class Recipe(Untimed):
     def _remove(self, tr: Transaction, items: Sequence[Item]) -> None:
         for item in items:
             tr.clear(self.keys.item(item.id))
-            self._clear_pieces(tr, item)
+            if item.value[:1] != WHOLE:
+                self._clear_pieces(tr, item)
         self._add_size(tr, -len(items))
 
     def hold_back(self, tr: Transaction, offers: Sequence[Offer]) -> tuple[list[Offer], list[Any]]:
@@ -292,12 +294,11 @@ class Recipe(Untimed):
     def _read(self, tr: Transaction, items: Sequence[Item]) -> Readings:
         """Decode items that leave their places. Set damaged ones aside."""
         asked = [
-            item.value[1:] if item.value[:1] == WHOLE else self._ask_pieces(tr, item.id, item.value)
+            item.value[1:].__bytes__ if item.value[:1] == WHOLE else self._ask_pieces(tr, item.id, item.value)
             for item in items
         ]
-        decode = self.codec.decode
         try:
-            values = [decode(part if isinstance(part, bytes) else part()) for part in asked]
+            values = list(map(self.codec.decode, map(call, asked)))
         except NOT_READ:
             return self._sort_out(tr, items)
         if values and not self.passed.codec_is_known:
@@ -338,13 +339,16 @@ class Recipe(Untimed):
         return lambda: _joined(value, found)
 
     def _clear_pieces(self, tr: Transaction, item: Item) -> None:
-        if item.value[:1] != WHOLE:
-            under = self.keys.pieces_of(item.id)
-            tr.clear_range(under.start, under.stop)
+        under = self.keys.pieces_of(item.id)
+        tr.clear_range(under.start, under.stop)
 
     def _add_size(self, tr: Transaction, change: int) -> None:
         if change:
             tr.add(self.keys.size, COUNTER.pack(change))
+
+
+def _offer(suffix_of: Callable[[bytes], bytes], row: KeyValue) -> Offer:
+    return Offer(suffix_of(row.key), row.value, payload_bytes(row.value))
 
 
 def size_of(value: bytes | None) -> int:

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.seam import KeyValue, Transaction
-from fdbqueue.core.task import TaskState
+from fdbqueue.core.task import READY, TAKEN
 from fdbqueue.tasks.records.keys import (
     ID_BYTES,
     NEVER_US,
@@ -42,15 +43,16 @@ def no_mending(tr: Transaction, key: bytes, value: bytes) -> None:
 
 def read_index(tr: Transaction, rows: Iterable[KeyValue], mend: Mend) -> Iterator[Record]:
     """The records of index `rows`; each key ends in the id of its task. Damaged ones are mended."""
-    for row in rows:
-        try:
-            record = record_of(row.value)
-        except DAMAGED:
-            record = None
-        if record is None or not row.key.endswith(record.id):
-            record = mend(tr, row.key, row.value)
-        if record is not None:
-            yield record
+    # chain, because map alone would wait for the rows; and a generator would be entered once more.
+    return filter(None, map(partial(read_row, tr, mend), chain(rows)))
+
+
+def read_row(tr: Transaction, mend: Mend, row: KeyValue) -> Record | None:
+    try:
+        record = record_of(row.value)
+    except DAMAGED:
+        record = None
+    return mend(tr, row.key, row.value) if record is None or not row.key.endswith(record.id) else record
 
 
 class Mended:
@@ -93,7 +95,7 @@ def read(row: KeyValue, key: bytes, place: bytes) -> Record:
     id_ = id_in(row.key)
     return sound_record(row.value, id_) or Unread(
         id=id_,
-        state=TaskState.READY,
+        state=READY,
         pri=priority_in(place[:-ID_BYTES]),
         created_us=0,
         expires_us=NEVER_US,
@@ -132,15 +134,15 @@ class Fifo(Mended):
 
     def shift(self, tr: Transaction, olds: Sequence[Record], news: Sequence[Record]) -> None:
         for record in olds:
-            if record.state == TaskState.READY:
+            if record.state == READY:
                 tr.clear(self.filed(record))
         for record in news:
-            if record.state == TaskState.READY:
+            if record.state == READY:
                 tr.set(self.filed(record), record_to_bytes(record))
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
         found = tr.snapshot.get_range(self.index.start, self.index.stop, limit=limit)
-        return read_index(tr, found, self.mend)
+        return filter(None, map(partial(read_row, tr, self.mend), chain(found)))  # as read_index
 
     def claim(self, tr: Transaction, records: Sequence[Record]) -> None:
         """No conflict keys: a take depends on the tasks alone."""
@@ -178,15 +180,15 @@ def shifts_by_key(olds: Sequence[Record], news: Sequence[Record], counts_taken: 
 
     for record in olds:
         of(record).numbers[LIVE_OF[record.state]] -= 1
-        if record.state == TaskState.READY:
+        if record.state == READY:
             of(record).leave.append(record)
-        elif counts_taken and _no_longer(TaskState.TAKEN, record, becomes):
+        elif counts_taken and _no_longer(TAKEN, record, becomes):
             of(record).freed += 1
     for record in news:
         of(record).numbers[LIVE_OF[record.state]] += 1
-        if record.state == TaskState.READY:
+        if record.state == READY:
             of(record).enter.append(record)
-        elif _no_longer(TaskState.TAKEN, record, was):
+        elif _no_longer(TAKEN, record, was):
             of(record).took.append(record)
     return shifts
 

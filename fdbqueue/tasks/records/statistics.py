@@ -7,7 +7,6 @@ same sum of non-negative fields.
 
 from collections.abc import Mapping, Sequence
 
-from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
 
 Statistics = dict[str, dict[str, int]]
@@ -47,8 +46,9 @@ ONE_LIVE = {state: 1 << (_FIELD_BITS * LIVE.index(name)) for state, name in LIVE
 """One more task of a state, in the number of LIVE."""
 ONE_CALL = {call: 1 << (_FIELD_BITS * at) for at, call in enumerate(CALLS)}
 """One more call, in the number of CALLS."""
-_LIVE_BYTES, _CALLS_BYTES = 8 * len(LIVE), 8 * len(CALLS)
-_LIVE_MASK, _CALLS_MASK = (1 << (8 * _LIVE_BYTES)) - 1, (1 << (8 * _CALLS_BYTES)) - 1
+LIVE_BYTES, CALLS_BYTES = 8 * len(LIVE), 8 * len(CALLS)
+LIVE_MASK, CALLS_MASK = (1 << (8 * LIVE_BYTES)) - 1, (1 << (8 * CALLS_BYTES)) - 1
+"""Fields may be negative while they are added up: the numbers are stored modulo these."""
 
 
 def packed(fields: tuple[str, ...], changes: Mapping[str, int]) -> bytes:
@@ -57,14 +57,6 @@ def packed(fields: tuple[str, ...], changes: Mapping[str, int]) -> bytes:
     for name, change in changes.items():
         total += change << (_FIELD_BITS * fields.index(name))
     return (total & ((1 << bits) - 1)).to_bytes(bits // 8, "little")
-
-
-def add(tr: Transaction, live_key: bytes, live: int, calls_key: bytes, calls: int) -> None:
-    """Add to both numbers; fields of `live` and `calls` may be negative."""
-    if live:
-        tr.add(live_key, (live & _LIVE_MASK).to_bytes(_LIVE_BYTES, "little"))
-    if calls:
-        tr.add(calls_key, (calls & _CALLS_MASK).to_bytes(_CALLS_BYTES, "little"))
 
 
 def unpacked(fields: tuple[str, ...], value: bytes | None) -> dict[str, int]:
