@@ -139,7 +139,7 @@ class Putting(TaskHandle):
         if timeout_s and not self._shape.kind.supports("capacity"):
             raise UnsupportedOption(kind=self.kind, option="a timeout of a put: it is never full")
         calls = self._calls(target)
-        if is_transaction(target):
+        if target is not self._database and is_transaction(target):
             put = partial(calls.put_within, writable(target))
         else:
             put = partial(calls.put, timeout_s=timeout_s, stop=stop)
