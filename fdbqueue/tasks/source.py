@@ -188,10 +188,8 @@ class TaskSource:
         return (self.doorbell, *self.limit_bells)
 
     def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
-        keys = self.shape.keys
-        due = tr.snapshot.get_range(
-            keys.timers.start, keys.timer(now_us + 1, b""), limit=limits.DUE_BATCH
-        )  # as `ask_due`, with fewer calls
+        start, stop = self.shape.keys.timers.start, self.shape.keys.timer(now_us + 1, b"")
+        due = tr.snapshot.get_range(start, stop, limit=limits.DUE_BATCH)  # as `ask_due`, with fewer calls
         settle = None if self.shape.limits is None else self.ask_settle(tr, now_us)
 
         def tidy() -> Swept:
