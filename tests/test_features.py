@@ -23,15 +23,18 @@ from fdbqueue.tasks.kinds import Draft, Settings
 from fdbqueue.tasks.puts import Put
 from fdbqueue.tasks.records.keys import Extra, S
 
-TASKS = Path(fdbqueue.__file__).parent / "tasks"
-LIFE_CYCLE = ("change", "edges", "verbs", "sweep", "swept", "in_all", "parted", "source")
-PUTS = ("putting", "calls", "puts", "kinds")
+PACKAGE = Path(fdbqueue.__file__).parent
+OWN_ROOMS = (PACKAGE / "tasks/groups", PACKAGE / "tasks/unique")
+VERBS = {"tasks/queue.py", "tasks/looks.py", "tasks/taking.py"}
+"""The public verbs about results, steps and ended tasks."""
+OPTIONS = {"tasks/schedules/records.py", "tasks/schedules/store.py", "tasks/schedules/wishes.py"}
+OPTIONS |= {"operate/cli/items.py", "operate/cli/parameters.py"}
+"""The options of a put about unique keys, where they are given once more."""
+OF_LIMITS = {"tasks/ready.py", "operate/verify/limits.py"}
+"""A gate decides which ranges are read; and the limits of a root, which belong to no queue."""
+FACES = VERBS | OPTIONS | OF_LIMITS
 HOOKS = tuple(name for name, value in vars(Feature).items() if callable(value))
 NAMES = {*OF_TASKS.values(), *(name for _, name in OF_QUEUES.values())}
-
-
-def file_of(name: str) -> str:
-    return name.partition(":")[0].rpartition(".")[2]
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
@@ -64,27 +67,28 @@ def test_the_features_of_tasks_that_are_swept_are_named_so() -> None:
 
 
 def used_in(path: Path) -> Iterator[str]:
-    """The files of tasks/ that a file imports, at once or late."""
+    """The files that a file imports, at once or late."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "fdbqueue.tasks":
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield str(node.module).rpartition(".")[2]
+        if isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "late":
-            yield node.attr
+            yield f"fdbqueue.tasks.{node.attr}"
 
 
-@pytest.mark.parametrize("file", LIFE_CYCLE)
-def test_the_life_cycle_names_no_feature(file: str) -> None:
-    assert {file_of(name) for name in NAMES}.isdisjoint(used_in(TASKS / f"{file}.py"))
-
-
-@pytest.mark.parametrize("file", PUTS)
-def test_a_put_names_no_feature(file: str) -> None:
-    """But for headers, which have no file of their own."""
-    asked = (name for option, name in ASKED.items() if option != "headers")
-    named = {*NAMES, *STAGES.values(), *asked}
-    assert set(map(file_of, named)).isdisjoint(used_in(TASKS / f"{file}.py"))
+def test_only_faces_name_a_feature() -> None:
+    """Neither the life cycle nor an operator's tool: they ask the tables."""
+    asked = (name for option, name in ASKED.items() if option != "headers")  # these have no file
+    features = {name.partition(":")[0] for name in (*NAMES, *STAGES.values(), *asked)}
+    own = {PACKAGE / "tasks/__init__.py"} | {
+        PACKAGE.parent / f"{name.replace('.', '/')}.py" for name in features
+    }
+    naming = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if path not in own and path.parent not in OWN_ROOMS and not features.isdisjoint(used_in(path))
+    }
+    assert naming == FACES
 
 
 FEATURE = "tests.takes_by_header"
