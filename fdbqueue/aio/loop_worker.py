@@ -139,7 +139,7 @@ class LoopWorker(FiberWorker):
 
     def _chores(self) -> float:
         if self._given.closed:
-            self._feed.end_waits(self._session)
+            self._feed.end_waits()
         return super()._chores()
 
     def _say_ended(self) -> None:

@@ -1,7 +1,6 @@
-"""Feed: takes tasks for a worker, from one queue or from several by weight.
+"""Feed: takes tasks for a worker, from one queue or from several by weight; and decides which of them begin.
 
-An idle worker has one request in the line of each queue, whatever the number of its threads. So it has one
-watch per queue, and a put wakes one worker, not all of them.
+It leaves out a queue that was dropped, and pauses one that fails, as long as there are others.
 """
 
 from collections.abc import Sequence
@@ -11,41 +10,15 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import NOT_HERE
 from fdbqueue.core.database import Database, is_away
 from fdbqueue.core.error_root import heals
-from fdbqueue.core.errors import FdbQueueError, LayoutNewer, QueueNotFound, UnknownSession
+from fdbqueue.core.errors import FdbQueueError, LayoutNewer, QueueNotFound, UnknownSession, WaitStopped
 from fdbqueue.core.logger import logger
-from fdbqueue.core.runtime import Thread
+from fdbqueue.core.runtime import Event
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.outage import Outage
+from fdbqueue.tasks.intake import Intake
 from fdbqueue.tasks.queue import TaskQueue
-
-
-class StrideScheduler:
-    """Which of several queues comes next, by weight and without starvation.
-
-    Each queue has a distance, a task adds 1/weight to it, and the queue with the least distance comes first.
-    An empty queue is moved up to the place of the last turn, so it saves up no turns. (The other queues are
-    no measure: a second empty queue, or one that is gone, stays behind.)
-    """
-
-    def __init__(self, weights: Sequence[int]) -> None:
-        self._strides = [1 / weight for weight in weights]
-        self._walked = [0.0] * len(weights)
-        self._last_turn = 0.0
-        """The distance at which a queue had the last turn."""
-
-    def order(self) -> list[int]:
-        """Return the numbers of the queues; the queue with the next turn is first."""
-        return sorted(range(len(self._walked)), key=self._walked.__getitem__)
-
-    def took(self, queue: int, count: int) -> None:
-        self._last_turn = max(self._last_turn, self._walked[queue])
-        self._walked[queue] += count * self._strides[queue]
-
-    def was_empty(self, queue: int) -> None:
-        self._walked[queue] = max(self._walked[queue], self._last_turn)
-
 
 Found = list[tuple[TaskQueue, Task]]
 
@@ -57,36 +30,32 @@ class Feed:
         self._database = database
         self._runtime = database.runtime
         self._queues = [queue for queue, _ in queues]
-        self._scheduler = StrideScheduler([weight for _, weight in queues])
-        self._look_at = [float("-inf")] * len(queues)
+        self._intake = Intake(self._runtime, {number: weight for number, (_, weight) in enumerate(queues)})
         self._outages = [Outage(database.runtime) for _ in queues]
         self._gone: dict[int, FdbQueueError] = {}
         """By queue number: the error of a queue from which nothing can be taken any more."""
         self._passed: dict[int, FdbQueueError] = {}
         """By queue number: the error of the last take, if it found unreadable tasks only."""
         self._tell_at = [float("-inf")] * len(queues)
-        self._waiting = False
+        self._stop = self._runtime.event()
 
     def take(self, count: int, session: Session, timeout_s: float) -> Found:
         """Wait for a task, and return up to `count`; from several queues, possibly one more of each. Raises:
         when the last queue is gone, QueueNotFound or LayoutNewer; UnknownSession.
         """
-        there = self._sound()
-        found = self._look(count, session) if len(there) > 1 else []
-        if found:
-            return found
-        self._waiting = timeout_s > 0
-        try:
-            if len(there) == 1:
-                return self._take(there[0], count, session, timeout_s)
-            return self._wait(session, timeout_s)
-        finally:
-            self._waiting = False
+        stop = self._stop = self._runtime.event()
 
-    def end_waits(self, session: Session) -> None:
+        def take(number: int, count: int, timeout_s: float, stop: Event) -> list[Task]:
+            return self._take(number, count, session, timeout_s, stop)
+
+        found = self._intake.look(take, dict.fromkeys(self._sound(), count), timeout_s, stop)
+        if not found:
+            found = self._intake.wait(take, dict.fromkeys(self._sound(), count), timeout_s, stop)
+        return [(self._queues[number], task) for number, task in found]
+
+    def end_waits(self) -> None:
         """End a waiting `take`. It misses a wait that is about to begin: call it until `take` returns."""
-        for queue in self._queues if self._waiting else ():
-            queue.end_waits(self._database, session=session)
+        self._stop.set()
 
     def is_empty(self) -> bool:
         """True if the queues hold no tasks, except buried ones."""
@@ -145,90 +114,24 @@ class Feed:
         self._database.troubles.met(_log, title, error)
         return True
 
-    def _look(self, count: int, session: Session) -> Found:
-        """Take without waiting from the first queue, in the order of their turns, that has a task."""
-        now = self._runtime.monotonic()
-        for number in self._scheduler.order():
-            if number in self._gone or self._outages[number].left_s():
-                continue
-            # An empty queue is asked again only after a while, as other queues may be busy.
-            if self._look_at[number] > now:
-                self._scheduler.was_empty(number)
-                continue
-            if found := self._take(number, count, session, 0):
-                self._scheduler.took(number, len(found))
-                return found
-            self._scheduler.was_empty(number)
-            self._look_at[number] = now + limits.EMPTY_QUEUE_LOOK_S
-        return []
-
-    def _take(self, number: int, count: int, session: Session, timeout_s: float) -> Found:
+    def _take(self, number: int, count: int, session: Session, timeout_s: float, stop: Event) -> list[Task]:
         queue = self._queues[number]
         try:
-            found = queue.take_many(self._database, count, timeout_s, session=session)
-        except QueueNotFound as error:
+            found = queue.take_many(self._database, count, timeout_s, session=session, stop=stop)
+        except (UnknownSession, WaitStopped):
+            raise
+        except (QueueNotFound, LayoutNewer) as error:
             self._go_on_without(number, error)
-            found = []
         except NOT_HERE as error:
             self._pass_over(number, error)
-            found = []
-        except UnknownSession:
-            raise
-        except LayoutNewer as error:
-            self._go_on_without(number, error)
-            found = []
         except Exception as error:
             if is_away(error) or not heals(error) or not self._leave_alone(number, error):
                 raise
-            found = []
         else:
             self._passed.pop(number, None)
             self._outages[number].over()
-        return [(queue, task) for task in found]
-
-    def _wait(self, session: Session, timeout_s: float) -> Found:
-        """Wait in the lines of all queues at once, until one take returns a task."""
-        wait = Wait(self, session, timeout_s)
-        threads: list[Thread] = []
-        try:
-            threads.extend(wait.start(number) for number in self._sound())
-            wait.over.wait(timeout_s)
-        except RuntimeError as error:  # no thread can be started: the others may return a task
-            wait.errors.append(error)
-        for thread in threads:
-            while thread.is_alive():
-                self.end_waits(session)
-                thread.join(limits.EMPTY_QUEUE_LOOK_S / 10)
-        if wait.errors and not wait.found:
-            raise wait.errors[0]
-        self._look_at = [float("-inf")] * len(self._look_at)
-        for number, _ in wait.found:
-            self._scheduler.took(number, 1)
-        return [(self._queues[number], task) for number, task in wait.found]
-
-
-class Wait:
-    """One waiting take per queue, each in a thread of its own; the first that returns ends the others."""
-
-    def __init__(self, feed: Feed, session: Session, timeout_s: float) -> None:
-        self._feed = feed
-        self._session = session
-        self._timeout_s = timeout_s
-        self.over = feed._runtime.event()
-        self.found: list[tuple[int, Task]] = []
-        self.errors: list[Exception] = []
-
-    def start(self, number: int) -> Thread:
-        return self._feed._runtime.spawn(lambda: self._stand(number), "fdbqueue-waiter")
-
-    def _stand(self, number: int) -> None:
-        try:
-            found = self._feed._take(number, 1, self._session, self._timeout_s)
-            self.found += [(number, task) for _, task in found]
-        except Exception as error:
-            self.errors.append(error)
-        finally:
-            self.over.set()
+            return found
+        return []
 
 
 class Start(Enum):

@@ -382,7 +382,7 @@ class Worker(ChosenByHandler):
         if session.lost:
             self._heartbeat.lose_all(session)
         if self._stopped.is_set() or session.lost:
-            self._feed.end_waits(session)
+            self._feed.end_waits()
             return now + _STOPPING_LOOK_S
         return self._appearance.tick()
 

@@ -13,9 +13,10 @@ from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.task import Failure
 from fdbqueue.core.trouble import Troubles
 from fdbqueue.embedded import FDBError
-from fdbqueue.fleet.feed import Feed, Start, Starting, StrideScheduler, start_of
+from fdbqueue.fleet.feed import Feed, Start, Starting, start_of
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.outcomes import Away, Failed, Lost, Policy, is_away, judge
+from fdbqueue.tasks.intake import StrideScheduler
 from tests.support import ManualClock
 
 
@@ -39,35 +40,37 @@ def test_an_invalid_backoff_is_refused(bad):
 
 def test_each_queue_gets_turns_by_its_weight():
     """With batches of any size, the turns approach the weights."""
-    scheduler, got = StrideScheduler([3, 1]), [0, 0]
+    scheduler, got = StrideScheduler({0: 3, 1: 1}), [0, 0]
     for batch in (1, 4, 2, 7, 1, 3) * 40:
-        first = scheduler.order()[0]
+        first = scheduler.order([0, 1])[0]
         scheduler.took(first, batch)
         got[first] += batch
     assert abs(got[0] / sum(got) - 0.75) < 0.02
 
 
 def test_an_empty_queue_saves_up_no_turns():
-    scheduler = StrideScheduler([1, 1])
+    scheduler = StrideScheduler({})
+    scheduler.order([0, 1])
     for _ in range(100):
         scheduler.took(0, 1)
         scheduler.was_empty(1)
     turns = []
     for _ in range(10):
-        turns.append(scheduler.order()[0])
+        turns.append(scheduler.order([0, 1])[0])
         scheduler.took(turns[-1], 1)
     assert 4 <= turns.count(0) <= 6
 
 
 def test_two_empty_queues_save_up_no_turns():
-    scheduler = StrideScheduler([1, 1, 1])
+    scheduler = StrideScheduler({})
+    scheduler.order(range(3))
     for _ in range(100):
         for empty in (1, 2):
             scheduler.was_empty(empty)
         scheduler.took(0, 1)
     turns = []
     for _ in range(9):
-        turns.append(scheduler.order()[0])
+        turns.append(scheduler.order(range(3))[0])
         scheduler.took(turns[-1], 1)
     assert all(2 <= turns.count(number) <= 4 for number in range(3))
 
@@ -197,7 +200,7 @@ def test_a_queue_that_works_again_begins_with_the_first_pause():
     feed = Feed(SimpleNamespace(runtime=clock, troubles=Troubles(clock)), queues)
 
     def pause_s():
-        feed._take(0, 1, None, 0)
+        feed._take(0, 1, None, 0, clock.event())
         left_s = feed._outages[0].left_s()
         clock.advance(left_s)
         return left_s

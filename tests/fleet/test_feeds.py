@@ -8,6 +8,7 @@ from fdbqueue import Session, TaskQueue
 from fdbqueue.core.errors import UnknownCodec
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.feed import Feed
+from fdbqueue.tasks.intake import Intake
 from tests.support import PATIENCE_S
 
 
@@ -50,7 +51,7 @@ def test_an_unreadable_task_is_logged_now_and_then(db, space, queues, feed, monk
     unreadable_in(monkeypatch, *[queue.name for queue in queues])
     with caplog.at_level(logging.WARNING), Session(db, root=space) as session:
         for _ in range(3):
-            assert feed._take(0, 1, session, 0) == []
+            assert feed._take(0, 1, session, 0, db.runtime.event()) == []
     assert len(caplog.records) == 1
 
 
@@ -60,12 +61,13 @@ def test_a_feed_goes_on_with_the_queue_that_is_left(db, space, queues, feed, gon
     queues[1 - gone].put_many(db, range(3))
     with Session(db, root=space) as session:
         while len(feed._there()) > 1:
-            feed._take(gone, 1, session, 0)
+            feed._take(gone, 1, session, 0, db.runtime.event())
         assert [task.data for _, task in feed.take(3, session, 0)] == [0, 1, 2]
 
 
 def test_a_wait_returns_its_task_though_no_other_can_begin(db, space, queues, feed, monkeypatch):
     """No thread can be started for the second queue. The task would stay taken by nobody."""
+    monkeypatch.setattr(Intake, "look", lambda *_: [])
     queues[0].put(db, "x")
     spawn, waiters = RealRuntime.spawn, []
 
@@ -80,4 +82,4 @@ def test_a_wait_returns_its_task_though_no_other_can_begin(db, space, queues, fe
 
     monkeypatch.setattr(RealRuntime, "spawn", spawn_one)
     with Session(db, root=space) as session:
-        assert [task.data for _, task in feed._wait(session, PATIENCE_S)] == ["x"]
+        assert [task.data for _, task in feed.take(1, session, PATIENCE_S)] == ["x"]

@@ -530,12 +530,17 @@ def test_a_task_is_kept_though_the_wait_at_another_queue_failed(db, queue, space
     queue.put(db, "x")
     feed = Feed(db, [(queue, 1), (other, 1)])
 
-    def take_or_fail(feed, number, count, session, timeout_s):
-        if not timeout_s:  # so that it waits
+    has_taken = threading.Event()
+
+    def take_or_fail(feed, number, *given):
+        if not given[2]:  # so that it waits
             return []
         if number == 1:
+            assert has_taken.wait(20)
             raise UnknownSession(session="of the other queue")
-        return take(feed, number, count, session, timeout_s)
+        found = take(feed, number, *given)
+        has_taken.set()
+        return found
 
     monkeypatch.setattr(Feed, "_take", take_or_fail)
     with Session(db, root=space) as session:
@@ -544,23 +549,18 @@ def test_a_task_is_kept_though_the_wait_at_another_queue_failed(db, queue, space
 
 def test_a_wait_that_begins_after_a_task_was_found_is_ended(db, queue, space, monkeypatch):
     """The task would wait for the end of that wait, and its lease may end before."""
-    other, take, end_waits = TaskQueue.create(db, "other", root=space), Feed._take, Feed.end_waits
+    other, take = TaskQueue.create(db, "other", root=space), Feed._take
     queue.put(db, "x")
-    feed, ended = Feed(db, [(queue, 1), (other, 1)]), threading.Event()
+    feed = Feed(db, [(queue, 1), (other, 1)])
 
-    def take_late(feed, number, count, session, timeout_s):
+    def take_late(feed, number, count, session, timeout_s, stop):
         if not timeout_s:  # so that it waits
             return []
         if number == 1:
-            assert ended.wait(20)
-        return take(feed, number, count, session, timeout_s)
-
-    def end_waits_once(feed, session):
-        end_waits(feed, session)
-        ended.set()
+            assert stop.wait(20)
+        return take(feed, number, count, session, timeout_s, stop)
 
     monkeypatch.setattr(Feed, "_take", take_late)
-    monkeypatch.setattr(Feed, "end_waits", end_waits_once)
     with Session(db, root=space) as session:
         began = time.monotonic()
         assert [task.data for _, task in feed.take(1, session, 60.0)] == ["x"]
