@@ -16,7 +16,7 @@ from fdbqueue import TaskQueue
 from fdbqueue.core.errors import ClusterMismatch, QueueKindMismatch, StorageReplaced, UnknownBrokerUrl
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.integrations.celery.databases import BrokerLost, told_to_kombu
-from fdbqueue.integrations.celery.intake import Tap, Want
+from fdbqueue.integrations.celery.tap import Tap, Want
 from tests.conftest import CLUSTER_FILE
 from tests.support import PATIENCE_S, wait_until
 
@@ -276,7 +276,7 @@ def test_an_error_that_does_not_heal_is_no_lost_connection(
     def take(*_: object) -> Any:
         return received(broker, "letters")
 
-    tap = Tap(db.runtime, take, lambda: [Want(None, "letters", TaskQueue.open(db, "letters"), 1)], bool)
+    tap = Tap(db.runtime, take, lambda: {Want(None, "letters", TaskQueue.open(db, "letters")): 1}, bool)
     wait_until(lambda: bool(select.select([tap.bell], [], [], 0)[0]))
     with pytest.raises(StorageReplaced):
         tap.drawn()

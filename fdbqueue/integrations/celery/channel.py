@@ -11,7 +11,6 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotTaken, QueueNotFound, TaskNotFound
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.integrations.celery.databases import current, passing_what_does_not_heal, told_to_kombu
-from fdbqueue.integrations.celery.intake import Found, Want
 from fdbqueue.integrations.celery.queues import (
     bind,
     bound,
@@ -21,6 +20,7 @@ from fdbqueue.integrations.celery.queues import (
     tag_of,
     unbind,
 )
+from fdbqueue.integrations.celery.tap import Found, Want
 from fdbqueue.tasks.queue import TaskQueue
 
 _log = get_logger(__name__)
@@ -243,11 +243,11 @@ class Channel(virtual.Channel):
     def freed(self) -> None:
         self._transport.freed(self)
 
-    def wants(self) -> Iterable[Want]:
+    def wants(self) -> Iterable[tuple[Want, int]]:
         credit = self.qos.credit(BATCH)
         for name in list(self._active_queues) if credit else ():
             if name not in self._dropped:
-                yield Want(self, name, self._transport.queues.get(name), credit)
+                yield Want(self, name, self._transport.queues.get(name)), credit
 
     def receive(self, found: Found) -> bool:
         """Hold a taken task. False if it is none for a consumer: it has gone back, or is buried."""

@@ -5,26 +5,22 @@ the session of the connection that declared it. After the death of that session 
 and the next declaration of such a queue removes it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import QueueKindMismatch, QueueNotFound
+from fdbqueue.core.errors import QueueKindMismatch
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.integrations.celery import keys
 from fdbqueue.integrations.celery.databases import current
+from fdbqueue.integrations.common.queue_map import KIND, PRIORITY_MAX, QueueMap
 from fdbqueue.tasks.queue import TaskQueue
-
-T = TypeVar("T")
-
-PRIORITY_MAX = 255
-"""The highest priority of a message, as in AMQP; the queue has the lowest number first."""
 
 _MS = 1000
 
@@ -78,79 +74,59 @@ def tag_of(queue: str, task: Task) -> str:
     return f"{queue}/{task.id}/{task.attempts}"
 
 
-KIND = "fifottl"
 _KINDS = (KIND, "limfifottl")
 """Kinds with the options of a message: priority, delay and expiration."""
 
 
-class Queues:
-    """The queues of one database. Each is made at its first use."""
+def _require_kind(queue: TaskQueue) -> None:
+    if queue.kind not in _KINDS:
+        raise QueueKindMismatch(name=queue.name, found=queue.kind, wanted=" or ".join(_KINDS))
+
+
+class Queues(QueueMap):
+    """The queues of one database."""
 
     def __init__(self, database: Database) -> None:
-        self.database = database
+        super().__init__(lambda: database, require=_require_kind)
         self.registry = Registry(DEFAULT_ROOT)
-        self._known: dict[str, TaskQueue] = {}
 
     def get(self, name: str) -> TaskQueue:
-        """The queue of that name; it is created if there is none. In a transaction of the program, a new
-        queue is part of it, and not remembered. Raises: QueueKindMismatch for a queue that cannot carry
-        messages.
-        """
-        found = self._known.get(name)
-        if found is None:
-            found = TaskQueue.create(current() or self.database, name, KIND, if_not_exists="any")
-            found = found._on(self.database)  # its threads are those of our database, and end with it
-            if found.kind not in _KINDS:
-                raise QueueKindMismatch(name=name, found=found.kind, wanted=" or ".join(_KINDS))
-            if current() is None:
-                self._known[name] = found
-        return found
+        """Raises: QueueKindMismatch for a queue that cannot carry messages."""
+        return self.made(name, current())
 
     def declare_owned(self, name: str, owner: bytes) -> None:
         """Make a queue that goes with the session `owner`."""
-        drop_dead(self.database, self.registry)
-        self.forget([name])
+        drop_dead(self.database(), self.registry)
+        self.forget(name)
         self.get(name)
-        own(self.database, name, owner)
+        own(self.database(), name, owner)
 
     def put(self, names: list[str], message: Mapping[str, Any]) -> None:
         """In the transaction of the program if there is one."""
-        options = put_options(message, self.database.runtime.now())
+        options = put_options(message, self.database().runtime.now())
+        target = current() or self.database()
         for name in names:
-            self.on(name, lambda queue: queue.put(current() or self.database, dict(message), **options))
-
-    def on(self, name: str, act: Callable[[TaskQueue], T]) -> T:
-        """Call `act` with the queue; again with a new one if it was dropped meanwhile."""
-        try:
-            return act(self.get(name))
-        except QueueNotFound:
-            self.forget([name])
-            return act(self.get(name))
-
-    def forget(self, names: Iterable[str]) -> None:
-        """Open the queues again at their next use."""
-        for name in names:
-            self._known.pop(name, None)
+            self.use(name, lambda queue: queue.put(target, dict(message), **options), current())
 
     def size(self, name: str) -> int:
-        return self.on(name, lambda queue: queue.statistics(self.database)["tasks"]["ready"])
+        return self.use(name, lambda queue: queue.statistics(self.database())["tasks"]["ready"])
 
     def purge(self, name: str) -> int:
         """Remove the messages that are not held, in bounded transactions. Return their number."""
         removed = 0
-        while more := self.on(name, self._purge_some):
+        while more := self.use(name, self._purge_some):
             removed += more
         return removed
 
     def _purge_some(self, queue: TaskQueue) -> int:
-        return self.registry.write(self.database, lambda tr: _purge_some(tr, queue))
+        return self.registry.write(self.database(), lambda tr: _purge_some(tr, queue))
 
     def exists(self, name: str) -> bool:
-        return self.registry.look(self.database, name) is not None
+        return self.registry.look(self.database(), name) is not None
 
     def drop(self, name: str) -> None:
-        self.forget([name])
-        drop_queue(self.database, self.registry, name)
+        self.forget(name)
+        drop_queue(self.database(), self.registry, name)
 
 
 def _purge_some(tr: Transaction, queue: TaskQueue) -> int:

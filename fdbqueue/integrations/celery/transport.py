@@ -1,7 +1,7 @@
 """The kombu transport: one connection is one session, and its leases last as long as a thread renews it."""
 
-from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from celery.app.backends import BACKEND_ALIASES
@@ -12,6 +12,7 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueNotFound
 from fdbqueue.core.runtime import Event
 from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.task import Task
 from fdbqueue.core.version import __version__
 from fdbqueue.integrations.celery.channel import Channel as TaskChannel
 from fdbqueue.integrations.celery.databases import (
@@ -24,8 +25,9 @@ from fdbqueue.integrations.celery.databases import (
     told_to_kombu,
     url_of,
 )
-from fdbqueue.integrations.celery.intake import WAIT_S, Found, Intake, Tap, Want
 from fdbqueue.integrations.celery.queues import Queues
+from fdbqueue.integrations.celery.tap import WAIT_S, Found, Tap, Want, Wants
+from fdbqueue.tasks.intake import Intake
 
 
 def register() -> None:
@@ -54,7 +56,6 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self._session: Session | None = None
-        self._intake: Intake | None = None
         self._taps: dict[TaskChannel, Tap] = {}
         self._loop: Any = None
         self._process_id: int | None = None
@@ -78,12 +79,6 @@ class Transport(virtual.Transport):
                 self._session = Session(self.database, ttr=ttr_s)
         return self._session
 
-    @property
-    def intake(self) -> Intake:
-        if self._intake is None:
-            self._intake = Intake(self.database, self.session)
-        return self._intake
-
     # The connection.
 
     def establish_connection(self) -> Any:
@@ -91,6 +86,7 @@ class Transport(virtual.Transport):
         with told_to_kombu():
             self.database = answering(url_of(self._address()))
         self.queues = Queues(self.database)
+        self._intake = Intake[Want](self.database.runtime, {})
         self._process_id = self.database.runtime.process_id()
         return super().establish_connection()
 
@@ -105,7 +101,7 @@ class Transport(virtual.Transport):
     def close_connection(self, connection: Any) -> None:
         ours = self.is_of_this_process
         super().close_connection(connection)
-        session, self._session, self._intake, self._loop = self._session, None, None, None
+        session, self._session, self._loop = self._session, None, None
         if ours and session is not None:
             with told_to_kombu(), passing_what_does_not_heal():
                 session.end()
@@ -126,27 +122,30 @@ class Transport(virtual.Transport):
     def _drain(self, timeout_s: float) -> bool:
         stop = self._stop = self.database.runtime.event()
         with told_to_kombu():
-            wants = [want for channel in list(self.channels) for want in channel.wants()]
+            wants = {want: most for channel in list(self.channels) for want, most in channel.wants()}
             if not wants:  # until another thread settles a message, or consumes
                 stop.wait(max(0.0, timeout_s))
                 return False
-            taken = [
-                found for found in self._take(wants, timeout_s, stop) if found.want.channel.receive(found)
-            ]
+            taken = self._take(self._intake, wants, timeout_s, stop)
+            taken = [found for found in taken if found.want.channel.receive(found)]
         for one in taken:
             one.want.channel.deliver(one)
         return bool(taken)
 
-    def _take(self, wants: Sequence[Want], timeout_s: float, stop: Event) -> list[Found]:
+    def _take(self, intake: Intake[Want], wants: Wants, timeout_s: float, stop: Event) -> list[Found]:
+        """`intake`: that of the calling thread."""
         try:
-            return self.intake.take(wants, timeout_s, stop)
+            return [Found(*each) for each in intake.take(self._take_from, wants, timeout_s, stop)]
         except QueueNotFound:  # dropped by another process: the next look makes it again
-            self.queues.forget([want.name for want in wants])
+            self.queues.forget(*(want.name for want in wants))
             return []
 
+    def _take_from(self, want: Want, count: int, timeout_s: float, stop: Event) -> list[Task]:
+        return want.queue.take_many(self.database, count, timeout_s, session=self.session, stop=stop)
+
     def take_one(self, channel: TaskChannel, queue: str) -> Found | None:
-        want = Want(channel, queue, self.queues.get(queue), 1)
-        found = self._take([want], 0, self.database.runtime.event())
+        want = Want(channel, queue, self.queues.get(queue))
+        found = self._take(self._intake, {want: 1}, 0, self.database.runtime.event())
         return found[0] if found else None
 
     # Consuming in an event loop.
@@ -176,9 +175,9 @@ class Transport(virtual.Transport):
         if channel in self._taps:
             self._taps[channel].changed()
         elif self._loop is not None and channel.consumes and self.is_of_this_process:
-            tap = self._taps[channel] = Tap(
-                self.database.runtime, self._take, lambda: list(channel.wants()), channel.receive
-            )
+            runtime = self.database.runtime
+            take = partial(self._take, Intake(runtime, {}))
+            tap = self._taps[channel] = Tap(runtime, take, lambda: dict(channel.wants()), channel.receive)
             self._loop.add_reader(tap.bell, self._draw, tap)
         if self._stop is not None:
             self._stop.set()

@@ -14,6 +14,7 @@ from fdbqueue.core.errors import InvalidArgument, NoResult, QueueNotFound, TaskF
 from fdbqueue.core.open import DIRECTORY_SCHEMES, PRIVATE_URL, checked_url, place_of
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.task import Task
+from fdbqueue.integrations.common.queue_map import QueueMap
 from fdbqueue.integrations.django.api import (
     DEFAULT_TASK_BACKEND_ALIAS,
     BaseTaskBackend,
@@ -22,7 +23,7 @@ from fdbqueue.integrations.django.api import (
     task_backends,
     task_enqueued,
 )
-from fdbqueue.integrations.django.queues import TaskQueues, queues_of, within
+from fdbqueue.integrations.django.queues import queues_of, within
 from fdbqueue.integrations.django.states import Call, State, look, pri_of
 
 NAMESPACE_BYTES_MAX = 100
@@ -83,7 +84,7 @@ class FdbQueueBackend(BaseTaskBackend):
         """Opens nothing, as modules with tasks are imported before the checks of the settings."""
         super().__init__(alias, params)
         self._settings: Options | None = None
-        self._queues: TaskQueues | None = None
+        self._queues: QueueMap | None = None
 
     @property
     def settings(self) -> Options:
@@ -96,7 +97,7 @@ class FdbQueueBackend(BaseTaskBackend):
         return self._settings
 
     @property
-    def task_queues(self) -> TaskQueues:
+    def task_queues(self) -> QueueMap:
         if self._queues is None:
             self._queues = queues_of(self.settings.url, self.settings.namespace)
         return self._queues
@@ -104,7 +105,7 @@ class FdbQueueBackend(BaseTaskBackend):
     @property
     def database(self) -> Database:
         """The open database of this process. To close it does nothing. Raises: as fdbqueue.open."""
-        return self.task_queues.database.lent()
+        return self.task_queues.database().lent()
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Put a task, in the transaction of the block around the caller if there is one.
@@ -116,13 +117,14 @@ class FdbQueueBackend(BaseTaskBackend):
         call = Call.of(task, args, kwargs)
         database = self.database
         delay_s = 0.0 if call.run_after is None else max(0.0, call.run_after - database.runtime.now())
-        put = self.task_queues.put(
-            task.queue_name,
-            within.current(),
-            call.to_data(),
-            pri=pri_of(call.priority),
-            delay=delay_s,
-            result_ttl=self.settings.result_ttl,
+        options: dict[str, Any] = {
+            "pri": pri_of(call.priority),
+            "delay": delay_s,
+            "result_ttl": self.settings.result_ttl,
+        }
+        tr, data = within.current(), call.to_data()
+        put = self.task_queues.use(
+            task.queue_name, lambda queue: queue.put(tr or database, data, **options), tr
         )
         result = State.of(put, []).to_result(
             self.result_id(task.queue_name, put), task.queue_name, self.alias

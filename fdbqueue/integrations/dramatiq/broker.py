@@ -11,7 +11,8 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.integrations.common.opening import Opening, Within
-from fdbqueue.integrations.dramatiq.consumer import FdbQueueConsumer, ProcessEnd, TaskQueues, as_dramatiq
+from fdbqueue.integrations.common.queue_map import QueueMap
+from fdbqueue.integrations.dramatiq.consumer import FdbQueueConsumer, ProcessEnd, as_dramatiq
 from fdbqueue.tasks.queue import TaskQueue
 
 NAMESPACE = "dramatiq"
@@ -41,7 +42,7 @@ class FdbQueueBroker(dramatiq.Broker):
         """
         super().__init__(middleware)
         self.opening = Opening(url)
-        self._queues = TaskQueues(self.opening, namespace, root)
+        self._queues = QueueMap(self.opening.database, namespace, "bytes", root=root)
         self._session_ttr_s = session_ttr_s
         self._root = root
         self._within = Within()
@@ -58,7 +59,7 @@ class FdbQueueBroker(dramatiq.Broker):
         Raises: dramatiq.errors.QueueNotFound.
         """
         self._require_declared(queue_name)
-        return self._queues.named(queue_name)
+        return self._queues.made(queue_name)
 
     def within(self, tr: AnyTransaction) -> AbstractContextManager[None]:
         """Put the messages that this thread sends in the block within `tr`: with it, or not at all.
@@ -102,7 +103,7 @@ class FdbQueueBroker(dramatiq.Broker):
         """Raises: dramatiq.errors.QueueNotFound, ConnectionClosed."""
         self._require_declared(queue_name)
         with self._process_end.as_dramatiq():
-            queue, database = self._queues.named(queue_name), self.database
+            queue, database = self._queues.made(queue_name), self.database
             session = Session(database, ttr=self._session_ttr_s, root=self._root)
             return FdbQueueConsumer(queue, database, session, prefetch, timeout / 1000, self._process_end)
 

@@ -1,7 +1,6 @@
 """The consumer: one thread of a worker takes messages of one queue; its other threads ack them.
 
-The task queues are made at their first use. The worker of Dramatiq tries again after an error of a
-connection.
+The worker of Dramatiq tries again after an error of a connection.
 """
 
 import signal
@@ -10,56 +9,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import dramatiq
 from dramatiq.errors import ConnectionClosed, DecodeError
 
 from fdbqueue.core.database import Database, is_away
 from fdbqueue.core.error_root import FdbQueueError, heals
-from fdbqueue.core.errors import NotTaken, QueueNotFound, UnknownSession
+from fdbqueue.core.errors import NotTaken, UnknownSession
 from fdbqueue.core.logger import logger
-from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.core.trouble import traceback_of
 from fdbqueue.core.visible import text_of
-from fdbqueue.integrations.common.opening import Opening
 from fdbqueue.tasks.queue import TaskQueue
-
-T = TypeVar("T")
-
-KIND, CODEC = "fifottl", "bytes"
-"""Priorities and delays; and the bytes that Dramatiq's own encoder has made."""
-
-
-class TaskQueues:
-    """Handles by the names that Dramatiq knows. A queue `mails` is the task queue `dramatiq.mails`."""
-
-    def __init__(self, opening: Opening, namespace: str, root: Any = DEFAULT_ROOT) -> None:
-        self._opening = opening
-        self._namespace = namespace
-        self._root = root
-        self._known: dict[tuple[int, str], TaskQueue] = {}
-
-    def named(self, name: str) -> TaskQueue:
-        database = self._opening.database()
-        key = id(database), name
-        queue = self._known.get(key)
-        if queue is None:
-            queue = self._known[key] = TaskQueue.create(
-                database, f"{self._namespace}.{name}", KIND, codec=CODEC, if_not_exists=True, root=self._root
-            )
-        return queue
-
-    def use(self, name: str, verb: Callable[[TaskQueue], T]) -> T:
-        """Call `verb` with the queue. One that was dropped meanwhile is made again."""
-        try:
-            return verb(self.named(name))
-        except QueueNotFound:
-            self._known.clear()
-            return verb(self.named(name))
-
 
 REFUSED = 2
 

@@ -16,6 +16,7 @@ from fdbqueue.aio.queues import TaskQueue
 from fdbqueue.core.database import require_answer
 from fdbqueue.core.errors import InvalidArgument, QueueNotFound
 from fdbqueue.core.open import checked_url, require_known
+from fdbqueue.integrations.common.queue_map import PRIORITY_MAX, QueueMap
 
 ANSWER_S = 5.0
 """Time that a cluster has to answer a new connection."""
@@ -87,9 +88,6 @@ async def _open(url: str | None) -> Database:
 
 T = TypeVar("T")
 
-KIND, CODEC = "fifottl", "bytes"
-"""Priorities and delays; and the bytes that Taskiq's own formatter has made."""
-
 
 class TaskQueues:
     """Handles by the names that Taskiq knows. A queue `mails` is the task queue `taskiq.mails`."""
@@ -97,16 +95,14 @@ class TaskQueues:
     def __init__(self, connection: Connection, namespace: str) -> None:
         self._connection = connection
         self._namespace = namespace
-        self._known: dict[tuple[Database, str], TaskQueue] = {}
+        self._maps: dict[Database, QueueMap] = {}
 
     async def named(self, name: str) -> TaskQueue:
         database = await self._connection.database()
-        queue = self._known.get((database, name))
-        if queue is None:
-            queue = self._known[database, name] = await TaskQueue.create(
-                database, f"{self._namespace}.{name}", KIND, codec=CODEC, if_not_exists=True
-            )
-        return queue
+        queues = self._maps.get(database)
+        if queues is None:
+            queues = self._maps[database] = QueueMap(lambda: database.blocking, self._namespace, "bytes")
+        return TaskQueue.over(await database.run_blocking(lambda _: queues.made(name)), database.hub)
 
     async def use(self, name: str, verb: Callable[[TaskQueue], Awaitable[T]]) -> T:
         """Call `verb` with the queue. One that was dropped meanwhile is made again."""
@@ -118,12 +114,10 @@ class TaskQueues:
 
     def forget(self) -> None:
         """Open the queues again at their next use."""
-        self._known.clear()
+        self._maps.clear()
 
 
 QUEUE_NAME, DELAY, PRIORITY = "queue_name", "delay", "priority"
-PRIORITY_MAX = 255
-"""The highest priority, as in AMQP. The queue has the lowest number first."""
 
 
 def queue_name_of(labels: Mapping[str, Any], default: str) -> str:

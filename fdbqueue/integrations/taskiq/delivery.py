@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from taskiq import AsyncBroker
@@ -23,9 +24,13 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import is_away
 from fdbqueue.core.errors import NotTaken, QueueNotFound, TaskNotFound, UnknownSession
 from fdbqueue.core.logger import logger
+from fdbqueue.core.runtime import Event
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.core.trouble import traceback_of
 from fdbqueue.core.visible import text_of
+from fdbqueue.tasks.intake import Found
+from fdbqueue.tasks.intake import Intake as BlockingIntake
+from fdbqueue.tasks.queue import TaskQueue as BlockingTaskQueue
 
 LEASE_OVER = (NotTaken, QueueNotFound, TaskNotFound, UnknownSession)
 """Errors of a verb whose lease has ended, or whose queue was dropped."""
@@ -37,13 +42,13 @@ class Leased(NamedTuple):
 
 
 class Intake:
-    """Takes from several queues, as a worker asks for messages: it leases few that it cannot run yet."""
+    """The messages that a worker has leased and not asked for yet: few, as it may not run them soon."""
 
     def __init__(self, database: Database, batch: int) -> None:
         self._database = database
         self._batch = batch
         self._held: deque[Leased] = deque()
-        self._turn = 0
+        self._intake = BlockingIntake[BlockingTaskQueue](database.blocking.runtime, {})
 
     async def next(self, queues: Sequence[TaskQueue], session: Session) -> Leased:
         """The next message of one of the queues; they have turns. Waits for ever. Raises: as a take."""
@@ -63,32 +68,18 @@ class Intake:
         self._held.clear()
 
     async def _fetch(self, queues: Sequence[TaskQueue], session: Session) -> None:
-        if len(queues) == 1:
-            await self._take(queues[0], session, None)
-            return
-        self._turn += 1
-        for number in range(len(queues)):
-            await self._take(queues[(number + self._turn) % len(queues)], session, 0)
-            if self._held:
-                return
-        await self._wait(queues, session)
+        database, hub = self._database.blocking, self._database.hub
+        wanted, stop = {queue.blocking: self._batch for queue in queues}, database.runtime.event()
 
-    async def _wait(self, queues: Sequence[TaskQueue], session: Session) -> None:
-        """Wait in all queues. The first message ends the waits in the others; those that came, too, stay."""
-        waits = [asyncio.ensure_future(self._take(queue, session, None)) for queue in queues]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            ended = await asyncio.gather(*waits, return_exceptions=True)
-        for error in ended:
-            if isinstance(error, Exception) and not self._held:
-                raise error
+        def take(queue: BlockingTaskQueue, count: int, timeout_s: float, stop: Event) -> list[Task]:
+            return queue.take_many(database, count, timeout_s, session=session.blocking, stop=stop)
 
-    async def _take(self, queue: TaskQueue, session: Session, timeout_s: float | None) -> None:
-        found = await queue.take_many(self._database, self._batch, timeout_s, session=session)
-        self._held.extend(Leased(queue, task) for task in found)
+        def hold(found: Found[BlockingTaskQueue]) -> None:
+            self._held.extend(Leased(TaskQueue.over(queue, hub), task) for queue, task in found)
+
+        # A cancelled call holds its messages, too: the end of the listener gives them back.
+        taking = partial(self._intake.take, take, wanted, limits.WORKER_WAIT_S, stop)
+        hold(await hub.call(taking, stop, hold))
 
 
 ALONE_S = 5.0
