@@ -22,8 +22,7 @@ from playwright.sync_api import Browser, ViewportSize, sync_playwright
 import fdbqueue
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.fleet.presence import Appearance, Presence
-from fdbqueue.fleet.status import Running, Tally
+from fdbqueue.fleet.status import Appearance, Presence, Running, Tally
 from fdbqueue.operate.dashboard import app as serving
 from fdbqueue.operate.dashboard import create_app
 

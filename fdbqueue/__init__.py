@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fdbqueue.fleet.held import HeldTask
     from fdbqueue.fleet.hooks import Event, Hooks
     from fdbqueue.fleet.outcomes import Backoff, Bury, Done, Retry, Snooze, Unavailable
-    from fdbqueue.fleet.presence import Presence, workers
+    from fdbqueue.fleet.status import Presence, workers
     from fdbqueue.fleet.supervisor import Fleet, FleetStatus
     from fdbqueue.fleet.worker import Worker
     from fdbqueue.operate.diagnosis.check import Check, Diagnosis, Severity
@@ -206,7 +206,7 @@ _HOMES = {
     "fleet.held": "HeldTask",
     "fleet.hooks": "Event Hooks",
     "fleet.outcomes": "Backoff Bury Done Retry Snooze Unavailable",
-    "fleet.presence": "Presence workers",
+    "fleet.status": "Presence workers",
     "fleet.supervisor": "Fleet FleetStatus",
     "fleet.worker": "Worker",
     "operate.diagnosis.check": "Check Diagnosis Severity",

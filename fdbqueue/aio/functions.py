@@ -12,7 +12,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.task import Task
-from fdbqueue.fleet import presence
+from fdbqueue.fleet import status
 from fdbqueue.operate.diagnosis import examining
 from fdbqueue.operate.overview.overview import Overview as BlockingOverview
 from fdbqueue.operate.verify import verify as verifying
@@ -41,7 +41,7 @@ list_queues = _awaited(all_queues.list_queues)
 statistics = _awaited(all_queues.statistics)
 list_schedules = _awaited(schedule.list_schedules)
 fire_due = _awaited(schedule.fire_due)
-workers = _awaited(presence.workers)
+workers = _awaited(status.workers)
 verify = _awaited(verifying.verify)
 diagnose = _awaited(examining.diagnose)
 

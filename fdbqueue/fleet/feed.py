@@ -12,17 +12,42 @@ from fdbqueue.core.database import Database, is_away
 from fdbqueue.core.error_root import heals
 from fdbqueue.core.errors import FdbQueueError, LayoutNewer, QueueNotFound, UnknownSession, WaitStopped
 from fdbqueue.core.logger import logger
-from fdbqueue.core.runtime import Event
+from fdbqueue.core.runtime import Event, Runtime
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.outage import Outage
 from fdbqueue.tasks.intake import Intake
 from fdbqueue.tasks.queue import TaskQueue
 
 Found = list[tuple[TaskQueue, Task]]
 
 _log = logger("fdbqueue.worker")
+
+
+class Outage:
+    """The growing pauses of a worker while something is away."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = runtime.lock()
+        self._pause_s = 0.0
+        self._until = float("-inf")
+
+    def met(self) -> float:
+        """Start a pause; return its length, or that of the pause under way: eight failures are one outage."""
+        with self._lock:
+            now = self._runtime.monotonic()
+            if now >= self._until:
+                self._pause_s = min(2 * self._pause_s or limits.AWAY_FIRST_S, limits.AWAY_MAX_S)
+                self._until = now + self._pause_s
+            return self._pause_s
+
+    def over(self) -> None:
+        with self._lock:
+            self._pause_s, self._until = 0.0, float("-inf")
+
+    def left_s(self) -> float:
+        return max(0.0, self._until - self._runtime.monotonic())
 
 
 class Feed:

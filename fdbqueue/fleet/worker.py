@@ -22,12 +22,11 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import SURVIVED
 from fdbqueue.fleet.asynchronous import ChosenByHandler
-from fdbqueue.fleet.feed import Feed, Start, Starting
+from fdbqueue.fleet.feed import Feed, Outage, Start, Starting
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.hooks import Hooks, checked_hooks
 from fdbqueue.fleet.options import Queues, WorkerKeywords, WorkerOptions, opened
-from fdbqueue.fleet.outage import Outage
 from fdbqueue.fleet.outcomes import (
     Away,
     Cancelled,
@@ -43,9 +42,8 @@ from fdbqueue.fleet.outcomes import (
     stack_of,
     troubles,
 )
-from fdbqueue.fleet.presence import Appearance, Presence, presence_of
 from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling, Telling, ended
-from fdbqueue.fleet.status import Running, WorkerStatus
+from fdbqueue.fleet.status import Appearance, Presence, Running, WorkerStatus, presence_of
 from fdbqueue.fleet.thread_pool import ThreadPool
 
 _STOPPING_LOOK_S = 0.05

@@ -15,8 +15,7 @@ from fdbqueue import Bury, Done, Hooks, Retry, Session, Snooze, TaskQueue, Unava
 from fdbqueue.core.errors import InvalidArgument, UnknownCodec
 from fdbqueue.core.sessions.ending import end_session
 from fdbqueue.embedded import FDBError
-from fdbqueue.fleet.feed import Feed
-from fdbqueue.fleet.outage import Outage
+from fdbqueue.fleet.feed import Feed, Outage
 from fdbqueue.fleet.settling import Settling
 from tests.fleet.conftest import SOON
 from tests.support import TOO_OLD

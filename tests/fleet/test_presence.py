@@ -10,9 +10,8 @@ from fdbqueue import Database, Session, transactional, workers
 from fdbqueue.core import limits
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.embedded import FDBError
-from fdbqueue.fleet import presence
-from fdbqueue.fleet.presence import Appearance, presence_of
-from fdbqueue.fleet.status import Running, Tally, WorkerStatus
+from fdbqueue.fleet import status as fleet_status
+from fdbqueue.fleet.status import Appearance, Presence, Running, Tally, WorkerStatus, presence_of
 from tests.support import TIMED_OUT
 from tests.tasks.support import StillClock
 
@@ -26,7 +25,7 @@ class Shown:
         self.session = Session(db)
         self.running: tuple[Running, ...] = ()
 
-    def _presence(self) -> presence.Presence:
+    def _presence(self) -> Presence:
         status = WorkerStatus("working", Tally(), self.running, 0)
         return presence_of(self._clock, [self._queue], "handler", 1, 0.0, status)
 
@@ -66,7 +65,7 @@ def test_a_presence_that_was_not_written_is_written_again(
 
     worker = Shown(db, clock)
     with monkeypatch.context() as patch:
-        patch.setattr(presence, "run", time_out)
+        patch.setattr(fleet_status, "run", time_out)
         with pytest.raises(FDBError):
             worker.tick()
     worker.tick()

@@ -40,7 +40,7 @@ from fdbqueue.embedded import (
 from fdbqueue.embedded import environment as lmdb_environment
 from fdbqueue.embedded import writes as buffered
 from fdbqueue.embedded.options import for_another_attempt
-from fdbqueue.fleet import feed, heartbeat, hooks, outage, outcomes, thread_pool
+from fdbqueue.fleet import feed, heartbeat, hooks, outcomes, thread_pool
 from fdbqueue.fleet import settling as working
 from fdbqueue.fleet import worker as fleet_worker
 from fdbqueue.queues.elements import base as elements_base
@@ -1124,7 +1124,7 @@ PLANTS = (
     ),
     Plant(
         "a pause that does not grow",
-        outage.Outage.met,
+        feed.Outage.met,
         "2 * self._pause_s or limits.AWAY_FIRST_S",
         "limits.AWAY_FIRST_S",
         "unavailable",
@@ -3843,7 +3843,7 @@ PLANTS = (
     ),
     Plant(
         "an outage whose pauses do not grow",
-        outage.Outage.met,
+        feed.Outage.met,
         "2 * self._pause_s or",
         "self._pause_s or",
         "exact_worker",

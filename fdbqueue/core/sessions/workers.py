@@ -1,4 +1,4 @@
-"""The live workers of queues. fdbqueue/fleet/presence.py writes their presences."""
+"""The live workers of queues. fdbqueue/fleet/status.py writes their presences."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -174,8 +174,10 @@ def bound(target: DatabaseOrTransaction, exchange: str) -> list[Binding]:
 def _bound(tr: Transaction, exchange: str) -> list[Binding]:
     under, roots = keys.bindings(exchange), RootKeys(DEFAULT_ROOT)
     rows = tr.get_range(under.start, under.stop, limit=limits.BINDINGS_MAX).to_list()
-    asked = [(row.key, tr.get(roots.session(row.value)) if row.value else None) for row in rows]
-    return [keys.binding_of(key)[1:] for key, owner in asked if owner is None or owner.present()]
+    asked = [
+        (keys.binding_of(row.key), tr.get(roots.session(row.value)) if row.value else None) for row in rows
+    ]
+    return [found[1:] for found, owner in asked if found and (owner is None or owner.present())]
 
 
 def forget_exchange(db: AnyDatabase, exchange: str) -> None:
@@ -196,16 +198,16 @@ def drop_dead(db: AnyDatabase, registry: Registry) -> None:
 
 
 def _dead(tr: Transaction) -> list[str]:
-    under, roots = keys.all_owned(), RootKeys(DEFAULT_ROOT)
+    under, roots = keys.all_owned, RootKeys(DEFAULT_ROOT)
     rows = tr.get_range(under.start, under.stop, limit=limits.BINDINGS_MAX).to_list()
     asked = [(row.key, tr.get(roots.session(row.value))) for row in rows]
     return [keys.owned_of(key) for key, owner in asked if not owner.present()][: limits.DEAD_QUEUES_DROPPED]
 
 
 def _drop(tr: Transaction, registry: Registry, queues: Sequence[str]) -> None:
-    under = keys.all_bindings()
+    under = keys.all_bindings
     for row in tr.snapshot.get_range(under.start, under.stop, limit=limits.BINDINGS_MAX):
-        if keys.binding_of(row.key)[2] in queues:
+        if keys.bound_queue_of(row.key) in queues:
             tr.clear(row.key)
     for queue in queues:
         tr.clear(keys.owned(queue))

@@ -3,11 +3,8 @@
 Each store removes some results that have ended, so no process has to clean up. This is the only file that
 builds or parses their keys (root_keys.py knows their shapes).
 
-R is the root. A `space` tells the results of one framework from those of another. Values are bytes.
-
-    R["results", 0, space, name]           result  (ends_us, n, value)  read by waits for the result
-    R["results", 0, space, name, number]   piece   bytes                with the result
-    R["results", 1, space, ends_us, name]  end     empty                read by each store in the space
+Keys are below R["results"]. A `space` tells the results of one framework from those of another. The comment
+of a column has its parts and its value, bytes, and behind the semicolon its readers.
 
 `ends_us` is 0 for a result without an end. A value above limits.PAYLOAD_PIECE_BYTES_MAX lies in n pieces;
 otherwise n is 0.
@@ -22,11 +19,16 @@ from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_payload
 from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.codec import pieces_of
+from fdbqueue.core.columns import Table
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RESULTS, RootKeys
 from fdbqueue.core.seam import Future, ReadTransaction, Transaction
 
-RESULT, END = range(2)
+S = Table()
+RESULT = S.packed(0, str, bytes)  # space, name: ends_us, n, value; waits for the result
+PIECE = S.packed(0, str, bytes, int)  # space, name, number: a piece; with the result
+ENDS = S.packed(1, str)
+END = S.packed(1, str, int, bytes)  # space, ends_us, name: empty; each store in the space
 _HEAD = struct.Struct("<QI")  # the tuple layer would double each zero byte of a value
 
 
@@ -34,32 +36,16 @@ class ResultKeys:
     """The keys of one space under the subspace `root`."""
 
     def __init__(self, root: Any, space: str) -> None:
-        self._root = root
-        self._space = space
-
-    def result(self, name: bytes) -> bytes:
-        return self._key(RESULT, name)
-
-    def pieces(self, name: bytes) -> slice:
-        found: slice = self._root.range((RESULTS, RESULT, self._space, name))
-        return found
-
-    def piece(self, name: bytes, number: int) -> bytes:
-        return self._key(RESULT, name, number)
-
-    def end(self, ends_us: int, name: bytes) -> bytes:
-        return self._key(END, ends_us, name)
+        prefix = root.pack((RESULTS,))
+        self.result: Callable[[bytes], bytes] = partial(RESULT.key(prefix), space)
+        self.pieces: Callable[[bytes], slice] = partial(RESULT.under(prefix), space)
+        self.piece: Callable[[bytes, int], bytes] = partial(PIECE.key(prefix), space)
+        self.end: Callable[[int, bytes], bytes] = partial(END.key(prefix), space)
+        self.name_of = END.last(prefix)
+        self._first_end = ENDS.under(prefix)(space).start
 
     def ends_until(self, time_us: int) -> slice:
-        return slice(self._root.range((RESULTS, END, self._space)).start, self._key(END, time_us + 1))
-
-    def name_of(self, end: bytes) -> bytes:
-        name: bytes = self._root.unpack(end)[-1]
-        return name
-
-    def _key(self, column: int, *parts: Any) -> bytes:
-        key: bytes = self._root.pack((RESULTS, column, self._space, *parts))
-        return key
+        return slice(self._first_end, self.end(time_us + 1, b""))
 
 
 def stored(ends_us: int, pieces: int, value: bytes) -> bytes:

@@ -1,11 +1,13 @@
-"""Tracing: an observer that makes spans (spans.py has their names and attributes).
+"""Tracing: an observer that makes spans, after OpenTelemetry's semantic conventions for messaging.
+
+A call that sends, receives or settles messages has a span, and so has each attempt. Other calls have none.
 
 A put stores the context of its span with the task. The span of an attempt links to it, or has it as its
 parent. The span of a call is never the current one: a call runs no code of the program. That of an attempt
 is, in the thread of the handler, so all spans of the handler are below it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import Token
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,10 +31,86 @@ from opentelemetry.trace import (
 from fdbqueue.core import observing
 from fdbqueue.core.observing import Attempt, Call, Ended, Observation, Observer, Watcher
 from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.task import Task
 from fdbqueue.core.trace_context import packed
 from fdbqueue.core.version import __version__
 from fdbqueue.core.visible import text_of
-from fdbqueue.integrations.opentelemetry import spans
+
+SEND, RECEIVE, PROCESS, SETTLE = "send", "receive", "process", "settle"
+OPERATIONS = {
+    "put": SEND,
+    "enqueue": SEND,
+    "take": RECEIVE,
+    "get": RECEIVE,
+    "dequeue": RECEIVE,
+    **dict.fromkeys(("ack", "release", "retry", "give_back", "bury", "delete", "cancel"), SETTLE),
+}
+"""The operation of each call that has a span."""
+
+FAILED = frozenset({"retried", "buried", "lease_lost"})
+"""The outcomes of attempts that failed."""
+
+MESSAGE_ID = "messaging.message.id"
+
+Attributes = dict[str, str | int | bool]
+
+
+def kind_of(call: Call) -> SpanKind:
+    """PRODUCER if the context of the span is stored with the messages, else CLIENT."""
+    return SpanKind.PRODUCER if call.stores_trace else SpanKind.CLIENT
+
+
+def name_of(operation_name: str, queue: str) -> str:
+    return f"{operation_name} {queue}" if queue else operation_name
+
+
+def attributes_of_call(call: Call, client_id: str) -> Attributes:
+    """The attributes that are known now: those of a take at its end."""
+    found = _attributes(OPERATIONS[call.name], call.name, call.queue, client_id)
+    if call.within:
+        found["messaging.fdbqueue.within_transaction"] = True
+    if call.count > 1:
+        found["messaging.batch.message_count"] = call.count
+    elif call.task_id:
+        found[MESSAGE_ID] = call.task_id
+    elif call.tasks:
+        found[MESSAGE_ID] = call.tasks[0].id
+    return found
+
+
+def attributes_of_attempt(attempt: Attempt, client_id: str) -> Attributes:
+    return _attributes(PROCESS, PROCESS, attempt.queue, client_id) | {
+        MESSAGE_ID: attempt.task.id,
+        "messaging.fdbqueue.message.delivery_attempt": attempt.task.attempts,
+    }
+
+
+def error_type_of(error: BaseException) -> str:
+    """The name of the class; of an error of the database, its code, too."""
+    code = getattr(error, "code", None)
+    name = type(error).__name__
+    return f"{name} {code}" if isinstance(code, int) else name
+
+
+def carriers_of(tasks: Sequence[Task]) -> list[Mapping[str, str]]:
+    """The trace contexts of the puts of `tasks`; each once."""
+    found = {tuple(task.trace.items()): task.trace for task in tasks if task.trace is not None}
+    return list(found.values())
+
+
+def _attributes(operation: str, name: str, queue: str, client_id: str) -> Attributes:
+    found: Attributes = {
+        "messaging.system": "fdbqueue",
+        "messaging.operation.type": operation,
+        "messaging.operation.name": name,
+        "messaging.client.id": client_id,
+    }
+    if queue:
+        found["messaging.destination.name"] = queue
+    else:
+        found["messaging.destination.anonymous"] = True
+    return found
+
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
 
@@ -59,10 +137,10 @@ class Tracing(Observer):
     host: str = field(default_factory=RealRuntime.host_name)
 
     def call(self, call: Call) -> Ended | None:
-        operation = spans.OPERATIONS.get(call.name)
+        operation = OPERATIONS.get(call.name)
         if operation is None:
             return None
-        if operation == spans.RECEIVE:
+        if operation == RECEIVE:
             return partial(self._received, RealRuntime.now())
         span = self._span_of(call)
         if call.stores_trace:
@@ -80,14 +158,14 @@ class Tracing(Observer):
         finds nothing has no span, because idle workers ask again and again.
         """
         if call.count or call.error is not None:
-            links = links_to(spans.carriers_of(call.tasks))
+            links = links_to(carriers_of(call.tasks))
             end_call(self._span_of(call, links, round(began * 1e9)), call)
 
     def _span_of(self, call: Call, links: list[Link] | None = None, began_ns: int | None = None) -> Span:
         return self.tracer.start_span(
-            spans.name_of(call.name, call.queue),
-            kind=spans.kind_of(call),
-            attributes=spans.attributes_of_call(call, self.client_id()),
+            name_of(call.name, call.queue),
+            kind=kind_of(call),
+            attributes=attributes_of_call(call, self.client_id()),
             links=links,
             start_time=began_ns,
             record_exception=False,
@@ -107,10 +185,10 @@ class _Attempt(Watcher):
         if tracing.parent and carrier is not None:
             links += links_between([here])
         self._span = tracing.tracer.start_span(
-            spans.name_of(spans.PROCESS, attempt.queue),
+            name_of(PROCESS, attempt.queue),
             context=around,
             kind=SpanKind.CONSUMER,
-            attributes=spans.attributes_of_attempt(attempt, tracing.client_id()),
+            attributes=attributes_of_attempt(attempt, tracing.client_id()),
             links=links,
             record_exception=False,
             set_status_on_exception=False,
@@ -120,7 +198,7 @@ class _Attempt(Watcher):
     def ended(self, attempt: Attempt) -> None:
         try:
             self._span.set_attribute("messaging.fdbqueue.outcome", attempt.outcome)
-            if attempt.outcome in spans.FAILED:
+            if attempt.outcome in FAILED:
                 note_error(self._span, attempt.error, attempt.outcome)
         finally:
             self._span.end()
@@ -148,8 +226,8 @@ def links_between(found: Iterable[Span]) -> list[Link]:
 
 def end_call(span: Span, call: Call) -> None:
     try:
-        if spans.OPERATIONS[call.name] == spans.SEND and call.count == 1 and call.tasks:
-            span.set_attribute(spans.MESSAGE_ID, call.tasks[0].id)  # known only now
+        if OPERATIONS[call.name] == SEND and call.count == 1 and call.tasks:
+            span.set_attribute(MESSAGE_ID, call.tasks[0].id)  # known only now
         if call.error is not None:
             note_error(span, call.error)
     finally:
@@ -161,6 +239,6 @@ def note_error(span: Span, error: BaseException | None, outcome: str = "") -> No
         span.set_attribute("error.type", outcome)
         span.set_status(Status(StatusCode.ERROR))
         return
-    span.set_attribute("error.type", spans.error_type_of(error))
+    span.set_attribute("error.type", error_type_of(error))
     span.set_status(Status(StatusCode.ERROR, text_of(error)))
     span.record_exception(error)

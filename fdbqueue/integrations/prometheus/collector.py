@@ -46,8 +46,8 @@ class _Family(NamedTuple):
 
     name: str
     text: str
-    labels: Sequence[str]
     samples: Samples
+    labels: Sequence[str] = ()
 
 
 class _Numbers(NamedTuple, Generic[T]):
@@ -63,8 +63,7 @@ def families(found: Figures, look_s: float) -> Iterator[Metric]:
     # Two names may have one text. Prometheus refuses a page that tells a sample twice.
     queues = {visible(queue.name): queue for queue in found.queues}
     for family in _FAMILIES:
-        made = CounterMetricFamily if family.name.endswith("_total") else GaugeMetricFamily
-        filled = made(family.name, family.text, labels=("queue", *family.labels))
+        filled = _empty(family.name, family.text, ("queue", *family.labels))
         for name, queue in queues.items():
             for labels, number in family.samples(queue):
                 filled.add_metric((name, *labels), float(number))
@@ -74,12 +73,16 @@ def families(found: Figures, look_s: float) -> Iterator[Metric]:
     yield from _of_groups(found.groups)
 
 
+def _empty(name: str, text: str, labels: Sequence[str]) -> CounterMetricFamily | GaugeMetricFamily:
+    made = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    return made(f"fdbqueue_{name}", text, labels=labels)
+
+
 def _of_rows(
     wanted: Iterable["_Numbers[T]"], labels: Sequence[str], rows: Mapping[str, T]
 ) -> Iterator[Metric]:
     for one in wanted:
-        made = CounterMetricFamily if one.name.endswith("_total") else GaugeMetricFamily
-        filled = made(one.name, one.text, labels=labels)
+        filled = _empty(one.name, one.text, labels)
         for label, row in rows.items():
             number = one.number(row)
             if number is not None:
@@ -167,156 +170,129 @@ def key_label(key: object) -> str:
 
 
 _FAMILIES = (
+    _Family("queue_info", "A queue and its kind; always 1.", lambda queue: [((queue.kind,), 1.0)], ("kind",)),
     _Family(
-        "fdbqueue_queue_info",
-        "A queue and its kind; always 1.",
-        ("kind",),
-        lambda queue: [((queue.kind,), 1.0)],
-    ),
-    _Family(
-        "fdbqueue_unreadable_queue",
+        "unreadable_queue",
         "1 if this process cannot read the queue, else 0.",
-        (),
         _always(lambda queue: queue.error is not None),
     ),
     _Family(
-        "fdbqueue_items",
-        "Items, elements or tasks of a queue, in all states.",
-        (),
-        _always(lambda queue: queue.items),
+        "items", "Items, elements or tasks of a queue, in all states.", _always(lambda queue: queue.items)
     ),
     _Family(
-        "fdbqueue_unreadable_values",
+        "unreadable_values",
         "Stored values of a queue that were set aside because they could not be read.",
-        (),
         _always(lambda queue: queue.unreadable),
     ),
     _Family(
-        "fdbqueue_tasks",
+        "tasks",
         "Tasks of a queue by their stored state.",
-        ("state",),
         _of_tasks(lambda tasks: [((state,), getattr(tasks, state)) for state in _STATES]),
+        ("state",),
     ),
     _Family(
-        "fdbqueue_calls_total",
+        "calls_total",
         "Calls of a queue by all processes since it was created; ttl and ttr count ended tasks and leases.",
-        ("call",),
         _of_tasks(lambda tasks: [((call,), number) for call, number in tasks.calls.items()]),
+        ("call",),
     ),
     _Family(
-        "fdbqueue_next_task_age_seconds",
+        "next_task_age_seconds",
         "Time since the put of the next task to be taken, its delays and attempts included; 0 without one.",
-        (),
         _tasks(lambda tasks: tasks.next_age_s or 0.0),
     ),
     _Family(
-        "fdbqueue_oldest_ready_task_age_seconds",
+        "oldest_ready_task_age_seconds",
         "Time since the put of the oldest ready task, or with the label at_most an upper bound of it.",
-        ("bound",),
         _oldest,
+        ("bound",),
     ),
     _Family(
-        "fdbqueue_sweep_lag_seconds",
+        "sweep_lag_seconds",
         "Time for which the first task that is due has waited for a sweep.",
-        (),
         _tasks(lambda tasks: tasks.sweep_lag_s),
     ),
+    _Family("workers", "Live workers that may take from a queue.", _tasks(lambda tasks: tasks.workers)),
+    _Family("paused", "1 if a queue is paused, else 0.", _tasks(lambda tasks: tasks.paused)),
     _Family(
-        "fdbqueue_workers",
-        "Live workers that may take from a queue.",
-        (),
-        _tasks(lambda tasks: tasks.workers),
-    ),
-    _Family("fdbqueue_paused", "1 if a queue is paused, else 0.", (), _tasks(lambda tasks: tasks.paused)),
-    _Family(
-        "fdbqueue_capacity_tasks",
+        "capacity_tasks",
         "The largest number of tasks that a queue takes; missing without a bound.",
-        (),
         _of_tasks(lambda tasks: [] if tasks.capacity is None else [((), tasks.capacity)]),
     ),
-    _Family("fdbqueue_partitions", "Open partitions of a queue that has some.", (), _partitions),
+    _Family("partitions", "Open partitions of a queue that has some.", _partitions),
     _Family(
-        "fdbqueue_repartition",
+        "repartition",
         "1 while a repartition of a queue with partitions is under way, else 0.",
-        (),
         _partitioned(lambda tasks: bool(tasks.partitions_before)),
     ),
     _Family(
-        "fdbqueue_fullest_partition_ready_tasks",
+        "fullest_partition_ready_tasks",
         "Ready tasks of the partition that has the most.",
-        (),
         _partitioned(lambda tasks: tasks.fullest_ready or 0),
     ),
     _Family(
-        "fdbqueue_fullest_partition_items",
+        "fullest_partition_items",
         "Items of the partition that has the most, of a queue of items.",
-        (),
         lambda queue: [] if queue.fullest_items is None else [((), queue.fullest_items)],
     ),
     _Family(
-        "fdbqueue_key_ready_tasks",
-        "Ready tasks of the busiest task keys of a queue.",
-        ("key",),
-        _of_tasks(_busiest),
+        "key_ready_tasks", "Ready tasks of the busiest task keys of a queue.", _of_tasks(_busiest), ("key",)
     ),
 )
-
 _LIMITS: Sequence[_Numbers[LimitFigures]] = (
     _Numbers(
-        "fdbqueue_limit_slots",
-        "Slots of a limit; of each key, if it counts them apart.",
-        lambda limit: limit.slots,
+        "limit_slots", "Slots of a limit; of each key, if it counts them apart.", lambda limit: limit.slots
     ),
     _Numbers(
-        "fdbqueue_limit_used_slots",
+        "limit_used_slots",
         "Slots of a limit that tasks hold, of all keys together.",
         lambda limit: None if limit.slots is None else limit.used,
     ),
     _Numbers(
-        "fdbqueue_limit_starts_per_second",
+        "limit_starts_per_second",
         "The rate of a limit of starts.",
         lambda limit: None if limit.rate is None or not limit.per_s else limit.rate / limit.per_s,
     ),
-    _Numbers("fdbqueue_limit_burst_tokens", "Tokens for which a limit has room.", lambda limit: limit.burst),
+    _Numbers("limit_burst_tokens", "Tokens for which a limit has room.", lambda limit: limit.burst),
     _Numbers(
-        "fdbqueue_limit_tokens",
+        "limit_tokens",
         "Tokens that a limit has now.",
         lambda limit: None if limit.rate is None or limit.per_key else limit.free,
     ),
     _Numbers(
-        "fdbqueue_limit_reached",
+        "limit_reached",
         "1 if no task may start now, else 0.",
         lambda limit: None if limit.free is None or limit.per_key else limit.free == 0,
     ),
     _Numbers(
-        "fdbqueue_limit_waiting_tasks",
+        "limit_waiting_tasks",
         "Ready tasks of the queues that name a limit, while no task may start.",
         lambda limit: None if limit.free is None else limit.waiting,
     ),
     _Numbers(
-        "fdbqueue_limit_missing",
+        "limit_missing",
         "1 for a limit that a queue names and that does not exist, or that cannot be read; else 0.",
         lambda limit: limit.free is None,
     ),
 )
 _SCHEDULES: Sequence[_Numbers[ScheduleFigures]] = (
     _Numbers(
-        "fdbqueue_schedule_next_due_timestamp_seconds",
+        "schedule_next_due_timestamp_seconds",
         "The next due time of a schedule; missing while it is paused.",
         lambda schedule: schedule.due,
     ),
     _Numbers(
-        "fdbqueue_schedule_late_seconds",
+        "schedule_late_seconds",
         "Time since a due time of a schedule that has not been fired; 0 without one.",
         lambda schedule: schedule.late_s,
     ),
-    _Numbers("fdbqueue_schedule_paused", "1 if a schedule is paused, else 0.", lambda one: one.paused),
+    _Numbers("schedule_paused", "1 if a schedule is paused, else 0.", lambda one: one.paused),
     _Numbers(
-        "fdbqueue_schedule_failing",
+        "schedule_failing",
         "1 if the last try to fire a schedule has failed, else 0.",
         lambda one: one.error is not None,
     ),
-    _Numbers("fdbqueue_schedule_tasks_total", "Tasks that a schedule has put.", lambda one: one.fired),
+    _Numbers("schedule_tasks_total", "Tasks that a schedule has put.", lambda one: one.fired),
 )
 
 

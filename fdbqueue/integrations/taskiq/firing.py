@@ -4,11 +4,9 @@ Each scheduler of Taskiq decides for itself that a schedule is due, and then sen
 The source notes the schedule in the context of that send. So the put of the broker finds it, and asks in its
 own transaction whether another scheduler was first.
 
-This is the only file that builds or parses the keys of this room (root_keys.py knows their shapes). R is the
-root. Values are bytes.
-
-    R["taskiq", 0, id]  schedule     by the serializer of its source  read by schedulers, and by its firing
-    R["taskiq", 1, id]  last firing  microseconds, 8 bytes            the same; no key before the first
+This is the only file that builds or parses the keys of this room, which are below R["taskiq"] (root_keys.py
+knows their shapes). The comment of a column has its parts and its value, and behind the semicolon its
+readers.
 
 A schedule and its last firing go together.
 """
@@ -23,30 +21,24 @@ from taskiq import BrokerMessage, ScheduledTask
 
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.transaction import Transaction as AioTransaction
+from fdbqueue.core.columns import Table
 from fdbqueue.core.root_keys import DEFAULT_ROOT, TASKIQ
 from fdbqueue.core.seam import ReadTransaction, Transaction
 
-SCHEDULE, FIRED = range(2)
+T = Table()
+SCHEDULE = T.packed(0, str)  # id: bytes by the serializer of its source; schedulers, and its firing
+FIRED = T.packed(1, str)  # id: microseconds of the last firing, no key before the first; the same
 _TIME = struct.Struct("<Q")
 
-
-def schedule_key(schedule_id: str) -> bytes:
-    return _key(SCHEDULE, schedule_id)
+_PREFIX = DEFAULT_ROOT.pack((TASKIQ,))
+schedule_key, schedule_id_of = SCHEDULE.key(_PREFIX), SCHEDULE.first(_PREFIX)
+fired_key = FIRED.key(_PREFIX)
 
 
 def schedules_after(schedule_id: str) -> slice:
     """The schedules behind that id; all for an empty one."""
-    under = DEFAULT_ROOT.range((TASKIQ, SCHEDULE))
+    under = SCHEDULE.all(_PREFIX)
     return slice(schedule_key(schedule_id) + b"\x00" if schedule_id else under.start, under.stop)
-
-
-def schedule_id_of(key: bytes) -> str:
-    schedule_id: str = DEFAULT_ROOT.unpack(key)[-1]
-    return schedule_id
-
-
-def fired_key(schedule_id: str) -> bytes:
-    return _key(FIRED, schedule_id)
 
 
 def time_bytes(time_us: int) -> bytes:
@@ -56,11 +48,6 @@ def time_bytes(time_us: int) -> bytes:
 def time_of(value: bytes) -> int:
     time_us: int = _TIME.unpack(value)[0]
     return time_us
-
-
-def _key(*parts: Any) -> bytes:
-    key: bytes = DEFAULT_ROOT.pack((TASKIQ, *parts))
-    return key
 
 
 _SECOND_US = 1_000_000

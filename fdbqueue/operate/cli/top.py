@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound
-from fdbqueue.fleet.presence import Presence, workers
+from fdbqueue.fleet.status import Presence, workers
 from fdbqueue.operate.cli.group import Here, cli, command, queue_names
 from fdbqueue.operate.cli.limit import allowed
 from fdbqueue.operate.cli.parameters import SecondsRange

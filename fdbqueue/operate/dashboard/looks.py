@@ -20,7 +20,7 @@ from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import EndedTask, Failure, Task
-from fdbqueue.fleet.presence import Presence, workers
+from fdbqueue.fleet.status import Presence, workers
 from fdbqueue.operate.overview.figures import Figures, QueueFigures, TaskFigures
 from fdbqueue.operate.overview.overview import Overview
 from fdbqueue.tasks.dead.letters import DeadLetters

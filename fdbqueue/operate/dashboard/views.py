@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fdbqueue.core.task import EndedTask, Task
-from fdbqueue.fleet.presence import Presence
+from fdbqueue.fleet.status import Presence
 from fdbqueue.operate.dashboard.beside_views import BesideView, beside_view
 from fdbqueue.operate.dashboard.findings import Finding, Level, Verdict, command, findings_of, verdict_of
 from fdbqueue.operate.dashboard.looks import ENDED, STATES, QueueLook, Trend
