@@ -209,7 +209,7 @@ def _judged(error: BaseException, worker: str) -> Judgement:
 
 def _failed(error: BaseException, worker: str) -> Failed:
     """Return the failure for any error. Its traceback begins at the handler: our frames explain nothing."""
-    detail = traceback_of(error, _beyond_us(error.__traceback__))
+    detail = traceback_of(error, beyond_us(error.__traceback__))
     return Failed(Failure(type(error).__name__, text_of(error), detail, worker))
 
 
@@ -257,14 +257,16 @@ class Policy:
         return self.backoff.delay_s(failures, random) if failed.delay_s is None else failed.delay_s
 
 
-def _beyond_us(frames: TracebackType | None) -> TracebackType | None:
+def beyond_us(frames: TracebackType | None) -> TracebackType | None:
+    """Return the frames of a traceback below ours, which explain nothing."""
     while frames is not None and is_ours(frames.tb_frame):
         frames = frames.tb_next
     return frames
 
 
 def is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("fdbqueue.fleet.")
+    """True for a frame of a worker, or of a handler that runs the tasks of a framework."""
+    return str(frame.f_globals.get("__name__", "")).startswith(("fdbqueue.fleet.", "fdbqueue.integrations."))
 
 
 def stack_of(thread_id: int) -> str:

@@ -10,7 +10,7 @@ from kombu.transport import virtual
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotTaken, QueueNotFound, TaskNotFound
 from fdbqueue.core.task import Failure, Task
-from fdbqueue.integrations.celery.databases import current, passing_what_does_not_heal, told_to_kombu
+from fdbqueue.integrations.celery.databases import current, told_to_kombu
 from fdbqueue.integrations.celery.queues import (
     bind,
     bound,
@@ -21,6 +21,7 @@ from fdbqueue.integrations.celery.queues import (
     unbind,
 )
 from fdbqueue.integrations.celery.tap import Found, Want
+from fdbqueue.integrations.common.opening import passing_what_does_not_heal
 from fdbqueue.tasks.queue import TaskQueue
 
 _log = get_logger(__name__)
@@ -251,12 +252,9 @@ class Channel(virtual.Channel):
 
     def receive(self, found: Found) -> bool:
         """Hold a taken task. False if it is none for a consumer: it has gone back, or is buried."""
-        want, task = found
-        if not is_message(task.data):
-            want.queue.bury(self.database, task, failure=NO_MESSAGE)
+        is_wanted = found.want.name in self._active_queues and self.qos.can_consume()
+        if not self._hold_one(found):
             return False
-        is_wanted = want.name in self._active_queues and self.qos.can_consume()
-        self.qos.hold(self.tag(found), want.queue, task)
         if not is_wanted:  # several queues had a message at the same moment, or a consumer has gone
             self.qos.give_back(self.tag(found))
         return is_wanted
@@ -285,6 +283,7 @@ class Channel(virtual.Channel):
         return message
 
     def _hold_one(self, found: Found) -> bool:
+        """False for a task that is no message: it is buried."""
         if not is_message(found.task.data):
             found.want.queue.bury(self.database, found.task, failure=NO_MESSAGE)
             return False

@@ -134,16 +134,6 @@ def told_to_kombu() -> Iterator[None]:
         raise
 
 
-@contextmanager
-def passing_what_does_not_heal() -> Iterator[None]:
-    """Around the end of a connection, which such an error may have ended."""
-    try:
-        yield
-    except Exception as error:
-        if heals(error):
-            raise
-
-
 STARTED_WITHIN_S = 120.0
 """Time that a child has to start afresh: it imports the application, on a busy machine, too."""
 

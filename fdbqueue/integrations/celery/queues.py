@@ -99,7 +99,7 @@ class Queues(QueueMap):
         drop_dead(self.database(), self.registry)
         self.forget(name)
         self.get(name)
-        own(self.database(), name, owner)
+        run(self.database(), lambda tr: tr.set(keys.owned(name), owner))
 
     def put(self, names: list[str], message: Mapping[str, Any]) -> None:
         """In the transaction of the program if there is one."""
@@ -125,8 +125,9 @@ class Queues(QueueMap):
         return self.registry.look(self.database(), name) is not None
 
     def drop(self, name: str) -> None:
+        """Remove the queue with its messages and bindings. Does nothing without a queue of that name."""
         self.forget(name)
-        drop_queue(self.database(), self.registry, name)
+        self.registry.write(self.database(), lambda tr: _drop(tr, self.registry, [name]))
 
 
 def _purge_some(tr: Transaction, queue: TaskQueue) -> int:
@@ -147,10 +148,6 @@ def _purge_some(tr: Transaction, queue: TaskQueue) -> int:
 
 Binding = tuple[str, str]
 """A routing key and a queue."""
-
-
-def own(db: AnyDatabase, queue: str, owner: bytes) -> None:
-    run(db, lambda tr: tr.set(keys.owned(queue), owner))
 
 
 def bind(target: DatabaseOrTransaction, exchange: str, routing_key: str, queue: str) -> None:
@@ -183,11 +180,6 @@ def _bound(tr: Transaction, exchange: str) -> list[Binding]:
 def forget_exchange(db: AnyDatabase, exchange: str) -> None:
     under = keys.bindings(exchange)
     run(db, lambda tr: tr.clear_range(under.start, under.stop))
-
-
-def drop_queue(db: AnyDatabase, registry: Registry, queue: str) -> None:
-    """Remove the queue with its messages and bindings. Does nothing without a queue of that name."""
-    registry.write(db, lambda tr: _drop(tr, registry, [queue]))
 
 
 def drop_dead(db: AnyDatabase, registry: Registry) -> None:

@@ -20,13 +20,13 @@ from fdbqueue.integrations.celery.databases import (
     SCHEMES,
     BrokerLost,
     answering,
-    passing_what_does_not_heal,
     require_threads,
     told_to_kombu,
     url_of,
 )
 from fdbqueue.integrations.celery.queues import Queues
 from fdbqueue.integrations.celery.tap import WAIT_S, Found, Tap, Want, Wants
+from fdbqueue.integrations.common.opening import passing_what_does_not_heal
 from fdbqueue.tasks.intake import Intake
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from fdbqueue.core.database import Database, as_database
+from fdbqueue.core.error_root import heals
 from fdbqueue.core.open import open as open_database
 from fdbqueue.core.open import url_from_environment
 from fdbqueue.core.runtime import RealRuntime
@@ -65,6 +66,16 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@contextmanager
+def passing_what_does_not_heal() -> Iterator[None]:
+    """Around the end of a connection or a session, which such an error has ended already."""
+    try:
+        yield
+    except Exception as error:
+        if heals(error):
+            raise
 
 
 class Within:

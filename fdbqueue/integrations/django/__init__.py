@@ -11,5 +11,5 @@ with extras.needs("django", "django"):
     from fdbqueue.integrations.django.attempts import held_task as held_task
     from fdbqueue.integrations.django.backend import FdbQueueBackend as FdbQueueBackend
     from fdbqueue.integrations.django.backend import database as database
+    from fdbqueue.integrations.django.backend import transaction as transaction
     from fdbqueue.integrations.django.backend import wait as wait
-    from fdbqueue.integrations.django.queues import transaction as transaction

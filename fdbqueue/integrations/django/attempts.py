@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from django.db import close_old_connections, reset_queries
@@ -18,7 +17,7 @@ from fdbqueue.core.task import Failure
 from fdbqueue.core.trouble import traceback_of
 from fdbqueue.core.visible import text_of
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.outcomes import Bury, Done, Effect, Retry, Snooze, is_away
+from fdbqueue.fleet.outcomes import Bury, Done, Effect, Retry, Snooze, beyond_us, is_away
 from fdbqueue.integrations.django.api import LOGGER, TaskContext, normalize_json, task_finished, task_started
 from fdbqueue.integrations.django.backend import FdbQueueBackend
 from fdbqueue.integrations.django.states import State, record_of
@@ -131,7 +130,7 @@ class Attempt:
         """Bury the task. The error is being handled meanwhile, so Django's log shows it."""
         path = f"{type(error).__module__}.{type(error).__qualname__}"
         failure = Failure(
-            path, text_of(error), traceback_of(error, _beyond_us(error.__traceback__)), self._worker
+            path, text_of(error), traceback_of(error, beyond_us(error.__traceback__)), self._worker
         )
         self._queue.bury(self._task.database, self._task, failure=failure)
         if self._state is None:
@@ -148,13 +147,6 @@ class Attempt:
     @property
     def _id(self) -> str:
         return self._backend.result_id(self._queue_name, self._task)
-
-
-def _beyond_us(frames: TracebackType | None) -> TracebackType | None:
-    """The frames of a traceback below this module, which explains nothing."""
-    while frames is not None and frames.tb_frame.f_globals.get("__name__") == __name__:
-        frames = frames.tb_next
-    return frames
 
 
 @contextmanager

@@ -4,6 +4,7 @@ They are counters and histograms of prometheus-client, so its mode for several p
 """
 
 from collections.abc import Callable
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
@@ -60,23 +61,18 @@ class ProcessMetrics(Observer):
         self._calls = _Calls(registry, self._label)
         self._attempts = _Attempts(registry, self._label)
         self._ended: Ended = self._calls.ended
-        self._commits = Counter(
-            "fdbqueue_process_commits", "Transactions of this process that have committed.", registry=registry
-        )
-        self._retries = Counter(
+        count = partial(Counter, registry=registry)
+        self._commits = count("fdbqueue_process_commits", "Transactions of this process that have committed.")
+        self._retries = count(
             "fdbqueue_process_retries",
             "Transactions of this process that ended in an error of the database, conflicts included.",
-            registry=registry,
         )
-        self._conflicts = Counter(
+        self._conflicts = count(
             "fdbqueue_process_conflicts",
             "Commits of this process that were refused, as another transaction had changed what they read.",
-            registry=registry,
         )
-        self._unknown = Counter(
-            "fdbqueue_process_unknown_results",
-            "Commits of this process with an unknown result.",
-            registry=registry,
+        self._unknown = count(
+            "fdbqueue_process_unknown_results", "Commits of this process with an unknown result."
         )
 
     def call(self, call: Call) -> Ended:  # noqa: ARG002

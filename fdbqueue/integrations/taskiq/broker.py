@@ -15,11 +15,10 @@ from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import target_of
 from fdbqueue.core.arguments import checked_batch_count, checked_count, checked_items
 from fdbqueue.core.database import is_away
-from fdbqueue.core.error_root import FdbQueueError, heals
 from fdbqueue.core.errors import InvalidArgument, QueueNotFound, UnknownSession
 from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.logger import logger
-from fdbqueue.integrations.common.opening import Within
+from fdbqueue.integrations.common.opening import Within, passing_what_does_not_heal
 from fdbqueue.integrations.taskiq.connection import Connection, Place, TaskQueues, put_options, queue_name_of
 from fdbqueue.integrations.taskiq.delivery import AWAY_S, Delivery, Intake, Leased
 from fdbqueue.integrations.taskiq.firing import FiringNow
@@ -118,7 +117,8 @@ class FdbQueueBroker(AsyncBroker):
         session, self._session = self._session, None
         try:
             if session is not None:
-                await _end(session)
+                with passing_what_does_not_heal():  # such an error has ended the listener before
+                    await session.end()
             await super().shutdown()
         finally:
             self._queues.forget()
@@ -190,15 +190,6 @@ class FdbQueueBroker(AsyncBroker):
             return await self._session
         except BaseException:  # it is not open: there is nothing to end
             self._session = None
-            raise
-
-
-async def _end(session: Session) -> None:
-    """End a session. An error that does not heal is no news: it has ended the listener before."""
-    try:
-        await session.end()
-    except FdbQueueError as error:
-        if heals(error):
             raise
 
 

@@ -3,6 +3,7 @@
 So `await task.wait_result()` of a task of our broker polls nothing.
 """
 
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel
@@ -24,6 +25,7 @@ def dumped(model: BaseModel, serializer: TaskiqSerializer) -> bytes:
     return serializer.dumpb(model.model_dump(mode=mode))
 
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 SPACE, PROGRESS_SPACE = "taskiq", "taskiq-progress"
@@ -88,9 +90,8 @@ class FdbQueueResults(AsyncResultBackend[T]):
 
     async def wait(self, task_id: str, timeout_s: float | None = None) -> bool:
         """Wait for a result on a watch, up to `timeout_s` seconds, None for ever. True if there is one."""
-        db = await self._connection.database()
-        name = task_id.encode()
-        return await db.run_blocking(lambda db: Results(db, SPACE).wait_for(name, timeout_s)) is not None
+        found = await self._use(SPACE, lambda results: results.wait_for(task_id.encode(), timeout_s))
+        return found is not None
 
     async def set_progress(self, task_id: str, progress: TaskProgress[Any]) -> None:
         """Store the progress of a task; it ends as its result does. Raises: PayloadTooLarge."""
@@ -104,16 +105,16 @@ class FdbQueueResults(AsyncResultBackend[T]):
         return progress
 
     async def _store(self, space: str, task_id: str, value: bytes) -> None:
-        db = await self._connection.database()
-        await db.run_blocking(lambda db: Results(db, space).store(task_id.encode(), value, self._ttl_s))
+        await self._use(space, lambda results: results.store(task_id.encode(), value, self._ttl_s))
 
     async def _get(self, space: str, task_id: str) -> bytes | None:
-        db = await self._connection.database()
-        return await db.run_blocking(lambda db: Results(db, space).get([task_id.encode()])[0])
+        return await self._use(space, lambda results: results.get([task_id.encode()])[0])
 
     async def _take(self, space: str, task_id: str) -> bytes | None:
-        db = await self._connection.database()
-        return await db.run_blocking(lambda db: Results(db, space).take(task_id.encode()))
+        return await self._use(space, lambda results: results.take(task_id.encode()))
+
+    async def _use(self, space: str, verb: Callable[[Results], R]) -> R:
+        return await (await self._connection.database()).run_blocking(lambda db: verb(Results(db, space)))
 
 
 P = ParamSpec("P")
