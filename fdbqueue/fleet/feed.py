@@ -10,7 +10,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import NOT_HERE
 from fdbqueue.core.database import Database, is_away
 from fdbqueue.core.error_root import heals
-from fdbqueue.core.errors import FdbQueueError, LayoutNewer, QueueNotFound, UnknownSession, WaitStopped
+from fdbqueue.core.errors import FdbQueueError, LayoutNewer, QueueNotFound, UnknownSession
 from fdbqueue.core.logger import logger
 from fdbqueue.core.runtime import Event, Runtime
 from fdbqueue.core.sessions.session import Session
@@ -142,8 +142,8 @@ class Feed:
     def _take(self, number: int, count: int, session: Session, timeout_s: float, stop: Event) -> list[Task]:
         queue = self._queues[number]
         try:
-            found = queue.take_many(self._database, count, timeout_s, session=session, stop=stop)
-        except (UnknownSession, WaitStopped):
+            found = self._taken(queue, count, session, timeout_s, stop)
+        except UnknownSession:
             raise
         except (QueueNotFound, LayoutNewer) as error:
             self._go_on_without(number, error)
@@ -157,6 +157,17 @@ class Feed:
             self._outages[number].over()
             return found
         return []
+
+    def _taken(
+        self, queue: TaskQueue, count: int, session: Session, timeout_s: float, stop: Event
+    ) -> list[Task]:
+        # As the `stop` of the take, the event would give its tasks back. If an outage hinders that, they lose
+        # their leases, and an attempt counts. A worker that holds them excuses it.
+        forget = stop.listen(lambda: queue.end_waits(self._database, session=session))
+        try:
+            return queue.take_many(self._database, count, timeout_s, session=session)
+        finally:
+            forget()
 
 
 class Start(Enum):

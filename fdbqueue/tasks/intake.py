@@ -19,7 +19,10 @@ K = TypeVar("K", bound=Hashable)
 """A queue, by a name, number or handle that its owner chooses."""
 
 Take = Callable[[K, int, float, Event], Sequence[Task]]
-"""Given a queue, a count, a time in seconds and an event that ends the wait: take from that queue."""
+"""Given a queue, a count, a time in seconds and an event that ends the wait: take from that queue.
+
+A function that cannot end its wait before it has begun may listen to the event, which is set repeatedly.
+"""
 Found = list[tuple[K, Task]]
 
 
@@ -124,7 +127,9 @@ class Intake(Generic[K]):
             over.set()
             forget()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                over.set()  # again, as the end of a wait may miss one that is about to begin
+                thread.join(limits.EMPTY_QUEUE_LOOK_S / 10)
         if errors and not found:
             raise errors[0]
         return found
