@@ -20,12 +20,13 @@ SESSION_TTR_S = 1.0
 
 def put_as_a_newer_release(url: str, space_hex: str, worker: int, workers: int) -> None:
     """Put each task once, also after a kill, with parts that the present release does not know."""
-    present = kinds._extra
+    present = kinds._asked
 
-    def appended(*given: Any) -> Extra:
-        return replace(present(*given) or Extra(), more=NEWER)
+    def appended(*given: Any) -> tuple[Any, Extra]:
+        wish, extra = present(*given)
+        return wish, replace(extra or Extra(), more=NEWER)
 
-    kinds._extra = appended
+    kinds._asked = appended
     space = Subspace(rawPrefix=bytes.fromhex(space_hex))
     with fdbqueue.open(url, session_ttr_s=SESSION_TTR_S) as db:
         queue = TaskQueue.open(db, "q", root=root_of(space))
