@@ -261,8 +261,8 @@ class FinishedFile(_OpenFile):
         state, named, self.queues = State(), list[LimitLine](), dict[str, Found]()
         for found in self._checked():
             state = state.behind(found)
-            if isinstance(found.line, Header) and found.line.format > FORMAT:
-                raise self._unusable(f"its format is {found.line.format}, of a newer release")
+            if isinstance(found.line, Header) and found.line.format != FORMAT:
+                raise self._unusable(f"its format is {found.line.format}, and this release reads {FORMAT}")
             if isinstance(found.line, LimitLine):
                 named.append(found.line)
             if isinstance(found.line, QueueLine):

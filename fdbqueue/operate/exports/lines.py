@@ -23,7 +23,7 @@ from fdbqueue.core.sections import Batch, ContentLine, Counts, KeyLine, Line, Pa
 from fdbqueue.tasks.feature import all_features
 from fdbqueue.tasks.limiting.rule import Rule
 
-FORMAT = 1
+FORMAT = 2
 """A change that an earlier release would misread raises it."""
 
 

@@ -36,9 +36,10 @@ from fdbqueue.tasks.shape import Shape
 def sections(shape: Shape, *, leave_out: bool) -> list[Section]:
     shared, id_ = shape.shared, shape.definition.id
     parts = partitions_of(shape)
-    found = [progress(shape.root, id_), set_aside(shape.aside)]
+    found = [progress(shape.root, id_)]
     for rows in rows_of_features(shape):
         found += rows.shared_sections()
+    found.append(set_aside(shape.aside))
     for part in parts:
         for rows in rows_of_features(part):
             found += rows.sections()

@@ -143,8 +143,9 @@ class Tasks:
             set_rows(tr, keys.failures_of(record.id).start, line.failures)
             for name, beside in line.beside.items():
                 under = named[name].beside(record) if name in named else None
-                if under is not None:
-                    set_rows(tr, under.start, beside)
+                if under is None:
+                    raise NotOurs(name)
+                set_rows(tr, under.start, beside)
             if partition_of(record.id) != keys.partition:
                 tr.set(shared.moved(record.id), bytes((keys.partition,)))
         change.restore(records)
