@@ -4,13 +4,15 @@ It leaves out a queue that was dropped, and pauses one that fails, as long as th
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum, auto
+from functools import partial
 
 from fdbqueue.core import limits
 from fdbqueue.core.codec import NOT_HERE
 from fdbqueue.core.database import Database, is_away
 from fdbqueue.core.error_root import heals
-from fdbqueue.core.errors import FdbQueueError, LayoutNewer, QueueNotFound, UnknownSession
+from fdbqueue.core.errors import DatabaseClosed, FdbQueueError, LayoutNewer, QueueNotFound, UnknownSession
 from fdbqueue.core.logger import logger
 from fdbqueue.core.runtime import Event, Runtime
 from fdbqueue.core.sessions.session import Session
@@ -55,7 +57,11 @@ class Feed:
         self._database = database
         self._runtime = database.runtime
         self._queues = [queue for queue, _ in queues]
-        self._intake = Intake(self._runtime, {number: weight for number, (_, weight) in enumerate(queues)})
+        self._intake = Intake(
+            self._runtime,
+            {number: weight for number, (_, weight) in enumerate(queues)},
+            limits.EMPTY_QUEUE_LOOK_S,
+        )
         self._outages = [Outage(database.runtime) for _ in queues]
         self._gone: dict[int, FdbQueueError] = {}
         """By queue number: the error of a queue from which nothing can be taken any more."""
@@ -163,11 +169,15 @@ class Feed:
     ) -> list[Task]:
         # As the `stop` of the take, the event would give its tasks back. If an outage hinders that, they lose
         # their leases, and an attempt counts. A worker that holds them excuses it.
-        forget = stop.listen(lambda: queue.end_waits(self._database, session=session))
+        forget = stop.listen(partial(self._end_waits, queue, session))
         try:
             return queue.take_many(self._database, count, timeout_s, session=session)
         finally:
             forget()
+
+    def _end_waits(self, queue: TaskQueue, session: Session) -> None:
+        with suppress(DatabaseClosed):  # which has ended them
+            queue.end_waits(self._database, session=session)
 
 
 class Start(Enum):

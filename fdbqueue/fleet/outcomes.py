@@ -257,6 +257,9 @@ class Policy:
         return self.backoff.delay_s(failures, random) if failed.delay_s is None else failed.delay_s
 
 
+_RUNNING = ("fdbqueue.fleet.", "fdbqueue.integrations.django.attempts")
+
+
 def beyond_us(frames: TracebackType | None) -> TracebackType | None:
     """Return the frames of a traceback below ours, which explain nothing."""
     while frames is not None and is_ours(frames.tb_frame):
@@ -265,8 +268,8 @@ def beyond_us(frames: TracebackType | None) -> TracebackType | None:
 
 
 def is_ours(frame: FrameType) -> bool:
-    """True for a frame of a worker, or of a handler that runs the tasks of a framework."""
-    return str(frame.f_globals.get("__name__", "")).startswith(("fdbqueue.fleet.", "fdbqueue.integrations."))
+    """True for a frame that runs handlers. Other frames of this package are calls of a handler."""
+    return str(frame.f_globals.get("__name__", "")).startswith(_RUNNING)
 
 
 def stack_of(thread_id: int) -> str:

@@ -56,8 +56,10 @@ class StrideScheduler(Generic[K]):
 
 
 class Intake(Generic[K]):
-    def __init__(self, runtime: Runtime, weights: Mapping[K, int]) -> None:
+    def __init__(self, runtime: Runtime, weights: Mapping[K, int], rest_s: float = 0) -> None:
+        """`rest_s`: time for which `look` passes over a queue that was empty."""
         self._runtime = runtime
+        self._rest_s = rest_s
         self._scheduler = StrideScheduler[K](weights)
         self._look_at: dict[K, float] = {}
         """By queue that was empty: the time from which it is asked again, as runtime.monotonic()."""
@@ -73,7 +75,7 @@ class Intake(Generic[K]):
     def look(self, take: Take[K], wanted: Mapping[K, int], timeout_s: float, stop: Event) -> Found[K]:
         """Take without a wait from the first of several queues, in the order of their turns, with a task.
 
-        A queue that was empty is passed over for a while, unless no wait follows: others may be busy.
+        A queue that was empty is passed over for `rest_s`, unless no wait follows: others may be busy.
         """
         if len(wanted) == 1:
             return []
@@ -84,11 +86,16 @@ class Intake(Generic[K]):
             self._scheduler.was_empty(queue)
         asked = [queue for queue in order if queue not in resting]
         for queue in asked if timeout_s > 0 else [*asked, *resting]:
-            if found := self._taken(take, queue, wanted[queue], 0, stop):
+            try:
+                found = self._taken(take, queue, wanted[queue], 0, stop)
+            except Exception:
+                self._scheduler.took(queue, 1)  # it has had its turn: otherwise it would keep it for ever
+                raise
+            if found:
                 self._scheduler.took(queue, len(found))
                 return found
             self._scheduler.was_empty(queue)
-            self._look_at[queue] = now + limits.EMPTY_QUEUE_LOOK_S
+            self._look_at[queue] = now + self._rest_s
         return []
 
     def wait(self, take: Take[K], wanted: Mapping[K, int], timeout_s: float, stop: Event) -> Found[K]:

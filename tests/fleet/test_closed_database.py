@@ -106,7 +106,8 @@ def test_a_closed_database_of_a_handler_is_a_failure(db, queue, work):
     assert {failure.error for failure in queue.failures(db, buried)} == {"DatabaseClosed"}
 
 
-@pytest.mark.parametrize("names", [["one"], ["one", "another"]])
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("names", [["one"], ["one", "another", "third"]])
 def test_a_waiting_worker_ends_when_its_database_is_closed(own, space, monkeypatch, names):
     for name in names:
         TaskQueue.create(own, name, root=space)

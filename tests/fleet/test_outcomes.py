@@ -16,9 +16,10 @@ from fdbqueue.core.errors import InvalidArgument, UnknownCodec
 from fdbqueue.core.sessions.ending import end_session
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed, Outage
+from fdbqueue.fleet.outcomes import stack_of
 from fdbqueue.fleet.settling import Settling
 from tests.fleet.conftest import SOON
-from tests.support import TOO_OLD
+from tests.support import PATIENCE_S, TOO_OLD
 
 
 def test_a_return_acks_the_task(db, queue, work):
@@ -388,3 +389,21 @@ def test_another_process_gets_a_held_task_as_its_lease(db, queue, work):
 
     work(handler)
     assert seen == ["x"]
+
+
+def test_the_stack_of_a_handler_goes_beyond_adapters():
+    """A handler that hangs there is to be found in its stack."""
+    hangs, ends = threading.Event(), threading.Event()
+    adapter = {"__name__": "fdbqueue.integrations.common.results", "hangs": hangs, "ends": ends}
+    exec("def wait():\n    hangs.set()\n    ends.wait(60)\n", adapter)  # a frame of an adapter
+
+    def the_handler():
+        adapter["wait"]()
+
+    thread = threading.Thread(target=the_handler)
+    thread.start()
+    hangs.wait(PATIENCE_S)
+    stack = stack_of(thread.ident)
+    ends.set()
+    thread.join()
+    assert "the_handler" in stack

@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
 from fdbqueue import Session, TaskQueue
-from fdbqueue.core import limits
 from fdbqueue.core.runtime import Event
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.intake import Intake
@@ -54,11 +54,10 @@ def test_a_new_queue_saves_up_no_turns(db, queues, take):
     assert 4 <= names.count("two") <= 6
 
 
-def test_a_call_without_a_wait_asks_every_queue(db, queues, take, monkeypatch):
+def test_a_call_without_a_wait_asks_every_queue(db, queues, take):
     """The queue was empty a moment ago, and a wait would find its new task."""
-    monkeypatch.setattr(limits, "EMPTY_QUEUE_LOOK_S", 600.0)
     one, two, _ = queues
-    intake, stop, wanted = Intake(db.runtime, {}), db.runtime.event(), {one: 1, two: 1}
+    intake, stop, wanted = Intake(db.runtime, {}, rest_s=600.0), db.runtime.event(), {one: 1, two: 1}
     one.put(db, 1)
     assert names_of(intake.take(take, wanted, PATIENCE_S, stop)) == ["one"]
     assert intake.look(take, wanted, PATIENCE_S, stop) == []
@@ -89,3 +88,28 @@ def test_a_take_that_is_stopped_already_takes_nothing(db, queues, take):
     for wanted in (dict.fromkeys(queues, 1), {queues[0]: 1}):
         assert intake.take(take, wanted, 600.0, stop) == []
     assert queues[0].statistics(db)["tasks"]["ready"] == 1
+
+
+def test_a_failing_queue_leaves_their_turns_to_the_others(db, queues, take):
+    one, two, _ = queues
+    two.put_many(db, range(5))
+    intake, stop = Intake(db.runtime, {}), db.runtime.event()
+
+    def failing(queue: TaskQueue, count: int, timeout_s: float, stop: Event) -> Sequence[Task]:
+        if queue is one:
+            raise LookupError(queue.name)
+        return take(queue, count, timeout_s, stop)
+
+    found = []
+    for _ in range(10):
+        with suppress(LookupError):
+            found += names_of(intake.take(failing, {one: 1, two: 1}, 0.0, stop))
+    assert found == ["two"] * 5
+
+
+def test_a_queue_is_asked_again_at_once_unless_it_rests(db, queues, take):
+    one, two, _ = queues
+    intake, stop = Intake(db.runtime, {}), db.runtime.event()
+    assert intake.look(take, {one: 1, two: 1}, PATIENCE_S, stop) == []
+    two.put(db, 1)
+    assert names_of(intake.look(take, {one: 1, two: 1}, PATIENCE_S, stop)) == ["two"]
