@@ -576,7 +576,6 @@ PLANTS = (
         "False",
         "acks",
         50,
-        near=5,
     ),
     Plant(
         "of several tasks of a key that end together one is counted",
@@ -585,7 +584,7 @@ PLANTS = (
         "of(record).freed = 1",
         "acks",
         50,
-        near=15,
+        near=20,
     ),
     Plant(
         "a take that is delivered and not counted",
@@ -620,7 +619,6 @@ PLANTS = (
         "pass",
         "crossed",
         50,
-        near=2,
     ),
     Plant(
         "a lease that ends on its way, and its take counts",
@@ -629,7 +627,7 @@ PLANTS = (
         """change.count("take", -1 if record is None else 0)""",
         "crossed",
         50,
-        near=2,
+        near=12,
     ),
     Plant(
         "an overdue result that gives back a later lease",
@@ -856,6 +854,7 @@ PLANTS = (
         "pass",
         "hooked",
         50,
+        near=2,
     ),
     Plant(
         "a snooze that counts as a failure",
@@ -884,7 +883,7 @@ PLANTS = (
         "seconds > 2 * limits.EFFECT_MAX_S",
         "hooked",
         50,
-        near=17,
+        near=21,
     ),
     Plant(
         "a verb of the handler that is told as an ack",
@@ -909,6 +908,7 @@ PLANTS = (
         "run(self._database, body)",
         "hooked",
         100,
+        near=38,
     ),
     Plant(
         "a transactional handler that commits after its timeout",
@@ -917,7 +917,6 @@ PLANTS = (
         "pass",
         "hooked",
         100,
-        near=12,
     ),
     Plant(
         "an event of which the hooks are not told",
@@ -1031,7 +1030,7 @@ PLANTS = (
         "return touched",
         "told",
         50,
-        near=2,
+        near=1,
     ),
     Plant(
         "a task that is given back, and its take counts",
@@ -1040,7 +1039,7 @@ PLANTS = (
         "pass",
         "told",
         50,
-        near=5,
+        near=3,
     ),
     Plant(
         "a task that is given back, and its attempt counts",
@@ -1049,7 +1048,7 @@ PLANTS = (
         "attempts=record.attempts",
         "told",
         50,
-        near=5,
+        near=3,
     ),
     Plant(
         "a heartbeat that dies of one failed beat",
@@ -1309,7 +1308,7 @@ PLANTS = (
         "",
         "temporary",
         50,
-        near=2,
+        near=1,
     ),
     Plant(
         "a dead owner of a temporary queue that no opening ends",
@@ -1679,7 +1678,7 @@ PLANTS = (
         "pass",
         "groups",
         300,
-        near=34,
+        near=36,
     ),
     Plant(
         "a group that ends while a member is left",
@@ -1877,7 +1876,7 @@ PLANTS = (
         "pass",
         "limited",
         100,
-        near=38,
+        near=1,
     ),
     Plant(
         "a start that reads its limit by snapshot",
@@ -2013,7 +2012,7 @@ PLANTS = (
         "if False:",
         "verified",
         50,
-        near=17,
+        near=34,
     ),
     Plant(
         "a redrive that does not move its cursor",
@@ -2273,6 +2272,7 @@ PLANTS = (
         "len(ready) == len(timers)",
         "keyed",
         20,
+        near=1,
     ),
     Plant(
         "a return that ends a cancelled task, and a power cut may undo it",
@@ -2742,7 +2742,7 @@ PLANTS = (
         "tr.snapshot.get(keys.heartbeat(session))",
         "takeover",
         900,
-        near=284,
+        near=332,
     ),
     Plant(
         "a commit whose record is not flushed",
@@ -2794,7 +2794,7 @@ PLANTS = (
         "pass",
         "partitions",
         150,
-        near=20,
+        near=21,
     ),
     Plant(
         "a put that goes by an old plan",
@@ -3028,15 +3028,6 @@ PLANTS = (
         "cancels",
         50,
         near=15,
-    ),
-    Plant(
-        "an event of a sweep that a put tells again",
-        change.Change.finish,
-        "self._events = []",
-        "pass",
-        "told",
-        50,
-        near=1,
     ),
     Plant(
         "a page that its bytes cut short, and is taken for the last one",

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from fdbqueue import Task, TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
 from tests.support import PATIENCE_S
@@ -42,6 +44,19 @@ def test_put_take_and_ack_are_three_calls(bench: MakeBench) -> None:
     b.queue.ack(b.db, b.take())
     told.names(3)
     assert told.events == [("data", "put", "r"), ("data", "take", "t"), ("data", "delete", "-")]
+
+
+def test_puts_that_share_a_transaction_tell_an_end_once(bench: MakeBench) -> None:
+    """The first put ends an expired task in the change with which the second one goes on."""
+    b, told = bench("fifottl"), Told()
+    b.put(1, ttl=1, unique="a")
+    b.put(2, unique="b")
+    b.clock.advance(2)
+    b.queue.on_task_change(told)
+    drafts = [b.queue._draft(3, {"unique": unique, "on_conflict": "replace"}) for unique in "ab"]
+    put = b.queue._calls(b.db)._put_in
+    run(b.db, lambda tr: put(tr, drafts, bytes(limits.RANDOM_SUFFIX_BYTES), 0))
+    assert sorted(told.names(3)) == ["delete", "put", "ttl"]
 
 
 def test_every_change_has_its_event(bench: MakeBench) -> None:
