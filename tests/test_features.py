@@ -19,7 +19,8 @@ from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.operate.exports.importing import Import
 from fdbqueue.tasks.creating import asked_for, created
 from fdbqueue.tasks.feature import ASKED, OF_QUEUES, OF_TASKS, STAGES, SWEPT, Answers, Feature, Go, Stage
-from fdbqueue.tasks.kinds import Draft, Settings
+from fdbqueue.tasks.kinds import Draft
+from fdbqueue.tasks.options import Settings
 from fdbqueue.tasks.puts import Put
 from fdbqueue.tasks.records.keys import Extra, S
 
@@ -27,12 +28,9 @@ PACKAGE = Path(fdbqueue.__file__).parent
 OWN_ROOMS = (PACKAGE / "tasks/groups", PACKAGE / "tasks/unique")
 VERBS = {"tasks/queue.py", "tasks/looks.py", "tasks/taking.py"}
 """The public verbs about results, steps and ended tasks."""
-OPTIONS = {"tasks/schedules/records.py", "tasks/schedules/store.py", "tasks/schedules/wishes.py"}
-OPTIONS |= {"operate/cli/items.py", "operate/cli/parameters.py"}
-"""The options of a put about unique keys, where they are given once more."""
 OF_LIMITS = {"tasks/ready.py", "operate/verify/limits.py"}
 """A gate decides which ranges are read; and the limits of a root, which belong to no queue."""
-FACES = VERBS | OPTIONS | OF_LIMITS
+FACES = VERBS | OF_LIMITS
 HOOKS = tuple(name for name, value in vars(Feature).items() if callable(value))
 NAMES = {*OF_TASKS.values(), *(name for _, name in OF_QUEUES.values())}
 

@@ -15,7 +15,7 @@ from fdbqueue.core.registry.definition import UNREADABLE
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.ending import end_session
-from fdbqueue.tasks.kinds import Settings
+from fdbqueue.tasks.options import Settings
 
 
 def options_of(**more: Any) -> bytes:

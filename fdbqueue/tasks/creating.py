@@ -13,29 +13,17 @@ from fdbqueue import tasks as late
 from fdbqueue.core.database import Database, as_database, is_transaction, run
 from fdbqueue.core.errors import InvalidArgument, QueueExists, UnknownSession
 from fdbqueue.core.limits import SPAN_MAX_S
-from fdbqueue.core.partitions.plan import checked_partitions, first_plan
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry, checked_name, exists_already
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.core.sessions.ending import end_session, is_overdue
 from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.tasks.feature import features_of_queue
-from fdbqueue.tasks.kinds import (
-    Settings,
-    as_given,
-    kind_named,
-    kind_with,
-    owner_of,
-    packed_weights,
-    settings_for,
-    settings_of,
-    stored_settings,
-)
+from fdbqueue.tasks.kinds import settings_for
+from fdbqueue.tasks.options import UNSTORED, Settings, as_given, owner_of, stored_settings
 
 ANY = "any"
 _CURE = ' Open it with the options that it has, or as it is: if_not_exists="any".'
-_UNSTORED: Mapping[str, Any] = {"retain_s": None, "partitions": 1, "limits": [], "task_limits": []}
-"""Defaults that no definition stores."""
 
 
 @dataclass(frozen=True)
@@ -74,21 +62,17 @@ def asked_for(
     given = {option: value for option, value in options.items() if value is not None}
     parts = {"kind": kind, **given, "temporary": temporary or None}
     names = frozenset(part for part, value in parts.items() if value is not None)
-    given["weights"] = packed_weights(given.get("weights"))
-    given["partitions"] = first_plan(checked_partitions(given.get("partitions", 1)))
     if "limits" in given or "task_limits" in given:
         named = late.limiting.rule.checked_limits(given.get("limits"), given.get("task_limits"))
         given["limits"], given["task_limits"] = named
-    chosen = settings_of(given)
-    known = kind_with(chosen) if kind is None else kind_named(kind)
-    settings = settings_for(known, chosen)
+    known, settings = settings_for(kind, given)
     wanted = frozenset[str]() if if_not_exists == ANY else names
     return Asked(checked_name(name), known.name, settings, wanted, bool(temporary))
 
 
 def _comparable(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Kind and options in the caller's form: a lease without a ttr of its own lasts for the ttl."""
-    found = {"kind": kind, **_UNSTORED, **as_given(options)}
+    found = {"kind": kind, **UNSTORED, **as_given(options)}
     ttr = found.get("ttl") if found.get("ttr") is None else found["ttr"]
     return {**found, "ttr": None if ttr == SPAN_MAX_S else ttr, "temporary": bool(found.get("temporary"))}
 

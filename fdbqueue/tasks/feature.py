@@ -48,8 +48,6 @@ ASKED = {
 """By option of a put: the function that checks it, and makes fields of `Extra` and perhaps the `wish` of the
 draft, given all options, the kind and the settings of the queue.
 """
-OF_ONE_TASK = frozenset({"unique", "scope", "on_conflict", "debounce_max", "after", "waits"})
-"""Options that a put of several tasks refuses."""
 
 STAGES = {
     "groups": "fdbqueue.tasks.groups.members:Joining",

@@ -21,7 +21,7 @@ from fdbqueue.core.sessions.session import Session, own_session_of
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.kinds import as_given
+from fdbqueue.tasks.options import as_given
 from fdbqueue.tasks.records.keys import id_bytes, id_of
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.verbs import Target

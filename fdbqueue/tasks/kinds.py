@@ -5,39 +5,28 @@ was created with, so every process uses the same ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from fdb import tuple as layer
 
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import (
-    WHOLE_MAX,
-    checked_count,
-    checked_delay,
-    checked_items,
-    checked_positive,
-    checked_span,
-    checked_text,
-    checked_whole,
-)
+from fdbqueue.core.arguments import checked_delay, checked_items, checked_positive, checked_span, checked_text
 from fdbqueue.core.arguments import key_bytes as key_bytes
-from fdbqueue.core.codec import checked_codec
 from fdbqueue.core.deferred import checked_function
-from fdbqueue.core.errors import (
-    DefinitionUnreadable,
-    InvalidArgument,
-    KindExists,
-    UnknownKind,
-    UnsupportedOption,
-)
-from fdbqueue.core.partitions.plan import Plan
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import require_options
+from fdbqueue.core.errors import InvalidArgument, KindExists, UnknownKind, UnsupportedOption
 from fdbqueue.tasks.disciplines.discipline import Discipline, Fifo, Priority
-from fdbqueue.tasks.feature import ASKED, OF_ONE_TASK, OF_QUEUES, asking
+from fdbqueue.tasks.feature import ASKED, asking
+from fdbqueue.tasks.options import (
+    OF_ONE_TASK,
+    UNIQUE_OPTIONS,
+    PutOptions,
+    Settings,
+    checked_pri,
+    checked_units,
+    settings_of,
+)
 from fdbqueue.tasks.records.keys import NEVER_US, Extra, TaskKeys
 
 MakeDiscipline = Callable[[TaskKeys, Mapping[str, Any]], Discipline]
@@ -48,9 +37,8 @@ BAG = frozenset({"ttl", "ttr", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
 FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
 OPTIONS = TIMED | KEYED | FAIR | NAMING
-NOT_GIVEN = {"delay": 0} | dict.fromkeys(
-    ("ttl", "ttr", "pri", "limits", "key", "cost", "headers", "result_ttl", "group")
-)
+_OF_PUT = {name: getattr(PutOptions(), name) for name in PutOptions.named() if name not in UNIQUE_OPTIONS}
+NOT_GIVEN = {**_OF_PUT, "group": None}
 """The options of a put that gives none."""
 
 
@@ -81,67 +69,6 @@ class Kind:
             told = f"A queue of kind {self.name!r} does not support the option {option!r}"
             able = f"{', '.join(first)} and {last} do" if first else f"{last} does"
             raise UnsupportedOption(f"{told}: {able}.", kind=self.name, option=f"the option {option!r}")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The options that a queue was created with; spans in seconds, None for ever."""
-
-    ttl: float | None = None
-    ttr: float | None = None
-    pri: int = 0
-    capacity: int | None = None
-    key_concurrency: int = 1
-    weights: Mapping[str, int] | None = None
-    """By key, packed and in hexadecimal."""
-    codec: str = "json"
-    temporary: str | None = None
-    """The session that owns the contents, in hexadecimal."""
-    retain_s: float | None = None
-    """Time for which ended tasks are kept; None for none."""
-    partitions: Plan | None = None
-    limits: tuple[str, ...] = ()
-    """The names of the limits under which all of its tasks are taken."""
-    task_limits: tuple[str, ...] = ()
-    """The names of the limits that its tasks may name."""
-    of_features: Mapping[str, Any] = field(default_factory=dict)
-    """Options of features (feature.py) that are no field above, by name."""
-
-    def of_feature(self, option: str) -> Any:
-        """The option of a feature; None if it was not given."""
-        return self.of_features[option] if option in self.of_features else getattr(self, option, None)
-
-    def to_options(self) -> dict[str, Any]:
-        """The stored form, without a `retain_s`, partitions and limits that are not given."""
-        options = asdict(self)
-        options |= options.pop("of_features")
-        for name in ("limits", "task_limits"):
-            if options[name]:
-                options[name] = list(options[name])
-            else:
-                del options[name]
-        if self.retain_s is None:
-            del options["retain_s"]
-        if self.partitions is None:
-            del options["partitions"]
-        else:
-            options["partitions"] = msgspec.to_builtins(self.partitions)
-        return options
-
-
-_FIELDS = {field.name for field in fields(Settings)} - {"of_features"}
-
-
-def _more_options() -> set[str]:
-    """The options of features that are no field of Settings."""
-    return {option for options, _ in OF_QUEUES.values() for option in options} - _FIELDS
-
-
-def settings_of(given: Mapping[str, Any]) -> Settings:
-    """The settings with these options of `create`."""
-    more = _more_options() & given.keys()
-    plain = {name: value for name, value in given.items() if name not in more}
-    return Settings(**plain, of_features={name: given[name] for name in more})
 
 
 _kinds: dict[str, Kind] = {}
@@ -201,70 +128,19 @@ register_kind("bag", lambda keys, options: late.disciplines.bag.Bag(keys, option
 _OWN = tuple(_kinds.values())
 
 
-def kind_with(given: Settings) -> Kind:
-    """The first kind of this package that has the options given, in the order above; fifo if none has."""
-    options = _options_given(given)
-    return next((kind for kind in _OWN if options <= kind.options), kind_named(IN_ORDER_OF_ARRIVAL))
+def settings_for(kind: str | None, given: Mapping[str, Any]) -> tuple[Kind, Settings]:
+    """The kind, and the checked settings of a queue of it. Without a kind, it is the first one of this
+    package that has the options given, in the order above; fifo if none has.
 
-
-def _options_given(given: Settings) -> set[str]:
-    """The options that some kinds do not have."""
-    default, some = Settings(), OPTIONS - {"delay", "key", "cost"}
-    return {option for option in some if getattr(given, option) != getattr(default, option)}
-
-
-def settings_for(kind: Kind, given: Settings) -> Settings:
-    """`given`, checked, in stored form. Raises: UnsupportedOption, InvalidArgument, UnknownCodec."""
-    for option in sorted(_options_given(given)):
-        kind.require(option)
-    ttl, ttr = _stored_span("ttl", given.ttl), _stored_span("ttr", given.ttr)
-    if ttr is None and given.ttr is not None and ttl is not None:
-        ttr = limits.SPAN_MAX_S  # for ever: a ttr that is not given is the queue's ttl
-    checked_pri(given.pri)
-    if given.capacity is not None:
-        checked_whole("capacity", given.capacity, 0, WHOLE_MAX)
-    checked_count("key_concurrency", given.key_concurrency, limits.KEY_CONCURRENCY_MAX)
-    codec = checked_codec(given.codec)
-    retain_s = None if given.retain_s is None else checked_retain_s(given.retain_s)
-    capacity = given.capacity or None
-    return replace(given, ttl=ttl, ttr=ttr, capacity=capacity, codec=codec, retain_s=retain_s)
-
-
-def stored_settings(definition: Definition) -> Settings:
-    """The options of a stored queue.
-
-    Raises: DefinitionUnreadable for missing options, or those of a newer release.
+    Raises: UnknownKind, UnsupportedOption, InvalidArgument, UnknownCodec.
     """
-    of_features = {name: definition.options[name] for name in _more_options() & definition.options.keys()}
-    plain = {name: value for name, value in definition.options.items() if name not in of_features}
-    require_options(replace(definition, options=plain), _FIELDS)
-    try:
-        return msgspec.convert({**plain, "of_features": of_features}, Settings)
-    except msgspec.ValidationError as reason:
-        raise DefinitionUnreadable(name=definition.name, reason=str(reason)) from reason
-
-
-def owner_of(definition: Definition) -> bytes | None:
-    """The session that a temporary queue belongs to. Raises: DefinitionUnreadable."""
-    session = definition.options.get("temporary")
-    try:
-        return None if session is None else bytes.fromhex(session)
-    except (TypeError, ValueError) as reason:
-        raise DefinitionUnreadable(name=definition.name, reason=f"its session is none: {reason}") from reason
-
-
-def checked_retain_s(seconds: float) -> float:
-    retain_s = checked_positive("retain_s", seconds, "seconds")
-    if retain_s >= limits.SPAN_MAX_S:
-        wanted = "less than a hundred years, or None to keep no ended tasks"
-        raise InvalidArgument(name="retain_s", wanted=wanted, got=seconds)
-    return retain_s
-
-
-def _stored_span(name: str, seconds: float | None) -> float | None:
-    """The span, or None for ever, which JSON can carry. Raises: InvalidArgument."""
-    checked = limits.SPAN_MAX_S if seconds is None else checked_span(name, seconds)
-    return None if checked >= limits.SPAN_MAX_S else checked
+    default = Settings()
+    options = {name for name in OPTIONS & given.keys() if given[name] != getattr(default, name, None)}
+    able = (one for one in _OWN if options <= one.options)
+    known = next(able, kind_named(IN_ORDER_OF_ARRIVAL)) if kind is None else kind_named(kind)
+    for option in sorted(options):
+        known.require(option)
+    return known, settings_of(given)
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -306,7 +182,7 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
     return Draft(
         data=data,
         payload=payload,
-        pri=settings.pri if pri is None else checked_pri(pri),
+        pri=settings.pri if pri is None else checked_pri("pri", pri),
         cost=1 if options.get("cost") is None else checked_units("cost", options["cost"]),
         key=key_bytes(options.get("key")) if kind.supports("key") else b"",
         ttl_us=span_us("ttl", settings.ttl if ttl is None else ttl),
@@ -343,37 +219,9 @@ def whole_us(seconds: float) -> int:
 
 def delay_us(delay: float) -> int:
     """Microseconds from now; 0 for a delay that is over. Raises InvalidArgument."""
-    return round(checked_delay(delay) * 1_000_000)
+    return round(checked_delay("delay", delay) * 1_000_000)
 
 
 def later(time_us: int, span: int) -> int:
     """The time `span` after `time_us`; NEVER_US swallows everything."""
     return min(time_us + span, NEVER_US)
-
-
-def checked_pri(pri: Any) -> int:
-    return checked_whole("pri", pri, 0, limits.PRIORITY_MAX)
-
-
-def checked_units(name: str, number: Any) -> int:
-    return checked_count(name, number, limits.UNITS_MAX)
-
-
-def packed_weights(weights: Mapping[Any, int] | None) -> dict[str, int] | None:
-    """Weights in stored form, checked. Raises: InvalidArgument."""
-    if weights is None:
-        return None
-    if not isinstance(weights, Mapping) or len(weights) > limits.WEIGHTS_MAX:
-        wanted = f"at most {limits.WEIGHTS_MAX} keys with their weights"
-        raise InvalidArgument(name="weights", wanted=wanted, got=weights)
-    return {key_bytes(key).hex(): checked_units("weights", weight) for key, weight in weights.items()}
-
-
-def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored options in the caller's form: weights by their task keys, partitions as their number."""
-    given, weights, plan = dict(options), options.get("weights"), options.get("partitions")
-    if weights:
-        given["weights"] = {layer.unpack(bytes.fromhex(key))[0]: n for key, n in weights.items()}
-    if plan is not None:
-        given["partitions"] = msgspec.convert(plan, Plan).count
-    return given

@@ -23,9 +23,9 @@ from fdbqueue.core.partitions.keys import GROUP_BYTES
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.task import Task
-from fdbqueue.tasks.feature import OF_ONE_TASK
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.kinds import Draft
+from fdbqueue.tasks.options import OF_ONE_TASK
 from fdbqueue.tasks.records.extra import extra_to_bytes
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.disciplines.discipline import Discipline, Fifo, Mended
 from fdbqueue.tasks.feature import Feature, features_of_queue, overriding
-from fdbqueue.tasks.kinds import NOT_GIVEN, Draft, drafted, kind_named, owner_of, stored_settings
+from fdbqueue.tasks.kinds import NOT_GIVEN, Draft, drafted, kind_named
 from fdbqueue.tasks.mending import Mender
+from fdbqueue.tasks.options import owner_of, stored_settings
 from fdbqueue.tasks.records.keys import TaskKeys
 
 if TYPE_CHECKING:

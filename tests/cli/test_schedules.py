@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.operate.cli.schedules import WITHOUT, change
-from fdbqueue.tasks.schedules.records import PutOptions
+from fdbqueue.tasks.options import PutOptions
 from tests.cli.shell import Within
 
 

@@ -11,7 +11,7 @@ from fdbqueue.core import errors
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.fleet.options import WorkerKeywords
 from fdbqueue.queues.recipe.calls import Holder
-from fdbqueue.tasks.schedules.records import PutOptions
+from fdbqueue.tasks.options import PutOptions
 from tests.fuzz.world import KEYED, World
 
 Make = Callable[[World], Any]

@@ -92,7 +92,8 @@ def test_headers_that_cannot_be_stored_are_refused(bench: Callable[..., Bench], 
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=30), max_size=9))
 def test_a_record_gives_its_headers_back(headers: dict[str, str]) -> None:
-    record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=Extra(checked_headers(headers)))
+    extra = Extra(checked_headers("headers", headers))
+    record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=extra)
     found = record_of(record_to_bytes(record)).extra
     assert found is not None
     assert found.headers == headers

@@ -30,7 +30,7 @@ from fdbqueue.operate.cli.rows import task_row
 from fdbqueue.operate.cli.session import CREATE_HERE, Place
 from fdbqueue.operate.cli.wording import LineReader, line_of, option_named
 from fdbqueue.queues import recipe
-from fdbqueue.tasks.unique.wish import OnConflict
+from fdbqueue.tasks.options import OnConflict
 
 if TYPE_CHECKING:
     from fdbqueue.operate.cli.terminal import Report
@@ -47,7 +47,7 @@ Sink = Callable[[Sequence[Any]], None]
 @click.option("--lines", type=Input("rb"), metavar="FILE|-", help="put each line of a file")
 @click.option("--text", is_flag=True, help="put all data as text, never as JSON")
 @click.option("--create", is_flag=True, help="make a plain QUEUE if there is none")
-@put_options(of_schedule=False)
+@put_options
 @click.option("--group", metavar="GROUP", help="of tasks: members of an open group, by its id")
 @click.option("--after", metavar="ID", help="of tasks: delayed until the task ID of QUEUE has ended")
 @click.option("--timeout", type=WAIT, metavar="S", help="of tasks: wait S seconds for room in a full queue")

@@ -1,4 +1,4 @@
-"""Parameters: types that refuse values which click accepts, and the options of a put."""
+"""Parameters: types that refuse values which click accepts, and the options of a put and of a queue."""
 
 import math
 import os
@@ -10,10 +10,18 @@ from typing import Any
 import click
 
 from fdbqueue.core import limits
+from fdbqueue.core.codec import BUILT_IN
 from fdbqueue.core.visible import told
 from fdbqueue.operate.cli.exits import CommandError
 from fdbqueue.operate.cli.wording import key_of, value_of
-from fdbqueue.tasks.unique.wish import QUEUED, UNFINISHED, OnConflict
+from fdbqueue.tasks.options import (
+    PUT_OPTIONS,
+    QUEUE_OPTIONS,
+    QUEUED,
+    UNFINISHED,
+    OnConflict,
+    Option,
+)
 
 
 class Seconds(click.types.FloatParamType):
@@ -93,50 +101,50 @@ NUMBER = click.IntRange(1, limits.PARTITIONS_MAX)
 create_option = click.option("--create", is_flag=True, help="make QUEUE if there is none")
 
 PORTS = click.IntRange(0, 65535)
-_ON_CONFLICT = click.Choice([one.value for one in OnConflict])
-_KEPT = "results are kept for S seconds"
-_UNLESS = "none if a task has KEY, as JSON or text"
-_SCOPE = "of KEY: queued, unfinished or seconds"
-_LATEST = "of debounce: ready S seconds after"
-_OF_EACH = (
-    ("--priority pri", int, "N", "the lowest is taken first", ""),
-    ("--delay", Seconds(), "S", "ready S seconds after its put", "of tasks: ready in S seconds"),
-    ("--ttl", SPAN, "S", "a task lives S seconds", "of tasks: they live S seconds"),
-    ("--ttr", SPAN, "S", "each lease lasts S seconds", ""),
-    ("--key", None, "KEY", "the task key, as JSON or text", ""),
-    ("--cost", int, "N", "each counts as N tasks of its key", ""),
-    ("--header headers", None, "NAME=TEXT", "a header; repeatable", ""),
-    ("--result-ttl", SPAN, "S", _KEPT, f"of tasks: their {_KEPT}"),
-)
-_UNIQUE = (
-    ("--unique", None, "KEY", f"put {_UNLESS}", f"of tasks: make {_UNLESS}"),
-    ("--scope", Scope(), "SCOPE", _SCOPE, f"{_SCOPE} [unfinished]"),
-    ("--on-conflict", _ON_CONFLICT, None, "[skip]", "of --unique: if a task has KEY [skip]"),
-    ("--debounce-max", SPAN, "S", f"{_LATEST} a put", f"{_LATEST} the first put"),
-)
-_LIMITS = (
-    ("--limit limits", None, "NAME", "a limit; repeatable", ""),
-    ("--limit-key limit_key", (str, str), "NAME KEY", "one more limit, for KEY", ""),
-)
-"""Options of a put: names, type, metavar, and the help texts for a schedule and for a put.
-
-An empty help text is that for a schedule, "of tasks".
-"""
+_TYPES: Mapping[str, Any] = {
+    "S": SPAN,
+    "N": int,
+    "delay": Seconds(),
+    "retain_s": RETAIN,
+    "capacity": click.IntRange(min=1),
+    "partitions": NUMBER,
+    "scope": Scope(),
+    "on_conflict": click.Choice([one.value for one in OnConflict]),
+    "codec": click.Choice(BUILT_IN),
+    "limit_keys": (str, str),
+}
+"""The types of options, by their names or metavars; texts have none."""
+_REPEATED = {"headers", "limits", "limit_keys", "weights", "task_limits"}
+_OF_EACH = ("pri", "delay", "ttl", "ttr", "key", "cost", "headers", "result_ttl")
+_OF_UNIQUE, _OF_LIMITS = ("unique", "scope", "on_conflict", "debounce_max"), ("limits", "limit_keys")
+Function = Callable[..., Any]
 
 
-def put_options(*, of_schedule: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options of a put: of the tasks of a schedule, or of those that it puts itself."""
-    rows = (*_OF_EACH, *_LIMITS, *_UNIQUE) if of_schedule else (*_OF_EACH, *_UNIQUE, *_LIMITS)
+def put_options(function: Function) -> Function:
+    """Give a command the options of the tasks that it puts."""
+    return _with_options(function, PUT_OPTIONS, (*_OF_EACH, *_OF_UNIQUE, *_OF_LIMITS), puts=True)
 
-    def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
-        for names, type_, metavar, of_each, of_put in reversed(rows):
-            several = names.endswith(("headers", "limits", "limit_key"))
-            told = of_each if of_schedule else of_put or f"of tasks: {of_each}"
-            option = click.option(*names.split(), type=type_, metavar=metavar, multiple=several, help=told)
-            function = option(function)
-        return function
 
-    return with_options
+def schedule_options(function: Function) -> Function:
+    """Give a command the options of the tasks of a schedule."""
+    return _with_options(function, PUT_OPTIONS, (*_OF_EACH, *_OF_LIMITS, *_OF_UNIQUE))
+
+
+def queue_options(function: Function) -> Function:
+    """Give a command the options of a queue that it creates."""
+    return _with_options(function, QUEUE_OPTIONS, [*QUEUE_OPTIONS])
+
+
+def _with_options(
+    function: Function, options: Mapping[str, Option], names: Sequence[str], *, puts: bool = False
+) -> Function:
+    for name in reversed(names):
+        _, metavar, told, of_put, flag = options[name]
+        if puts:
+            told = of_put if of_put.startswith("of ") else f"of tasks: {of_put or told}"
+        type_, several = _TYPES.get(name, _TYPES.get(metavar)), name in _REPEATED
+        click.option(flag, name, type=type_, metavar=metavar or None, multiple=several, help=told)(function)
+    return function
 
 
 def given_of(options: Mapping[str, Any], as_text: bool) -> dict[str, Any]:
@@ -148,7 +156,7 @@ def given_of(options: Mapping[str, Any], as_text: bool) -> dict[str, Any]:
         given[name] = key_in(given[name], as_text)
     if "headers" in given:
         given["headers"] = dict(map(_header_of, given["headers"]))
-    keyed: Sequence[tuple[str, str]] = given.pop("limit_key", ())
+    keyed: Sequence[tuple[str, str]] = given.pop("limit_keys", ())
     if len(keyed) > 1:
         raise click.UsageError("--limit-key is for one limit: a task waits for one key at a time")
     for name, key in keyed:

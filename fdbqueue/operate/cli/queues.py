@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from fdbqueue.core.codec import BUILT_IN
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import DefinitionUnreadable, ImportUnfinished, LayoutNewer, QueueBusy, QueueExists
 from fdbqueue.core.registry.definition import PLAIN
@@ -14,7 +13,7 @@ from fdbqueue.core.visible import counted
 from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import Refused
 from fdbqueue.operate.cli.group import Here, cli, command, queue_argument, queue_names, yes_option
-from fdbqueue.operate.cli.parameters import NUMBER, RETAIN, SPAN
+from fdbqueue.operate.cli.parameters import queue_options
 from fdbqueue.operate.cli.rows import STATES, queue_row, queue_rows
 from fdbqueue.operate.cli.session import CREATE_DATABASE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import Cell, Row, cell_of, columns
@@ -40,19 +39,7 @@ def queues(here: Here) -> None:
 @command(cli)
 @click.argument("queue", metavar="QUEUE")
 @click.option("--kind", type=click.Choice([PLAIN, *kind_names()]), help="[the first with these options]")
-@click.option("--ttl", type=SPAN, metavar="S", help="a task lives S seconds [for ever]")
-@click.option("--ttr", type=SPAN, metavar="S", help="a lease lasts S seconds [for ever]")
-@click.option("--priority", "pri", type=int, metavar="N", help="of a task without one [0]")
-@click.option("--capacity", type=click.IntRange(min=1), metavar="N", help="at most N tasks [no bound]")
-@click.option("--key-concurrency", type=int, metavar="N", help="N tasks of a key at a time [1]")
-@click.option("--weight", "weights", multiple=True, metavar="KEY=N", help="tasks of KEY in a round [1]")
-@click.option("--partitions", type=NUMBER, metavar="N", help="share its load among N parts [1]")
-@click.option("--retain", "retain_s", type=RETAIN, metavar="S", help="keep ended tasks for S seconds [none]")
-@click.option("--limit", "limits", multiple=True, metavar="NAME", help="a limit of its tasks; repeatable")
-@click.option(
-    "--task-limit", "task_limits", multiple=True, metavar="NAME", help="a limit that tasks may name"
-)
-@click.option("--codec", type=click.Choice(BUILT_IN), help="[json]")
+@queue_options
 @click.option("--if-not-exists", is_flag=True, help="succeed if QUEUE exists with the given options")
 @click.option("--any-options", is_flag=True, help="with --if-not-exists: whatever its kind and options")
 def create(

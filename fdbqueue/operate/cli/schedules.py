@@ -1,6 +1,6 @@
 """`fdbqueue schedule`: tasks that are put at given times."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,28 +13,27 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueNotFound
 from fdbqueue.operate.cli.exits import CommandError
 from fdbqueue.operate.cli.group import Here, command, first_option, group, queue_names
-from fdbqueue.operate.cli.parameters import OptionName, SecondsRange, given_of, put_options
+from fdbqueue.operate.cli.parameters import Function, OptionName, SecondsRange, given_of, schedule_options
 from fdbqueue.operate.cli.rows import task_row, told_data
 from fdbqueue.operate.cli.session import CREATE_TASKS
 from fdbqueue.operate.cli.show import Row, cell_of, columns, paged, span, time_in
-from fdbqueue.tasks.schedules.records import MISSED, PutOptions
+from fdbqueue.tasks.options import PUT_OPTIONS, PutOptions
+from fdbqueue.tasks.schedules.records import MISSED
 from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
 from fdbqueue.tasks.schedules.store import IF_EXISTS
 from fdbqueue.tasks.schedules.times import ScheduleStatus
 
 EVERY = SecondsRange(min=limits.SCHEDULE_EVERY_MIN_S)
 TIMES = click.IntRange(1, limits.SCHEDULE_TIMES_MAX)
-_OTHERWISE = {"pri": "priority", "headers": "header", "limits": "limit"}
-WITHOUT = {_OTHERWISE.get(name, name.replace("_", "-")): name for name in sorted(PutOptions.named())}
+WITHOUT = {PUT_OPTIONS[name].flag.strip("-"): name for name in sorted(PutOptions.named())}
 """The options of a put by their names here, without dashes, that a change takes back."""
 schedule_argument = click.argument("name", metavar="NAME")
-Function = Callable[..., Any]
 
 
 def task_options(function: Function) -> Function:
     """Give a command the options of the tasks of a schedule."""
     for option in (
-        put_options(of_schedule=True),
+        schedule_options,
         click.option("--missed", type=click.Choice(MISSED), help="tasks for missed due times [once]"),
         click.option("--timezone", metavar="ZONE", help="of the expression, such as Europe/Rome [UTC]"),
         click.option("--text", is_flag=True, help="put DATA as text, never as JSON"),

@@ -24,8 +24,9 @@ from fdbqueue.tasks.capacity import admit
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.disciplines.fair import Fair
 from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys
-from fdbqueue.tasks.kinds import Draft, Settings
+from fdbqueue.tasks.kinds import Draft
 from fdbqueue.tasks.mending import NO_RECORD
+from fdbqueue.tasks.options import Settings
 from fdbqueue.tasks.payloads import ask_payloads, clear_payload
 from fdbqueue.tasks.ready import Ready
 from fdbqueue.tasks.records.keys import (

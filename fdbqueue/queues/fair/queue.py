@@ -40,7 +40,8 @@ from fdbqueue.core.unreadable import shown
 from fdbqueue.queues.fair.items import FairItems, Handed, draft
 from fdbqueue.queues.recipe.handle import ItemHandle
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
-from fdbqueue.tasks.kinds import Draft, checked_units, key_bytes, packed_weights
+from fdbqueue.tasks.kinds import Draft, key_bytes
+from fdbqueue.tasks.options import checked_units, packed_weights
 from fdbqueue.tasks.payloads import ask_payloads
 from fdbqueue.tasks.records.keys import ID_BYTES, Record, TaskKeys, sound_record
 
@@ -89,7 +90,7 @@ class FairHandle(ItemHandle[FairCalls]):
         """Raises: InvalidArgument, DeferredBody, UnknownCodec; WrongType for the subspace."""
         if capacity is not None:
             checked_whole("capacity", capacity, 0, WHOLE_MAX)
-        packed = packed_weights(weights)
+        packed = None if weights is None else packed_weights("weights", weights)
         self._key = checked_function("key", key)
         self._capacity = capacity
         self._codec = codec_named(codec, type)

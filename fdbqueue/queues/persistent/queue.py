@@ -19,7 +19,7 @@ from fdbqueue.queues.persistent.stored import Stored
 from fdbqueue.queues.persistent.unacked import Owner
 from fdbqueue.tasks.calls import require_alone
 from fdbqueue.tasks.creating import Asked, opened_or_created
-from fdbqueue.tasks.kinds import Settings
+from fdbqueue.tasks.options import Settings
 from fdbqueue.tasks.shape import shape_of
 
 KIND = "fifo"

@@ -17,10 +17,10 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.core.task import Task
-from fdbqueue.tasks.feature import OF_ONE_TASK
 from fdbqueue.tasks.groups.settling import sweep_groups
 from fdbqueue.tasks.groups.waiting import GroupProgress, groups_after, present, wait_for_change, wait_for_end
 from fdbqueue.tasks.handle import TaskHandle
+from fdbqueue.tasks.options import OF_ONE_TASK
 from fdbqueue.tasks.putting import Putting
 from fdbqueue.tasks.records.groups import GroupRow, Then, checked_group, readable_row, row_to_bytes
 from fdbqueue.tasks.records.keys import id_bytes

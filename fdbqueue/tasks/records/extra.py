@@ -88,13 +88,13 @@ _to_bytes = msgspec.msgpack.Encoder().encode
 
 def asked_headers(options: Mapping[str, Any], kind: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001
     """As all of feature.ASKED."""
-    return {"headers": checked_headers(options["headers"])}
+    return {"headers": checked_headers("headers", options["headers"])}
 
 
-def checked_headers(headers: Any) -> dict[str, str]:
+def checked_headers(name: str, headers: Any) -> dict[str, str]:
     if not _are_texts(headers) or _size_bytes(headers) > limits.HEADERS_BYTES_MAX:
         wanted = f"texts by name, at most {limits.HEADERS_BYTES_MAX} bytes together"
-        raise InvalidArgument(name="headers", wanted=wanted, got=headers)
+        raise InvalidArgument(name=name, wanted=wanted, got=headers)
     # A subclass of str may encode itself in another way: these are plain texts.
     return {str.__str__(name): str.__str__(text) for name, text in headers.items()}
 

@@ -1,9 +1,6 @@
 """Puts of a schedule: its tasks go through the put of their queue, with headers that tell the due time."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from fdb import tuple as layer
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueKindMismatch, ScheduleUnfit
@@ -13,7 +10,7 @@ from fdbqueue.core.sessions.ending import SESSIONLESS
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import Draft
-from fdbqueue.tasks.schedules.records import PutOptions, Record
+from fdbqueue.tasks.schedules.records import Record
 from fdbqueue.tasks.schedules.times import shown, zone_named
 from fdbqueue.tasks.shape import Shape, shape_of
 
@@ -65,18 +62,4 @@ def headers_of(name: str, record: Record, time_us: int | None) -> dict[str, str]
 
 def draft_of(shape: Shape, record: Record, headers: Mapping[str, str]) -> Draft:
     """A task of the schedule. Raises: UnsupportedOption, InvalidArgument."""
-    return shape.draft(None, record.payload, put_options(record.options, headers))
-
-
-def put_options(options: PutOptions, headers: Mapping[str, str]) -> dict[str, Any]:
-    """The options of a put. Raises: InvalidArgument."""
-    given: dict[str, Any] = {
-        name: getattr(options, name) for name in ("ttl", "ttr", "pri", "delay", "cost", "result_ttl")
-    }
-    given |= {"headers": headers, "limits": options.named_limits()}
-    if options.key is not None:
-        given["key"] = layer.unpack(options.key)[0]
-    if options.unique is not None:
-        given["unique"] = layer.unpack(options.unique)[0]
-        given |= {name: getattr(options, name) for name in ("scope", "on_conflict", "debounce_max")}
-    return given
+    return shape.draft(None, record.payload, {**record.options.given(), "headers": headers})

@@ -7,11 +7,10 @@ left to newer processes. The state of a schedule that waits has `at_us`, the tim
 from typing import Annotated, Any
 
 import msgspec
-from fdb import tuple as layer
 
 from fdbqueue.core.errors import ScheduleUnreadable
+from fdbqueue.tasks.options import PutOptions
 from fdbqueue.tasks.schedules.times import CronTimes, EveryTimes, Times, zone_named
-from fdbqueue.tasks.unique.wish import UNFINISHED, OnConflict
 
 VERSION = 1
 ONCE, ALL, SKIP = "once", "all", "skip"
@@ -41,47 +40,6 @@ class Rule(msgspec.Struct, frozen=True, array_like=True):
         """True if both have the same due times, wherever these are counted from."""
         ours = (self.expression, self.every_us, self.timezone)
         return ours == (other.expression, other.every_us, other.timezone)
-
-
-class PutOptions(msgspec.Struct, frozen=True, array_like=True):
-    """The options of a put; spans in seconds, keys packed. Append fields with a default; never reorder."""
-
-    ttl: float | None = None
-    ttr: float | None = None
-    pri: int | None = None
-    delay: float = 0
-    key: bytes | None = None
-    cost: int | None = None
-    headers: dict[str, str] | None = None
-    result_ttl: float | None = None
-    unique: bytes | None = None
-    scope: str | float = UNFINISHED
-    on_conflict: str = OnConflict.SKIP.value
-    debounce_max: float | None = None
-    limits: tuple[str, ...] | None = None
-    limit_keys: dict[str, bytes] | None = None
-
-    @classmethod
-    def named(cls) -> list[str]:
-        return [name for name in cls.__struct_fields__ if name != "limit_keys"]
-
-    def given(self) -> dict[str, Any]:
-        """The options that differ from their default, as a caller gives them."""
-        usual = PutOptions()
-        named = {name: getattr(self, name) for name in self.__struct_fields__}
-        given = {name: value for name, value in named.items() if value != getattr(usual, name)}
-        for name in {"key", "unique"} & set(given):
-            given[name] = layer.unpack(given[name])[0]
-        if given.pop("limit_keys", None):
-            given["limits"] = self.named_limits()
-        return given
-
-    def named_limits(self) -> Any:
-        """The limits as a put takes them: names, or names with keys."""
-        if not self.limits or not self.limit_keys:
-            return self.limits
-        keys = {name: layer.unpack(key)[0] for name, key in self.limit_keys.items()}
-        return {name: keys.get(name) for name in self.limits}
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):

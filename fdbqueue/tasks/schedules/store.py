@@ -14,11 +14,11 @@ from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, KeyValue, Range, ReadTransaction, Transaction
 from fdbqueue.core.unreadable import shown
+from fdbqueue.tasks.options import UNIQUE_OPTIONS, PutOptions
 from fdbqueue.tasks.schedules.passing import write_state
 from fdbqueue.tasks.schedules.puts import draft_of, headers_of, queue_of
 from fdbqueue.tasks.schedules.records import (
     VERSION,
-    PutOptions,
     Record,
     Rule,
     State,
@@ -28,7 +28,6 @@ from fdbqueue.tasks.schedules.records import (
 )
 from fdbqueue.tasks.schedules.times import SECOND_US, ScheduleStatus
 from fdbqueue.tasks.schedules.wishes import checked_missed, options_for, payload_for, rule_for
-from fdbqueue.tasks.unique.wish import UNIQUE_OPTIONS
 
 REFUSE, KEEP, CHANGE = "refuse", "keep", "change"
 IF_EXISTS = (REFUSE, KEEP, CHANGE)

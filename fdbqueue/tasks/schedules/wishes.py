@@ -1,19 +1,16 @@
 """Wishes: the arguments of a caller, checked, as stored parts of a schedule."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import checked_delay, checked_positive, checked_span, checked_text, is_number
-from fdbqueue.core.errors import InvalidArgument, PayloadTooLarge, UnsupportedOption
-from fdbqueue.tasks.kinds import checked_pri, checked_units, key_bytes
-from fdbqueue.tasks.limiting.rule import checked_named
-from fdbqueue.tasks.records.extra import checked_headers
+from fdbqueue.core.arguments import checked_text, is_number
+from fdbqueue.core.errors import InvalidArgument, PayloadTooLarge
+from fdbqueue.tasks.options import PutOptions
 from fdbqueue.tasks.schedules.puts import NAME_HEADER, TIME_HEADER
-from fdbqueue.tasks.schedules.records import MISSED, PutOptions, Rule
+from fdbqueue.tasks.schedules.records import MISSED, Rule
 from fdbqueue.tasks.schedules.times import SECOND_US
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.unique.wish import UNIQUE_OPTIONS
 
 NICKNAMES: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",
@@ -69,40 +66,10 @@ def payload_for(shape: Shape, data: Any) -> bytes:
     return payload
 
 
-_CHECKS: Mapping[str, Callable[[Any], Any]] = {
-    "ttl": lambda value: checked_span("ttl", value),
-    "ttr": lambda value: checked_span("ttr", value),
-    "pri": checked_pri,
-    "delay": checked_delay,
-    "key": key_bytes,
-    "cost": lambda value: checked_units("cost", value),
-    "headers": lambda value: _checked_headers(value),
-    "result_ttl": lambda value: checked_positive("result_ttl", value, "seconds"),
-    "limits": lambda value: checked_named("limits", value)[0],
-    "unique": lambda value: key_bytes(value, "unique"),
-    "scope": lambda value: value if isinstance(value, str) else checked_positive("scope", value, "seconds"),
-    "on_conflict": lambda value: checked_text("on_conflict", value, limits.SCHEDULE_EXPRESSION_BYTES_MAX),
-    "debounce_max": lambda value: checked_positive("debounce_max", value, "seconds"),
-}
-"""The stored form of each option of a put."""
-
-
 def options_for(given: Mapping[str, Any]) -> PutOptions:
-    """The stored form of the options of a put; None is the default. Their kind is not asked here."""
-    for name in given:
-        if name not in _CHECKS:
-            raise UnsupportedOption(kind="a schedule", option=f"the option {name!r}")
-    stored = {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
-    if given.get("limits") is not None:
-        stored["limit_keys"] = checked_named("limits", given["limits"])[1] or None
-    if "unique" not in stored and UNIQUE_OPTIONS & set(stored):
-        raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
-    return PutOptions(**stored)
-
-
-def _checked_headers(headers: Any) -> dict[str, str]:
-    checked = checked_headers(headers)
-    if {NAME_HEADER, TIME_HEADER} & set(checked):
+    """Raises: as PutOptions.of; InvalidArgument for headers that the schedule gives its tasks."""
+    options = PutOptions.of(given)
+    if {NAME_HEADER, TIME_HEADER} & set(options.headers or ()):
         wanted = f"without {NAME_HEADER!r} and {TIME_HEADER!r}, which the schedule gives its tasks"
-        raise InvalidArgument(name="headers", wanted=wanted, got=headers)
-    return checked
+        raise InvalidArgument(name="headers", wanted=wanted, got=given["headers"])
+    return options

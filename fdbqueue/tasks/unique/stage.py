@@ -22,12 +22,13 @@ from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.feature import Answers, Go, Stage
 from fdbqueue.tasks.kinds import Draft, later
+from fdbqueue.tasks.options import OnConflict
 from fdbqueue.tasks.payloads import ask_payload, is_held_by, key_in, task_of
 from fdbqueue.tasks.puts import Put
 from fdbqueue.tasks.records.keys import Record, Unique, id_bytes, id_text, sound_record
 from fdbqueue.tasks.sweep import as_of, catch_up
 from fdbqueue.tasks.unique.entries import WAITING, Entry, enter, entry_of, has_key
-from fdbqueue.tasks.unique.wish import OnConflict, Wish
+from fdbqueue.tasks.unique.wish import Wish
 
 Answer = Task | UniqueTaskBusy | None
 """None for a put that is postponed: others have read enough bytes in this transaction."""

@@ -1,26 +1,14 @@
 """Wishes of puts for unique keys: their options, checked."""
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_positive, key_bytes
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.tasks.kinds import Kind, delay_us
+from fdbqueue.tasks.options import QUEUED, UNFINISHED, OnConflict
 from fdbqueue.tasks.records.keys import Unique
-
-UNIQUE_OPTIONS = frozenset({"unique", "scope", "on_conflict", "debounce_max"})
-"""The options of a put about its unique key."""
-QUEUED, UNFINISHED = "queued", "unfinished"
-
-
-class OnConflict(StrEnum):
-    """The effect of a put while another task has its unique key."""
-
-    SKIP = "skip"
-    REPLACE = "replace"
-    DEBOUNCE = "debounce"
 
 
 class Wish(NamedTuple):

@@ -19,8 +19,9 @@ from fdbqueue.queues.elements.simple import SimpleElementQueue
 from fdbqueue.queues.fair.queue import FairQueue
 from fdbqueue.queues.recipe.keys import QueueKeys
 from fdbqueue.queues.recipe.queue import Queue
-from fdbqueue.tasks.kinds import is_kind, stored_settings
+from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.limiting.keys import LimitKeys
+from fdbqueue.tasks.options import stored_settings
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import TaskKeys
 

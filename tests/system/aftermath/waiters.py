@@ -11,7 +11,8 @@ from fdbqueue.core.errors import FdbQueueError, GroupNotFound, GroupTimeout, Que
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.groups.group import Group
-from fdbqueue.tasks.kinds import kind_named, stored_settings
+from fdbqueue.tasks.kinds import kind_named
+from fdbqueue.tasks.options import stored_settings
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.groups import readable_row
 from fdbqueue.tasks.records.keys import Record, TaskKeys, id_in, id_text, record_of

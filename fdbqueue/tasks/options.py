@@ -1,0 +1,293 @@
+"""The options of a put and those of a queue, each once: its check, and its words in help texts.
+
+The signatures of `TaskQueue.put` and `create` name them too, for type checkers and pages. The command line
+makes its options of these two classes. A schedule stores the first one, the definition of a queue the second.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from functools import partial
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+import msgspec
+from fdb import tuple as layer
+
+from fdbqueue import tasks as late
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import (
+    WHOLE_MAX,
+    checked_count,
+    checked_delay,
+    checked_positive,
+    checked_span,
+    checked_text,
+    checked_whole,
+    key_bytes,
+)
+from fdbqueue.core.codec import checked_codec
+from fdbqueue.core.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
+from fdbqueue.core.partitions.plan import Plan, checked_partitions, first_plan
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import require_options
+from fdbqueue.tasks.feature import OF_QUEUES
+from fdbqueue.tasks.records.extra import checked_headers
+
+UNIQUE_OPTIONS = frozenset({"unique", "scope", "on_conflict", "debounce_max"})
+"""The options of a put about its unique key."""
+OF_ONE_TASK = UNIQUE_OPTIONS | {"after", "waits"}
+"""Options that a put of several tasks refuses."""
+QUEUED, UNFINISHED = "queued", "unfinished"
+
+
+class OnConflict(StrEnum):
+    """The effect of a put while another task has its unique key."""
+
+    SKIP = "skip"
+    REPLACE = "replace"
+    DEBOUNCE = "debounce"
+
+
+class Option(NamedTuple):
+    check: Callable[[str, Any], Any]
+    """Makes the stored form of a value, given the name of the option. Raises: InvalidArgument."""
+    metavar: str
+    """Empty for an option with choices."""
+    help: str
+    """The help text; of a put, for each task of a schedule."""
+    of_put: str = ""
+    """The help text for `put`, where it is another one."""
+    flag: str = ""
+    """The name on the command line; empty for that of Python, with dashes."""
+
+
+def _options_of(options: type[Any]) -> Mapping[str, Option]:
+    """The options that a class declares, by the names of its fields."""
+    hints = get_type_hints(options, include_extras=True).items()
+    found = {name: Option(*hint.__metadata__) for name, hint in hints if hasattr(hint, "__metadata__")}
+    return {name: one._replace(flag=one.flag or f"--{name.replace('_', '-')}") for name, one in found.items()}
+
+
+checked_seconds = partial(checked_positive, unit="seconds")
+checked_word = partial(checked_text, bytes_max=limits.SCHEDULE_EXPRESSION_BYTES_MAX)
+checked_pri = partial(checked_whole, low=0, high=limits.PRIORITY_MAX)
+checked_units = partial(checked_count, high=limits.UNITS_MAX)
+checked_concurrency = partial(checked_count, high=limits.KEY_CONCURRENCY_MAX)
+
+
+def packed(name: str, key: Any) -> bytes:
+    return key_bytes(key, name)
+
+
+def checked_scope(name: str, scope: Any) -> str | float:
+    return scope if isinstance(scope, str) else checked_seconds(name, scope)
+
+
+def as_it_is(_: str, value: Any) -> Any:
+    """For the names of limits, which are checked together."""
+    return value
+
+
+_KEPT = "results are kept for S seconds"
+_UNLESS = "none if a task has KEY, as JSON or text"
+_SCOPE = "of KEY: queued, unfinished or seconds"
+_LATEST = "of debounce: ready S seconds after"
+
+
+class PutOptions(msgspec.Struct, frozen=True, array_like=True):
+    """The options of a put as a schedule stores them: spans in seconds, keys packed. Append fields with a
+    default; never reorder.
+    """
+
+    ttl: Annotated[float | None, checked_span, "S", "a task lives S seconds", "they live S seconds"] = None
+    ttr: Annotated[float | None, checked_span, "S", "each lease lasts S seconds"] = None
+    pri: Annotated[int | None, checked_pri, "N", "the lowest is taken first", "", "--priority"] = None
+    delay: Annotated[float, checked_delay, "S", "ready S seconds after its put", "ready in S seconds"] = 0
+    key: Annotated[bytes | None, packed, "KEY", "the task key, as JSON or text"] = None
+    cost: Annotated[int | None, checked_units, "N", "each counts as N tasks of its key"] = None
+    headers: Annotated[
+        dict[str, str] | None, checked_headers, "NAME=TEXT", "a header; repeatable", "", "--header"
+    ] = None
+    result_ttl: Annotated[float | None, checked_seconds, "S", _KEPT, f"their {_KEPT}"] = None
+    unique: Annotated[bytes | None, packed, "KEY", f"put {_UNLESS}", f"make {_UNLESS}"] = None
+    scope: Annotated[str | float, checked_scope, "SCOPE", _SCOPE, f"{_SCOPE} [unfinished]"] = UNFINISHED
+    on_conflict: Annotated[str, checked_word, "", "[skip]", "of --unique: if a task has KEY [skip]"] = (
+        OnConflict.SKIP.value
+    )
+    debounce_max: Annotated[
+        float | None, checked_seconds, "S", f"{_LATEST} a put", f"{_LATEST} the first put"
+    ] = None
+    limits: Annotated[tuple[str, ...] | None, as_it_is, "NAME", "a limit; repeatable", "", "--limit"] = None
+    limit_keys: Annotated[
+        dict[str, bytes] | None, as_it_is, "NAME KEY", "one more limit, for KEY", "", "--limit-key"
+    ] = None
+    """For a caller, these are a part of `limits`."""
+
+    @classmethod
+    def named(cls) -> list[str]:
+        return [name for name in cls.__struct_fields__ if name != "limit_keys"]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "PutOptions":
+        """The stored form of options; None is the default. It does not ask for the kind of the queue.
+
+        Raises: UnsupportedOption, InvalidArgument.
+        """
+        for name in given:
+            if name not in cls.named():
+                raise UnsupportedOption(kind="a schedule", option=f"the option {name!r}")
+        given = {name: value for name, value in given.items() if value is not None}
+        stored = {name: PUT_OPTIONS[name].check(name, value) for name, value in given.items()}
+        if "limits" in given:
+            stored["limits"], keys = late.limiting.rule.checked_named("limits", given["limits"])
+            stored["limit_keys"] = keys or None
+        if "unique" not in stored and UNIQUE_OPTIONS & set(stored):
+            raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
+        return cls(**stored)
+
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their default, as a caller gives them."""
+        usual, names = PutOptions(), self.__struct_fields__
+        given = {name: value for name in names if (value := getattr(self, name)) != getattr(usual, name)}
+        for name in {"key", "unique"} & set(given):
+            given[name] = layer.unpack(given[name])[0]
+        keys = given.pop("limit_keys", None)
+        if keys and self.limits:
+            keyed = {name: layer.unpack(key)[0] for name, key in keys.items()}
+            given["limits"] = {name: keyed.get(name) for name in self.limits}
+        return given
+
+
+def stored_span(name: str, seconds: Any) -> float | None:
+    """The span, or None for ever, which JSON can carry. Raises: InvalidArgument."""
+    checked = checked_span(name, seconds)
+    return None if checked >= limits.SPAN_MAX_S else checked
+
+
+def stored_retain_s(name: str, seconds: Any) -> float:
+    retain_s = checked_seconds(name, seconds)
+    if retain_s >= limits.SPAN_MAX_S:
+        wanted = "less than a hundred years, or None to keep no ended tasks"
+        raise InvalidArgument(name=name, wanted=wanted, got=seconds)
+    return retain_s
+
+
+def stored_plan(_: str, partitions: Any) -> Plan | None:
+    return first_plan(checked_partitions(partitions))
+
+
+def stored_capacity(name: str, capacity: Any) -> int | None:
+    return checked_whole(name, capacity, 0, WHOLE_MAX) or None
+
+
+def packed_weights(name: str, weights: Any) -> dict[str, int]:
+    if not isinstance(weights, Mapping) or len(weights) > limits.WEIGHTS_MAX:
+        wanted = f"at most {limits.WEIGHTS_MAX} keys with their weights"
+        raise InvalidArgument(name=name, wanted=wanted, got=weights)
+    return {key_bytes(key).hex(): checked_units(name, weight) for key, weight in weights.items()}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options that a queue was created with; spans in seconds, None for ever."""
+
+    ttl: Annotated[float | None, stored_span, "S", "a task lives S seconds [for ever]"] = None
+    ttr: Annotated[float | None, stored_span, "S", "a lease lasts S seconds [for ever]"] = None
+    pri: Annotated[int, checked_pri, "N", "of a task without one [0]", "", "--priority"] = 0
+    capacity: Annotated[int | None, stored_capacity, "N", "at most N tasks [no bound]"] = None
+    key_concurrency: Annotated[int, checked_concurrency, "N", "N tasks of a key at a time [1]"] = 1
+    weights: Annotated[
+        Mapping[str, int] | None, packed_weights, "KEY=N", "tasks of KEY in a round [1]", "", "--weight"
+    ] = None
+    """By key, packed and in hexadecimal."""
+    partitions: Annotated[Plan | None, stored_plan, "N", "share its load among N parts [1]"] = None
+    retain_s: Annotated[
+        float | None, stored_retain_s, "S", "keep ended tasks for S seconds [none]", "", "--retain"
+    ] = None
+    """Time for which ended tasks are kept; None for none."""
+    limits: Annotated[
+        tuple[str, ...], as_it_is, "NAME", "a limit of its tasks; repeatable", "", "--limit"
+    ] = ()
+    """The names of the limits under which all of its tasks are taken."""
+    task_limits: Annotated[
+        tuple[str, ...], as_it_is, "NAME", "a limit that tasks may name", "", "--task-limit"
+    ] = ()
+    """The names of the limits that its tasks may name."""
+    codec: Annotated[str, lambda _, codec: checked_codec(codec), "", "[json]"] = "json"
+    temporary: str | None = None
+    """The session that owns the contents, in hexadecimal."""
+    of_features: Mapping[str, Any] = field(default_factory=dict)
+    """Options of features (feature.py) that are no field above, by name."""
+
+    def of_feature(self, option: str) -> Any:
+        """The option of a feature; None if it was not given."""
+        return self.of_features[option] if option in self.of_features else getattr(self, option, None)
+
+    def to_options(self) -> dict[str, Any]:
+        """The stored form, without those of UNSTORED that are not given."""
+        options: dict[str, Any] = msgspec.to_builtins(self)
+        options |= options.pop("of_features")
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in options.items()
+            if value or name not in UNSTORED
+        }
+
+
+PUT_OPTIONS, QUEUE_OPTIONS = _options_of(PutOptions), _options_of(Settings)
+UNSTORED: Mapping[str, Any] = {"retain_s": None, "partitions": 1, "limits": [], "task_limits": []}
+"""Options of which no definition stores the default, in the form of a caller."""
+_FIELDS = {field.name for field in fields(Settings)} - {"of_features"}
+
+
+def _of_features(options: Mapping[str, Any]) -> set[str]:
+    """Those among the options that belong to features, and are no field of Settings."""
+    return {option for known, _ in OF_QUEUES.values() for option in known if option in options} - _FIELDS
+
+
+def _settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of Settings that have these options."""
+    more = _of_features(options)
+    plain = {name: value for name, value in options.items() if name not in more}
+    return {**plain, "of_features": {name: options[name] for name in more}}
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """The settings with these options of `create`, checked. Raises: InvalidArgument, UnknownCodec."""
+    checks = {name: option.check for name, option in QUEUE_OPTIONS.items()}
+    stored = {name: checks.get(name, as_it_is)(name, value) for name, value in given.items()}
+    if stored.get("ttr", 0) is None and stored.get("ttl") is not None:
+        stored["ttr"] = limits.SPAN_MAX_S  # for ever: a ttr that is not given is the queue's ttl
+    return Settings(**_settings_of(stored))
+
+
+def stored_settings(definition: Definition) -> Settings:
+    """The options of a stored queue.
+
+    Raises: DefinitionUnreadable for missing options, or those of a newer release.
+    """
+    given = _settings_of(definition.options)
+    require_options(replace(definition, options=given), {*_FIELDS, "of_features"})
+    try:
+        return msgspec.convert(given, Settings)
+    except msgspec.ValidationError as reason:
+        raise DefinitionUnreadable(name=definition.name, reason=str(reason)) from reason
+
+
+def owner_of(definition: Definition) -> bytes | None:
+    """The session that a temporary queue belongs to. Raises: DefinitionUnreadable."""
+    session = definition.options.get("temporary")
+    try:
+        return None if session is None else bytes.fromhex(session)
+    except (TypeError, ValueError) as reason:
+        raise DefinitionUnreadable(name=definition.name, reason=f"its session is none: {reason}") from reason
+
+
+def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored options in the caller's form: weights by their task keys, partitions as their number."""
+    given, weights, plan = dict(options), options.get("weights"), options.get("partitions")
+    if weights:
+        given["weights"] = {layer.unpack(bytes.fromhex(key))[0]: n for key, n in weights.items()}
+    if plan is not None:
+        given["partitions"] = msgspec.convert(plan, Plan).count
+    return given
