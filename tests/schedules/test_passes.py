@@ -217,7 +217,7 @@ def test_a_process_without_the_library_notes_no_failure(
     """The next process may have it, and fires the schedule at once."""
     schedule = bench.create("0 3 * * *")
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "fdbqueue.tasks.schedules.cron", None)
+        patch.setitem(sys.modules, "cronsim", None)
         assert bench.pass_after(24 * HOUR_S) == 0
     assert (schedule.status(bench.db).error, bench.pass_after(0)) == (None, 1)
 

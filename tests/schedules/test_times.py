@@ -10,9 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fdbqueue import InvalidArgument
-from fdbqueue.tasks.schedules.cron import times_from
-from fdbqueue.tasks.schedules.times import SECOND_US, CronTimes, EveryTimes, next_times, shown, zone_named
-from fdbqueue.tasks.schedules.wishes import rule_for
+from fdbqueue.tasks.schedules.records import rule_for
+from fdbqueue.tasks.schedules.times import (
+    SECOND_US,
+    CronTimes,
+    EveryTimes,
+    next_times,
+    shown,
+    times_from,
+    zone_named,
+)
 
 ROME = ZoneInfo("Europe/Rome")
 ZONES = ["UTC", "Europe/Rome", "America/New_York", "America/Havana", "Asia/Kolkata", "Australia/Lord_Howe"]

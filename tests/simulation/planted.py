@@ -103,7 +103,7 @@ from fdbqueue.tasks.limiting import key_state
 from fdbqueue.tasks.limiting import state as limit_state
 from fdbqueue.tasks.parking import limit as limit_verbs
 from fdbqueue.tasks.parking import under
-from fdbqueue.tasks.schedules import passing, schedule, turns
+from fdbqueue.tasks.schedules import passing, schedule, times
 from fdbqueue.tasks.schedules import store as schedule_store
 from fdbqueue.tasks.unique import entries as unique
 from fdbqueue.tasks.unique import stage as unique_stage
@@ -3049,7 +3049,7 @@ PLANTS = (
     ),
     Plant(
         "a next due time that follows from the clock of the pass",
-        turns.turn_of,
+        times.turn_of,
         "first_us = times.after(first_us)",
         "first_us = times.after(now_us)",
         "schedules",
@@ -3057,7 +3057,7 @@ PLANTS = (
     ),
     Plant(
         "a due time that is fired before its time",
-        turns.turn_of,
+        times.turn_of,
         "first_us <= now_us and",
         "first_us <= now_us + 2_000_000 and",
         "schedules",
@@ -3065,7 +3065,7 @@ PLANTS = (
     ),
     Plant(
         "one task for all missed due times, though each was to have one",
-        turns.turn_of,
+        times.turn_of,
         "missed == ONCE",
         "missed != SKIP",
         "schedules",
@@ -3074,7 +3074,7 @@ PLANTS = (
     ),
     Plant(
         "a task for each missed due time, though one was to be put",
-        turns.turn_of,
+        times.turn_of,
         "missed == ONCE",
         "False",
         "schedules",
@@ -3083,7 +3083,7 @@ PLANTS = (
     ),
     Plant(
         "tasks for missed due times that were to be skipped",
-        turns.turn_of,
+        times.turn_of,
         "missed == SKIP",
         "False",
         "schedules",
@@ -3315,7 +3315,7 @@ PLANTS = (
     ),
     Plant(
         "a due time that is missed at the end of its minute",
-        turns.turn_of,
+        times.turn_of,
         "due_us < late_us and missed == ONCE",
         "due_us <= late_us and missed == ONCE",
         "exact_schedules",
@@ -3324,7 +3324,7 @@ PLANTS = (
     ),
     Plant(
         "a first pause after a failed firing of two seconds",
-        turns.retry_us,
+        times.retry_us,
         "min(tries - 1, 30)",
         "min(tries, 30)",
         "exact_schedules",

@@ -18,10 +18,9 @@ from fdbqueue.operate.cli.rows import task_row, told_data
 from fdbqueue.operate.cli.session import CREATE_TASKS
 from fdbqueue.operate.cli.show import Row, cell_of, columns, paged, span, time_in
 from fdbqueue.tasks.options import PUT_OPTIONS, PutOptions
-from fdbqueue.tasks.schedules.records import MISSED
 from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
 from fdbqueue.tasks.schedules.store import IF_EXISTS
-from fdbqueue.tasks.schedules.times import ScheduleStatus
+from fdbqueue.tasks.schedules.times import MISSED, ScheduleStatus
 
 EVERY = SecondsRange(min=limits.SCHEDULE_EVERY_MIN_S)
 TIMES = click.IntRange(1, limits.SCHEDULE_TIMES_MAX)

@@ -30,8 +30,7 @@ from fdbqueue.core.task import Task
 from fdbqueue.core.visible import shortened, text_of
 from fdbqueue.tasks.schedules.puts import put_for
 from fdbqueue.tasks.schedules.records import Record, State, record_of, state_of, to_bytes
-from fdbqueue.tasks.schedules.times import Times
-from fdbqueue.tasks.schedules.turns import Turn, retry_us, turn_of
+from fdbqueue.tasks.schedules.times import Times, Turn, retry_us, turn_of
 
 T = TypeVar("T")
 

@@ -4,17 +4,18 @@ Both are msgpack arrays that grow at their end only. A record with a larger vers
 left to newer processes. The state of a schedule that waits has `at_us`, the time of its key in R[13].
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 
-from fdbqueue.core.errors import ScheduleUnreadable
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_text, is_number
+from fdbqueue.core.errors import InvalidArgument, ScheduleUnreadable
 from fdbqueue.tasks.options import PutOptions
-from fdbqueue.tasks.schedules.times import CronTimes, EveryTimes, Times, zone_named
+from fdbqueue.tasks.schedules.times import MISSED, SECOND_US, CronTimes, EveryTimes, Times, zone_named
 
 VERSION = 1
-ONCE, ALL, SKIP = "once", "all", "skip"
-MISSED = (ONCE, ALL, SKIP)
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -40,6 +41,52 @@ class Rule(msgspec.Struct, frozen=True, array_like=True):
         """True if both have the same due times, wherever these are counted from."""
         ours = (self.expression, self.every_us, self.timezone)
         return ours == (other.expression, other.every_us, other.timezone)
+
+
+NICKNAMES: Mapping[str, str] = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+"""Those of crontab(5), which the library does not know. A schedule stores the fields."""
+
+
+def rule_for(expression: Any, every: Any, timezone: Any, missed: Any, now_us: int) -> Rule:
+    """Raises: InvalidArgument; ModuleNotFoundError for an expression, without the extra."""
+    if (expression is None) == (every is None):
+        between = "the seconds between two due times, without an `expression`"
+        wanted = between if every is None else "None beside an `expression`"
+        raise InvalidArgument(name="every", wanted=wanted, got=every)
+    checked_missed(missed)
+    zone = checked_text("timezone", timezone, limits.SCHEDULE_TIMEZONE_BYTES_MAX)
+    if expression is None:
+        if zone != "UTC":
+            raise InvalidArgument(name="timezone", wanted="UTC with `every`", got=timezone)
+        anchor_us = now_us // SECOND_US * SECOND_US
+        return Rule(None, _checked_every_us(every), anchor_us, zone, missed)
+    text = checked_text("expression", expression, limits.SCHEDULE_EXPRESSION_BYTES_MAX)
+    rule = Rule(NICKNAMES.get(text, text), 0, 0, zone, missed)
+    if rule.times().after(now_us) is None:
+        wanted = "an expression with a time within the next fifty years"
+        raise InvalidArgument(name="expression", wanted=wanted, got=expression)
+    return rule
+
+
+def checked_missed(missed: Any) -> str:
+    if missed not in MISSED:
+        raise InvalidArgument(name="missed", wanted='"once", "all" or "skip"', got=missed)
+    return str(missed)
+
+
+def _checked_every_us(every: Any) -> int:
+    if not is_number(every) or not limits.SCHEDULE_EVERY_MIN_S <= every < limits.SPAN_MAX_S:
+        wanted = f"{limits.SCHEDULE_EVERY_MIN_S:g} or more seconds, less than a hundred years"
+        raise InvalidArgument(name="every", wanted=wanted, got=every)
+    return round(float(every) * SECOND_US)
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):

@@ -8,7 +8,13 @@ from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.codec import stored_codec
-from fdbqueue.core.errors import ScheduleExists, ScheduleNotFound, ScheduleUnreadable
+from fdbqueue.core.errors import (
+    InvalidArgument,
+    PayloadTooLarge,
+    ScheduleExists,
+    ScheduleNotFound,
+    ScheduleUnreadable,
+)
 from fdbqueue.core.page import Page
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
@@ -16,18 +22,20 @@ from fdbqueue.core.seam import EXACT, KeyValue, Range, ReadTransaction, Transact
 from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks.options import UNIQUE_OPTIONS, PutOptions
 from fdbqueue.tasks.schedules.passing import write_state
-from fdbqueue.tasks.schedules.puts import draft_of, headers_of, queue_of
+from fdbqueue.tasks.schedules.puts import NAME_HEADER, TIME_HEADER, draft_of, headers_of, queue_of
 from fdbqueue.tasks.schedules.records import (
     VERSION,
     Record,
     Rule,
     State,
+    checked_missed,
     record_of,
+    rule_for,
     state_of,
     to_bytes,
 )
 from fdbqueue.tasks.schedules.times import SECOND_US, ScheduleStatus
-from fdbqueue.tasks.schedules.wishes import checked_missed, options_for, payload_for, rule_for
+from fdbqueue.tasks.shape import Shape
 
 REFUSE, KEEP, CHANGE = "refuse", "keep", "change"
 IF_EXISTS = (REFUSE, KEEP, CHANGE)
@@ -89,7 +97,7 @@ def change(tr: Transaction, registry: Registry, name: str, wanted: Wanted, now_u
 def _new(wanted: Wanted, paused: bool, now_us: int) -> Record:
     parts = wanted.parts
     rule = rule_for(parts["expression"], parts["every"], parts["timezone"], parts["missed"], now_us)
-    options = options_for(wanted.options)
+    options = _options_for(wanted.options)
     return Record(VERSION, rule, parts["queue"], "", b"", options, paused, now_us)
 
 
@@ -101,7 +109,7 @@ def _change(
         before,
         rule=_changed_rule(before.rule, wanted.parts, now_us),
         queue=wanted.parts.get("queue", before.queue),
-        options=options_for(_changed_options(before.options.given(), wanted.options)),
+        options=_options_for(_changed_options(before.options.given(), wanted.options)),
     )
     record = _fitting(tr, registry, name, changed, wanted)
     keeps_its_times = record.rule.is_at_the_times_of(before.rule)
@@ -140,14 +148,31 @@ def _fitting(tr: Transaction, registry: Registry, name: str, record: Record, wan
     """The record with the data in the codec of its queue, once the queue takes its options."""
     shape = queue_of(tr, registry, record.queue)
     if "data" in wanted.parts:
-        payload = payload_for(shape, wanted.parts["data"])
+        payload = _payload_for(shape, wanted.parts["data"])
     elif record.codec != shape.settings.codec:
-        payload = payload_for(shape, stored_codec(record.codec).decode(record.payload))
+        payload = _payload_for(shape, stored_codec(record.codec).decode(record.payload))
     else:
         payload = record.payload
     fitting = replace(record, codec=shape.settings.codec, payload=payload)
     draft_of(shape, fitting, headers_of(name, fitting, 1))  # as long as the headers of any time
     return fitting
+
+
+def _payload_for(shape: Shape, data: Any) -> bytes:
+    """Raises: PayloadTooLarge; TypeError for data that the codec of the queue cannot carry."""
+    payload = shape.codec.encode(data)
+    if len(payload) > limits.SCHEDULE_DATA_BYTES_MAX:
+        raise PayloadTooLarge(size_bytes=len(payload), limit_bytes=limits.SCHEDULE_DATA_BYTES_MAX)
+    return payload
+
+
+def _options_for(given: Mapping[str, Any]) -> PutOptions:
+    """Raises: as PutOptions.of; InvalidArgument for headers that the schedule gives its tasks."""
+    options = PutOptions.of(given)
+    if {NAME_HEADER, TIME_HEADER} & set(options.headers or ()):
+        wanted = f"without {NAME_HEADER!r} and {TIME_HEADER!r}, which the schedule gives its tasks"
+        raise InvalidArgument(name="headers", wanted=wanted, got=given["headers"])
+    return options
 
 
 def _begin(tr: Transaction, keys: RootKeys, name: str, record: Record, state: State, now_us: int) -> None:

@@ -1,10 +1,10 @@
-"""Times: the due times of a schedule, as functions of a time and of nothing else.
+"""Times: the due times of a schedule, as functions of a time and of nothing else; and turns.
 
 All times are whole microseconds since the epoch. The due times of one rule are one set, so each function
 gives the same answer in every process, wherever it begins.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.extras import needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class ScheduleStatus:
     """The time of the next try: `due`, or later after a failure."""
 
 
+ONCE, ALL, SKIP = "once", "all", "skip"
+MISSED = (ONCE, ALL, SKIP)
 SECOND_US = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_ZONE = (LookupError, ValueError, OSError)
@@ -79,8 +82,6 @@ class CronTimes:
         self._zone = zone
 
     def after(self, time_us: int) -> int | None:
-        from fdbqueue.tasks.schedules.cron import times_from
-
         try:
             found = times_from(self._expression, _datetime(time_us // SECOND_US * SECOND_US, self._zone))
             return next(
@@ -100,6 +101,20 @@ class CronTimes:
                 continue
             high_s = middle_s - 1
         return last_us
+
+
+def times_from(expression: str, start: datetime) -> Iterator[datetime]:
+    """The times of a cron expression behind `start`, in order, in its time zone.
+
+    In the second pass through an hour that exists twice, the library may begin with a time of the first pass.
+    """
+    with needs("schedules", "cronsim"):
+        from cronsim import CronSim, CronSimError
+    try:
+        return CronSim(expression, start)
+    except (CronSimError, ValueError) as reason:
+        wanted = f"a cron expression of five fields, or of six with the seconds first ({reason})"
+        raise InvalidArgument(name="expression", wanted=wanted, got=expression) from reason
 
 
 def zone_named(name: str) -> tzinfo:
@@ -129,3 +144,40 @@ def next_times(times: Times, time_us: int, count: int) -> list[int]:
 
 def _datetime(time_us: int, zone: tzinfo) -> datetime:
     return (_EPOCH + timedelta(microseconds=time_us)).astimezone(zone)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The due times that get a task each, and the next due time; None if there is no other."""
+
+    times_us: Sequence[int]
+    next_us: int | None
+
+
+def turn_of(times: Times, missed: str, due_us: int, now_us: int, most: int | None = None) -> Turn:
+    """The turn of a schedule that is due.
+
+    At most `most` due times get a task, by default limits.SCHEDULE_FIRED_MAX; the next turn goes on behind
+    them. A due time is missed if it is over for more than limits.SCHEDULE_MISSED_AFTER_S.
+
+    The next due time follows from the due times, never from the clock of the process that passes: clocks that
+    differ by less than limits.CLOCK_SKEW_S leave out no due time, and give none twice.
+    """
+    late_us = now_us - round(limits.SCHEDULE_MISSED_AFTER_S * SECOND_US)
+    first_us: int | None = due_us
+    if due_us < late_us and missed == ONCE:
+        last_us = times.last_until(now_us, due_us)
+        return Turn((last_us,), times.after(last_us))
+    if due_us < late_us and missed == SKIP:
+        first_us = times.after(late_us - 1)
+    chosen: list[int] = []
+    most = limits.SCHEDULE_FIRED_MAX if most is None else most
+    while first_us is not None and first_us <= now_us and len(chosen) < most:
+        chosen.append(first_us)
+        first_us = times.after(first_us)
+    return Turn(chosen, first_us)
+
+
+def retry_us(now_us: int, tries: int) -> int:
+    waits = limits.SCHEDULE_RETRY_FIRST_S * 2.0 ** min(tries - 1, 30)
+    return now_us + round(min(waits, limits.SCHEDULE_RETRY_MAX_S) * SECOND_US)

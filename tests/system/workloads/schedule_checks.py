@@ -12,9 +12,8 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.page import every_row
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.schedules.puts import NAME_HEADER, TIME_HEADER
-from fdbqueue.tasks.schedules.records import ALL, ONCE
 from fdbqueue.tasks.schedules.schedule import Schedule
-from fdbqueue.tasks.schedules.times import ScheduleStatus
+from fdbqueue.tasks.schedules.times import ALL, ONCE, ScheduleStatus
 from fdbqueue.testing.simulation import Checker, Client
 from fdbqueue.testing.trace import Operation, Trace
 

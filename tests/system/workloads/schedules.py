@@ -9,8 +9,8 @@ from functools import partial
 
 from fdbqueue.core.errors import QueueNotFound, ScheduleNotFound
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.schedules.records import MISSED
 from fdbqueue.tasks.schedules.schedule import Schedule
+from fdbqueue.tasks.schedules.times import MISSED
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
