@@ -12,27 +12,20 @@ from fdbqueue.operate.overview.figures import Figures, GroupsFigures, LimitFigur
 
 @dataclass(frozen=True, slots=True)
 class LimitRow:
-    name: str
+    limit: LimitFigures
     level: Level
     word: str
     bound: str
     """Its slots, or its rate, in a few words."""
     used: str
     """The slots that tasks hold, or the tokens that are there."""
-    waiting: int
-    queues: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    name: str
+    schedule: ScheduleFigures
     level: Level
     word: str
-    queue: str
-    due: float | None
-    late_s: float
-    fired: int
-    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +95,7 @@ def _limit_row(limit: LimitFigures, found: Finding | None) -> LimitRow:
     level = Level.HOLD if is_waited_for else Level.OK if found is None else found.level
     word = "Reached" if is_waited_for else "Fine" if found is None else found.word
     bound, used = _of_slots(limit) if limit.slots is not None else _of_starts(limit)
-    return LimitRow(limit.name, level, word, bound, used, limit.waiting, limit.queues)
+    return LimitRow(limit, level, word, bound, used)
 
 
 def _of_slots(limit: LimitFigures) -> tuple[str, str]:
@@ -121,10 +114,6 @@ def _of_key(limit: LimitFigures) -> str:
 
 
 def _schedule_row(found: ScheduleFigures, wrong: Finding | None) -> ScheduleRow:
-    level = Level.HOLD if found.paused else Level.OK
-    word = "Paused" if found.paused else "Fine"
     if wrong is not None:
-        level, word = wrong.level, wrong.word
-    return ScheduleRow(
-        found.name, level, word, found.queue, found.due, found.late_s, found.fired, one_line(found.error)
-    )
+        return ScheduleRow(found, wrong.level, wrong.word)
+    return ScheduleRow(found, Level.HOLD, "Paused") if found.paused else ScheduleRow(found, Level.OK, "Fine")

@@ -16,9 +16,8 @@ from fdbqueue.operate.dashboard.looks import ENDED, STATES, see_dead, see_queue,
 from fdbqueue.operate.dashboard.rendering import Renderer
 from fdbqueue.operate.dashboard.room import DatabaseSilent, Room
 from fdbqueue.operate.dashboard.streams import Sampler, Streams
-from fdbqueue.operate.dashboard.task_views import dead_view, task_view
 from fdbqueue.operate.dashboard.texts import name_in
-from fdbqueue.operate.dashboard.views import queue_view
+from fdbqueue.operate.dashboard.views import DeadView, queue_view, task_view
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -63,7 +62,7 @@ class Pages:
         given = request.query_params
         error, text, after = given.get("error"), given.get("text") or None, given.get("after")
         view = await self._seen(
-            lambda look: dead_view(look, error, text, after),
+            lambda look: DeadView(look, error, text, after),
             see_dead,
             name=queue_of(request),
             error=error,

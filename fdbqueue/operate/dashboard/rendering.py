@@ -13,10 +13,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fdbqueue.core.errors import InvalidArgument, QueueKindMismatch, QueueNotFound, TaskNotFound
 from fdbqueue.core.logger import logger
 from fdbqueue.core.version import __version__
+from fdbqueue.operate.dashboard.findings import command
 from fdbqueue.operate.dashboard.guard import COOKIE, Access, FormRefused
 from fdbqueue.operate.dashboard.looks import CHART_HEIGHT, CHART_WIDTH
 from fdbqueue.operate.dashboard.room import Room
-from fdbqueue.operate.dashboard.texts import cell, moment, number, one_line, segment, short, span
+from fdbqueue.operate.dashboard.texts import (
+    cell,
+    class_name,
+    key,
+    lines,
+    moment,
+    number,
+    one_line,
+    segment,
+    short,
+    span,
+)
 
 THEME_COOKIE = "fdbqueue_theme"
 
@@ -50,8 +62,8 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.filters |= {"span": span, "number": number, "moment": moment, "segment": segment, "short": short}
-    made.filters |= {"one_line": one_line, "cell": cell}
-    made.globals |= {"chart_width": CHART_WIDTH, "chart_height": CHART_HEIGHT}
+    made.filters |= {"one_line": one_line, "lines": lines, "cell": cell, "key": key, "class_name": class_name}
+    made.globals |= {"chart_width": CHART_WIDTH, "chart_height": CHART_HEIGHT, "command": command}
     return made
 
 

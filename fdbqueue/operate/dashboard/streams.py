@@ -125,9 +125,11 @@ class Streams:
         if queue is None:
             html = self._renderer.text("_queues.html", view=view, base=base)
             return event_of("part", {"part": "queues", "html": html})
-        row = next((row for row in view.rows if row.name == queue), None)
+        row = next((row for row in view.rows if row.queue.name == queue), None)
         if row is None:
-            is_gone = "This queue is gone." if view.is_whole else "This queue is not among the first ones."
+            is_gone = (
+                "This queue is gone." if view.figures.is_whole else "This queue is not among the first ones."
+            )
             return event_of("silence", {"text": is_gone})
         return event_of(
             "part", {"part": "figures", "html": self._renderer.text("_figures.html", row=row, base=base)}

@@ -71,6 +71,16 @@ def cell(data: Any) -> str:
     return shortened(" ".join(payload_text(data, indent=0).text.split()), CELL_LENGTH)
 
 
+def key(value: Any) -> str:
+    """A task key, or a unique key; empty for None."""
+    return "" if value is None else cell(value)
+
+
+def class_name(error: str | None) -> str:
+    """The name of a class of failure; None stands for the classes beyond the listed ones."""
+    return "(other classes)" if error is None else one_line(error) or "(no failure)"
+
+
 def one_line(text: str | None) -> str:
     """A text of data as one visible line."""
     return "" if text is None else visible(shortened(text, limits.SHOWN_PAYLOAD_LENGTH))

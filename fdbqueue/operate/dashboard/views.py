@@ -1,42 +1,37 @@
-"""Views: the frozen values that templates show, made from the values of the library without any I/O.
+"""Views: what templates show beside the values of the library, without any I/O.
 
-Numbers, times and spans stay numbers; the filters of the templates make texts of them. All texts from data
-are visible and bounded here, and escaped by the templates. This module has the parts that pages share, the
-list of queues and the page of a queue.
+A template has figures, tasks and workers as the library gives them. Its filters make texts of them: numbers,
+times and spans short, texts from data visible and bounded. The templates escape all of them.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from fdbqueue.core.task import EndedTask, Task
-from fdbqueue.fleet.status import Presence
+from fdbqueue.core.limits import EDITED_BYTES_MAX
+from fdbqueue.core.task import Failure, Task, TaskState
+from fdbqueue.core.unreadable import Unreadable
+from fdbqueue.core.visible import visible, visible_json
 from fdbqueue.operate.dashboard.beside_views import BesideView, beside_view
-from fdbqueue.operate.dashboard.findings import Finding, Level, Verdict, command, findings_of, verdict_of
-from fdbqueue.operate.dashboard.looks import ENDED, STATES, QueueLook, Trend
-from fdbqueue.operate.dashboard.texts import cell, one_line
+from fdbqueue.operate.dashboard.findings import Finding, Level, Verdict, findings_of, verdict_of
+from fdbqueue.operate.dashboard.looks import ENDED, STATES, DeadLook, QueueLook, TaskLook, Trend
+from fdbqueue.operate.dashboard.texts import PayloadText, json_of, payload_text
 from fdbqueue.operate.overview.figures import Figures, QueueFigures, TaskFigures
-from fdbqueue.tasks.dead.reading import Redrive
-from fdbqueue.tasks.key_statistics import KeyStatistics
 
-NO_ERROR, OTHERS = "(no failure)", "(other classes)"
+TASK_ACTIONS = {
+    TaskState.READY: ("bury", "cancel", "delete"),
+    TaskState.DELAYED: ("bury", "cancel", "delete"),
+    TaskState.TAKEN: ("cancel", "bury", "delete"),
+    TaskState.BURIED: ("kick", "delete"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    name: str
-    kind: str
-    items: int
-    unreadable: int
-    tasks: TaskFigures | None
-    """None for a queue without leases."""
+    queue: QueueFigures
     trend: Trend
-    error: str | None
-
     findings: tuple[Finding, ...] = ()
     """The worst first."""
-    partitions: int = 1
-    fullest_items: int | None = None
-    """Items of the fullest partition; None for a queue of tasks, or without partitions."""
 
     @property
     def level(self) -> Level:
@@ -46,16 +41,17 @@ class QueueRow:
     def word(self) -> str:
         if self.findings:
             return self.findings[0].word
-        return "Fine" if self.items else "Idle"
+        return "Fine" if self.queue.items else "Idle"
+
+
+def queue_row(queue: QueueFigures, trend: Trend) -> QueueRow:
+    return QueueRow(queue, trend, findings_of(queue, trend))
 
 
 @dataclass(frozen=True, slots=True)
 class QueuesView:
-    now: float
+    figures: Figures
     rows: tuple[QueueRow, ...]
-    workers: int
-    is_whole: bool
-    """False if only the first queues are shown."""
     totals: Mapping[str, int]
     """Tasks of all queues by state."""
     verdict: Verdict
@@ -67,262 +63,130 @@ class QueuesView:
     beside: BesideView
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRow:
-    id: str
-    state: str
-    data: str
-    key: str
-    pri: int
-    attempts: int
-    failures: int
-    age_s: float
-    until_s: float | None = None
-    """Time until its lease or delay is over; negative if it is."""
-    session: str | None = None
-    fraction: float | None = None
-    cancel_asked: bool = False
-    ended_s: float | None = None
-    """Time since it has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRow:
-    key: str
-    ready: int
-    taken: int
-    buried: int
-    delayed: int
-    oldest: str | None
-    """The id of its first ready task."""
-    oldest_age_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class CallRow:
-    session: str
-    count: int
-    left_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RunningRow:
-    id: str
-    queue: str
-    for_s: float
-    fraction: float | None
-    cancelled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRow:
-    host: str
-    process_id: int
-    handler: str
-    threads: int
-    queues: str
-    up_s: float
-    seen_s: float
-    counts: Mapping[str, int]
-    running: tuple[RunningRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RedriveView:
-    state: str
-    is_open: bool
-    is_paused: bool
-    moved: int
-    left: int
-    passed: int
-    rate_per_s: float
-    error: str | None
-    text: str | None
-    into: str | None
-    age_s: float
-
-    @property
-    def fraction(self) -> float:
-        looked = self.moved + self.passed
-        return looked / (looked + self.left) if looked + self.left else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class StateTab:
-    name: str
-    count: int | None
-    """None for a count that is not known."""
-    is_chosen: bool
-
-
-@dataclass(frozen=True, slots=True)
-class QueueView:
-    now: float
-    row: QueueRow
-    options: tuple[tuple[str, str], ...]
-    tabs: tuple[StateTab, ...]
-    state: str
-    tasks: tuple[TaskRow, ...]
-    next: str | None
-    after: str | None
-    keys: tuple[KeyRow, ...]
-    waiting: tuple[CallRow, ...]
-    workers: tuple[WorkerRow, ...]
-    redrive: RedriveView | None
-    actions: tuple[str, ...]
-    put_command: str
-    """The commands that put a task, and start a worker."""
-    work_command: str
-
-
 def queues_view(figures: Figures, trend: Callable[[str], Trend]) -> QueuesView:
     rows = tuple(queue_row(queue, trend(queue.name)) for queue in figures.queues)
-    counted = [row.tasks for row in rows if row.tasks is not None]
-    totals = {state: sum(getattr(tasks, state) for tasks in counted) for state in STATES}
+    counted = [queue.tasks for queue in figures.queues if queue.tasks is not None]
     rates = [row.trend.rates for row in rows if row.trend.rates is not None]
+    ages = (one.next_age_s for one in counted if one.next_age_s is not None and not one.paused)
     beside = beside_view(figures)
     return QueuesView(
-        figures.now,
+        figures,
         rows,
-        figures.workers,
-        figures.is_whole,
-        totals,
+        {state: sum(getattr(tasks, state) for tasks in counted) for state in STATES},
         verdict_of(len(rows), [*(found for row in rows for found in row.findings), *beside.findings]),
         sum(rate.put for rate in rates) if rates else None,
         sum(rate.done for rate in rates) if rates else None,
-        max(
-            (one.next_age_s for one in counted if one.next_age_s is not None and not one.paused), default=None
-        ),
+        max(ages, default=None),
         beside,
     )
 
 
-def queue_row(queue: QueueFigures, trend: Trend) -> QueueRow:
-    error = None if queue.error is None else one_line(queue.error)
-    found = findings_of(queue, trend)
-    row = QueueRow(queue.name, queue.kind, queue.items, queue.unreadable, queue.tasks, trend, error, found)
-    return replace(row, partitions=queue.partitions, fullest_items=queue.fullest_items)
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    look: QueueLook
+    row: QueueRow
+    after: str | None
+    """The place behind which this page of tasks begins."""
+    tabs: tuple[tuple[str, int | None], ...]
+    """The states, each with the number of its tasks, if that is known."""
+    actions: tuple[str, ...]
 
 
 def queue_view(look: QueueLook, trend: Trend, after: str | None) -> QueueView:
-    row = queue_row(look.figures, trend)
-    ended = tuple(ended_row(task, look.now) for task in look.ended)
-    return QueueView(
-        look.now,
-        row,
-        tuple(
-            (name, value if isinstance(value, str) else cell(value))
-            for name, value in look.options.items()
-            if value is not None
-        ),
-        _tabs(row.tasks, look),
-        look.state,
-        ended or tuple(task_row(task, look.now) for task in look.tasks),
-        look.next,
-        after,
-        tuple(_key_row(key) for key in look.keys),
-        tuple(CallRow(call.session, call.count, call.until - look.now) for call in look.waiting),
-        tuple(worker_row(worker, look.now, row.name) for worker in look.workers),
-        redrive_view(look.redrive, look.now),
-        _queue_actions(row.tasks),
-        command("put", row.name, '{"to": "ada@example.com"}'),
-        command("work", row.name, "MODULE:FUNCTION"),
-    )
+    tasks = look.figures.tasks
+    row, tabs = queue_row(look.figures, trend), () if tasks is None else _tabs(tasks, look)
+    return QueueView(look, row, after, tabs, () if tasks is None else _actions(tasks))
 
 
-def _tabs(tasks: TaskFigures | None, look: QueueLook) -> tuple[StateTab, ...]:
-    if tasks is None:
-        return ()
-    tabs = tuple(StateTab(name, getattr(tasks, name), name == look.state) for name in STATES)
-    return (*tabs, StateTab(ENDED, None, look.state == ENDED)) if look.keeps_ended else tabs
+def _tabs(tasks: TaskFigures, look: QueueLook) -> tuple[tuple[str, int | None], ...]:
+    tabs = tuple((name, getattr(tasks, name)) for name in STATES)
+    return (*tabs, (ENDED, None)) if look.keeps_ended else tabs
 
 
-def _queue_actions(tasks: TaskFigures | None) -> tuple[str, ...]:
-    if tasks is None:
-        return ()
+def _actions(tasks: TaskFigures) -> tuple[str, ...]:
     turn = "resume" if tasks.paused else "pause"
     return (turn, "kick") if tasks.buried else (turn,)
 
 
-def task_row(task: Task, now: float) -> TaskRow:
-    return TaskRow(
-        id=task.id,
-        state=task.state.name.lower(),
-        data=cell(task.data),
-        key="" if task.key is None else cell(task.key),
-        pri=task.pri,
-        attempts=task.attempts,
-        failures=task.failures,
-        age_s=now - task.created,
-        until_s=None if task.until is None else task.until - now,
-        session=task.session,
-        fraction=task.fraction,
-        cancel_asked=task.cancel_asked is not None,
-    )
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A time in the life of a task: put, taken, a failed attempt, end of its lease."""
+
+    name: str
+    at: float
+    is_failure: bool = False
 
 
-def ended_row(task: EndedTask, now: float) -> TaskRow:
-    return TaskRow(
-        id=task.id,
-        state=task.outcome,
-        data="",
-        key="" if task.key is None else cell(task.key),
-        pri=task.pri,
-        attempts=task.attempts,
-        failures=task.failures,
-        age_s=now - task.created,
-        session=task.session,
-        ended_s=now - task.ended,
-    )
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    look: TaskLook
+    life: tuple[Fact, ...]
+    """The earliest first."""
+    payload: PayloadText | None = None
+    """None for a task that has ended."""
+    actions: tuple[str, ...] = ()
+    editable: str | None = None
+    """The whole payload for the form that edits it; None if the task is not buried, or cannot be edited."""
 
 
-def _key_row(found: KeyStatistics) -> KeyRow:
-    oldest = found.oldest
-    return KeyRow(
-        cell(found.key),
-        found.ready,
-        found.taken,
-        found.buried,
-        found.delayed,
-        None if oldest is None else oldest.id,
-        None if oldest is None else oldest.age_s,
-    )
+def task_view(look: TaskLook) -> TaskView:
+    if look.explanation is None:
+        assert look.ended is not None  # a TaskLook has one of both
+        times = {"put": look.ended.created, "taken": look.ended.taken, "ended": look.ended.ended}
+        return TaskView(look, _life(times, ()))
+    task = look.explanation.task
+    life, actions = _life(_times(task), look.failures), TASK_ACTIONS[task.state]
+    return TaskView(look, life, payload_text(task.data), actions, editable(task, look.options))
 
 
-def worker_row(worker: Presence, now: float, queue: str) -> WorkerRow:
-    more = f" and {worker.more_queues} more" if worker.more_queues else ""
-    tally = worker.tally
-    late_s = now - worker.seen
-    return WorkerRow(
-        one_line(worker.host),
-        worker.process_id,
-        one_line(worker.handler),
-        worker.threads,
-        cell(", ".join(worker.queues)) + more,
-        now - worker.since,
-        late_s,
-        {"done": tally.done, "failed": tally.failed, "buried": tally.buried, "lost": tally.lost},
-        tuple(
-            RunningRow(one.id, one.queue, one.for_s + late_s, one.fraction, one.cancelled)
-            for one in worker.running
-            if one.queue == queue
-        ),
-    )
+def _times(task: Task) -> dict[str, float | None]:
+    until = {TaskState.TAKEN: "end of lease", TaskState.DELAYED: "due"}.get(task.state, "until")
+    return {
+        "put": task.created,
+        "taken": task.taken,
+        until: task.until,
+        "expires": task.expires,
+        "cancel asked": task.cancel_asked,
+        "progress told": task.fraction_told,
+    }
 
 
-def redrive_view(found: Redrive | None, now: float) -> RedriveView | None:
-    if found is None:
+def _life(times: Mapping[str, float | None], failures: Sequence[Failure]) -> tuple[Fact, ...]:
+    known = [Fact(name, at) for name, at in times.items() if at is not None]
+    failed = [
+        Fact(f"attempt {one.attempt}: {one.error}, {one.outcome}", one.when, is_failure=True)
+        for one in failures
+    ]
+    return tuple(sorted(known + failed, key=lambda fact: fact.at))
+
+
+def editable(task: Task, options: Mapping[str, Any]) -> str | None:
+    """The data of a buried task as the text that `edited` makes data of again."""
+    if task.state != TaskState.BURIED or isinstance(task.data, Unreadable):
         return None
-    return RedriveView(
-        found.state.value,
-        found.is_open,
-        found.state.value == "paused",
-        found.moved,
-        found.left,
-        found.passed,
-        found.rate_per_s,
-        None if found.error is None else one_line(found.error) or NO_ERROR,
-        None if found.text is None else one_line(found.text),
-        None if found.into is None else one_line(found.into),
-        now - found.began,
-    )
+    text = _decoded(task.data) if options.get("codec") == "bytes" else _json(task.data)
+    return text if text is not None and len(text.encode()) <= EDITED_BYTES_MAX else None
+
+
+def _json(data: Any) -> str | None:
+    """The data as lines of JSON, with escapes for the characters that cannot be seen."""
+    text = json_of(data)
+    return None if text is None else "\n".join(map(visible_json, text.split("\n")))
+
+
+def _decoded(data: bytes) -> str | None:
+    """The text, if it is visible, so that a form brings it back unchanged."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if visible(text, keep="\n\t") == text else None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadView:
+    look: DeadLook
+    error: str | None
+    """The chosen class."""
+    text: str | None
+    after: str | None
