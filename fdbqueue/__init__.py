@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from fdbqueue.queues.persistent.queue import PersistentQueue
     from fdbqueue.queues.recipe.handle import QueueConsumer, QueueProducer
     from fdbqueue.queues.recipe.queue import Queue
-    from fdbqueue.tasks.all_queues import list_queues, statistics
     from fdbqueue.tasks.dead.letters import DeadLetters
     from fdbqueue.tasks.dead.reading import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
     from fdbqueue.tasks.groups.group import Group, Members, group, list_groups
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
     from fdbqueue.tasks.key_statistics import KeyStatistics
     from fdbqueue.tasks.kinds import register_kind
     from fdbqueue.tasks.limiting.key_state import LimitKey
+    from fdbqueue.tasks.looking import list_queues, statistics
     from fdbqueue.tasks.parking.limit import Limit
     from fdbqueue.tasks.queue import TaskConsumer, TaskProducer, TaskQueue
     from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
@@ -224,7 +224,7 @@ _HOMES = {
     "queues.persistent.queue": "PersistentQueue",
     "queues.recipe.handle": "QueueConsumer QueueProducer",
     "queues.recipe.queue": "Queue",
-    "tasks.all_queues": "list_queues statistics",
+    "tasks.looking": "list_queues statistics",
     "tasks.dead.letters": "DeadLetters",
     "tasks.dead.reading": "DeadLetter FailureClass Redrive RedriveState RedriveStep",
     "tasks.groups.group": "Group Members group list_groups",

@@ -20,12 +20,11 @@ MAY_IMPORT_LATE = {
     "fdbqueue.core.open": "the binding of a cluster, which an embedded engine does without",
     "fdbqueue.tasks.schedules.times": "the library of cron expressions, which `every` does without",
     "fdbqueue.operate.cli": "the commands, which need an extra: without it the command line says so",
-    "fdbqueue.operate.cli.metrics": "the metrics, which need another extra",
-    "fdbqueue.operate.cli.dashboard": "the dashboard, which needs yet another one",
+    "fdbqueue.operate.cli.serving": "the dashboard and the metrics, which need another extra each",
 }
 MAY_IMPORT_ABOVE = {
     "fdbqueue.core.open": {"embedded"},  # it chooses the engine
-    "fdbqueue.operate.cli.metrics": {"integrations"},  # late
+    "fdbqueue.operate.cli.serving": {"integrations"},  # late
 }
 
 

@@ -16,7 +16,7 @@ from fdbqueue.fleet import status
 from fdbqueue.operate.diagnosis import examining
 from fdbqueue.operate.overview.overview import Overview as BlockingOverview
 from fdbqueue.operate.verify import verify as verifying
-from fdbqueue.tasks import all_queues
+from fdbqueue.tasks import looking
 from fdbqueue.tasks.groups import group as groups
 from fdbqueue.tasks.groups.group import Group as BlockingGroup
 from fdbqueue.tasks.parking.limit import Limit as BlockingLimit
@@ -37,8 +37,8 @@ def _awaited(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 
 list_groups = _awaited(groups.list_groups)
-list_queues = _awaited(all_queues.list_queues)
-statistics = _awaited(all_queues.statistics)
+list_queues = _awaited(looking.list_queues)
+statistics = _awaited(looking.statistics)
 list_schedules = _awaited(schedule.list_schedules)
 fire_due = _awaited(schedule.fire_due)
 workers = _awaited(status.workers)

@@ -1,24 +1,32 @@
-"""Looking at the numbers of a task queue; and the batch that a process sweeps where it looks.
+"""Looking at the numbers of task queues; and the batch that a process sweeps where it looks.
 
 Where no worker runs, nothing else would sweep: a task that is due would be told as delayed for ever.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import FdbQueueError
+from fdbqueue.core.database import Database, as_database, is_transaction, run
+from fdbqueue.core.errors import DefinitionUnreadable, FdbQueueError
 from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.logger import logger
 from fdbqueue.core.partitions.plan import Partition, PartitionState, Plan
-from fdbqueue.core.seam import Range
+from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.seam import DatabaseOrTransaction, Range
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
+from fdbqueue.tasks.kinds import is_kind
 from fdbqueue.tasks.parts import Parts
 from fdbqueue.tasks.records.keys import id_in
 from fdbqueue.tasks.records.statistics import CALLS, LIVE, Statistics, statistics_of, summed, unpacked
 from fdbqueue.tasks.rows import rows_in_use
-from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.shape import Shape, shape_of
+
+_log = logger("fdbqueue")
 
 
 def partitions_in(changes: Sequence[Change]) -> list[Partition]:
@@ -116,3 +124,47 @@ def _due(change: Change, timers: Range) -> int:
     keys = change.shape.keys
     asked = [change.tr.snapshot.get(keys.delayed_at(id_in(timer.key))) for timer in timers]
     return sum(delayed.present() for delayed in asked)
+
+
+def list_queues(db: DatabaseOrTransaction, *, root: Any = DEFAULT_ROOT) -> list[str]:
+    """The names of all queues under the root, in order. Reads: by snapshot. Conflicts: none."""
+    return [definition.name for definition in _definitions(db, Registry(root))]
+
+
+def statistics(db: DatabaseOrTransaction, *, root: Any = DEFAULT_ROOT) -> dict[str, Statistics]:
+    """The statistics of every task queue under the root that has a readable definition, by name.
+
+    Given a database, the call also sweeps a batch of each queue.
+    Reads: by snapshot.
+    Conflicts: none.
+    """
+    registry = Registry(root)
+    known = [found for found in _definitions(db, registry) if is_kind(found.kind)]
+    shapes = [shape for found in known if (shape := _shape_of(db, registry, found)) is not None]
+    return {shape.name: _statistics_of(db, shape) for shape in shapes}
+
+
+def _shape_of(target: DatabaseOrTransaction, registry: Registry, definition: Definition) -> Shape | None:
+    """None, and a line in the log, for a definition that this release cannot read."""
+    try:
+        return shape_of(registry, definition)
+    except DefinitionUnreadable as error:
+        database = as_database(target.db if is_transaction(target) else target)
+        database.troubles.met(_log, f"the queue {definition.name!r} is left out of the statistics", error)
+        return None
+
+
+def _statistics_of(target: DatabaseOrTransaction, shape: Shape) -> Statistics:
+    database = as_database(target.db if is_transaction(target) else target)
+    parts = parts_of(database, shape)
+    found = run(target, lambda tr: parts.look_at_all(tr, statistics_in))
+    if not is_transaction(target):
+        sweep_a_batch(database, parts)
+    return found
+
+
+def _definitions(db: DatabaseOrTransaction, registry: Registry) -> list[Definition]:
+    found: list[Definition] = []
+    while more := registry.names(db, found[-1].name if found else ""):
+        found += more
+    return found

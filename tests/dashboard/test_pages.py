@@ -2,7 +2,6 @@
 
 import pytest
 
-import fdbqueue
 from fdbqueue import Queue, TaskQueue
 from fdbqueue.core.registry.registry import Registry
 from tests.dashboard.conftest import HOSTILE, NAME, Served
@@ -160,11 +159,11 @@ def test_a_payload_that_cannot_be_read_is_told(served: Served) -> None:
 
 
 def test_a_queue_that_this_release_cannot_read_is_told(served: Served) -> None:
-    fdbqueue.tasks.all_queues.Registry().create(served.db, "newer", "kind-of-2040", {})
+    Registry().create(served.db, "newer", "kind-of-2040", {})
     assert "does not know the kind" in served.reader.said("/queues/newer")
     served.clock.advance(60)
     assert "does not know the kind" in served.reader.said("/")
-    fdbqueue.tasks.all_queues.Registry().drop(served.db, "newer")
+    Registry().drop(served.db, "newer")
 
 
 def test_rates_come_from_the_counters(served: Served) -> None:

@@ -24,6 +24,8 @@ from fdbqueue.operate.cli.output import ReaderGone
 from fdbqueue.operate.cli.session import Place
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, span, stdout_of
 from fdbqueue.operate.cli.wording import line_of
+from fdbqueue.operate.overview.figures import TaskFigures
+from fdbqueue.operate.overview.overview import Overview
 from fdbqueue.operate.verify.values import command
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -104,6 +106,7 @@ class Progress:
     ) -> None:
         """`prints`: True if the fleet itself writes to standard output. `quiet`: show no progress."""
         self._place, self._database, self._queues = place, database, queues
+        self._overview = Overview(*queues, keys=0, queues_only=True, root=place.root)
         self._output = stdout_of(signals) if as_json or prints else None
         self._json = self._output if as_json else None
         self._monotonic = database.runtime.monotonic
@@ -198,25 +201,25 @@ class Progress:
         """
 
         def look(tr: Transaction) -> tuple[int, list[Waiting]]:
-            handles = [TaskQueue.open(tr, name, root=self._place.root) for name in self._queues]
-            counts = [handle.statistics(tr)["tasks"] for handle in handles]
-            left = sum(found["total"] - found["buried"] for found in counts)
-            seen = [Waiting(one.name, one.paused(tr), _explained(tr, one)) for one in handles if stalled]
-            return left, [found for found in seen if found.paused or found.limited is not None]
+            queues = self._overview.figures(tr).queues
+            tasks = {one.name: one.tasks for one in queues if one.tasks is not None}
+            left = sum(one.ready + one.taken + one.delayed for one in tasks.values())
+            stuck = tasks if stalled else {}
+            seen = [Waiting(name, one.paused, self._explained(tr, name, one)) for name, one in stuck.items()]
+            return left, [one for one in seen if one.paused or one.limited is not None]
 
         with suppress(*troubles()):
             self._left, self._waiting = run(self._database, look, timeout_s=LEFT_TIMEOUT_S)
 
-
-def _explained(tr: Transaction, queue: TaskQueue) -> Explanation | None:
-    """Explain the first ready task, if it waits for a limit. A queue without limits costs no read."""
-    options = queue.options
-    if options.get("limits") or options.get("task_limits"):
-        for task in queue.tasks(tr, TaskState.READY, 1):
-            with suppress(TaskNotFound, RecordUnreadable):  # a task whose ttl is over, or a damaged one
-                found = queue.explain(tr, task)
-                return found if found.reached else None
-    return None
+    def _explained(self, tr: Transaction, name: str, tasks: TaskFigures) -> Explanation | None:
+        """Explain the first ready task, if it waits for a limit. A queue without limits costs no read."""
+        if tasks.limits or tasks.task_limits:
+            queue = TaskQueue.open(tr, name, root=self._place.root)
+            for task in queue.tasks(tr, TaskState.READY, 1):
+                with suppress(TaskNotFound, RecordUnreadable):  # a task whose ttl is over, or a damaged one
+                    found = queue.explain(tr, task)
+                    return found if found.reached else None
+        return None
 
 
 def _counts(status: FleetStatus) -> dict[str, int]:
