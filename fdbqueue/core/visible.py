@@ -14,6 +14,18 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def span(seconds: float | None) -> str:
+    """A length of time as a short text: 42s, 3m10s, 2h5m, 4d3h; empty for None."""
+    if seconds is None:
+        return ""
+    whole = max(0, int(seconds))
+    for size, unit, below, smaller in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size}{unit}{f'{rest}{smaller}' if rest else ''}"
+    return f"{whole}s"
+
+
 SHOWN_LENGTH_MAX = 200
 """Characters of one value in a message."""
 TOLD_LENGTH_MAX = 400

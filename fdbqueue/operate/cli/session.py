@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from fdbqueue.core.errors import (
 from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.open import DIRECTORY_SCHEMES, PRIVATE_URL, shared_url, url_from_environment
 from fdbqueue.core.open import open as open_database
+from fdbqueue.core.page import every_row
 from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
@@ -144,7 +146,9 @@ class Place:
             names = (found.name for found in late.parking.limit.Limit.list(database, root=self.root))
             raise self._unknown("limit", error.name, names, SET_LIMIT) from None
         except ScheduleNotFound as error:
-            raise self._unknown("schedule", error.name, self._schedules(database), CREATE_SCHEDULE) from None
+            listing = partial(late.schedules.schedule.list_schedules, database, root=self.root)
+            names = (found.name for found in every_row(listing))
+            raise self._unknown("schedule", error.name, names, CREATE_SCHEDULE) from None
 
     @contextmanager
     def queue(self, name: str) -> "Iterator[tuple[Database, Queue]]":
@@ -223,13 +227,6 @@ class Place:
         return CommandError(
             f"there is no {kind} named {name!r} in {self.url}{meant}; {cure.format(name=name)}"
         )
-
-    def _schedules(self, database: Database) -> Iterator[str]:
-        after: str | None = ""
-        while after is not None:
-            found = late.schedules.schedule.list_schedules(database, after=after, root=self.root)
-            yield from (one.name for one in found)
-            after = found.next
 
     @contextmanager
     def answering(self, database: Database, timeout_s: float) -> Iterator[None]:

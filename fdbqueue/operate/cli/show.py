@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from fdbqueue.core.page import Page
 from fdbqueue.core.signals import Signals
+from fdbqueue.core.visible import span as span
 from fdbqueue.core.visible import visible
 from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import require_stdout, say
@@ -91,15 +92,3 @@ def cell_of(value: Any) -> str:
 def per_second(name: str) -> Cell:
     """Return a column of one rate; empty for None."""
     return lambda row: "" if row[name] is None else f"{row[name]:,.1f}"
-
-
-def span(seconds: float | None) -> str:
-    """Return a length of time as a short text: 42s, 3m10s, 2h5m, 4d3h."""
-    if seconds is None:
-        return ""
-    whole = max(0, int(seconds))
-    for size, unit, below, smaller in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= size:
-            rest = whole % size // below
-            return f"{whole // size}{unit}{f'{rest}{smaller}' if rest else ''}"
-    return f"{whole}s"

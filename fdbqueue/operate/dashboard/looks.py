@@ -61,11 +61,13 @@ class QueueLook:
     next: str | None = None
     """The cursor of the next page of tasks."""
     keys: Sequence[KeyStatistics] = ()
-    has_keys: bool = False
     waiting: Sequence[WaitingCall] = ()
     workers: Sequence[Presence] = ()
     redrive: Redrive | None = None
-    keeps_ended: bool = False
+
+    @property
+    def keeps_ended(self) -> bool:
+        return self.options.get("retain_s") is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,6 @@ def see_queue(
         return QueueLook(figures, now, dict(definition.options), state)
     queue = TaskQueue(database, registry, definition)
     options = dict(queue.options)
-    keeps_ended, has_keys = options.get("retain_s") is not None, _has_keys(registry, definition)
     ended = queue.ended_tasks(tr, limits.ROWS_SHOWN, after=after) if state == ENDED else Page[EndedTask]()
     tasks = Page[Task]() if state == ENDED else queue.tasks(tr, STATES[state], limits.ROWS_SHOWN, after=after)
     return QueueLook(
@@ -115,12 +116,10 @@ def see_queue(
         tasks,
         ended,
         tasks.next or ended.next,
-        queue.key_statistics(tr, KEYS_SHOWN) if has_keys else (),
-        has_keys,
+        queue.key_statistics(tr, KEYS_SHOWN) if _has_keys(registry, definition) else (),
         _waiting(tr, registry, definition, now),
         workers(tr, name, root=root),
         DeadLetters(database, registry, definition).redrive(tr),
-        keeps_ended,
     )
 
 

@@ -10,9 +10,9 @@ import msgspec
 from fdbqueue.core import limits
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.core.visible import shortened, shown, visible
+from fdbqueue.core.visible import span as whole_span
 
 CELL_LENGTH = 120
-_UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
 _ESCAPED = re.compile(r"(?:~[0-9A-F]{2})+")
 
@@ -27,17 +27,8 @@ class PayloadText:
 
 
 def span(seconds: float | None) -> str:
-    """A length of time: 0.4s, 42s, 3m10s, 2h5m, 4d3h; empty for None."""
-    if seconds is None:
-        return ""
-    if 0 < seconds < 10:
-        return f"{seconds:.1f}s"
-    whole = max(0, int(seconds))
-    for size, unit, below, smaller in _UNITS:
-        if whole >= size:
-            rest = whole % size // below
-            return f"{whole // size}{unit}{f'{rest}{smaller}' if rest else ''}"
-    return f"{whole}s"
+    """A length of time, with a fraction below ten seconds: 0.4s, 42s, 3m10s; empty for None."""
+    return f"{seconds:.1f}s" if seconds is not None and 0 < seconds < 10 else whole_span(seconds)
 
 
 def number(value: float | None) -> str:

@@ -1,9 +1,11 @@
 """Schedules: those that cannot be fired, and those that no process passes, as checks."""
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
+from fdbqueue.core.page import Page, every_row
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.diagnosis.check import Check, fine, warning
 from fdbqueue.operate.verify.values import command
@@ -15,13 +17,11 @@ CHECK = "schedules"
 
 def see_schedules(database: Database, keys: RootKeys) -> list[ScheduleStatus]:
     """The first limits.QUEUES_LISTED_MAX schedules. Reads by snapshot."""
-    found: list[ScheduleStatus] = []
-    after: str | None = ""
-    while after is not None and len(found) < limits.QUEUES_LISTED_MAX:
-        behind = after
-        rows = run(database, lambda tr: page(tr.snapshot, keys, limits.SCHEDULES_LISTED_MAX, behind))  # noqa: B023
-        found, after = found + rows, rows.next
-    return found
+
+    def listing(after: str | None = None) -> Page[ScheduleStatus]:
+        return run(database, lambda tr: page(tr.snapshot, keys, limits.SCHEDULES_LISTED_MAX, after or ""))
+
+    return list(islice(every_row(listing), limits.QUEUES_LISTED_MAX))
 
 
 def check_schedules(
