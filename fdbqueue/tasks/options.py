@@ -57,15 +57,12 @@ class Option(NamedTuple):
     """The help text; of a put, for each task of a schedule."""
     of_put: str = ""
     """The help text for `put`, where it is another one."""
-    flag: str = ""
-    """The name on the command line; empty for that of Python, with dashes."""
 
 
 def _options_of(options: type[Any]) -> Mapping[str, Option]:
     """The options that a class declares, by the names of its fields."""
     hints = get_type_hints(options, include_extras=True).items()
-    found = {name: Option(*hint.__metadata__) for name, hint in hints if hasattr(hint, "__metadata__")}
-    return {name: one._replace(flag=one.flag or f"--{name.replace('_', '-')}") for name, one in found.items()}
+    return {name: Option(*hint.__metadata__) for name, hint in hints if hasattr(hint, "__metadata__")}
 
 
 checked_seconds = partial(checked_positive, unit="seconds")
@@ -101,13 +98,11 @@ class PutOptions(msgspec.Struct, frozen=True, array_like=True):
 
     ttl: Annotated[float | None, checked_span, "S", "a task lives S seconds", "they live S seconds"] = None
     ttr: Annotated[float | None, checked_span, "S", "each lease lasts S seconds"] = None
-    pri: Annotated[int | None, checked_pri, "N", "the lowest is taken first", "", "--priority"] = None
+    pri: Annotated[int | None, checked_pri, "N", "the lowest is taken first"] = None
     delay: Annotated[float, checked_delay, "S", "ready S seconds after its put", "ready in S seconds"] = 0
     key: Annotated[bytes | None, packed, "KEY", "the task key, as JSON or text"] = None
     cost: Annotated[int | None, checked_units, "N", "each counts as N tasks of its key"] = None
-    headers: Annotated[
-        dict[str, str] | None, checked_headers, "NAME=TEXT", "a header; repeatable", "", "--header"
-    ] = None
+    headers: Annotated[dict[str, str] | None, checked_headers, "NAME=TEXT", "a header; repeatable"] = None
     result_ttl: Annotated[float | None, checked_seconds, "S", _KEPT, f"their {_KEPT}"] = None
     unique: Annotated[bytes | None, packed, "KEY", f"put {_UNLESS}", f"make {_UNLESS}"] = None
     scope: Annotated[str | float, checked_scope, "SCOPE", _SCOPE, f"{_SCOPE} [unfinished]"] = UNFINISHED
@@ -117,10 +112,8 @@ class PutOptions(msgspec.Struct, frozen=True, array_like=True):
     debounce_max: Annotated[
         float | None, checked_seconds, "S", f"{_LATEST} a put", f"{_LATEST} the first put"
     ] = None
-    limits: Annotated[tuple[str, ...] | None, as_it_is, "NAME", "a limit; repeatable", "", "--limit"] = None
-    limit_keys: Annotated[
-        dict[str, bytes] | None, as_it_is, "NAME KEY", "one more limit, for KEY", "", "--limit-key"
-    ] = None
+    limits: Annotated[tuple[str, ...] | None, as_it_is, "NAME", "a limit; repeatable"] = None
+    limit_keys: Annotated[dict[str, bytes] | None, as_it_is, "NAME KEY", "one more limit, for KEY"] = None
     """For a caller, these are a part of `limits`."""
 
     @classmethod
@@ -193,25 +186,19 @@ class Settings:
 
     ttl: Annotated[float | None, stored_span, "S", "a task lives S seconds [for ever]"] = None
     ttr: Annotated[float | None, stored_span, "S", "a lease lasts S seconds [for ever]"] = None
-    pri: Annotated[int, checked_pri, "N", "of a task without one [0]", "", "--priority"] = 0
+    pri: Annotated[int, checked_pri, "N", "of a task without one [0]"] = 0
     capacity: Annotated[int | None, stored_capacity, "N", "at most N tasks [no bound]"] = None
     key_concurrency: Annotated[int, checked_concurrency, "N", "N tasks of a key at a time [1]"] = 1
-    weights: Annotated[
-        Mapping[str, int] | None, packed_weights, "KEY=N", "tasks of KEY in a round [1]", "", "--weight"
-    ] = None
+    weights: Annotated[Mapping[str, int] | None, packed_weights, "KEY=N", "tasks of KEY in a round [1]"] = (
+        None
+    )
     """By key, packed and in hexadecimal."""
     partitions: Annotated[Plan | None, stored_plan, "N", "share its load among N parts [1]"] = None
-    retain_s: Annotated[
-        float | None, stored_retain_s, "S", "keep ended tasks for S seconds [none]", "", "--retain"
-    ] = None
+    retain_s: Annotated[float | None, stored_retain_s, "S", "keep ended tasks for S seconds [none]"] = None
     """Time for which ended tasks are kept; None for none."""
-    limits: Annotated[
-        tuple[str, ...], as_it_is, "NAME", "a limit of its tasks; repeatable", "", "--limit"
-    ] = ()
+    limits: Annotated[tuple[str, ...], as_it_is, "NAME", "a limit of its tasks; repeatable"] = ()
     """The names of the limits under which all of its tasks are taken."""
-    task_limits: Annotated[
-        tuple[str, ...], as_it_is, "NAME", "a limit that tasks may name", "", "--task-limit"
-    ] = ()
+    task_limits: Annotated[tuple[str, ...], as_it_is, "NAME", "a limit that tasks may name"] = ()
     """The names of the limits that its tasks may name."""
     codec: Annotated[str, lambda _, codec: checked_codec(codec), "", "[json]"] = "json"
     temporary: str | None = None

@@ -135,15 +135,23 @@ def queue_options(function: Function) -> Function:
     return _with_options(function, QUEUE_OPTIONS, [*QUEUE_OPTIONS])
 
 
+def flag_of(name: str) -> str:
+    """The option of the command line for one of Python."""
+    spelled = "priority" if name == "pri" else name.removesuffix("s" if name in _REPEATED else "_s")
+    return f"--{spelled.replace('_', '-')}"
+
+
 def _with_options(
     function: Function, options: Mapping[str, Option], names: Sequence[str], *, puts: bool = False
 ) -> Function:
     for name in reversed(names):
-        _, metavar, told, of_put, flag = options[name]
+        _, metavar, told, of_put = options[name]
         if puts:
             told = of_put if of_put.startswith("of ") else f"of tasks: {of_put or told}"
         type_, several = _TYPES.get(name, _TYPES.get(metavar)), name in _REPEATED
-        click.option(flag, name, type=type_, metavar=metavar or None, multiple=several, help=told)(function)
+        click.option(flag_of(name), name, type=type_, metavar=metavar or None, multiple=several, help=told)(
+            function
+        )
     return function
 
 

@@ -13,18 +13,25 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueNotFound
 from fdbqueue.operate.cli.exits import CommandError
 from fdbqueue.operate.cli.group import Here, command, first_option, group, queue_names
-from fdbqueue.operate.cli.parameters import Function, OptionName, SecondsRange, given_of, schedule_options
+from fdbqueue.operate.cli.parameters import (
+    Function,
+    OptionName,
+    SecondsRange,
+    flag_of,
+    given_of,
+    schedule_options,
+)
 from fdbqueue.operate.cli.rows import task_row, told_data
 from fdbqueue.operate.cli.session import CREATE_TASKS
 from fdbqueue.operate.cli.show import Row, cell_of, columns, paged, span, time_in
-from fdbqueue.tasks.options import PUT_OPTIONS, PutOptions
+from fdbqueue.tasks.options import PutOptions
 from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
 from fdbqueue.tasks.schedules.store import IF_EXISTS
 from fdbqueue.tasks.schedules.times import MISSED, ScheduleStatus
 
 EVERY = SecondsRange(min=limits.SCHEDULE_EVERY_MIN_S)
 TIMES = click.IntRange(1, limits.SCHEDULE_TIMES_MAX)
-WITHOUT = {PUT_OPTIONS[name].flag.strip("-"): name for name in sorted(PutOptions.named())}
+WITHOUT = {flag_of(name).removeprefix("--"): name for name in sorted(PutOptions.named())}
 """The options of a put by their names here, without dashes, that a change takes back."""
 schedule_argument = click.argument("name", metavar="NAME")
 
