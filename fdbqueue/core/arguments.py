@@ -204,10 +204,10 @@ def checked_take_timeout(timeout: Any) -> float:
     return float(min(max(timeout, 0), limits.SPAN_MAX_S))
 
 
-def checked_delay(name: str, delay: Any) -> float:
+def checked_delay(delay: Any) -> float:
     """A delay; a negative one becomes 0. Raises InvalidArgument."""
     if not is_number(delay) or delay >= limits.SPAN_MAX_S or delay == -float("inf"):
-        raise InvalidArgument(name=name, wanted="seconds, less than a hundred years", got=delay)
+        raise InvalidArgument(name="delay", wanted="seconds, less than a hundred years", got=delay)
     return float(max(delay, 0))
 
 

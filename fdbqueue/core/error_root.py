@@ -1,5 +1,6 @@
 """The root of the public errors (errors.py): how a class, its docstring and its data become a message."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from fdbqueue.core.visible import counted, shortened, shown, told, visible
@@ -59,3 +60,10 @@ class _Shown:
         if spec.startswith(NOUN):
             return counted(self._value, spec.removeprefix(NOUN))
         return format(self._value, spec) if spec else told(self._value)
+
+
+def public_errors(names: Mapping[str, Any]) -> list[str]:
+    """The names of a module that are errors of this tree."""
+    return sorted(
+        name for name, value in names.items() if isinstance(value, type) and issubclass(value, FdbQueueError)
+    )

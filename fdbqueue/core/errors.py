@@ -4,91 +4,11 @@ The errors of the engines (`fdb.FDBError`, `fdbqueue.embedded.FDBError`) are *no
 that catches `FdbQueueError` would swallow a retryable error, and commit half of its work.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import fdbqueue.core.feature_errors as feature_errors
-from fdbqueue.core.error_root import REFUSED, FdbQueueError
-from fdbqueue.core.feature_errors import *  # noqa: F403  # the names in feature_errors.__all__
-
-__all__ = [
-    "BatchOverCapacity",
-    "BlockingCall",
-    "ClientLibraryMissing",
-    "ClientLibraryTooOld",
-    "ClusterMismatch",
-    "CodecExists",
-    "DatabaseClosed",
-    "DatabaseNotFound",
-    "DeferredBody",
-    "DeferredResult",
-    "DescriptorsClosed",
-    "EffectTooLarge",
-    "EffectTooSlow",
-    "FairQueueFull",
-    "FdbQueueError",
-    "FleetRefused",
-    "GroupClosed",
-    "GroupNotFound",
-    "GroupTimeout",
-    "HandlerNotFound",
-    "InvalidArgument",
-    "KindExists",
-    "LeaseLost",
-    "LimitInUse",
-    "LimitNotFound",
-    "MemoryFull",
-    "NoRedrive",
-    "NoResult",
-    "NotADatabase",
-    "NotBuried",
-    "NotCopied",
-    "NotGranted",
-    "NotTaken",
-    "NotUnacked",
-    "NothingToAck",
-    "OwnerReplaced",
-    "PayloadMismatch",
-    "PayloadTooLarge",
-    "PayloadUnknown",
-    "PayloadUnsupported",
-    "ProxyClosed",
-    "QueueBusy",
-    "QueueDropped",
-    "QueueFull",
-    "QueueKindMismatch",
-    "QueueNotFound",
-    "RedriveUnderWay",
-    "RepartitionNotCommitted",
-    "RepartitionUnderWay",
-    "ResultTimeout",
-    "StepUnderWay",
-    "StorageFormat",
-    "StorageFull",
-    "StorageInUse",
-    "StorageReplaced",
-    "SubspaceInUse",
-    "TaskCancelled",
-    "TaskFailed",
-    "TaskNotFound",
-    "TooManySteps",
-    "TooMuchForOneTransaction",
-    "TooMuchToSweep",
-    "TransactionOpen",
-    "UniqueTaskBusy",
-    "UnknownCodec",
-    "UnknownKind",
-    "UnknownSession",
-    "UnknownUrl",
-    "UnsafePath",
-    "UnsupportedOption",
-    "VerdictReturned",
-    "WaitStopped",
-    "WorkerUsed",
-    "WrongFace",
-    "WrongLoop",
-    "WrongType",
-]
-__all__ += feature_errors.__all__
+from fdbqueue.core.error_root import REFUSED, public_errors
+from fdbqueue.core.error_root import FdbQueueError as FdbQueueError
+from fdbqueue.core.feature_errors import *  # noqa: F403  # its errors
 
 
 class NotADatabase(FdbQueueError, TypeError):
@@ -439,3 +359,7 @@ class OwnerReplaced(FdbQueueError):
 
 class UnknownSession(FdbQueueError, LookupError):
     """The session {session} has ended, or was overdue: open another."""
+
+
+if not TYPE_CHECKING:  # a checker would take it for an empty list
+    __all__ = public_errors(globals())

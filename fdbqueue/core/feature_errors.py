@@ -1,49 +1,9 @@
 """The public errors of single features; errors.py has them, too, and the rules for all."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fdbqueue.core.error_root import REFUSED, FdbQueueError
-
-__all__ = [
-    "CannotLock",
-    "ClusterForked",
-    "DamagedElement",
-    "DefinitionUnreadable",
-    "DirectoryQueueInUse",
-    "ElementNotFound",
-    "ElementNotLocked",
-    "ExportInUse",
-    "ExportRefused",
-    "ExportUnusable",
-    "ImportOvertaken",
-    "ImportUnfinished",
-    "InvalidElement",
-    "InvalidElementName",
-    "InvalidSchema",
-    "LayoutNewer",
-    "LimitUnreadable",
-    "LockLost",
-    "NoNameAtThatTime",
-    "NotADirectoryQueue",
-    "OriginChanged",
-    "OriginUnusable",
-    "PayloadUnreadable",
-    "PoolRefused",
-    "QueueError",
-    "QueueExists",
-    "QueueInSet",
-    "QueueLockError",
-    "RecordUnreadable",
-    "ScheduleExists",
-    "ScheduleNotFound",
-    "ScheduleUnfit",
-    "ScheduleUnreadable",
-    "UnknownBrokerUrl",
-    "UnknownSchema",
-    "UnreadableElement",
-]
-
+from fdbqueue.core.error_root import REFUSED, FdbQueueError, public_errors
 
 # Element queues, imports and exports.
 
@@ -216,3 +176,7 @@ class ClusterForked(FdbQueueError, RuntimeError):
 
 class PoolRefused(FdbQueueError, RuntimeError):
     """The {pool} pool of Celery cannot be used with fdbqueue, as leases are renewed in threads: use the pools prefork, threads or solo."""
+
+
+if not TYPE_CHECKING:  # as in errors.py
+    __all__ = public_errors(globals())

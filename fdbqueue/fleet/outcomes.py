@@ -100,7 +100,7 @@ class Retry(Verdict):
     """Raised by a handler to fail the attempt. The next one begins after `delay` seconds, or the backoff."""
 
     def __init__(self, delay: float | None = None, reason: str = "", detail: str = "") -> None:
-        self.delay = None if delay is None else checked_delay("delay", delay)
+        self.delay = None if delay is None else checked_delay(delay)
         self.reason = reason
         self.detail = detail
         super().__init__(reason)
@@ -114,7 +114,7 @@ class Snooze(Verdict):
 
     def __init__(self, delay: float, reason: str = "") -> None:
         """A negative delay counts as 0. Raises InvalidArgument."""
-        self.delay = checked_delay("delay", delay)
+        self.delay = checked_delay(delay)
         self.reason = reason
         super().__init__(reason)
 

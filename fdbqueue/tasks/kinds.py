@@ -219,7 +219,7 @@ def whole_us(seconds: float) -> int:
 
 def delay_us(delay: float) -> int:
     """Microseconds from now; 0 for a delay that is over. Raises InvalidArgument."""
-    return round(checked_delay("delay", delay) * 1_000_000)
+    return round(checked_delay(delay) * 1_000_000)
 
 
 def later(time_us: int, span: int) -> int:

@@ -76,6 +76,10 @@ def packed(name: str, key: Any) -> bytes:
     return key_bytes(key, name)
 
 
+def stored_delay(_: str, delay: Any) -> float:
+    return checked_delay(delay)
+
+
 def checked_scope(name: str, scope: Any) -> str | float:
     return scope if isinstance(scope, str) else checked_seconds(name, scope)
 
@@ -99,7 +103,7 @@ class PutOptions(msgspec.Struct, frozen=True, array_like=True):
     ttl: Annotated[float | None, checked_span, "S", "a task lives S seconds", "they live S seconds"] = None
     ttr: Annotated[float | None, checked_span, "S", "each lease lasts S seconds"] = None
     pri: Annotated[int | None, checked_pri, "N", "the lowest is taken first"] = None
-    delay: Annotated[float, checked_delay, "S", "ready S seconds after its put", "ready in S seconds"] = 0
+    delay: Annotated[float, stored_delay, "S", "ready S seconds after its put", "ready in S seconds"] = 0
     key: Annotated[bytes | None, packed, "KEY", "the task key, as JSON or text"] = None
     cost: Annotated[int | None, checked_units, "N", "each counts as N tasks of its key"] = None
     headers: Annotated[dict[str, str] | None, checked_headers, "NAME=TEXT", "a header; repeatable"] = None
