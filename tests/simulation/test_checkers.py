@@ -24,8 +24,7 @@ from fdbqueue.testing import (
 )
 from fdbqueue.testing.trace import Footprint
 from tests.system.workloads.notes import Op, Seen
-from tests.system.workloads.task_model import Life, Rules
-from tests.system.workloads.task_verbs import wrong_times
+from tests.system.workloads.task_model import Life, Rules, wrong_times
 
 Q = "q"
 

@@ -10,8 +10,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.callers import once
-from tests.system.workloads.common import SPACE, bounded, cramped, queue
+from tests.system.workloads.common import SPACE, bounded, cramped, once, queue
 
 NAME = "agreed"
 CLOSED = b"closed"

@@ -8,8 +8,16 @@ from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import order
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.callers import dequeue_within
-from tests.system.workloads.common import audit, checks, cramped, dequeue, drain, either, enqueue
+from tests.system.workloads.common import (
+    audit,
+    checks,
+    cramped,
+    dequeue,
+    dequeue_within,
+    drain,
+    either,
+    enqueue,
+)
 
 NAME = "batches"
 

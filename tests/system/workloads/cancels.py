@@ -1,15 +1,15 @@
 """Cancels of tasks that wait, run, fail and lose their leases, by clients, holders and a worker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
 
-from fdbqueue.core.database import run
+from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.core.task import Failure, Task
+from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Backoff, Done
 from fdbqueue.fleet.worker import Worker
@@ -17,16 +17,24 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.cancel_checks import NAME, PROMISES, RAN_OUT
-from tests.system.workloads.cancel_looks import none_waits, watched
+from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped
-from tests.system.workloads.effects import EFFECTS
+from tests.system.workloads.effects import EFFECTS, effects_in
 from tests.system.workloads.explained import ids
 from tests.system.workloads.fleet import ended
 from tests.system.workloads.tasks import ENOUGH_S, counted_and_found, total
 
 TTR_S = 2.0
 STEP_S, STEPS = 0.3, 30
+LOOKS, LOOKS_P = 4, 0.4
+AROUND_S = 0.6
+"""A look comes at most so long before or after the end of a lease."""
+RARELY_S = 0.5
+"""Rare sweeps: a look finds leases that are over. A session renews itself as often."""
+NAME = "cancels"
+RAN_OUT = "ran out"
+LEARNS_S = 5.0
+"""A heartbeat comes after a third of the ttr, 2 s. Without one for 2 s, the lease is lost."""
 
 
 @workload(clients=1, steps=5)
@@ -146,3 +154,77 @@ def handle(client: Client, task: HeldTask) -> None:
     elif chance < 0.75:
         raise ValueError
     raise Done(lambda tr: tr.add(EFFECTS + task.id.encode(), b"\x01"))
+
+
+# Looks.
+
+
+def watched(simulation: Simulation, opened: Callable[[Client], TaskQueue], ttr_s: float) -> None:
+    """Add in some runs a client that cancels tasks which it holds, and looks at them as their leases end."""
+
+    def watch(client: Client) -> None:
+        q = opened(client)
+        for _ in range(LOOKS):
+            found: list[str] = []
+            client.call(NAME, "take", None, partial(take_into, found, client, q))
+            for id_ in found:
+                client.runtime.sleep(client.random.uniform(0, AROUND_S))
+                with suppress(TaskNotFound):
+                    client.call(NAME, "cancel", id_, partial(q.cancel, client.db, id_))
+                    client.runtime.sleep(ttr_s + client.random.uniform(-2 * AROUND_S, AROUND_S))
+                    client.call(NAME, "look", id_, partial(q.peek, client.db, id_))
+
+    # From other dice, so that all else of a seed is as it would be without.
+    if Random(f"{simulation.seed} looks").random() < LOOKS_P:
+        simulation.limit(SWEEP_EVERY_S=RARELY_S)
+        simulation.client(watch, "watcher")
+
+
+def take_into(found: list[str], client: Client, q: TaskQueue) -> str | None:
+    """Take a task. Return its id."""
+    with suppress(UnknownSession):
+        found.extend(task.id for task in q.take_many(client.db, 1, 1.0))
+    return found[0] if found else None
+
+
+def none_waits(trace: Trace, _: Database) -> Iterator[str]:
+    for look in (op for op in trace.of(NAME, "look") if op.done):
+        cancels = [op for op in trace.of(NAME, "cancel") if op.done and op.argument == look.argument]
+        if any(op.before(look) for op in cancels) and look.result.state != TaskState.TAKEN:
+            yield f"{look.argument} was cancelled, and {look.client} saw it as {look.result.state.value!r}"
+
+
+# Checkers.
+
+
+def none_begins(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no take that began after a cancel had returned gave the cancelled task."""
+    for cancel in (op for op in trace.of(NAME, "cancel") if op.done):
+        for take in trace.of(NAME, "take"):
+            if take.result == cancel.argument and cancel.before(take):
+                yield f"{take.client} took {cancel.argument}, which {cancel.client} had cancelled"
+
+
+def handlers_learn(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no handler ran to its end for long after the cancel of its task."""
+    cancelled = {op.argument: op.ended_s for op in trace.of(NAME, "cancel") if op.done}
+    for run_ in (op for op in trace.of(NAME, "handle") if op.result == RAN_OUT):
+        at = cancelled.get(run_.argument)
+        if at is not None and run_.ended_s is not None and at + LEARNS_S < run_.ended_s:
+            yield f"{run_.client} ran {run_.argument} for {run_.ended_s - at:.1f} s after its cancel"
+
+
+def each_has_one_end(trace: Trace, database: Database) -> Iterator[str]:
+    """Check that each put task had its effect once, or was cancelled; and that the counts say so."""
+    effects = effects_in(database)
+    asked = {op.argument for op in trace.of(NAME, "cancel")}
+    yield from (f"{count} effects of {id_}" for id_, count in effects.items() if count != 1)
+    for put in trace.of(NAME, "put"):
+        if put.done and put.result not in effects | dict.fromkeys(asked, 0):
+            yield f"lost: {put.result}"
+    for calls in (op.result for op in trace.of(NAME, "end") if op.done):
+        if (calls["ack"], calls["put"]) != (len(effects), len(effects) + calls["cancel"]):
+            yield f"{calls} are counted, and {len(effects)} tasks had their effect"
+
+
+PROMISES: tuple[Checker, ...] = (none_begins, handlers_learn, each_has_one_end)

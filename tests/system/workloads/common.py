@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core import limits
+from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Event
+from fdbqueue.core.seam import Transaction
 from fdbqueue.queues.recipe.keys import QueueKeys
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.checkers import (
+    RETURNING,
     bounded_transactions,
     exact_statistics,
     no_key_left_behind,
@@ -25,14 +28,13 @@ from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.trace import Operation, Trace
 
 SPACE = Subspace(("simulated",))
-
 # After this time, all leases and requests of dead clients are overdue, by the most skewed clock too.
 QUIET_S = 2 * (limits.REQUEST_DEADLINE_S + limits.CLOCK_SKEW_S)
-
 KEY_BYTES = 300
 """A key of a queue at most, with the ranges of its conflicts and a short value."""
 BAGS = 0.25
 Step = Callable[[Client, str], None]
+T = TypeVar("T")
 
 
 def queue(name: str, contended: str = "staged", codec: str = "json") -> Queue:
@@ -229,3 +231,36 @@ def is_definition(key: bytes, _: bytes) -> bool:
     """True for the keys that named queues keep for ever."""
     root = RootKeys(DEFAULT_ROOT)
     return root.definitions.start <= key < root.definitions.stop or key == root.last_id
+
+
+def once(client: Client, body: Callable[[Transaction], T]) -> T:
+    """Run `body` in a transaction of the client, with its effect once, whatever becomes of the commit."""
+    return run_once(client.db, RootKeys(DEFAULT_ROOT), body)
+
+
+def dequeue_within(client: Client, q: Queue, name: str, count: int, back: int = 0) -> list[Any]:
+    """Dequeue `count` values in a transaction. With `back`, dequeue more, and give the last ones back."""
+
+    def body(tr: Transaction) -> list[Any]:
+        values = q.dequeue_many(tr, count + back)
+        if values[count:]:
+            q.give_back(tr, values[count:])
+        return values[:count]
+
+    return client.call(name, RETURNING if back else "dequeue", count + back, lambda: once(client, body))
+
+
+def dequeue_and_give_back(client: Client, q: Queue, name: str, count: int, back: int) -> list[Any]:
+    """Dequeue values, and give the last ones back in a transaction of their own. Not for clients that die."""
+    more: list[Any] = []
+
+    def body() -> list[Any]:
+        values = q.dequeue_many(client.db, count + back)
+        more.extend(values[count:])
+        return values[:count]
+
+    kept = client.call(name, "dequeue", count, body)
+    client.pause(0.1)
+    if more:
+        client.call(name, RETURNING, 0, lambda: q.give_back(client.db, more))
+    return kept

@@ -4,7 +4,8 @@ Each transaction writes its calls into notes. A model (task_world.py) goes throu
 order of the commits, and knows the right answers of each call.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -12,25 +13,21 @@ from random import Random
 from typing import Any
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import run
+from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.records.keys import TaskKeys
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.common import cramped, or_a_bag
-from tests.system.workloads.composed_checks import (
-    NAME,
-    NOTES,
-    counted_by_the_notes,
-    each_answer_is_right,
-    nothing_is_left,
-)
-from tests.system.workloads.composed_plans import HUNDREDS, PLANS, Attempt
-from tests.system.workloads.noted import Rollback
+from fdbqueue.testing.trace import Trace
+from tests.system.workloads.common import SPACE, cramped, or_a_bag
+from tests.system.workloads.composed_calls import HUNDREDS, PLANS, Attempt, Rollback
+from tests.system.workloads.notes import Notes
 from tests.system.workloads.task_model import Rules
+from tests.system.workloads.task_world import Judge
 from tests.system.workloads.tasks import ENOUGH_S, total
 
 ROLLED_BACK, IDLE, RARE, LATE = 0.15, 0.3, 0.25, 0.08
@@ -50,6 +47,9 @@ KINDS: Sequence[tuple[str, bool, dict[str, Any]]] = (
     ("fair", True, {"ttr": 2}),
 )
 """Kinds, with times or without, and options. Without times no sweep changes a task: the model is exact."""
+NAME = "composed"
+NOTES = Notes(SPACE[NAME])
+ROUND = b"\x03"  # the round of a fair queue stays (disciplines/keyed.py)
 
 
 # In some runs, one call puts 12 tasks, and another removes 149.
@@ -143,3 +143,42 @@ class User:
             nonce = client.call(NAME, "transact", verbs, partial(run, client.db, body))
             self.held = attempts[nonce].held
             self._ids += attempts[nonce].put
+
+
+# Checkers.
+
+
+def each_answer_is_right(trace: Trace, database: Database) -> Iterator[str]:
+    """Check each call of each committed transaction against the model, in the order of the commits."""
+    for op in trace.of(NAME, "end"):
+        judge = Judge(op.argument)
+        judge.judge(NOTES.entries(database))
+        yield from judge.errors[:5]
+
+
+def counted_by_the_notes(trace: Trace, database: Database) -> Iterator[str]:
+    """Check the counters of the calls against the notes, and that no other task is left than expired
+    ones.
+    """
+    for op in trace.of(NAME, "end"):
+        judge = Judge(op.argument)
+        judge.judge(NOTES.entries(database))
+        judge.close()
+        yield from judge.errors[:5]
+        sure, most = judge.sure, judge.sure + judge.maybe
+        for name, count in (op.result or {}).items():
+            if not sure[name] <= count <= most[name]:
+                yield f"{count} calls of {name} are counted, the notes have {sure[name]} to {most[name]}"
+
+
+def nothing_is_left(_: Trace, database: Database) -> Iterator[str]:
+    """Check that the empty queue has no key of a task, and no task is counted."""
+    q = TaskQueue.open(database, NAME)
+    keys = TaskKeys(q.contents)
+    for under in (keys.contents, keys.failures, keys.classed, keys.class_counts):
+        for row in database.get_range(under.start, under.stop):
+            if row.key != keys.beside + ROUND and any(row.value):
+                yield f"left behind: {row.key!r} = {row.value!r}"
+    live = Counter(q.statistics(database)["tasks"])
+    if live["total"]:
+        yield f"an empty queue counts {dict(live)}"

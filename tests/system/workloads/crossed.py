@@ -17,8 +17,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.callers import once
-from tests.system.workloads.common import crowded, hurried
+from tests.system.workloads.common import crowded, hurried, once
 from tests.system.workloads.tasks import ENOUGH_S, counted_and_found, total
 
 NAME = "crossed"

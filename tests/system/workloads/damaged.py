@@ -4,14 +4,26 @@ A damaged value costs itself and nothing else. It is mended, buried or set aside
 are given as they were put.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
+from typing import Any
 
+from fdbqueue.core import limits
+from fdbqueue.core.errors import FdbQueueError, TooMuchForOneTransaction, TooMuchToSweep
+from fdbqueue.core.seam import KeyValue
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.tasks.records.keys import ID_BYTES, sound_record
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.common import crowded
-from tests.system.workloads.damaged_handles import KINDS, NAME
-from tests.system.workloads.damaged_process import Process
+from tests.system.workloads.common import crowded, once
+from tests.system.workloads.damaged_handles import KINDS, NAME, Handle, Tasks, is_readable, key_of
+from tests.system.workloads.exact_calls import caught
+
+WITHIN, LARGE, DELAY_S, MOST = 0.3, 0.3, 0.5, 30
+VERBS = (*("put",) * 5, *("take",) * 5, *("settle",) * 4, *("damage",) * 3, "kick", "look")
+_MARK = re.compile(rb"<(\d+)>")
 
 
 @workload(
@@ -31,3 +43,227 @@ def damaged(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     simulation.client(use, "user-0")
     return []
+
+
+class Process:
+    def __init__(self, client: Client, handle: Handle) -> None:
+        self._client, self._handle, self._random = client, handle, client.random
+        self._number = 0
+        self._there: dict[int, str] = {}
+        """The values that are in the queue, or were set aside."""
+        self._held: dict[int, Task] = {}
+        self._later: set[int] = set()
+        """Values that are buried, or delayed."""
+        self._stuck: set[int] = set()
+        """Damaged tasks with a lease that cannot be ended."""
+        self._mendable: set[int] = set()
+        """Values with one damaged copy of their record, and a sound one."""
+        self._harmed: dict[int, bytes] = {}
+        """The other damaged values, and the damaged bytes of each."""
+
+    def step(self) -> None:
+        getattr(self, f"_{self._random.choice(VERBS)}")()
+        self._require_counts()
+
+    def end(self) -> None:
+        """Take all that is left. Then only damaged values are there, as they were."""
+        db, q = self._client.db, self._handle.q
+        if isinstance(self._handle, Tasks):
+            q.release_all(db)
+            self._held, self._stuck = {}, set()
+            self._client.runtime.sleep(2 * DELAY_S)
+            q.kick(db, MOST)
+            self._later = set()
+        while self._sound():
+            self._take_by(db, 4)
+            self._ack_all()
+        self._take_by(db, 1)
+        self._require_aside()
+        assert not (found := self._handle.unsound(db)), found
+
+    # Rules.
+
+    def _sound(self) -> set[int]:
+        return self._there.keys() - self._harmed.keys()
+
+    def _require_counts(self) -> None:
+        counted, aside = self._counts()
+        if counted + aside != len(self._there):  # a sweep of the keeper may come between the two reads
+            counted, aside = self._counts()
+        told = f"{counted} values are counted, {aside} were set aside, and there is {self._there}"
+        assert counted + aside == len(self._there), told
+
+    def _counts(self) -> tuple[int, int]:
+        """The numbers of values that are counted, and that were set aside."""
+        aside = self._handle.q.unreadable(self._client.db)
+        return self._handle.count(self._client.db), aside  # in this order: a count sweeps when it has counted
+
+    def _require_right(self, text: Any) -> int:
+        """The number of a value that was given, which must be as it was put."""
+        number = _number_in(str(text).encode())
+        told = f"a take gave {text!r}, and there is {self._there}"
+        assert self._there.get(number) == text, told
+        assert number not in self._held, f"{told}, and {[*self._held]} are taken"
+        return number
+
+    def _require_aside(self) -> None:
+        """Each damaged value was buried, or set aside with its bytes as they were; none of them stays."""
+        db, q = self._client.db, self._handle.q
+        stored, aside = {bytes(row.value) for row in self._rows()}, self._handle.aside(db)
+        kept = [{bytes(value) for value in entry.values} for entry in aside]
+        buried = self._delete_buried()
+        told = f"{buried} damaged tasks are buried, {aside} were set aside, and there is {self._there}"
+        assert buried + len(aside) == len(self._there), told
+        assert all(harm in stored for harm in self._harmed.values()), told
+        assert all(values & {*self._harmed.values()} for values in kept), told
+        removed = [q.remove_aside(db, [entry.id]) for entry in aside]
+        assert removed == [1] * len(aside), f"removals of entries: {removed}"
+        assert (self._handle.count(db), q.unreadable(db)) == (0, 0)
+
+    def _delete_buried(self) -> int:
+        if not isinstance(self._handle, Tasks):
+            return 0
+        buried = self._handle.tasks(self._client.db, TaskState.BURIED)
+        for task in buried:
+            assert not is_readable(task.data), f"{task} is buried, and can be read"
+            self._handle.q.delete(self._client.db, task)
+        return len(buried)
+
+    # Damage.
+
+    def _rows(self) -> list[KeyValue]:
+        under = self._handle.contents
+        return list(self._client.db.get_range(under.start, under.stop))
+
+    def _damage(self) -> None:
+        """Damage a row of a value that has no damage yet."""
+        whole = self._sound() - self._mendable
+        rows = [row for row in self._rows() if _number_in(row.value) in whole]
+        if rows:
+            row = self._random.choice(rows)
+            number, harm = _number_in(row.value), self._random.choice(self._handle.harms)(row.value)
+            if self._has_copy(row, rows):
+                self._mendable.add(number)
+            else:
+                self._harmed[number] = harm
+            self._client.db[row.key] = harm
+
+    def _has_copy(self, row: KeyValue, rows: Sequence[KeyValue]) -> bool:
+        """True if the row has the record of a ready task, and another one has it, too."""
+        id_ = row.key[-ID_BYTES:]
+        copies = [one for one in rows if one.key.endswith(id_) and sound_record(one.value, id_)]
+        return len(copies) > 1 and row in copies
+
+    # Calls.
+
+    def _answer(self, verb: Callable[[Any], Any]) -> Any:
+        """Call with the database, or in a transaction that happens once."""
+        if self._random.random() < WITHIN:
+            return caught(lambda _: once(self._client, verb), None)
+        return caught(verb, self._client.db)
+
+    def _put(self) -> None:
+        if len(self._there) > MOST:
+            return
+        texts: dict[int, str] = {}
+        for _ in range(self._random.choice((1, 2, 3))):
+            self._number += 1
+            times = (20, 40) if self._random.random() < LARGE else (1, 3)
+            texts[self._number] = f"<{self._number}>" * self._random.randint(*times)
+        found = self._answer(lambda tr: self._handle.put(tr, [*texts.values()]))
+        assert found is None, f"a put gave {found!r}"
+        self._there |= texts
+
+    def _take(self) -> None:
+        self._answer_take(self._answer, self._random.choice((1, 1, 2, 4)))
+
+    def _take_by(self, db: Any, count: int) -> None:
+        self._answer_take(lambda verb: verb(db), count)
+
+    def _answer_take(self, call: Callable[[Callable[[Any], Any]], Any], count: int) -> None:
+        """A take gives values as they were put, if there is one that is ready and sound."""
+        found = call(lambda tr: self._handle.take(tr, count))
+        if isinstance(found, TooMuchToSweep):
+            return  # a transaction may meet more damage than it can set aside
+        assert isinstance(found, list), f"a take raised {found!r}"
+        assert len(found) <= count, f"a take of {count} gave {found}"
+        assert found or not self._ready(), f"a take gave nothing, and {self._ready()} are ready"
+        for one in found:
+            self._note_given(one)
+
+    def _note_given(self, one: Any) -> None:
+        text = one.data if isinstance(one, Task) else one
+        number = self._require_right(text)
+        self._mendable.discard(number)
+        self._later.discard(number)
+        if isinstance(one, Task):
+            self._held[number] = one
+        else:
+            del self._there[number]
+            assert number not in self._harmed, f"{text!r} was damaged, and was given"
+
+    def _ready(self) -> set[int]:
+        """The values that are ready: a take must give one of them."""
+        ready = self._sound() - self._held.keys() - self._later
+        if not isinstance(self._handle, Tasks) or not self._handle.is_keyed:
+            return ready
+        busy = {key_of(self._there[number]) for number in self._held.keys() | self._stuck}
+        return {number for number in ready if key_of(self._there[number]) not in busy}
+
+    def _settle(self) -> None:
+        """End a lease. Damage may refuse it: then the task stays taken."""
+        if not self._held:
+            return
+        number = self._random.choice([*self._held])
+        q, task = self._handle.q, self._held.pop(number)
+        verbs: Mapping[str, Callable[[Any], Any]] = {
+            "ack": lambda tr: q.ack(tr, task),
+            "release": lambda tr: q.release(tr, task),
+            "bury": lambda tr: q.bury(tr, task),
+            "defer": lambda tr: q.defer(tr, task, DELAY_S),
+        }
+        name = self._random.choice([*verbs])
+        found = self._answer(verbs[name])
+        if isinstance(found, FdbQueueError):
+            assert number in self._harmed, f"{name} of {task} raised {found!r}"
+            self._stuck.add(number)
+        elif name == "ack":
+            del self._there[number]
+            self._harmed.pop(number, None)
+        elif name in ("bury", "defer"):
+            self._later.add(number)
+
+    def _ack_all(self) -> None:
+        for number, task in self._held.items():
+            self._handle.q.ack(self._client.db, task)
+            del self._there[number]
+            self._harmed.pop(number, None)
+        self._held = {}
+
+    def _kick(self) -> None:
+        """A kick leaves no task buried; in a transaction, more tasks than it may kick are refused."""
+        if isinstance(self._handle, Tasks):
+            found = self._answer(partial(self._handle.q.kick, count=MOST))
+            if isinstance(found, TooMuchForOneTransaction) and limits.VERB_BATCH < MOST:
+                return
+            assert isinstance(found, int), f"a kick raised {found!r}"
+            buried = self._handle.tasks(self._client.db, TaskState.BURIED)
+            assert not buried, f"a kick left {buried}"
+
+    def _look(self) -> None:
+        """Listings show each sound value once, and no data of a damaged one. A task that becomes due between
+        two pages may be listed twice, or not at all.
+        """
+        shown = filter(is_readable, self._handle.listed(self._client.db))
+        listed = [_number_in(str(one).encode()) for one in shown]
+        stay = [number for number in listed if number not in self._later]
+        assert len({*stay}) == len(stay), f"listed twice: {listed}"
+        assert {*listed} <= self._there.keys(), f"{listed} are listed, and there is {self._there}"
+        missing = self._sound() - self._mendable - self._later - {*listed}
+        assert not missing, f"{missing} are not listed"
+
+
+def _number_in(value: bytes) -> int:
+    """The number of the value in a text or a stored row; 0 without one."""
+    found = _MARK.search(value)
+    return int(found[1]) if found else 0

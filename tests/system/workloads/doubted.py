@@ -5,23 +5,36 @@ effect that is lost, happens twice or is told wrong at a second attempt is found
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Simulation
-from tests.system.workloads.doubted_process import Doubts
 from tests.system.workloads.paired_groups_world import Groups
 from tests.system.workloads.paired_limits_world import Limits
-from tests.system.workloads.paired_partitions_world import Moves
 from tests.system.workloads.paired_persistent_world import Persistent
+from tests.system.workloads.paired_process import Process
 from tests.system.workloads.paired_runs import NEVER, bounded, let_pairs_meet
 from tests.system.workloads.paired_schedules_world import Schedules
-from tests.system.workloads.paired_store import Twins
-from tests.system.workloads.paired_world import World
+from tests.system.workloads.paired_store import Trouble, Twins, When
+from tests.system.workloads.paired_tasks import Moves
+from tests.system.workloads.paired_world import NO_CALL, Call, Look, Outcome, World, unlikeness
 from tests.system.workloads.paired_worlds import WORLDS
 
 NAME = "doubted"
 ALL_WORLDS: tuple[type[World], ...] = (*WORLDS, Groups, Limits, Moves, Persistent, Schedules)
+WAYS: Sequence[Sequence[Trouble]] = (
+    (Trouble.DONE,),
+    (Trouble.DONE,),
+    (Trouble.CHANGED,),
+    (Trouble.LATE,),
+    (Trouble.LATE,),
+    (Trouble.LOST,),
+    (Trouble.CONFLICT, Trouble.DONE),
+    (Trouble.LOST, Trouble.DONE),
+    (Trouble.LOST, Trouble.CONFLICT),
+)
+COMMITS_MAX = 4
 
 
 @workload(clients=1, steps=16, never=NEVER)
@@ -34,3 +47,51 @@ def doubted(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 def drawn(random: Random, twins: Twins) -> World:
     return random.choice(ALL_WORLDS)(random, twins)
+
+
+class Doubts(Process):
+    def step(self) -> None:
+        self._move(0.4)
+        self._world.refresh()
+        self._before = self._twins.rows()
+        call = self._drawn_alone()
+        found, wanted = self._alone(call, 0, ()), None
+        for clean in range(min(COMMITS_MAX, len(self._twins.trap.commits_made))):
+            wanted = wanted or self._look(found.answers)
+            self._twins.set_back(self._before)
+            way = self._random.choice(WAYS)
+            found = self._alone(call, clean, way)
+            self._require_the_same(call, clean, way, found, wanted)
+        self._world.learn(found.answers)
+
+    def _drawn_alone(self) -> Call:
+        """A call that is given a database: its effect happens once."""
+        while True:
+            self._world.forget_focus()
+            call = self._drawn()
+            if call.name != "both":
+                return replace(call, within=False)
+
+    def _alone(self, call: Call, clean: int, way: Sequence[Trouble]) -> Outcome:
+        """Make the call in a process that remembers nothing. `clean`: the commits that end well first."""
+        twins = self._twins
+        twins.restart()
+        self._open()
+        twins.trap.set(When.AFTER, twins.trap.forget)
+        twins.trap.doubt(clean, way)
+        twins.runtime.draw_from(f"{self._seed} one")
+        answer = call.answer(self._handles[0], twins.first)
+        twins.trap.doubt(0, ())
+        return Outcome((answer, None), twins.rows())
+
+    def _require_the_same(
+        self, call: Call, clean: int, way: Sequence[Trouble], found: Outcome, wanted: Look
+    ) -> None:
+        """Raises: AssertionError, which ends the run as a violation."""
+        told = f"{self._world}: {call}, with {' and '.join(one.name for one in way)} after {clean} commits"
+        flaws = self._world.flaws(self._twins.own)
+        assert not flaws, f"{told}: {flaws}"
+        if self._world.may_vary(call):
+            return
+        difference = unlikeness(self._look(found.answers), wanted, call, NO_CALL)
+        assert difference is None, f"{told}: {difference} without"

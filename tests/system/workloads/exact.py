@@ -2,6 +2,8 @@
 
 The clock moves between calls, mostly to the very microsecond at which a lease, a delay, a ttl or a unique key
 ends. Commits conflict and have unknown results; the process does not die, but its sessions do.
+
+The order of two tasks in different partitions is left open. All else is as in one queue.
 """
 
 from collections.abc import Sequence
@@ -10,20 +12,20 @@ from math import inf
 from random import Random
 from typing import Any
 
+from fdbqueue.core.errors import RepartitionUnderWay
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import cramped
-from tests.system.workloads.exact_calls import Caller
+from tests.system.workloads.exact_calls import Caller, caught, require_equal
 from tests.system.workloads.exact_looks import Looks
-from tests.system.workloads.exact_many import Many
 from tests.system.workloads.exact_model import Model
+from tests.system.workloads.exact_verbs import KEYED, Many
 
 Kinds = Sequence[tuple[str, dict[str, Any]]]
 """Kinds of queues, with the options of each."""
-
 NAME = "exact"
 KINDS: Kinds = (
     ("fifo", {}),
@@ -39,6 +41,38 @@ KINDS: Kinds = (
 VERBS = ("put", "put", "put", "put_many", "take", "take", "take", *("use_a_lease",) * 8, "by_id", "kick")
 RARE = ("release_all", "truncate", "pause", "end_session", "let_a_session_die", "forget_result")
 LOOKED, SWEPT = 0.35, 0.75
+DEFAULTS = "exact_defaults"
+PRIORITIES = ("fifottl", "limfifottl", "utubettl")
+SPANS: Sequence[dict[str, Any]] = (
+    {"ttl": 3},
+    {"ttr": 1},
+    {"ttl": 3, "ttr": inf},
+    {"ttl": 10, "ttr": 2},
+    {"ttl": inf},
+)
+WITH_DEFAULTS: Kinds = tuple(
+    (kind, {**options, **spans})
+    for kind, options in (
+        ("fifottl", {"pri": 1}),
+        ("limfifottl", {"pri": 2, "capacity": 6}),
+        ("utubettl", {"pri": 1}),
+        ("utubettl", {"key_concurrency": 2}),
+        ("fair", {}),
+        ("bag", {}),
+    )
+    for spans in SPANS
+)
+PARTS = "exact_partitions"
+WITH_PARTITIONS: Kinds = (
+    ("fifo", {"partitions": 3}),
+    ("fifottl", {"partitions": 2}),
+    ("limfifottl", {"partitions": 2, "capacity": 6}),
+    ("utube", {"partitions": 3}),
+    ("utubettl", {"partitions": 2, "key_concurrency": 2}),
+    ("fair", {"partitions": 2}),
+    ("bag", {"partitions": 2}),
+)
+PARTITIONS = (1, 2, 3, 5)
 
 
 @workload(clients=1, steps=60, never=("die", "stall", "slow_reply", "clock_skew_s"))
@@ -138,3 +172,66 @@ class Process:
         if not self._swept:
             partial(self._caller.tick)()
             self._swept = True
+
+
+@workload(clients=1, steps=60, never=("die", "stall", "slow_reply", "clock_skew_s"))
+def exact_defaults(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    random = Random(f"{simulation.seed} exact defaults")
+    simulation.limit(
+        DUE_BATCH=random.choice((1, 3, 8)),
+        VERB_BATCH=random.choice((2, 8)),
+        TAKEN_READ_MAX=random.choice((1, 2, 50)),
+        SWEEP_EVERY_S=1e6,
+        SWEEPERS_MAX=1,
+        SESSIONS_SWEPT_EVERY_S=0,
+    )
+    return one_process(simulation, size, DEFAULTS, random, WITH_DEFAULTS, Defaulted)
+
+
+class Defaulted(Many):
+    def _options(self) -> dict[str, Any]:
+        options, random = super()._options(), self.random
+        for name in ("ttl", "ttr"):
+            if random.random() < 0.2:
+                options[name] = inf
+        if self.q.kind in PRIORITIES and random.random() < 0.3:
+            options["pri"] = None
+        return options
+
+
+@workload(clients=1, steps=60, never=("die", "stall", "slow_reply", "clock_skew_s"))
+def exact_partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    random = Random(f"{simulation.seed} exact partitions")
+    simulation.limit(
+        DUE_BATCH=random.choice((1, 3, 8)),
+        VERB_BATCH=random.choice((2, 8)),
+        SWEEP_EVERY_S=1e6,
+        SWEEPERS_MAX=1,
+        SESSIONS_SWEPT_EVERY_S=0,
+    )
+    return one_process(simulation, size, PARTS, random, WITH_PARTITIONS, Parted)
+
+
+class Parted(Many):
+    def kick(self) -> None:
+        """Kick all buried tasks: the first ones are those of the first partition."""
+        buried = self.model.in_state("!")
+        found = self.caller.answer(lambda tr: self.q.kick(tr, 50), always_alone=True)
+        require_equal("kick", found, len(buried))
+        self.model.kick(buried)
+
+    def pause(self) -> None:
+        """Pause or resume the queue, or change the number of its partitions."""
+        if self.q.kind in KEYED or self.random.random() < 0.3:
+            super().pause()
+        else:
+            change = partial(self.q.repartition, partitions=self.random.choice(PARTITIONS))
+            found = caught(change, self.caller.client.db)
+            is_left = isinstance(found, RepartitionUnderWay) and bool(self.model.lives)
+            assert is_left or not isinstance(found, Exception), f"repartition: {found!r}"
+
+    def _unique(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Without the scope "queued": there, the order of sweeps of several partitions would count."""
+        wish = super()._unique(options)
+        return {**wish, "scope": "unfinished"} if wish["scope"] == "queued" else wish

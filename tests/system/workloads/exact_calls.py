@@ -3,8 +3,10 @@
 After each call the model makes the same one, and the answers must be equal: tasks, errors, numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 from fdbqueue.core.database import run
@@ -13,16 +15,15 @@ from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.core.task import Task
 from fdbqueue.testing.simulation import Client
 from tests.system.workloads.common import SPACE
-from tests.system.workloads.exact_puts import shown_alike
-from tests.system.workloads.noted import Rollback
+from tests.system.workloads.composed_calls import Rollback
 
 WITHIN, ROLLED_BACK = 0.4, 0.08
 _MARK = SPACE["exact"].key()
 _ROOT = RootKeys(DEFAULT_ROOT)
 _TIMED_OUT = 1031
-
 Verb = Callable[[Any], Any]
 
 
@@ -106,3 +107,41 @@ def right(answer: Callable[[], Any]) -> Any:
 def require_equal(what: str, found: Any, wanted: Any) -> None:
     """Raises: AssertionError, which ends the run as a violation."""
     assert shown_alike(found, wanted), f"{what}: {found!r}, and right is {wanted!r}"
+
+
+def shown_alike(one: Any, other: Any) -> bool:
+    """True for equal answers; the ids of errors' texts count, too."""
+    if isinstance(one, Exception) or isinstance(other, Exception):
+        return type(one) is type(other) and str(one) == str(other)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(shown_alike, one, other))
+    return bool(_without_trace(one) == _without_trace(other))
+
+
+def _without_trace(answer: Any) -> Any:
+    return replace(answer, trace=None) if isinstance(answer, Task) else answer
+
+
+def micro(span_s: float | None) -> int | None:
+    return None if span_s is None or span_s == inf else round(span_s * 1_000_000)
+
+
+def seconds(time: int | None) -> float | None:
+    return None if time is None else time / 1_000_000
+
+
+def added(time: int | None, span: int | None) -> int | None:
+    return None if time is None or span is None else time + span
+
+
+def earliest(*times: int | None) -> int | None:
+    return min(known(times), default=None)
+
+
+def known(times: Iterable[int | None]) -> Iterable[int]:
+    return (time for time in times if time is not None)
+
+
+def is_over(time: int | None, now: int) -> bool:
+    """True if it is that time, or later."""
+    return time is not None and time <= now

@@ -19,7 +19,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from tests.system.workloads.common import SPACE, cramped
 from tests.system.workloads.exact_calls import Caller, require_equal
-from tests.system.workloads.task_turns import Turns
+from tests.system.workloads.task_model import Turns
 
 NAME = "exact_fair"
 KEYS = ("gold", "silver", "a", "b", "c")

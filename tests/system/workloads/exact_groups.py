@@ -4,16 +4,35 @@ Its clock stands still in each call. The progress of each group, the tasks of `t
 slots and tokens equal those of a model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from math import inf
 from random import Random
+from typing import Any
 
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import TaskNotFound
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.tasks.groups.group import Group, list_groups
+from fdbqueue.tasks.groups.waiting import GroupProgress
+from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.exact_calls import Caller
-from tests.system.workloads.exact_groups_deeds import AGAIN_S, NAME, SLOTS, STARTS, Deeds
-from tests.system.workloads.exact_groups_looks import require_all
-from tests.system.workloads.exact_times import earliest
+from tests.system.workloads.exact_calls import (
+    Caller,
+    Verb,
+    added,
+    caught,
+    earliest,
+    micro,
+    require_equal,
+    seconds,
+)
+from tests.system.workloads.exact_groups_model import SECOND, Books, Gathered, Member, Then, Tokens
 
 VERBS = (
     "gather",
@@ -28,6 +47,15 @@ VERBS = (
     "change",
 )
 RARE = 0.04
+NAME, APART, THEN, SLOTS, STARTS = (
+    "exact_groups",
+    "exact_groups_apart",
+    "exact_groups_then",
+    "slots",
+    "starts",
+)
+TTR_S, AGAIN_S = 4, 1.5
+See = Callable[[Callable[[Any], Any]], Any]
 
 
 # The model fills each answer and lets all groups end at once: no bound cuts that short.
@@ -57,6 +85,156 @@ def exact_groups(simulation: Simulation, size: Size) -> Sequence[Checker]:
     return [no_watch_left_behind]
 
 
+# Calls.
+
+
+class Deeds:
+    def __init__(self, caller: Caller) -> None:
+        self._caller, self.random, db = caller, caller.random, caller.client.db
+        tokens = Tokens(self.random.choice((1, 4)), 8 * SECOND, self.random.choice((2, 3, 7)))
+        self.books = Books(TTR_S * SECOND, tokens, 3, round(AGAIN_S * SECOND), caller.clock.now)
+        Limit.set(db, SLOTS, slots=self.books.slots)
+        Limit.set(db, STARTS, rate=tokens.rate, per=tokens.per / SECOND, burst=tokens.burst)
+        self.q = TaskQueue.create(db, NAME, "fifottl", ttr=TTR_S, if_not_exists=True, limits=(SLOTS, STARTS))
+        self.apart = TaskQueue.create(db, APART, "fifottl", ttr=TTR_S, if_not_exists=True)
+        self.then = TaskQueue.create(db, THEN, "fifottl", if_not_exists=True)
+        self._session = Session(db, ttr=inf)
+        self._leases: dict[str, Task] = {}
+
+    def _either(self) -> tuple[bool, TaskQueue]:
+        """The second queue (True), or the first one."""
+        is_apart = self.random.random() < 0.3
+        return is_apart, self._queue(is_apart)
+
+    def _queue(self, is_apart: bool) -> TaskQueue:
+        return self.apart if is_apart else self.q
+
+    def _done(self, verb: Verb) -> None:
+        found = self._caller.answer(verb)
+        assert not isinstance(found, Exception), f"refused: {found!r}"
+
+    def gather(self) -> None:
+        holds, ttl, retain = (
+            self.random.random() < 0.5,
+            self.random.choice((None, 3)),
+            self.random.choice((2, 60)),
+        )
+        then = (self.then, "then", {"ttl": ttl})
+        made = self._caller.answer(
+            lambda tr: Group.create(tr, then=then, wait_for_buried=holds, retain_s=retain)
+        )
+        told = made.progress(self._caller.client.db)
+        then_one = Then(told.then, micro(ttl), added(self.books.now, micro(ttl)))
+        self.books.groups[made.id] = Gathered(made.id, holds, then_one, retain * SECOND)
+        self.books.thens[then_one.id] = then_one
+
+    def _group(self) -> Gathered | None:
+        return self.random.choice([*self.books.groups.values(), None])
+
+    def put(self) -> None:
+        group, count = self._group(), self.random.choice((1, 1, 2))
+        delay, ttl = self.random.choice((0, 0, 0, 2)), self.random.choice((None, None, 3, 9))
+        known, (is_apart, q) = None if group is None else group.id, self._either()
+        found = self._caller.answer(
+            lambda tr: q.put_many(tr, range(count), delay=delay, ttl=ttl, group=known)
+        )
+        if group is not None and (group.cancelled or not group.is_open):
+            assert type(found).__name__ == "GroupClosed", f"a put into a closed group: {found}"
+            return
+        for task in found:
+            due = self.books.now + delay * SECOND
+            expires = added(due, micro(ttl))
+            state = "~" if delay else "r"
+            self.books.members[task.id] = Member(task.id, group, due, expires, state, is_apart=is_apart)
+        if group is not None:
+            group.total += count
+
+    def close(self) -> None:
+        if (group := self._group()) is not None:
+            self._done(Group(group.id).close)
+            group.is_open = False
+
+    def cancel(self) -> None:
+        if (group := self._group()) is not None and self.random.random() < 0.5:
+            self._done(Group(group.id).cancel)
+            group.cancelled = group.cancelled or group.ended is None
+
+    def take(self) -> None:
+        count, (is_apart, q) = self.random.choice((1, 2, 3)), self._either()
+        found = self._caller.answer(lambda tr: q.take_many(tr, count, session=self._session))
+        most = count if is_apart else min(count, self.books.may_start())
+        wanted = self.books.ready(is_apart)[:most]
+        require_equal("taken", [task.id for task in found], [one.id for one in wanted])
+        for one in wanted:
+            self.books.lease(one)
+        self._leases |= {task.id: task for task in found}
+
+    def end(self) -> None:
+        if taken := self.books.taken():
+            one, verb = (
+                self.random.choice(taken),
+                self.random.choice(("ack", "ack", "release", "bury", "delete")),
+            )
+            task = self._leases[one.id]
+            delay = self.random.choice((0, 2)) if verb == "release" else 0
+            options = {"delay": delay} if delay else {}
+            self._done(lambda tr: getattr(self._queue(one.is_apart), verb)(tr, task, **options))
+            self._change(verb, one, delay * SECOND)
+
+    def _change(self, verb: str, one: Member, delay: int = 0) -> None:
+        if verb == "release":
+            self.books.back(one, delay)
+        elif verb == "bury":
+            self.books.bury(one)
+        else:
+            self.books.gone(one, verb == "ack")
+
+    def manage(self) -> None:
+        rest = [one for one in self.books.members.values() if one.state != "t"]
+        if rest:
+            one, verb = self.random.choice(rest), self.random.choice(("bury", "bury", "delete", "cancel"))
+            self._done(lambda tr: getattr(self._queue(one.is_apart), verb)(tr, one.id))
+            if one.state != "!" or verb != "bury":
+                self._change(verb, one)
+
+    def kick(self) -> None:
+        is_apart, q = self._either()
+        there = [one for one in self.books.members.values() if one.is_apart == is_apart]
+        buried = [one for one in there if one.state == "!"]
+        found = self._caller.answer(lambda tr: q.kick(tr, 50), always_alone=True)
+        require_equal("kicked", found, len(buried))
+        for one in buried:
+            one.state = "r"
+
+    def answer(self) -> None:
+        """Bury the task of `then` of a group, remove it, or kick all that are buried."""
+        thens, verb = self.books.thens, self.random.choice(("bury", "bury", "kick", "kick", "delete"))
+        buried = [then for then in thens.values() if then.state == "!"]
+        if verb == "kick":
+            found = self._caller.answer(lambda tr: self.then.kick(tr, 50), always_alone=True)
+            require_equal("kicked", found, len(buried))
+            for then in buried:
+                then.kick()
+        elif thens:
+            one = thens[self.random.choice(list(thens))]
+            self._done(lambda tr: getattr(self.then, verb)(tr, one.id))
+            if verb == "bury":
+                one.state = "!"
+            else:
+                del thens[one.id]
+
+    def change(self) -> None:
+        if self.random.random() < 0.3:
+            self.books.slots = slots = self.random.choice((1, 2, 4, 9))
+            self._done(lambda tr: Limit.set(tr, SLOTS, slots=slots))
+
+    def truncate(self) -> None:
+        is_apart, q = self._either()
+        self._done(q.truncate)
+        for one in [one for one in self.books.members.values() if one.is_apart == is_apart]:
+            self.books.gone(one)
+
+
 class Process(Deeds):
     def step(self) -> None:
         self._move()
@@ -81,3 +259,78 @@ class Process(Deeds):
         self.books.sweep()
         for _ in range(4):  # an end of a member lets its group end, and that lets another sweep forget it
             self._caller.tick()
+
+
+# Looks.
+
+
+def require_all(
+    caller: Caller, queues: tuple[TaskQueue, TaskQueue], then: TaskQueue, books: Books, names: tuple[str, str]
+) -> None:
+    """Compare all looks with the model. `queues`: the one under limits, and the other one.
+
+    Raises: AssertionError.
+    """
+    see: See = partial(run, caller.client.db)
+    _require_groups(see(list_groups), books)
+    for group in books.groups.values():
+        assert group.then is not None  # each group of this workload has one
+        peek = partial(_peek, then, group.then.id)
+        _require_then(see(partial(caught, peek)), group.id, group.then, books)
+    _require_limits(see, books, names)
+    for (is_apart, q), state in product(enumerate(queues), "rt!~"):
+        found = [task.id for task in see(partial(q.tasks, state=state, limit=100))]
+        there = [one for one in books.members.values() if one.is_apart == bool(is_apart)]
+        wanted = [one.id for one in there if one.state == state]
+        require_equal(f"tasks {state} of {q.name}", sorted(found), sorted(wanted))
+    if ready := books.ready():
+        explained = see(lambda tr: queues[0].explain(tr, ready[-1].id))
+        _require_reached(explained.reached, books, names)
+
+
+def _peek(then: TaskQueue, id_: str, tr: Any) -> Task:
+    return then.peek(tr, id_)
+
+
+def _require_groups(found: list[GroupProgress], books: Books) -> None:
+    """The groups that are there, with all their counts."""
+    require_equal("groups", sorted(one.id for one in found), sorted(books.groups))
+    for one in found:
+        group = books.groups[one.id]
+        buried = sum(of.group is group and of.state == "!" for of in books.members.values())
+        counts = (one.total, one.done, one.failed, one.left, one.buried, one.open, one.cancelled, one.ended)
+        is_open = group.is_open and not group.cancelled
+        wanted = (group.total, group.done, group.failed, group.left, buried, is_open)
+        require_equal(f"the group {one.id}", counts, (*wanted, group.cancelled, seconds(group.ended)))
+
+
+def _require_then(found: Any, group: str, then: Then, books: Books) -> None:
+    """The task of `then` waits, or is ready with a ttl from the end of the group on, or is buried, or has
+    gone.
+    """
+    if then.id not in books.thens:
+        assert isinstance(found, TaskNotFound), f"the task of the group {group}: {found}"
+        return
+    assert isinstance(found, Task), f"the task of the group {group}: {found!r}"
+    told = (found.state, found.waits_for)
+    require_equal("then", told, (TaskState(then.state), group if then.waits else None))
+    if then.state == "r":
+        require_equal("the ttl of then", found.expires, seconds(then.expires))
+
+
+def _require_limits(see: See, books: Books, names: tuple[str, str]) -> None:
+    slots, starts = (see(partial(Limit.open, name=name)) for name in names)
+    used, now = len(books.started()), books.now
+    require_equal(
+        "slots", (slots.slots, slots.used, slots.free), (books.slots, used, max(0, books.slots - used))
+    )
+    holders = sorted(holder.task for holder in slots.holders)
+    require_equal("holders", holders, sorted(one.id for one in books.started()))
+    tokens = (books.tokens.free(now), seconds(books.tokens.next(now)))
+    require_equal("tokens", (starts.free, starts.next), tokens)
+
+
+def _require_reached(found: Any, books: Books, names: tuple[str, str]) -> None:
+    free = (max(0, books.slots - len(books.started())), books.tokens.free(books.now))
+    wanted = [name for name, few in zip(names, free, strict=True) if not few]
+    require_equal("limits that are reached", sorted(one.name for one in found), wanted)

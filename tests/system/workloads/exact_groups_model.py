@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tests.system.workloads.exact_times import added, is_over
+from tests.system.workloads.exact_calls import added, is_over
 
 SECOND = 1_000_000
 

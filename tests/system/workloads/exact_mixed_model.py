@@ -11,11 +11,10 @@ from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.partitions.plan import home_of
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.records.keys import id_bytes, partition_of
-from tests.system.workloads.exact_explained import KEYED
+from tests.system.workloads.exact_calls import added, is_over
 from tests.system.workloads.exact_groups_model import Gathered
-from tests.system.workloads.exact_life import Life
-from tests.system.workloads.exact_model import Model
-from tests.system.workloads.exact_times import added, is_over
+from tests.system.workloads.exact_looks import KEYED
+from tests.system.workloads.exact_model import Life, Model
 
 
 class MixedModel(Model):

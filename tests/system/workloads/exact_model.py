@@ -4,17 +4,213 @@ Its methods change the tasks as docs/tasks.md and docs/unique.md tell it. The cl
 call, so each time is known to the microsecond, and it does not matter which call sweeps a task.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from fdbqueue.core import limits
-from fdbqueue.core.errors import NotTaken
-from fdbqueue.core.task import EndedTask, Failure, Task
-from tests.system.workloads.exact_life import Life
-from tests.system.workloads.exact_tasks import Tasks
-from tests.system.workloads.exact_times import added, earliest, is_over
+from fdbqueue.core.errors import BatchOverCapacity, NotTaken, QueueFull, UniqueTaskBusy
+from fdbqueue.core.task import EndedTask, Failure, Task, TaskState
+from tests.system.workloads.exact_calls import added, earliest, is_over, micro, seconds
 
 LEASE_OVER = Failure("LeaseLost", "its lease ended before its holder ended the task")
 HOLDER_DIED = Failure("LeaseLost", "its holder's session died")
+WAITS = "r~"
+STATES = {"t": "taken", "!": "buried", "-": "done"}
+Answer = Task | Exception
+
+
+@dataclass
+class Life:
+    """A task that has not ended. Times and spans are microseconds, None for never."""
+
+    id: str
+    data: Any
+    created: int
+    expires: int | None
+    ttr: int | None
+    pri: int = 0
+    key: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    result_ttl: int | None = None
+    unique: Any = None
+    scope: str | float = "unfinished"
+    state: str = "r"
+    until: int | None = None
+    attempts: int = 0
+    failures: int = 0
+    """All since its put; `forgiven` of them do not count any more."""
+    forgiven: int = 0
+    orphaned: int = 0
+    token: bytes | None = None
+    taken: int | None = None
+    session: str | None = None
+    cancelled: int | None = None
+    fraction: float | None = None
+    told: int | None = None
+    steps: dict[str, Any] = field(default_factory=dict)
+    failed: list[tuple[int, Failure]] = field(default_factory=list)
+    """The stored failures with their numbers."""
+    waits: str | None = None
+    """The group for whose end it waits."""
+    groups: dict[str, bool] = field(default_factory=dict)
+    """Its groups. True for one that counts it as failed, since a burial."""
+
+    @property
+    def place(self) -> tuple[int, str]:
+        return (self.pri, self.id)
+
+    @property
+    def timer(self) -> int | None:
+        return self.until if self.state in "t~" else self.expires
+
+    def shown(self, state: str = "") -> Task:
+        return Task(
+            id=self.id,
+            state=TaskState(state or self.state),
+            data=self.data,
+            pri=self.pri,
+            key=self.key,
+            attempts=self.attempts,
+            failures=self.failures - self.forgiven,
+            orphaned=self.orphaned,
+            created=self.created / 1_000_000,
+            expires=seconds(self.expires),
+            until=seconds(self.until),
+            token=self.token,
+            taken=seconds(self.taken),
+            session=self.session,
+            cancel_asked=seconds(self.cancelled),
+            fraction=self.fraction,
+            fraction_told=seconds(self.told),
+            headers=self.headers,
+            result_ttl=seconds(self.result_ttl),
+            steps=len(self.steps),
+            unique=self.unique,
+            groups=tuple(self.groups),
+            waits_for=self.waits,
+        )
+
+    def ended(self, outcome: str, now: int) -> EndedTask:
+        return EndedTask(
+            id=self.id,
+            outcome=outcome,
+            created=self.created / 1_000_000,
+            taken=seconds(self.taken),
+            ended=now / 1_000_000,
+            attempts=self.attempts,
+            failures=self.failures,
+            key=self.key,
+            pri=self.pri,
+            session=self.session,
+        )
+
+    def free(self, state: str = "r") -> None:
+        """Let it have no lease any more."""
+        self.state, self.until, self.token, self.taken, self.session = state, None, None, None, None
+        self.cancelled, self.fraction, self.told = None, None, None
+
+    def put_off(self, now: int, delay: int) -> None:
+        if delay:
+            self.state, self.until, self.expires = "~", added(now, delay), added(self.expires, delay)
+
+    def fail(self, failure: Failure, outcome: str, now: int) -> None:
+        """Note a failed attempt."""
+        self.failures += 1
+        noted = Failure(
+            failure.error,
+            failure.message,
+            outcome=outcome,
+            attempt=self.attempts,
+            when=now / 1_000_000,
+            began=seconds(self.taken),
+        )
+        self.failed = [*self.failed, (self.failures, noted)][-limits.FAILURES_KEPT :]
+
+
+class Tasks:
+    def __init__(self, kind: str, options: dict[str, Any]) -> None:
+        self.kind, self.options = kind, options
+        self.now = 0
+        self.lives: dict[str, Life] = {}
+        self.calls = Counter[str]()
+        self.results: dict[str, Stored] = {}
+        self.kept: list[EndedTask] = []
+        self.windows: dict[Any, Window] = {}
+        self.paused = False
+        self.overdue: Collection[str] = ()
+        """Sessions that are dead, and that no process has ended yet."""
+
+    @property
+    def is_parted(self) -> bool:
+        """True if its tasks lie in partitions, which say nothing about the order of their tasks."""
+        return "partitions" in self.options
+
+    # The options of a put, and the defaults of the queue.
+
+    def ttl(self, options: dict[str, Any]) -> int | None:
+        return micro(_given(options, "ttl", self.options.get("ttl")))
+
+    def ttr(self, options: dict[str, Any]) -> int | None:
+        """The default is the ttr of the queue, and without one, the ttl of the queue."""
+        return micro(_given(options, "ttr", _given(self.options, "ttr", self.options.get("ttl"))))
+
+    def pri(self, options: dict[str, Any]) -> int:
+        return int(_given(options, "pri", self.options.get("pri", 0)))
+
+    def end(self, life: Life, call: str, outcome: str, value: Any = None) -> Task:
+        """Remove the task. Return it as the call does."""
+        if life.result_ttl is not None:
+            self.results[life.id] = Stored(outcome, value, self.now + life.result_ttl)
+        if "retain_s" in self.options:
+            self.kept.append(life.ended(outcome, self.now))
+        if life.unique is not None and self.is_holder(life) and self.windows[life.unique].until is None:
+            del self.windows[life.unique]
+        del self.lives[life.id]
+        self.calls.update((call, "done"))
+        life.free()
+        return life.shown("-")
+
+    def come_back(self, life: Life, state: str = "r") -> None:
+        """Let a task wait again; it takes its unique key again, unless another task has it."""
+        if life.unique is not None and life.scope == "queued" and life.state not in WAITS:
+            window = self.windows.get(life.unique)
+            if window is not None and not is_over(window.until, self.now):
+                life.unique = None
+            else:
+                self.windows[life.unique] = Window(life.id, None)
+        life.free(state)
+
+    def leave_scope(self, life: Life) -> None:
+        if life.unique is not None and life.scope == "queued" and self.is_holder(life):
+            del self.windows[life.unique]
+
+    def is_holder(self, life: Life) -> bool:
+        return life.unique in self.windows and self.windows[life.unique].id == life.id
+
+    def in_state(self, state: str) -> list[Life]:
+        """The tasks in that state, in order."""
+        found = [life for life in self.lives.values() if life.state == state]
+        return sorted(found, key=lambda life: life.place if state in "r!" else (0, life.id))
+
+    def takeable(self) -> list[Life]:
+        """The ready tasks that a take may give, the next one first, unless the order of keys is that of
+        rounds, or none.
+        """
+        if self.paused:
+            return []
+        busy = Counter(life.key for life in self.in_state("t"))
+        free = {key: self.options.get("key_concurrency", 1) - busy[key] for key in {*self._keys()}}
+        found = []
+        for life in self.in_state("r"):
+            if "utube" not in self.kind or free[life.key] > 0:
+                found.append(life)
+                free[life.key] -= 1
+        return found
+
+    def _keys(self) -> Iterable[Any]:
+        return (life.key for life in self.lives.values())
 
 
 class Model(Tasks):
@@ -124,3 +320,97 @@ class Model(Tasks):
 
     def truncate(self) -> None:
         self.lives, self.windows = {}, {}
+
+
+class Stored(NamedTuple):
+    """A stored result, or the outcome that left none."""
+
+    outcome: str
+    value: Any
+    until: int
+
+
+class Window(NamedTuple):
+    """The holder of a unique key. `until`: the end of a scope in seconds."""
+
+    id: str
+    until: int | None
+
+
+def _given(options: dict[str, Any], name: str, default: Any) -> Any:
+    found = options.get(name)
+    return default if found is None else found
+
+
+def put(model: Model, name: str, data: Any, options: dict[str, Any], made: Task | None) -> Answer:
+    """The right answer of a put. `made`: the answer of the queue; a new task has its id."""
+    unique = options.get("unique")
+    if unique is not None and unique in model.windows:
+        return _beside(model, model.windows[unique], data, options)
+    full = full_with(model, name, 1)
+    if full is not None:
+        return full
+    return _new(model, data, options, "" if made is None else made.id).shown()
+
+
+def put_many(model: Model, name: str, data: list[Any], options: dict[str, Any], made: list[str]) -> Any:
+    full = full_with(model, name, len(data))
+    if full is not None:
+        return full
+    ids = made if len(made) == len(data) else [""] * len(data)
+    return [_new(model, one, options, id_).shown() for one, id_ in zip(data, ids, strict=True)]
+
+
+def full_with(model: Model, name: str, more: int) -> Exception | None:
+    capacity = model.options.get("capacity")
+    if capacity is None or len(model.lives) + more <= capacity:
+        return None
+    told = {"name": name, "current_size": len(model.lives), "capacity": capacity}
+    return (BatchOverCapacity if more > capacity else QueueFull)(**told, wanted=more)
+
+
+def _new(model: Model, data: Any, options: dict[str, Any], id_: str) -> Life:
+    delay, ttl, now = micro(options.get("delay", 0)) or 0, model.ttl(options), model.now
+    life = Life(id_, data, now, added(added(now, ttl), delay), model.ttr(options))
+    life.pri, life.key = model.pri(options), options.get("key")
+    life.headers, life.result_ttl = options.get("headers") or {}, micro(options.get("result_ttl"))
+    if delay:
+        life.state, life.until = "~", now + delay
+    unique, scope = options.get("unique"), options.get("scope", "unfinished")
+    if unique is not None:
+        life.unique, life.scope = unique, scope
+        until = None if isinstance(scope, str) else added(now, micro(scope))
+        model.windows[unique] = Window(id_, until)
+    assert id_ not in model.lives, f"the id {id_!r} is given twice"
+    assert model.is_parted or id_ > max(model.lives, default=""), f"{id_!r} is not behind all others"
+    model.lives[id_] = life
+    model.calls["put"] += 1
+    return life
+
+
+def _beside(model: Model, window: Window, data: Any, options: dict[str, Any]) -> Answer:
+    """The answer of a put with the unique key of another task."""
+    life, unique = model.lives.get(window.id), options["unique"]
+    if options.get("on_conflict", "skip") == "skip":
+        if life is None:
+            return Task(window.id, TaskState.DONE, None, unique=unique)
+        return life.shown()
+    if life is None or life.state not in WAITS:
+        state = "-" if life is None else life.state
+        return UniqueTaskBusy(id=window.id, state=STATES[state], unique=unique)
+    _overwrite(model, life, data, options)
+    return life.shown()
+
+
+def _overwrite(model: Model, life: Life, data: Any, options: dict[str, Any]) -> None:
+    now, due = model.now, life.until if life.state == "~" else model.now
+    if options["on_conflict"] == "debounce":
+        latest = life.created + (micro(options["debounce_max"]) or 0)
+        due = min(now + (micro(options.get("delay", 0)) or 0), latest)
+    due = max(now, due or 0)
+    life.data, life.headers, life.ttr = data, options.get("headers") or {}, model.ttr(options)
+    life.result_ttl = micro(options.get("result_ttl")) or life.result_ttl
+    life.expires, life.steps = added(due, model.ttl(options)), {}
+    if life.state == "~" and due <= now:
+        model.calls["delay"] += 1
+    life.state, life.until = ("~", due) if due > now else ("r", None)

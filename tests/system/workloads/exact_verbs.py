@@ -1,19 +1,18 @@
 """The calls of the workload `exact`, each with the same call of the model."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from fdbqueue.core import limits
-from fdbqueue.core.errors import TaskNotFound
+from fdbqueue.core.errors import NotTaken, TaskNotFound
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.tasks.queue import TaskQueue
-from tests.system.workloads.exact_calls import Caller, require_equal, right
-from tests.system.workloads.exact_leases import LEASES, of_holder
-from tests.system.workloads.exact_life import WAITS, Life
-from tests.system.workloads.exact_model import Model
-from tests.system.workloads.exact_puts import put, put_many
+from tests.system.workloads.exact_calls import Caller, added, micro, require_equal, right, seconds
+from tests.system.workloads.exact_model import HOLDER_DIED, WAITS, Life, Model, put, put_many
 
 SPANS = (None, None, 0.25, 0.5, 1, 3, 10)
 NAMES = ("a", "b", "c")
@@ -21,6 +20,10 @@ KEYED = ("utube", "utubettl", "fair")
 FAILURES = (None, Failure("Odd", "it failed"), Failure("Rare"))
 BYTES_OF_FOUR = 10_000
 """The records and payloads of four tasks have fewer bytes."""
+Answer = Callable[[Model, Life], Any]
+Made = tuple[Callable[[Any], Any], Answer]
+"""The call of the queue, and that of the model about a task that is held."""
+DIES_AFTER_S = 3.0
 
 
 class Verbs:
@@ -160,3 +163,190 @@ class Verbs:
             return life.shown()
         outcomes = {"cancel": "cancelled", "delete": "deleted"}
         return self.model.end(life, name, outcomes[name])
+
+
+def of_holder(model: Model, task: Task, answer: Answer) -> Callable[[], Any]:
+    return lambda: answer(model, model.held(task))
+
+
+def _ack(user: Verbs, task: Task) -> Made:
+    result = user.random.choice((None, 7, "done" * 9))
+    return lambda tr: user.q.ack(tr, task, result=result), lambda m, life: m.end(life, "ack", "acked", result)
+
+
+def _delete(user: Verbs, task: Task) -> Made:
+    return lambda tr: user.q.delete(tr, task), lambda m, life: m.end(life, "delete", "deleted")
+
+
+def _release(user: Verbs, task: Task) -> Made:
+    failure = user.random.choice(FAILURES)
+    delays = failure is not None or user.q.kind not in ("fifo", "utube")
+    delay = user.random.choice((0, 0.5, 2)) if delays else 0
+    return (
+        lambda tr: user.q.release(tr, task, delay=delay, failure=failure),
+        lambda m, life: m.release(life, micro(delay) or 0, failure),
+    )
+
+
+def _defer(user: Verbs, task: Task) -> Made:
+    delay = user.random.choice((0, 0.25, 3))
+    return lambda tr: user.q.defer(tr, task, delay), lambda m, life: m.release(life, micro(delay) or 0)
+
+
+def _give_back(user: Verbs, task: Task) -> Made:
+    return lambda tr: user.q.give_back(tr, task), lambda m, life: m.release(life)
+
+
+def _bury(user: Verbs, task: Task) -> Made:
+    failure = user.random.choice(FAILURES)
+    return lambda tr: user.q.bury(tr, task, failure=failure), lambda m, life: m.bury(life, failure)
+
+
+def _touch(user: Verbs, task: Task) -> Made:
+    if user.q.kind in ("fifo", "utube"):
+        return _progress(user, task)
+    span = user.random.choice((0.25, 2))
+    return lambda tr: user.q.touch(tr, task, span), lambda m, life: _touched(m, life, micro(span))
+
+
+def _touched(model: Model, life: Life, span: int | None) -> Task:
+    for name in ("until", "expires", "ttr"):
+        setattr(life, name, added(getattr(life, name), span))
+    model.calls["touch"] += 1
+    return life.shown()
+
+
+def _progress(user: Verbs, task: Task) -> Made:
+    fraction = user.random.choice((0.0, 0.5, 1.0))
+    return lambda tr: user.q.progress(tr, task, fraction), lambda m, life: _told(m, life, fraction)
+
+
+def _told(model: Model, life: Life, fraction: float) -> Task:
+    life.fraction, life.told = fraction, model.now
+    return life.shown()
+
+
+def _renew(user: Verbs, task: Task) -> Made:
+    def renew(tr: Any) -> Any:
+        found = user.q.renew(tr, [task])
+        if task.id not in found:
+            return NotTaken(id=task.id)
+        cancelled = task.id in found.cancelled
+        return replace(task, until=found[task.id], cancel_asked=float(cancelled))
+
+    return renew, lambda m, life: _renewed(m, life, task)
+
+
+def _renewed(model: Model, life: Life, task: Task) -> Task:
+    if life.until is not None:
+        life.until = model.lease_end(life)
+    return replace(task, until=seconds(life.until), cancel_asked=float(life.cancelled is not None))
+
+
+def _step(user: Verbs, task: Task) -> Made:
+    name, result = user.random.choice("xyz"), user.random.choice((None, "r", user.model.now))
+    return (
+        lambda tr: user.q.step(tr, task, name, (lambda *_: result)),
+        lambda _, life: life.steps.setdefault(name, result),
+    )
+
+
+def _exhaust(user: Verbs, task: Task) -> Made:
+    most = user.random.choice((1, 2, 3))
+    return lambda tr: user.q.exhaust(tr, task, most), lambda m, life: _exhausted(m, life, most)
+
+
+def _exhausted(model: Model, life: Life, most: int) -> bool:
+    if life.failures - life.forgiven < most or life.cancelled is not None:
+        return False
+    lost = [n for n, failure in life.failed if n > life.forgiven and failure.outcome == "lease_lost"]
+    life.failed = [
+        (n, replace(failure, outcome="exhausted") if n in lost[-1:] else failure)
+        for n, failure in life.failed
+    ]
+    model.put_aside(life)
+    return True
+
+
+LEASES: dict[str, Callable[[Verbs, Task], Made]] = {
+    "ack": _ack,
+    "delete": _delete,
+    "release": _release,
+    "defer": _defer,
+    "give_back": _give_back,
+    "bury": _bury,
+    "touch": _touch,
+    "progress": _progress,
+    "renew": _renew,
+    "step": _step,
+    "exhaust": _exhaust,
+}
+
+
+class Many(Verbs):
+    def kick(self) -> None:
+        count = self.random.choice((1, 2, 3, 5, 9))
+        buried = self.model.in_state("!")
+        many = count > limits.VERB_BATCH
+        found = self.caller.answer(lambda tr: self.q.kick(tr, count), always_alone=many)
+        require_equal(f"kick {count}", found, len(buried[:count]))
+        self.model.kick(buried[:count])
+
+    def release_all(self) -> None:
+        self.caller.answer(self.q.release_all, always_alone=True)
+        for life in sorted(self.model.in_state("t"), key=lambda life: (life.session or "", life.id)):
+            self.model.release(life)
+
+    def truncate(self) -> None:
+        self.caller.answer(self.q.truncate)
+        self.model.truncate()
+
+    def pause(self) -> None:
+        """Pause the queue, or resume it."""
+        verb = self.q.resume if self.model.paused else self.q.pause
+        self.caller.answer(verb)
+        self.model.paused = not self.model.paused
+        require_equal("paused", self.caller.answer(self.q.paused), self.model.paused)
+
+    def forget_result(self) -> None:
+        if self.ids:
+            id_ = self.random.choice([*self.model.results, *self.ids[-3:]])
+            found = self.caller.answer(lambda tr: self.q.forget_result(tr, id_))
+            require_equal("forget_result", found, self.model.results.pop(id_, None) is not None)
+
+    # Sessions.
+
+    def end_session(self) -> None:
+        name = self.random.choice([*self.sessions])
+        old = self.sessions[name]
+        old.end()
+        for life in self._held_by(old):
+            self.model.release(life)
+        self.sessions[name] = Session(self.caller.client.db, ttr=inf)
+
+    def let_a_session_die(self) -> None:
+        """Take a task for a session that has no heartbeat any more, until the session is dead.
+
+        A sweep ends it; or the next opener of its name, before its own session begins. Its tasks come back
+        before or after those with a lapsed lease, so no two of them may want the same unique key.
+        """
+        if any(life.scope == "queued" for life in self.model.lives.values()):
+            return
+        db, name = self.caller.client.db, self.random.choice((None, "named"))
+        session = Session(db, name, DIES_AFTER_S)
+        self.sessions["dying"] = session
+        session._keeper.forget(session)
+        self.take()
+        del self.sessions["dying"]
+        self.caller.tick()
+        self.model.now += round(DIES_AFTER_S * 1_000_000)
+        self.caller.clock.move_to(self.model.now)
+        self.model.sweep()
+        for life in self._held_by(session):
+            self.model.lose(life, HOLDER_DIED, "release")
+        if name is not None:
+            Session(db, name).end()
+        self.caller.tick()
+
+    def _held_by(self, session: Session) -> list[Any]:
+        return [life for life in self.model.in_state("t") if life.session == session.id.hex()]

@@ -4,21 +4,27 @@ The handler ends each attempt by a deed of its own choice, in the model, too. So
 the tally and the queue at the end are known. Then all buried tasks are kicked for a second worker.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
+from fdbqueue.core import limits
+from fdbqueue.core.errors import NoResult
+from fdbqueue.core.page import every_row
+from fdbqueue.core.task import Failure, Task
+from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.hooks import Hooks
-from fdbqueue.fleet.outcomes import Backoff
+from fdbqueue.fleet.outcomes import Backoff, Bury, Done, Retry, Snooze, Unavailable
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import cramped
-from tests.system.workloads.exact_worker_deeds import Handler
-from tests.system.workloads.exact_worker_looks import look_at_the_end
-from tests.system.workloads.exact_worker_model import NAME, Plan, World
+from tests.system.workloads.effects import EFFECTS, effects_in
+from tests.system.workloads.exact_calls import require_equal
+from tests.system.workloads.exact_worker_model import NAME, ROUNDING_S, Life, Plan, World
 from tests.system.workloads.fleet import ended
 
 KINDS: Sequence[tuple[str, dict[str, Any]]] = (
@@ -31,6 +37,9 @@ KINDS: Sequence[tuple[str, dict[str, Any]]] = (
 )
 KEYED = ("utubettl", "fair")
 RESULT_TTL_S = 1e6
+DELAYS_S = (0.0, 0.2, 5.0)
+ATTEMPTS_MAX = 12
+Deed = Callable[[HeldTask, Life], object]
 
 
 # An answer that does not come makes the worker pause, and a process that stands still loses leases.
@@ -77,3 +86,220 @@ def work(world: World, handler: Callable[..., object]) -> None:
     worker.start(until_empty=True)
     ended(worker)
     world.require_tally(worker.status())
+
+
+# Calls.
+
+
+class Handler:
+    def __init__(self, world: World) -> None:
+        self._world, self._random = world, world.client.random
+        self._deeds: dict[Deed, float] = {
+            self._return: 3,
+            self._have_an_effect: 2,
+            self._retry: 2,
+            self._raise: 3,
+            self._bury: 0.7,
+            self._snooze: 1.5,
+            self._return_no_result: 0.7,
+            self._end_by_a_verb: 2,
+            self._give_back_by_a_verb: 2,
+            self._bury_by_a_verb: 1,
+            self._be_cancelled: 1.5,
+            self._lose_it: 0.7,
+            **({self._overrun: 1.0} if world.plan.timeout_s is not None else {self._find_nothing: 1.5}),
+        }
+
+    def handle(self, task: HeldTask) -> object:
+        """Raises: AssertionError, which the world keeps: to the worker, it is a failed attempt."""
+        with self._world.keeping_flaws():
+            return self._handle(task)
+
+    def _handle(self, task: HeldTask) -> object:
+        life = self._begun(task)
+        for name in self._random.sample(("one", "two", "three"), self._random.randint(0, 2)):
+            self._do_a_step(task, life, name)
+        self._world.client.runtime.sleep(self._random.choice((0, 0, 0.01, 0.5)))
+        if life.attempts >= ATTEMPTS_MAX:
+            return self._return(task, life)
+        [deed] = self._random.choices([*self._deeds], [*self._deeds.values()])
+        return deed(task, life)
+
+    def succeed(self, task: HeldTask) -> object:
+        with self._world.keeping_flaws():
+            return self._return(task, self._begun(task))
+
+    def _begun(self, task: HeldTask) -> Life:
+        life = self._world.lives[task.id]
+        life.attempts, life.begun_s = life.attempts + 1, self._world.now_s
+        look_at_the_task(self._world, task, life)
+        return life
+
+    def _do_a_step(self, task: HeldTask, life: Life, name: str) -> None:
+        """Do a step, unless an earlier attempt has done it."""
+        made = f"{name} in attempt {life.attempts}"
+        require_equal(f"step {name}", task.step(name, lambda: made), life.steps.setdefault(name, made))
+
+    # The deeds.
+
+    def _return(self, task: HeldTask, life: Life) -> object:
+        life.result = f"result of {task.data}" if life.wants_result else None
+        self._world.over(life, "succeeded", state="-")
+        return f"result of {task.data}"
+
+    def _have_an_effect(self, task: HeldTask, life: Life) -> None:
+        self._return(task, life)
+        life.effects += 1
+        raise Done(lambda tr: tr.add(EFFECTS + task.data.encode(), b"\x01"), f"result of {task.data}")
+
+    def _retry(self, _: HeldTask, life: Life) -> None:
+        delay_s = self._random.choice((None, *DELAYS_S))
+        self._world.fail(life, "Retry", "later", delay_s)
+        raise Retry(delay_s, "later")
+
+    def _raise(self, _: HeldTask, life: Life) -> None:
+        error = self._random.choice((ValueError("odd"), SystemExit("odd"), Snooze, KeyError()))
+        if error is Snooze:  # a verdict without its fields
+            self._world.fail(life, "TypeError", None)
+            raise Snooze  # type: ignore[call-arg]  # a mistake that a handler may make
+        self._world.fail(life, type(error).__name__, str(error))
+        raise error
+
+    def _bury(self, _: HeldTask, life: Life) -> None:
+        self._world.fail(life, "Bury", "never", for_good=True)
+        raise Bury("never")
+
+    def _snooze(self, _: HeldTask, life: Life) -> None:
+        delay_s = self._random.choice(DELAYS_S)
+        self._world.over(life, "snoozed", state="r", delay_s=(delay_s, delay_s))
+        raise Snooze(delay_s)
+
+    def _return_no_result(self, _: HeldTask, life: Life) -> object:
+        """Return something that shows that the work has not run, or a verdict that was to be raised."""
+        unfinished, verdict = (one for one in [life]), self._random.choice((Retry(1.0), Bury))
+        error, result = self._random.choice((("DeferredResult", unfinished), ("VerdictReturned", verdict)))
+        self._world.fail(life, error, None)
+        return result
+
+    def _end_by_a_verb(self, task: HeldTask, life: Life) -> None:
+        acks = self._random.random() < 0.5
+        verb = self._world.q.ack if acks else self._world.q.delete
+        self._world.over(life, "succeeded", state="-")
+        verb(self._world.client.db, task)
+        self._perhaps_raise()
+
+    def _give_back_by_a_verb(self, task: HeldTask, life: Life) -> None:
+        delay_s, world = self._random.choice(DELAYS_S), self._world
+        db, q, most = world.client.db, world.q, world.plan.max_attempts
+        if self._random.random() < 0.5 and (most is None or life.failures + 1 < most):
+            life.failures += 1
+            life.history.append(("Odd", "by a verb", "retried"))
+            verb: Callable[..., Any] = partial(q.release, failure=Failure("Odd", "by a verb"))
+            world.over(life, "retried", state="r")
+        else:
+            verb = q.defer if self._random.random() < 0.5 else q.release
+            world.over(life, "snoozed", state="r")
+        life.due_s += delay_s
+        verb(db, task, delay=delay_s)
+        self._perhaps_raise()
+
+    def _bury_by_a_verb(self, task: HeldTask, life: Life) -> None:
+        failure = self._random.choice((None, Failure("Odd", "by a verb")))
+        if failure is not None:
+            life.failures += 1
+            life.history.append(("Odd", "by a verb", "buried"))
+        self._world.over(life, "buried", state="!")
+        self._world.q.bury(self._world.client.db, task, failure=failure)
+        self._perhaps_raise()
+
+    def _perhaps_raise(self) -> None:
+        """Raise after the lease has ended: this changes nothing."""
+        if self._random.random() < 0.3:
+            raise self._random.choice((ValueError("late"), Snooze(1.0), Bury("late")))
+
+    def _be_cancelled(self, task: HeldTask, life: Life) -> object:
+        """Cancel the task as an operator does: an attempt that succeeds all the same is acked."""
+        self._world.q.cancel(self._world.client.db, task.id)
+        if self._random.random() < 0.3:
+            return self._return(task, life)
+        self._world.over(life, "cancelled", state="-")
+        if self._random.random() < 0.5:
+            task.progress(0.5)
+            task.check()
+            raise AssertionError(f"{life.data} was cancelled, and passes its check")
+        raise self._random.choice((ValueError("odd"), Snooze(1.0), Retry(1.0), Bury("never")))
+
+    def _lose_it(self, task: HeldTask, life: Life) -> None:
+        """Delete the task as an operator does. The attempt ends without a lease."""
+        self._world.q.delete(self._world.client.db, task.id)
+        away_s = self._world.away_s
+        self._world.over(life, "lease_lost", state="-")
+        if self._random.random() < 0.5:
+            raise ValueError("odd")
+        self._world.away_s = away_s  # it tells nothing about that
+
+    def _overrun(self, _: HeldTask, life: Life) -> None:
+        assert self._world.plan.timeout_s is not None
+        self._world.overrun += 1
+        left_s = life.begun_s + self._world.plan.timeout_s - self._world.now_s
+        self._world.fail(life, "Timeout", None, after_s=max(0.0, left_s))
+        self._world.client.runtime.sleep(4 * self._world.plan.timeout_s)
+
+    def _find_nothing(self, _: HeldTask, life: Life) -> None:
+        self._world.meet_nothing(life)
+        raise Unavailable("the server is down")
+
+
+# Looks.
+
+
+def look_at_the_task(world: World, task: Task, life: Life) -> None:
+    """Check that an attempt begins in its time, with the counts and the history of those before it."""
+    assert life.state == "r", f"{life.data} is {life.state}, and begins an attempt"
+    require_equal(f"attempts of {life.data}", task.attempts, life.attempts)
+    require_equal(f"failures of {life.data}", task.failures, life.failures)
+    early_s = life.due_s - world.now_s
+    assert early_s <= ROUNDING_S, f"attempt {life.attempts} of {life.data} begins {early_s} s early"
+    if world.plan.threads == 1:
+        early_s = world.away_until_s - world.now_s
+        assert early_s <= ROUNDING_S, f"{life.data} begins {early_s} s before the end of a pause"
+    life.state = "t"
+    _look_at_the_history(world, task, life)
+
+
+def look_at_the_end(world: World) -> None:
+    """Check that the queue holds the buried tasks only, and each result and effect is there once."""
+    db, q, lives = world.client.db, world.q, world.lives.values()
+    buried = {task.id: task for task in _buried(world)}
+    require_equal("buried", sorted(buried), sorted(life.id for life in lives if life.state == "!"))
+    require_equal("unfinished", [life.data for life in lives if life.state not in "!-"], [])
+    require_equal("tasks", sum(q.statistics(db)["tasks"][name] for name in ("ready", "taken", "delayed")), 0)
+    effects = effects_in(db)
+    for life in lives:
+        require_equal(f"effects of {life.data}", effects.get(life.data, 0), life.effects)
+        if life.id in buried:
+            require_equal(f"failures of {life.data}", buried[life.id].failures, life.failures)
+            _look_at_the_history(world, buried[life.id], life)
+        elif life.wants_result:
+            require_equal(f"result of {life.data}", _result(world, life), life.result)
+
+
+def _buried(world: World) -> Iterator[Task]:
+    return every_row(partial(world.q.tasks, world.client.db, "!", len(world.lives)))
+
+
+def _look_at_the_history(world: World, task: Task, life: Life) -> None:
+    """Check the last failures of a task."""
+    found = world.q.failures(world.client.db, task)
+    expected = life.history[-limits.FAILURES_KEPT :]
+    require_equal(f"failures of {life.data}", [one.outcome for one in found], [one[2] for one in expected])
+    for one, (error, message, _) in zip(found, expected, strict=True):
+        require_equal("error", one.error, error)
+        require_equal("message", one.message, one.message if message is None else message)
+
+
+def _result(world: World, life: Life) -> object:
+    try:
+        return world.q.result(world.client.db, life.id, timeout=0)
+    except NoResult:
+        return None

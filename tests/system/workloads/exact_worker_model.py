@@ -15,7 +15,7 @@ from fdbqueue.fleet.status import Tally, WorkerStatus
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Client
 from tests.system.workloads.exact_calls import require_equal
-from tests.system.workloads.hooked_checks import TALLIED
+from tests.system.workloads.hooked import TALLIED
 
 NAME = "work"
 ROUNDING_S = 1e-3

@@ -1,22 +1,40 @@
 """A fair task queue: one tenant's flood, small tenants, several workers; small tenants must not wait long."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from fdbqueue.core.errors import NotTaken, UnknownSession
+from fdbqueue.core import limits
+from fdbqueue.core.codec import codec_named
+from fdbqueue.core.errors import FairQueueFull, NotTaken, UnknownSession
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.sessions.session import Session
+from fdbqueue.queues.fair.items import FairItems
+from fdbqueue.queues.fair.queue import FairQueue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import TaskKeys
 from fdbqueue.testing.cases import Size, workload
-from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind, total_queue
+from fdbqueue.testing.checkers import exact_statistics, no_key_left_behind, no_watch_left_behind, total_queue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.soundness import sound
 from tests.system.workloads.by_key import fair_at_all_times, look, look_at_rounds, rounds_wait
-from tests.system.workloads.common import cramped, in_batches, values_of
+from tests.system.workloads.common import (
+    QUIET_S,
+    SPACE,
+    bounded,
+    cramped,
+    in_batches,
+    is_definition,
+    once,
+    values_of,
+)
 from tests.system.workloads.tasks import ENOUGH_S, total
 
 NAME = "fairness"
 FLOOD = "flood"
+ROUNDS = "rounds"
 
 
 @workload(clients=2, steps=5)
@@ -97,3 +115,89 @@ def take(client: Client, q: TaskQueue, session: Session) -> None:
     # It stalled, so its lease is over or its session is dead.
     with suppress(NotTaken, UnknownSession):
         client.call(NAME, "dequeue", 1, body)
+
+
+@workload(clients=3, steps=5)
+def rounds(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    cramped(simulation)
+    simulation.limit(KEY_LEVEL_MIN=1)
+    capacity = simulation.random.choice((None, None, 6))
+    q = FairQueue(SPACE[ROUNDS], key=tenant_of, capacity=capacity)
+
+    def produce(values: Callable[[Client], list[str]]) -> Callable[[Client], None]:
+        def body(client: Client) -> None:
+            for value in values(client):
+                put_item(client, q, value)
+                client.pause(0.2)
+
+        return body
+
+    def consume(client: Client) -> None:
+        for _ in range(3 * size.steps):
+            get(client, q, client.random.choice((0, 0.5, 2)))
+
+    def audit(client: Client) -> None:
+        for _ in range(3 * size.steps):
+            look(client, ROUNDS, TaskKeys(SPACE[ROUNDS]), q.size)
+            look_at_rounds(client, ROUNDS, TaskKeys(SPACE[ROUNDS]))
+            client.pause(0.3)
+
+    def drain(client: Client) -> None:
+        client.runtime.sleep(QUIET_S)
+        look(client, ROUNDS, TaskKeys(SPACE[ROUNDS]), q.size)
+        while get(client, q, 0) or get(client, q, 1):
+            pass
+        client.runtime.sleep(limits.RECEIPT_STALE_S)
+        put_item(client, q, "the last")  # calls that leave a receipt, so that closing sweeps
+        get(client, q, 0)
+
+    simulation.client(produce(lambda _: [f"{FLOOD}/{n}" for n in range(3 * size.steps)]), FLOOD)
+    for number in range(size.clients):
+        tenant = produce(lambda client: [f"{client.name}/{n}" for n in range(size.steps)])
+        simulation.client(tenant, f"tenant-{number}")
+        simulation.client(consume, f"consumer-{number}")
+    simulation.client(audit, "auditor")
+    simulation.afterwards(drain, "drain")
+    return [
+        total_queue(ROUNDS),
+        exact_statistics(ROUNDS),
+        partial(rounds_wait, ROUNDS, tenant_of, size.clients),
+        partial(fair_at_all_times, ROUNDS),
+        bounded(),
+        no_watch_left_behind,
+        sound(q),
+        no_key_left_behind(SPACE[ROUNDS].key(), _stays),
+        no_key_left_behind(DEFAULT_ROOT.key(), is_definition),
+    ]
+
+
+def tenant_of(value: str) -> str:
+    return value.split("/")[0]
+
+
+def put_item(client: Client, q: FairQueue, value: str) -> None:
+    try:
+        if client.random.random() < 0.7:
+            client.call(ROUNDS, "enqueue", [value], lambda: q.put(client.db, value))
+        else:
+            client.call(ROUNDS, "enqueue", [value], lambda: once(client, lambda tr: q.put(tr, value)))
+    except FairQueueFull:
+        client.pause(0.1)
+
+
+def get(client: Client, q: FairQueue, timeout: float) -> list[Any]:
+    def body() -> list[Any]:
+        if timeout or client.random.random() < 0.5:
+            found, item = q.take_item(client.db, timeout)
+        else:
+            found, item = once(client, q.take_item)
+        return [item] if found else []
+
+    return client.call(ROUNDS, "dequeue", 1, body)
+
+
+def _stays(key: bytes, value: bytes) -> bool:
+    """True for the three keys of an empty queue: the size (zero), the floor of the index, and the round."""
+    keys = TaskKeys(SPACE[ROUNDS])
+    items = FairItems(Registry(), keys, codec_named("json"), None)
+    return key in (items.floor, items.looking.round_key) or (key == keys.live and not any(value))

@@ -1,36 +1,39 @@
 """Clients of two queues under limits: workers that die with slots, and an operator that changes limits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from random import Random
 from typing import Any
 
-from fdbqueue.core.database import run
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import LimitNotFound, NotTaken, RepartitionUnderWay, TaskNotFound, UnknownSession
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
+from fdbqueue.operate.verify.verify import verify
 from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size
-from fdbqueue.testing.simulation import Client, Simulation
+from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import QUIET_S
-from tests.system.workloads.limited_checks import (
-    BURST,
-    LAST_TAKE,
-    NAMES,
-    PER_S,
-    RATE,
-    SLOTS,
-    STARTS,
-    TAKE,
-    WAIT_S,
-)
 from tests.system.workloads.tasks import ENOUGH_S, counted_and_found, total
 
 Produce = Callable[[Client, TaskQueue], object]
 AtEnd = Callable[[Client, TaskQueue], object]
 AtLast = Callable[[Client, Sequence[TaskQueue]], object]
+WOKEN = "woken by the other queue"
+PROMPT_S = 1.0
+"""Less than limits.LOOK_EVERY_S, after which a take looks again by itself."""
+NAMES = ("limited", "limited too")
+SLOTS, STARTS = "slots", "starts"
+RATE, PER_S, BURST = 1, 4.0, 3
+TAKE, LAST_TAKE = "take under limits", "take at the end"
+WAIT_S = 30.0
+"""A take that waits for so long, beside a ready task and alone, is stuck."""
+SLACK_S = limits.CLOCK_SKEW_S + limits.TRANSACTION_AGE_MAX_S
 
 
 class Opened:
@@ -159,3 +162,86 @@ def _finish_one(client: Client, q: TaskQueue) -> None:
     if task is not None:
         with suppress(NotTaken):
             q.ack(client.db, task)
+
+
+def wake_across(client: Client, holding: TaskQueue, waiting: TaskQueue, named: Any, *, per_key: bool) -> None:
+    """Let a task of one queue hold the only slot, a take of the other wait for it, and then give it back.
+
+    `named`: the limits that both tasks name. Nothing else happens in the second queue meanwhile.
+    """
+    client.calm()
+    db = client.db
+    Limit.set(db, SLOTS, slots=1, per_key=per_key)
+    with Session(db, ttr=1e6) as session:
+        holding.put(db, "holds", limits=named, ttr=1e6)
+        hold = partial(holding.take, db, WAIT_S, session=session)
+        held = client.call(holding.name, LAST_TAKE, None, hold)  # none_is_stuck judges it
+        waiting.put(db, "waits", limits=named, ttr=1e6)
+        take = partial(waiting.take, db, WAIT_S, session=session)
+        taker = client.thread(lambda other: other.call(waiting.name, WOKEN, None, take), "taker")
+        client.runtime.sleep(0.4)
+        if held is not None:
+            client.call(waiting.name, "give back", None, partial(holding.ack, db, held))
+        taker.join()
+    for q in (holding, waiting):
+        q.truncate(db)
+
+
+def wakes_reach_other_queues(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that each of these takes ended promptly after the slot came back."""
+    for name in NAMES:
+        backs = [op.ended_s for op in trace.of(name, "give back") if op.done]
+        for back_s, op in zip(backs, trace.of(name, WOKEN), strict=False):
+            if back_s is not None and op.done and (op.ended_s or 0.0) > back_s + PROMPT_S:
+                late_s = (op.ended_s or 0.0) - back_s
+                yield f"a take of {name!r} heard of a free slot of the other queue after {late_s:.1f} s"
+
+
+# Checkers.
+
+
+def none_is_stuck(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no task waits beside a free slot or a token, once only one process is left."""
+    for name in NAMES:
+        for op in trace.of(name, LAST_TAKE):
+            if op.done and op.result is None:
+                yield f"a task of {name!r} was ready, and no take got it for {WAIT_S:g} s"
+
+
+def slots_are_back(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no slot is held when no task is left."""
+    for op in trace.of(NAMES[0], "slots"):
+        if op.done and op.result:
+            yield f"{op.result} slots are held by no task"
+
+
+def agreeing(_: Trace, database: Database) -> Iterator[str]:
+    """Check that all keys of the root agree."""
+    for finding in verify(database).findings:
+        yield f"verify: {finding.text}"
+
+
+PROMISES: tuple[Checker, ...] = (none_is_stuck, slots_are_back, agreeing)
+
+
+def starts_in_bounds(counts: Callable[[str, Task], bool]) -> Checker:
+    """Check that no more tasks started in any window than the burst and the rate allow. The slack of the
+    clocks, and of the time between the look of a take at its clock and its commit, is added to each window.
+
+    `counts(queue, task)`: true for a task under the limit of starts.
+    """
+
+    def counted(name: str, result: Task | list[Task]) -> int:
+        return sum(counts(name, task) for task in (result if isinstance(result, list) else [result]))
+
+    def check(trace: Trace, _: Database) -> Iterator[str]:
+        takes = [op for name in NAMES for op in trace.of(name, TAKE, LAST_TAKE) if op.done and op.result]
+        spans = [(op.began_s, op.ended_s or op.began_s, counted(op.subject, op.result)) for op in takes]
+        for began_s, ended_s in product((one[0] for one in spans), (one[1] for one in spans)):
+            started = sum(count for first, last, count in spans if began_s <= first and last <= ended_s)
+            allowed = BURST + RATE * (max(0.0, ended_s - began_s) + SLACK_S) / PER_S
+            if started > allowed:
+                yield f"{started} tasks started in {ended_s - began_s:.1f} s, and {allowed:.1f} may"
+                return
+
+    return check

@@ -6,8 +6,17 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import never_nothing
 from fdbqueue.testing.checkers import order as in_order
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.callers import dequeue_and_give_back, dequeue_within
-from tests.system.workloads.common import checks, cramped, dequeue, drain, enqueue, queue, values_of
+from tests.system.workloads.common import (
+    checks,
+    cramped,
+    dequeue,
+    dequeue_and_give_back,
+    dequeue_within,
+    drain,
+    enqueue,
+    queue,
+    values_of,
+)
 
 NAME = "order"
 

@@ -15,8 +15,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.effects import effects_in, succeed
-from tests.system.workloads.fleet import ended, supervise
-from tests.system.workloads.fleet_checks import KEYS, RUN, left
+from tests.system.workloads.fleet import KEYS, RUN, ended, left, supervise
 from tests.system.workloads.tasks import counted_and_found
 
 NAME = "patient"

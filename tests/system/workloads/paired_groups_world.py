@@ -11,10 +11,9 @@ from fdbqueue.tasks.groups.group import Group
 from fdbqueue.tasks.groups.settling import sweep_groups
 from fdbqueue.tasks.queue import TaskQueue
 from tests.system.workloads.exact_calls import caught
-from tests.system.workloads.paired_calls import Call
 from tests.system.workloads.paired_queues import ROOT, Opened, Queues
 from tests.system.workloads.paired_store import Twins
-from tests.system.workloads.paired_world import text_of
+from tests.system.workloads.paired_world import Call, text_of
 
 KINDS = ("fifo", "fifottl", "utube")
 GROUPS_SEEN, RETAIN_S = 3, 60

@@ -12,9 +12,9 @@ from fdbqueue.tasks.limiting.keys import LimitKeys
 from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
 from tests.system.workloads.exact_calls import caught
-from tests.system.workloads.paired_calls import Call
 from tests.system.workloads.paired_queues import Queues
 from tests.system.workloads.paired_store import Twins
+from tests.system.workloads.paired_world import Call
 
 READY, TAKES_MAX, DELETED = 4, 12, 0.2
 CHOICES: Sequence[tuple[Sequence[str], Sequence[str]]] = (

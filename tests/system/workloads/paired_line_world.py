@@ -13,10 +13,8 @@ from fdbqueue.core.page import every_row
 from fdbqueue.core.seam import Transaction
 from fdbqueue.queues.recipe.queue import Queue
 from tests.system.workloads.common import SPACE
-from tests.system.workloads.paired_calls import Call
 from tests.system.workloads.paired_store import Twins
-from tests.system.workloads.paired_table import Table
-from tests.system.workloads.paired_world import rolled_back, text_of
+from tests.system.workloads.paired_world import Call, Table, rolled_back, text_of
 
 NAME, ALL, RID_BYTES, SERVED = "paired_line", 99, 12, 0.5
 REASONS = ("ARRIVAL", "SIGNAL", "SIGNAL", "NOTICE", "RENEWAL", "RENEWAL", "NEGLECT", "CONFLICT")

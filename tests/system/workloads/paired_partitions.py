@@ -5,8 +5,8 @@ from random import Random
 
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Simulation
-from tests.system.workloads.paired_partitions_world import Moves
 from tests.system.workloads.paired_runs import NEVER, bounded, let_pairs_meet
+from tests.system.workloads.paired_tasks import Moves
 
 NAME = "paired_partitions"
 

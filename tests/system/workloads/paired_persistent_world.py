@@ -9,9 +9,9 @@ from fdbqueue.core.task import Task
 from fdbqueue.queues.persistent.queue import PersistentQueue
 from fdbqueue.queues.persistent.stored import Stored, Work
 from fdbqueue.tasks.queue import TaskQueue
-from tests.system.workloads.paired_calls import Call
 from tests.system.workloads.paired_queues import Queues
 from tests.system.workloads.paired_store import Twins
+from tests.system.workloads.paired_world import Call
 
 NAME, MAXSIZE = "paired", 3
 

@@ -1,27 +1,41 @@
-"""The process of the workload `paired`: it draws pairs of calls, lets them meet, and judges their outcome."""
+"""The process of the workload `paired`: it draws pairs of calls, lets them meet, and judges their outcome.
+
+A commit that has seen a key without a conflict, by snapshot or under another key, goes on when another call
+changes that key. Of all pairs of calls, only those can have an outcome that no serial order has.
+"""
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from tests.system.workloads.paired_calls import (
+from fdbqueue.embedded.writes import KeySet
+from tests.system.workloads.paired_store import Commit, Rows, Twins, When, told
+from tests.system.workloads.paired_world import (
     Call,
     Look,
     Outcome,
+    World,
     data_of,
     in_order,
     named,
     shown,
     unlikeness,
 )
-from tests.system.workloads.paired_footprint import Footprint, meetings
-from tests.system.workloads.paired_store import Rows, Twins, When, told
-from tests.system.workloads.paired_world import World
 
 ORDERS = (When.BEGIN, When.AFTER)
 UNNOTICED = 0.5
 """The share of steps whose pairs are chosen by what one changes and the other sees."""
 PAIRS, MET_AT_ONCE = 4, 3
+COLUMN_BYTES = 16
+"""The length of a key up to its column, roughly: keys that begin alike are of one kind."""
+
+
+class Footprint(NamedTuple):
+    """`changed`: the keys with other values after the call."""
+
+    call: Call
+    commits: Sequence[Commit]
+    changed: frozenset[bytes]
 
 
 class Process:
@@ -209,3 +223,38 @@ class Process:
             **seen,
         }
         return {name: in_order(name, [named(text, names) for text in lines]) for name, lines in texts.items()}
+
+
+class Meeting(NamedTuple):
+    """Two calls. The second one changes a key that commit `number` of the first one has seen unguarded."""
+
+    one: Call
+    other: Call
+    number: int
+    kind: tuple[str, str, frozenset[bytes]]
+    """The names of both calls, and the columns of the keys."""
+
+
+def meetings(footprints: Sequence[Footprint]) -> Iterator[Meeting]:
+    for one in footprints:
+        for number, commit in enumerate(one.commits):
+            for other in footprints:
+                columns = _unnoticed(commit, other)
+                if columns and other is not one:
+                    kind = (_name(one.call), _name(other.call), columns)
+                    yield Meeting(one.call, other.call, number, kind)
+
+
+def _unnoticed(commit: Commit, other: Footprint) -> frozenset[bytes]:
+    """The columns of the keys that the commit has seen, and the other call changes without a conflict."""
+    if any(commit.reads.meets(its.writes) for its in other.commits):
+        return frozenset()
+    return frozenset(key[:COLUMN_BYTES] for key in _both(other.changed, commit.seen))
+
+
+def _both(keys: Iterable[bytes], seen: KeySet) -> Iterator[bytes]:
+    return (key for key in keys if key in seen)
+
+
+def _name(call: Call) -> str:
+    return call.text.split()[0]

@@ -15,10 +15,8 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from tests.system.workloads.exact_calls import caught
-from tests.system.workloads.paired_calls import Call, data_of, shown
 from tests.system.workloads.paired_store import Twins
-from tests.system.workloads.paired_table import Table
-from tests.system.workloads.paired_world import text_of
+from tests.system.workloads.paired_world import Call, Table, data_of, shown, text_of
 
 ALL, FOCUSED = 99, 0.8
 STATES = "rt!~"

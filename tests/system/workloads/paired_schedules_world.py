@@ -13,10 +13,9 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.schedules.schedule import Schedule, fire_due
 from fdbqueue.tasks.schedules.times import ScheduleStatus
 from tests.system.workloads.exact_calls import caught
-from tests.system.workloads.paired_calls import Call
 from tests.system.workloads.paired_queues import Queues
 from tests.system.workloads.paired_store import Twins
-from tests.system.workloads.paired_world import text_of
+from tests.system.workloads.paired_world import Call, text_of
 
 NAMES = ("often", "often", "rarely")
 MISSED = ("once", "all", "skip")

@@ -13,10 +13,9 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from tests.system.workloads.exact_calls import caught
-from tests.system.workloads.paired_calls import Call
 from tests.system.workloads.paired_queues import Queues
 from tests.system.workloads.paired_store import Twins
-from tests.system.workloads.paired_world import text_of
+from tests.system.workloads.paired_world import Call, text_of
 
 KEYS = RootKeys(DEFAULT_ROOT)
 TTRS_S, KINDS = {"shared": 5.0, "": 3.0}, ("fifo", "fifottl", "utube")

@@ -7,7 +7,7 @@ the commit, or just after it. Or it lets commits end in errors, done or not.
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.fdberror import FDBError
@@ -22,13 +22,20 @@ from fdbqueue.embedded.writes import KeySet
 from fdbqueue.testing.faults import PatientTransaction
 from fdbqueue.testing.runtime import SimulatedRuntime
 from fdbqueue.testing.simulation import Client
-from tests.system.workloads.paired_footprint import Commit
 
 Rows = dict[bytes, bytes]
 
 _END = b"\xff"
 _NOT_COMMITTED, _UNKNOWN, _VERSION_CHANGED = 1020, 1021, 1039
 _RECEIPTS = RootKeys(DEFAULT_ROOT).receipts
+
+
+class Commit(NamedTuple):
+    """The keys that one commit has seen, those that it conflicts with, and those that conflict with it."""
+
+    seen: KeySet
+    reads: KeySet
+    writes: KeySet
 
 
 class When(Enum):

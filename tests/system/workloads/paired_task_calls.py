@@ -12,9 +12,8 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.tasks.groups.group import Group
 from fdbqueue.tasks.parking.limit import Limit
-from tests.system.workloads.paired_calls import Call
 from tests.system.workloads.paired_store import Twins
-from tests.system.workloads.paired_world import World
+from tests.system.workloads.paired_world import Call, World
 
 KEYED = ("utube", "utubettl", "fair")
 UNTIMED = ("fifo", "utube")

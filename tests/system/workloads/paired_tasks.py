@@ -1,24 +1,28 @@
 """A task queue of any kind in the workload `paired`, with limits, groups, sessions and dead letters."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from math import inf
 from random import Random
 from typing import Any
 
+from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import UnknownSession
 from fdbqueue.core.page import every_row
+from fdbqueue.core.partitions.plan import home_of
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.dead.letters import DeadLetters
 from fdbqueue.tasks.groups.group import Group
 from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
-from tests.system.workloads.paired_calls import Call, data_of
+from tests.system.workloads.exact_calls import caught
 from tests.system.workloads.paired_store import Twins
-from tests.system.workloads.paired_task_looks import TaskLooks
+from tests.system.workloads.paired_task_calls import KEYED, ROOT, TaskCalls
+from tests.system.workloads.paired_world import Call, Table, data_of, shown, text_of
 
 NAME, THEN = "paired", "paired_then"
 KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -37,6 +41,10 @@ KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
 LIMITED = ("fifo", "fifottl", "limfifottl")
 ADDING = ("put", "put_many")
 ALL = 99
+PAGE, TAKES_MAX = 99, 12
+STATES = {"r": "ready", "t": "taken", "!": "buried", "~": "delayed"}
+Seen = dict[str, Sequence[str]]
+COUNTS, FEW, TASK_KEYS = (1, 2, 3), 3, "abcd"
 
 
 class Handles:
@@ -53,6 +61,81 @@ class Handles:
     @cached_property
     def dead(self) -> DeadLetters:
         return DeadLetters.open(self._own, NAME)
+
+
+# Looks.
+
+
+class TaskLooks(TaskCalls):
+    def seen(self, tr: Transaction) -> Seen:
+        at = self.opened(self.twins.own) if "partitions" in self.options else self.own
+        tasks = {state: list(every_row(partial(at.q.tasks, tr, state, PAGE))) for state in STATES}
+        self.seen_names = {task.id: str(task.data) for found in tasks.values() for task in found}
+        return {
+            **self._of_tasks(at, tr, tasks),
+            **self._of_queue(at, tr),
+            **self._of_limits(tr),
+            "groups": [text_of(group.progress, tr) for group in self.groups],
+            "tasks of then": [shown(task) for state in "r~" for task in at.then.tasks(tr, state, PAGE)],
+            **self._probes(at, tr, tasks),
+        }
+
+    def _of_tasks(self, at: Any, tr: Transaction, tasks: dict[str, list[Task]]) -> Seen:
+        found: Seen = {STATES[state]: list(map(shown, of)) for state, of in tasks.items()}
+        names = {**self.known, **self.seen_names}
+        ids, there = sorted(names, key=names.__getitem__), self.seen_names
+        for name in ("failures", "steps"):
+            look = getattr(at.q, name)
+            found[name] = [text_of(partial(look, task=id_), tr) for id_ in ids if id_ in there]
+        found["results"] = [text_of(partial(at.q.result, task=id_), tr) for id_ in ids]
+        return found
+
+    def _of_queue(self, at: Any, tr: Transaction) -> Seen:
+        found: Seen = {
+            "statistics": [text_of(at.q.statistics, tr)],
+            "paused": [text_of(at.q.paused, tr)],
+            "classes": list(map(repr, at.dead.classes(tr, PAGE))),
+            "redrive": [text_of(at.dead.redrive, tr)],
+        }
+        if self.kind in KEYED:
+            found["keys"] = list(map(repr, at.q.key_statistics(tr, PAGE)))
+        if "retain_s" in self.options:
+            found["ended tasks"] = list(map(repr, every_row(partial(at.q.ended_tasks, tr, PAGE))))
+        return found
+
+    def _of_limits(self, tr: Transaction) -> Seen:
+        found: Seen = {f"the limit {name}": [_limit(tr, name)] for name in ("slots", "named", "starts")}
+        keys = Limit.keys(tr, "tenant")
+        found["the limit tenant"] = [f"{one.key}: {one.used} used, {one.free} free" for one in keys]
+        return found
+
+    def _probes(self, at: Any, tr: Transaction, tasks: dict[str, list[Task]]) -> Seen:
+        """Takes of all tasks, and puts with the unique keys."""
+        found: Seen = {}
+        if self.kind != "bag" and "partitions" not in self.options:
+            for state in "r!":
+                found[f"order of {STATES[state]}"] = [str(task.data) for task in tasks[state]]
+            if self.kind != "fair" and not {"limits", "task_limits"} & {*self.options}:
+                # Rounds are read by snapshot, and a limit cuts the takes short.
+                found["order of takes"] = self._taken(at, tr)
+        found["unique keys"] = [self._unique_in(at, tr, unique) for unique in "uv"]
+        return found
+
+    def _taken(self, at: Any, tr: Transaction) -> list[str]:
+        taken: list[str] = []
+        for _ in range(TAKES_MAX):
+            task = caught(partial(at.q.take, session=self.sessions[0]), tr)
+            if not isinstance(task, Task):
+                break
+            taken.append(str(task.data))
+        return taken
+
+    def _unique_in(self, at: Any, tr: Transaction, unique: str) -> str:
+        options = {"key": "a"} if self.kind in KEYED else {}
+        found = caught(lambda tr: at.q.put(tr, "a probe", unique=unique, **options), tr)
+        if isinstance(found, Task):
+            return f"{unique} is that of {found.id}" if found.existed else f"{unique} is free"
+        return shown(found)
 
 
 class Tasks(TaskLooks):
@@ -173,3 +256,66 @@ def _lives(session: Session, tr: Transaction) -> bool:
     except UnknownSession:
         return False
     return True
+
+
+def _limit(tr: Transaction, name: str) -> str:
+    limit = Limit.open(tr, name)
+    return f"{limit.used} used, {limit.free} free, next at {limit.next}"
+
+
+class Moves(Table, Tasks):
+    verbs = (
+        "put",
+        "take",
+        "use_a_lease",
+        "by_id",
+        "kick",
+        "tick",
+        "repartition",
+        "many",
+    )
+    topped_up = 0.8
+    kinds: tuple[tuple[str, dict[str, Any]], ...] = (
+        *(("utube", {}), ("utubettl", {"ttr": 2}), ("fair", {}), ("fair", {"capacity": 5})) * 3,
+        ("utube", {"key_concurrency": 2}),
+        ("fifo", {}),
+        ("limfifottl", {"capacity": 4}),
+        ("bag", {}),
+    )
+    _moved = "a"
+
+    def _drawn_options(self) -> dict[str, Any]:
+        choice = self.random.choice
+        return {"partitions": choice(COUNTS), **choice(({}, {}, {"retain_s": 5.0}))}
+
+    def must_forget(self, one: Call, other: Call) -> bool:  # noqa: ARG002  # a process remembers the plan
+        return True
+
+    def _key(self) -> str:
+        return self._moved if self.random.random() < 0.7 else super()._key()
+
+    def top_up(self) -> None:
+        """Begin a repartition, with one taken task of a key in its old partition."""
+        own, q = self.twins.own, self.own.q
+        if len(self.now_there) > FEW:
+            q.truncate(own)
+        for _ in range(2):  # the first one may end a repartition
+            q.paused(own)
+            keeper_of(own, ROOT).tick()
+        now, count = self._count(), self.random.choice(COUNTS)
+        self._moved = self.random.choice([key for key in TASK_KEYS if moves(key, now, count)] or TASK_KEYS)
+        options: dict[str, Any] = {"key": self._moved} if self.kind in KEYED else {}
+        caught(lambda db: q.put_many(db, self.data(self.random.choice((1, 1, 2))), **options), own)
+        q.resume(own)
+        self.learn(q.take_many(own, 1, session=self.sessions[0]))
+        if count != now:
+            caught(lambda db: run(db, lambda tr: q.repartition(tr, count)), own)
+
+    def _count(self) -> int:
+        plan = self.own.q._calls(self.twins.own).parts.plan
+        return 1 if plan is None else plan.count
+
+
+def moves(key: str, before: int, after: int) -> bool:
+    packed = key_bytes(key)
+    return home_of(packed, before) != home_of(packed, after)

@@ -1,23 +1,63 @@
-"""What each queue of the workload `paired` has: calls that it draws, and looks at all that it holds."""
+"""What each queue of the workload `paired` has: calls that it draws, and looks at all that it holds.
 
+Before each pair the queue is topped up. Otherwise verbs that remove much would leave nothing to meet at.
+
+Random parts of ids differ from order to order, so tasks are named by their data, which is unique in a run.
+"""
+
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from itertools import product
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import Task
 from fdbqueue.operate.verify.verify import AnyQueue, verify
 from fdbqueue.testing.soundness import told as findings
+from tests.system.workloads.composed_calls import Rollback
 from tests.system.workloads.exact_calls import caught
-from tests.system.workloads.noted import Rollback
-from tests.system.workloads.paired_calls import Call, Look, Verb, both, shown
-from tests.system.workloads.paired_store import Twins
+from tests.system.workloads.paired_store import Rows, Twins
 
 T = TypeVar("T")
-
 WITHIN, BOTH = 0.4, 0.06
 FORGETTING = ("take", "dequeue", "both", "tick", "repartition", "put", "plain put", "enqueue")
+CHAINED = 0.15
+Verb = Callable[[Any, Any], Any]
+"""Of the handles of a process, and its database or a transaction."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call with fixed arguments. `adds`: its new data, in any order beside the new data of another call.
+    `within`: true if it happens in a transaction of its caller. `touches`: the task, or None.
+    """
+
+    name: str
+    text: str
+    verb: Verb
+    adds: Sequence[str] = ()
+    within: bool = False
+    touches: Any = None
+    alone: bool = False
+    parts: Sequence["Call"] = ()
+    """The calls of which it is made, one after the other."""
+
+    def __str__(self) -> str:
+        return f"{self.text} in a transaction" if self.within else self.text
+
+    def answer(self, handles: Any, db: Database) -> Any:
+        if self.within:
+            return caught(lambda target: run(target, partial(self.verb, handles)), db)
+        return caught(partial(self.verb, handles), db)
+
+
+Look = Mapping[str, Sequence[str]]
+"""The texts of all looks at a store, by the name of the look. Those under "order ..." are in an order."""
 
 
 class World(ABC):
@@ -152,3 +192,150 @@ def caught_rollback(db: Database, body: Callable[[Transaction], None]) -> None:
 def text_of(verb: Callable[[Transaction], Any], tr: Transaction) -> str:
     """The answer of a look as a text, or its error."""
     return shown(caught(verb, tr))
+
+
+class Table(World):
+    before: Sequence[int] = (0, 0, 1, 3)
+    topped_up = 0.6
+    """The chance that the queue is topped up before a pair."""
+
+    def __init__(self, random: Random, twins: Twins) -> None:
+        super().__init__(random, twins)
+        self._pairs: list[tuple[str, str]] = []
+        self._planned: list[str] = []
+
+    def top_up(self) -> None:
+        """Bring the queue near a bound: some tasks in each state, a last slot, a last member."""
+
+    def look_around(self) -> None:
+        """Look at the queue, for calls that fit to its state."""
+        super().refresh()
+
+    def refresh(self) -> None:
+        self.look_around()
+        if self.random.random() < self.topped_up:
+            self.top_up()
+            self.look_around()
+
+    def forget_focus(self) -> None:
+        super().forget_focus()
+        if not self._pairs:
+            self._pairs = list(product(self.verbs, self.verbs))
+            self.random.shuffle(self._pairs)
+        self._planned = [*self._pairs.pop()]
+
+    def is_loose(self, one: Call, other: Call) -> bool:
+        """A take of fewer tasks than it may take relies on those that it found, and not on the end of the
+        queue. Two calls in a row may tell.
+        """
+        if not other.parts:
+            return super().is_loose(one, other)
+        return one.name == "take" or any(self.is_loose(one, part) for part in other.parts)
+
+    def lengthened(self, call: Call, draw: Callable[[], Call]) -> Call:
+        return chain(call, draw()) if self.random.random() < CHAINED else call
+
+    def draw(self) -> Call:
+        """The next verb of the pair; another one if there is nothing that it could be about."""
+        while True:
+            verb = self._planned.pop(0) if self._planned else self.random.choice(self.verbs)
+            call: Call | None = getattr(self, f"_{verb}")()
+            if call is not None:
+                return call
+
+
+NO_CALL = Call("", "", lambda *_: None)
+"""In place of the second call where there is none."""
+
+
+def both(one: Call, other: Call) -> Call:
+    """Two calls in one transaction of their caller."""
+
+    def verb(handles: Any, tr: Transaction) -> list[Any]:
+        return [caught(partial(call.verb, handles), tr) for call in (one, other)]
+
+    adds = (*one.adds, *other.adds)
+    return Call("both", f"({one.text} and {other.text})", verb, adds, within=True, touches=one.touches)
+
+
+def chain(first: Call, then: Call) -> Call:
+    """Two calls of one process, each in transactions of its own."""
+    text = f"{first}, and then {then}"
+    return Call("chain", text, then.verb, (*first.adds, *then.adds), alone=True, parts=(first, then))
+
+
+class Outcome(NamedTuple):
+    """The answers of both calls, and the rows that they left."""
+
+    answers: tuple[Any, Any]
+    rows: Rows
+
+
+def data_of(answers: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """The ids of the tasks in these answers, and their data."""
+    for answer in answers:
+        if isinstance(answer, Task) and answer.data is not None:
+            yield answer.id, str(answer.data)
+        elif isinstance(answer, list | tuple):
+            yield from data_of(answer)
+
+
+def shown(answer: Any) -> str:
+    """The answer as a text, without its random parts."""
+    if isinstance(answer, Task):
+        return _task_shown(answer)
+    if isinstance(answer, list):
+        return f"[{', '.join(map(shown, answer))}]"
+    return f"{type(answer).__name__}: {answer}" if isinstance(answer, Exception) else repr(answer)
+
+
+def _task_shown(task: Task) -> str:
+    """The fields that are not those of a new task."""
+    told = {item.name: getattr(task, item.name) for item in fields(task) if item.repr}
+    usual = {item.name: item.default for item in fields(task)}
+    unusual = {name: value for name, value in told.items() if value != usual[name] and value not in ({}, ())}
+    unusual |= {name: "some" for name in ("token", "waits_for") if name in unusual}
+    if task.groups:
+        unusual["groups"] = len(task.groups)
+    return f"<{' '.join(f'{name}={value}' for name, value in unusual.items())}>"
+
+
+def named(text: str, names: Mapping[str, str]) -> str:
+    """The text with the data of tasks in place of their ids."""
+    if not names:
+        return text
+    return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], text)
+
+
+def in_order(name: str, lines: Sequence[str]) -> Sequence[str]:
+    """The lines of a look; sorted, unless they are an order."""
+    return lines if name.startswith("order") else sorted(lines)
+
+
+def unlikeness(found: Look, wanted: Look, one: Call, other: Call) -> str | None:
+    """The first difference of two looks; None if they are equal."""
+    for name in (*wanted, *(name for name in found if name not in wanted)):
+        for left, right in _readings(name, found.get(name, ()), wanted.get(name, ()), one, other):
+            if left != right:
+                return f"{name} is {_unlike(left, right)}, and in that order {_unlike(right, left)}"
+    return None
+
+
+def _readings(
+    name: str, found: Sequence[str], wanted: Sequence[str], one: Call, other: Call
+) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    """New data of both calls may come in any order to each other, so it is compared without the one, and
+    without the other.
+    """
+    if not name.startswith("order") or not one.adds or not other.adds:
+        yield found, wanted
+        return
+    for call in (one, other):
+        left, right = ([data for data in side if data not in call.adds] for side in (found, wanted))
+        yield left, right
+
+
+def _unlike(some: Sequence[str], others: Sequence[str]) -> str:
+    """The parts of a look that differ."""
+    unlike = [text for text in some if text not in others]
+    return ", ".join(unlike or some) or "nothing"

@@ -2,8 +2,7 @@
 
 from random import Random
 
-from tests.system.workloads.paired_elements import Elements
-from tests.system.workloads.paired_items import FairItems, Items
+from tests.system.workloads.paired_items import Elements, FairItems, Items
 from tests.system.workloads.paired_store import Twins
 from tests.system.workloads.paired_tasks import Tasks
 from tests.system.workloads.paired_world import World

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from random import Random
 from typing import Any
 
 from fdb import tuple as layer
@@ -13,10 +14,8 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.processes import processes_of
-from tests.system.workloads.power_checks import survives_power_cuts
-from tests.system.workloads.process_checks import BY, COUNT, DONE, LATE, NAME, checks
-from tests.system.workloads.process_strikes import cut_near_commits, strike_near_commits
+from tests.system.processes import PowerCut, processes_of
+from tests.system.workloads.process_checks import BY, COUNT, DONE, LATE, NAME, checks, survives_power_cuts
 
 PREFIX = b"key/"
 KEYS = [PREFIX + b"%d" % number for number in range(3)]
@@ -24,6 +23,11 @@ ONE, _STAMP = (1).to_bytes(8, "little"), bytes(10)
 THREADS_MAX = 2
 END_S = 20_000.0
 POINTS_MAX = 30_000  # ten times those of a long run: a process that polls makes more
+UNFLUSHED_CUTS_MAX = 6
+WRITERS_KILLED, BEHIND_MAX, STOP_S = 2, 2, 30.0
+FAILS_P = 0.3  # of the runs
+CUTS_MAX, CUT_S = 2, (0.005, 0.5)
+STRIKE_S, NEAR_S = (0.005, 0.1), 0.02
 
 
 @workload(clients=3, steps=4, never=("slow_reply",))
@@ -141,3 +145,59 @@ def seen_in(tr: Any, keys: list[bytes], *, by_range: bool) -> dict[bytes, bytes 
 def value_of(tr: Any, key: bytes) -> bytes | None:
     value = tr[key]
     return bytes(value) if value.present() else None
+
+
+@workload(clients=3, steps=4, never=("slow_reply",))
+def unflushed(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    simulation.end_at(END_S)
+    simulation.scheduler.points_max = POINTS_MAX
+    random, cuts = Random(f"{simulation.seed} power"), list[PowerCut]()
+    late_p, cut_p = random.random(), random.choice((0.1, 0.5))
+
+    def process(number: int, client: Client) -> None:
+        for step in range(size.steps):
+            is_late = client.random.random() < late_p
+            tried(client, label(client, number, step) + (LATE if is_late else b""))
+            if len(cuts) < UNFLUSHED_CUTS_MAX and client.random.random() < cut_p:
+                cuts.append(processes_of(simulation).power_cut(random))
+            client.pause(0.05)
+
+    names = [f"process-{number}" for number in range(size.clients)]
+    for number, name in enumerate(names):
+        processes_of(simulation).add(partial(process, number), name)
+    fails = random.random() < FAILS_P
+    if fails:
+        processes_of(simulation).fail_flush(scattered(random, *STRIKE_S))
+    return [*checks(simulation), survives_power_cuts(simulation, cuts, () if fails else names)]
+
+
+def strike_near_commits(simulation: Simulation) -> bool:
+    """Kill and stop processes while they commit or just after it, and one while it waits, in some runs.
+
+    Return True if the disk fails too: then some results are unknown.
+    """
+    random = simulation.random
+    active = set(simulation.faults.active) if random.random() < 0.5 else set()
+    if "die" in active:
+        simulation.kill("process-0", scattered(random, *STRIKE_S))
+        for _ in range(WRITERS_KILLED):
+            processes_of(simulation).kill_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S))
+        behind = Random(f"{simulation.seed} behind")
+        for _ in range(behind.randint(0, BEHIND_MAX)):
+            processes_of(simulation).kill_behind_commit(scattered(behind, *STRIKE_S))
+    if "stall" in active:
+        processes_of(simulation).stop_writer(scattered(random, *STRIKE_S), random.uniform(0, NEAR_S), STOP_S)
+    fails = random.random() < FAILS_P
+    if fails:
+        processes_of(simulation).fail_flush(scattered(random, *STRIKE_S))
+    return fails
+
+
+def cut_near_commits(simulation: Simulation) -> list[PowerCut]:
+    """Cut the power at some moments, beside the one at the end; return the cuts as they come."""
+    random = Random(f"{simulation.seed} power")
+    cuts: list[PowerCut] = []
+    for _ in range(random.randint(0, CUTS_MAX)):
+        at_s = scattered(random, *CUT_S)
+        simulation.scheduler.call_at(at_s, lambda: cuts.append(processes_of(simulation).power_cut(random)))
+    return cuts

@@ -1,36 +1,39 @@
 """Redrives of tasks that fail: begun, run, paused and stopped by several operators."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
+from typing import Any
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import run
-from fdbqueue.core.errors import NotBuried, NotTaken, TaskNotFound, UnknownSession
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import NoRedrive, NotBuried, NotTaken, RedriveUnderWay, TaskNotFound, UnknownSession
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.core.task import Failure, Task
+from fdbqueue.core.task import Failure, Task, TaskState
+from fdbqueue.tasks import failures
 from fdbqueue.tasks.dead.letters import DeadLetters
+from fdbqueue.tasks.dead.reading import Redrive, RedriveState, RedriveStep
+from fdbqueue.tasks.dead.redrive import step_size
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.records.keys import TaskKeys, id_in, record_of
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.effects import taken
-from tests.system.workloads.redrive_checks import (
-    EFFECTS,
-    NAME,
-    audited,
-    edits_hold,
-    never_twice,
-    once_each,
-    paced,
-    pauses_hold,
-)
-from tests.system.workloads.redrive_operator import OTHER, step, turn
-from tests.system.workloads.tasks import ENOUGH_S, total
+from tests.system.workloads.tasks import ENOUGH_S, all_tasks, counted_and_found, total
 
 ERRORS = ("A", "B", None)
+OTHER = "redriven, other"
+RATES_PER_S = (0.5, 4.0, 1_000.0)
+NAME = "redriven"
+EFFECTS = b"effect/"
+MOVED_EARLIER = b"moved earlier"
+Moved = tuple[RedriveStep, tuple[bytes, ...]]
 
 
 @workload(clients=1, steps=3)
@@ -124,3 +127,151 @@ def finish(client: Client, q: TaskQueue, task: Task) -> None:
 
     with suppress(NotTaken):
         client.call(NAME, "finish", task.data, lambda: run(client.db, body))
+
+
+def turn(client: Client, letters: DeadLetters) -> None:
+    """Begin a redrive, if none is under way; pause, resume or stop it, by chance."""
+    verb = client.random.choice(("begin", "begin", "begin", "pause", "pause", "resume", "stop", ""))
+    verbs = {
+        "begin": partial(run, client.db, partial(begin, letters, drawn(client))),
+        "pause": partial(letters.pause_redrive, client.db),
+        "resume": partial(letters.resume_redrive, client.db),
+        "stop": partial(letters.stop_redrive, client.db),
+    }
+    if verb:
+        with suppress(NoRedrive, RedriveUnderWay):
+            client.call(NAME, verb, None, verbs[verb])
+
+
+def drawn(client: Client) -> Redrive:
+    choice = client.random.choice
+    error, text = choice((None, None, "A", "")), choice((None, None, None, "x"))
+    rate_per_s, limit = choice(RATES_PER_S), choice((None, None, 3))
+    return Redrive(RedriveState.RUNNING, rate_per_s, error, text, choice((None, None, OTHER)), limit)
+
+
+def begin(letters: DeadLetters, wanted: Redrive, tr: Transaction) -> Redrive:
+    """Begin a redrive, and add the tasks that the one before has moved to a sum."""
+    before = letters.redrive(tr)
+    begun = letters.begin_redrive(
+        tr,
+        error=wanted.error,
+        text=wanted.text,
+        rate_per_s=wanted.rate_per_s,
+        into=wanted.into,
+        limit=wanted.limit,
+    )
+    tr.add(MOVED_EARLIER, (0 if before is None else before.moved).to_bytes(8, "little"))
+    return begun
+
+
+def step(client: Client, letters: DeadLetters) -> None:
+    """A step by a database, which happens once; or by a transaction, which tells the tasks that it moves."""
+    with suppress(NoRedrive):
+        if client.random.random() < 0.5:
+            client.call(NAME, "step", None, lambda: (letters.step_redrive(client.db), ()))
+        else:
+            client.call(NAME, "step", None, lambda: run(client.db, partial(moved_in, letters)))
+
+
+# Checkers.
+
+
+def audited(q: TaskQueue, letters: DeadLetters, tr: Transaction) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The counters of states, classes and moved tasks; and the counts of the stored tasks."""
+    keys = TaskKeys(q.contents)
+    live, states = counted_and_found(q, tr)
+    records = [record_of(entry.value) for entry in all_tasks(q, tr)]
+    buried = Counter(record.error for record in records if record.state == TaskState.BURIED)
+    filed = Counter(
+        keys.class_in(bytes(row.key)) for row in tr.snapshot.get_range(keys.classed.start, keys.classed.stop)
+    )
+    calls, now = q.statistics(tr)["calls"], letters.redrive(tr)
+    earlier = int.from_bytes(tr.snapshot.get(MOVED_EARLIER).value or b"", "little")
+    counted = {
+        **live,
+        "classes": failures.counted(tr.snapshot, keys, 99),
+        "filed": dict(filed),
+        "moved": earlier + (0 if now is None else now.moved),
+    }
+    found = {
+        **states,
+        "classes": dict(buried),
+        "filed": dict(buried),
+        "moved": calls["kick"] + calls["delete"],
+    }
+    return counted, found
+
+
+def moved_in(letters: DeadLetters, tr: Transaction) -> Moved:
+    """One step in a transaction, and the ids of the tasks that it has moved."""
+    buried = TaskKeys(letters.contents).buried
+    before = [id_in(bytes(row.key)) for row in tr.snapshot.get_range(buried.start, buried.stop)]
+    step = letters.step_redrive(tr)
+    after = {id_in(bytes(row.key)) for row in tr.snapshot.get_range(buried.start, buried.stop)}
+    return step, tuple(id_ for id_ in before if id_ not in after)
+
+
+def steps_of(trace: Trace) -> Iterator[tuple[Operation, Moved]]:
+    return ((op, op.result) for op in trace.of(NAME, "step") if op.done)
+
+
+def once_each(trace: Trace, database: Database) -> Iterator[str]:
+    """Check that each put task had its effect once, in whatever queue, and no other value had one."""
+    puts = {op.argument: op for op in trace.of(NAME, "put")}
+    effects = {
+        entry.key[len(EFFECTS) :].decode(): entry.value
+        for entry in database.get_range_startswith(EFFECTS)
+        if not entry.key.startswith(EFFECTS + b"edited/")
+    }
+    yield from (
+        f"{count!r} effects of {v}" for v, count in effects.items() if count != b"\x01" or v not in puts
+    )
+    yield from (f"lost: {value}" for value, op in puts.items() if op.done and value not in effects)
+
+
+def never_twice(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no redrive has moved a task twice."""
+    moved = Counter((step.redrive.began, id_) for _, (step, ids) in steps_of(trace) for id_ in ids)
+    yield from (
+        f"the redrive of {began} moved {id_!r} {n} times" for (began, id_), n in moved.items() if n > 1
+    )
+
+
+def pauses_hold(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no step moves a task between the end of a pause, or of a stop, and the begin of a resume, or
+    of another redrive.
+    """
+    opens = trace.of(NAME, "resume", "begin")
+    for pause in (op for op in trace.of(NAME, "pause", "stop") if op.done):
+        until = min((op.began for op in opens if not op.before(pause)), default=float("inf"))
+        for op, (step, _ids) in steps_of(trace):
+            if pause.before(op) and op.ended is not None and op.ended < until and step.moved:
+                yield f"{op.client} moved {step.moved} tasks after a {pause.name}"
+
+
+def edits_hold(trace: Trace, database: Database) -> Iterator[str]:
+    """Check that a finished task had the data of its last edit."""
+    edits = [op for op in trace.of(NAME, "edit") if op.done or op.unknown]
+    for entry in database.get_range_startswith(EFFECTS + b"edited/"):
+        value, data = entry.key[len(EFFECTS + b"edited/") :].decode(), bytes(entry.value).decode()
+        of_value = [op for op in edits if op.argument[0] == value]
+        wrote = [op for op in of_value if op.argument[1] == f"{value}+{data}"]
+        later = [op for op in of_value if op.done and all(one.before(op) for one in wrote)]
+        if later or (data and not wrote):
+            yield f"{value} was finished with {data!r}, after the edits {[op.argument[1] for op in of_value]}"
+
+
+def paced(trace: Trace, _: Database, skew_s: float) -> Iterator[str]:
+    """Check that no redrive was faster than its rate, beyond one step and the difference of the clocks."""
+    by_redrive: dict[float, list[tuple[Operation, RedriveStep]]] = {}
+    for op, (step, _ids) in steps_of(trace):
+        if step.moved:
+            by_redrive.setdefault(step.redrive.began, []).append((op, step))
+    for steps in by_redrive.values():
+        redrive, began_s = steps[0][1].redrive, min(op.began_s for op, _step in steps)
+        ordered = sorted(steps, key=lambda one: one[0].ended_s or 0.0)
+        for (op, _step), moved in zip(ordered, accumulate(step.moved for _op, step in ordered), strict=True):
+            span_s = (op.ended_s or 0.0) - began_s + limits.REDRIVE_STEP_S + skew_s
+            if moved > redrive.rate_per_s * span_s + step_size(redrive):
+                yield f"{moved} tasks in {span_s:.1f} s, at a rate of {redrive.rate_per_s} a second"

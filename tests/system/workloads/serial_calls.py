@@ -1,10 +1,36 @@
 """The calls that a transaction of the workload `serial` makes: on the engine, and on the plain model."""
 
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from random import Random
 from typing import Any
 
+from fdbqueue.core.database import Database
+from fdbqueue.core.fdberror import MAYBE_COMMITTED, TIMED_OUT
+from fdbqueue.embedded.options import StreamingMode
 from fdbqueue.embedded.view import KeySelector
-from tests.system.plain_engine import Mutation, Selector, Transaction
+from fdbqueue.testing.simulation import Checker
+from fdbqueue.testing.trace import Trace
+from tests.system import plain_engine
+from tests.system.plain_engine import Mutation, Selector, Transaction, after
+from tests.system.plain_operations import OPERATIONS
+from tests.system.workloads.process_checks import DONE, Record, records
+
+STEM = b"ab" + b"x" * 480
+# The storage of long keys changes at 503/504 and 511/512 bytes; a shared prefix must not confuse it.
+LONG = [STEM + b"y" * (size - len(STEM) - 1) + tail for size in (503, 504, 511, 512) for tail in (b"a", b"b")]
+KEYS = [b"a", b"a\x00", b"aa", b"aaa", b"ab", b"ac", b"ad"]
+VALUES = [b"", b"\x01", b"\x02\x01", b"abc", b"\xff\xff", b"v" * 3_000]
+OPERANDS = [b"", b"\x01", b"\xff", b"\x01\x02", b"abc"]
+_OFFSET_MAX = 3
+_LONG_P, _SNAPSHOT_P, _SILENT_P = 0.15, 0.3, 0.5
+_CONFLICT = 1020
+# A commit that is not finished at its timeout may be stored after it, as on a cluster.
+_MAYBE_STORED = MAYBE_COMMITTED | {TIMED_OUT}
+STAMP, PREFIX = bytes(10), b"stamp "
+_ROUNDING_S = 1e-9
 
 
 @dataclass(frozen=True)
@@ -119,3 +145,185 @@ def _reader(tr: Any, snapshot: bool) -> Any:
 
 def _selector(selector: Selector) -> KeySelector:
     return KeySelector(selector.key, selector.or_equal, selector.offset)
+
+
+def drawn(random: Random, *, may_be_silent: bool) -> Call:
+    """Return a call of any kind."""
+    chance, snapshot = random.random(), random.random() < _SNAPSHOT_P
+    if chance < 0.15:
+        return Get(key_by_chance(random), snapshot)
+    if chance < 0.25:
+        return GetKey(_any_selector(random), snapshot)
+    if chance < 0.45:
+        return _range(random, snapshot)
+    if chance < 0.55:
+        return Conflict(*_two_keys(random), random.random() < 0.5)
+    return Write(_mutation(random), may_be_silent and random.random() < _SILENT_P)
+
+
+def key_by_chance(random: Random) -> bytes:
+    return random.choice(LONG if random.random() < _LONG_P else KEYS)
+
+
+def _two_keys(random: Random) -> tuple[bytes, bytes]:
+    one, other = sorted((key_by_chance(random), key_by_chance(random)))
+    return one, other
+
+
+def _any_selector(random: Random) -> Selector:
+    offset = random.randint(1 - _OFFSET_MAX, _OFFSET_MAX)
+    return Selector(key_by_chance(random), random.random() < 0.5, offset)
+
+
+def _range(random: Random, snapshot: bool) -> GetRange:
+    """A range in batches has plain keys as its ends: each batch of another one reads more than its part."""
+    limit, reverse = random.choice((0, 0, 1, 2, 3, 100)), random.random() < 0.5
+    if random.random() < 0.3:
+        return GetRange(_any_selector(random), _any_selector(random), limit, reverse, None, snapshot)
+    begin, end = (Selector(key, False, 1) for key in _two_keys(random))
+    mode = random.choice((None, StreamingMode.small, StreamingMode.iterator, StreamingMode.medium))
+    return GetRange(begin, end, limit, reverse, mode, snapshot)
+
+
+def _mutation(random: Random) -> Mutation:
+    chance, key = random.random(), key_by_chance(random)
+    if chance < 0.35:
+        return Mutation(key, after(key), "set", random.choice(VALUES))
+    if chance < 0.45:
+        return Mutation(key, after(key), "clear key")
+    if chance < 0.6:
+        return Mutation(*_two_keys(random))
+    return Mutation(key, after(key), random.choice(sorted(OPERATIONS)), random.choice(OPERANDS))
+
+
+# Checkers.
+
+
+@dataclass
+class Attempt:
+    name: bytes
+    read_version: int | None = None
+    read_s: float = inf
+    """The time just before it got that version."""
+    is_blind: bool = False
+    """True if it has only writes, and no read version."""
+    calls: list[tuple[Call, Any]] = field(default_factory=list)
+    stamped: bytes | None = None
+    """The key to which it writes the versionstamp."""
+    record: bytes = b""
+    """The value under its versionstamp; empty until it commits."""
+    place: tuple[int, int] | None = None
+    """The version that its commit has told, and the order there."""
+    code: int | None = None
+    """The error that has ended it."""
+
+    @property
+    def may_watch(self) -> bool:
+        sees_own = not any(call == Option("read_your_writes_disable") for call, _ in self.calls)
+        return sees_own and not self.is_blind
+
+
+@dataclass
+class Handle:
+    """A transaction, its present attempt, and the settings that on_error keeps."""
+
+    tr: Any
+    attempt: Attempt
+    created_s: float
+    timeout_s: float = inf
+    retry_limit: float = inf
+    retries: int = 0
+
+    def left_s(self, now_s: float) -> float:
+        return self.timeout_s - (now_s - self.created_s)
+
+    def is_over(self, now_s: float) -> bool:
+        """True if its timeout may end it at that time."""
+        return self.left_s(now_s) <= _ROUNDING_S
+
+    def is_long_over(self, now_s: float) -> bool:
+        """True if its timeout must have ended it."""
+        return self.left_s(now_s) <= -_ROUNDING_S
+
+    def begin_anew(self, now_s: float) -> None:
+        """Forget all, as a reset does."""
+        self.created_s, self.timeout_s, self.retry_limit, self.retries = now_s, inf, inf, 0
+
+
+def in_one_order(log: Sequence[Attempt], *, may_be_unknown: bool, is_silent: bool) -> Checker:
+    """Make a checker: the answers, the refusals and the final contents are those of one serial order."""
+
+    def check(_: Trace, database: Database) -> Iterator[str]:
+        stored = records(database)
+        yield from _told_as_stored(log, stored, may_be_unknown=may_be_unknown)
+        yield from Replay(log, is_silent=is_silent).of(stored, database)
+
+    return check
+
+
+def _told_as_stored(
+    log: Sequence[Attempt], stored: Sequence[Record], *, may_be_unknown: bool
+) -> Iterator[str]:
+    places = {record.name: record.place for record in stored}
+    if len(places) != len(stored):
+        yield "an attempt is stored twice"
+    for one in log:
+        place = places.get(one.name)
+        if one.place is not None and one.place != place:
+            yield f"{one.name!r} was told {one.place}, and is stored at {place}"
+        if one.code is not None and one.code not in _MAYBE_STORED and place is not None:
+            yield f"{one.name!r} raised {one.code}, and is stored at {place}"
+        if one.code in MAYBE_COMMITTED and not may_be_unknown:
+            yield f"the result of {one.name!r} stayed unknown"
+
+
+class Replay:
+    def __init__(self, log: Sequence[Attempt], *, is_silent: bool) -> None:
+        """`is_silent`: some writes conflict with no read."""
+        self._is_silent = is_silent
+        self._log = {one.name: one for one in log}
+        self._plain = plain_engine.Database()
+        self._versions = [0]
+        """The version of each commit of the plain model."""
+
+    def of(self, stored: Sequence[Record], database: Database) -> Iterator[str]:
+        for record in stored:
+            one = self._log.pop(record.name)
+            tr = self._begun(one)
+            yield from _answers(one, tr)
+            if not tr.may_commit() or not (self._is_silent or tr.would_do_the_same_now()):
+                yield f"{one.name!r} was committed, and something that it read had changed"
+            _stamp(one, record, tr)
+            tr.commit()
+            self._versions.append(record.version)
+        for one in self._log.values():
+            tr = self._begun(one)
+            yield from _answers(one, tr)
+            if one.code == _CONFLICT and not tr.database.conflict(tr.reads + tr.maybe_reads, tr.version):
+                yield f"{one.name!r} was refused, and nothing that it read had changed"
+        found = {entry.key: entry.value for entry in database.get_range(b"", b"\xff")}
+        for key in sorted(found.keys() ^ self._plain.latest.keys()):
+            yield f"after all, {key!r} is in one of the two only"
+        for key, value in self._plain.latest.items():
+            if found.get(key, value) != value:
+                yield f"after all, {key!r} is {found[key]!r}, where {value!r} was written"
+
+    def _begun(self, one: Attempt) -> Transaction:
+        last = len(self._versions) - 1
+        version = last if one.read_version is None else bisect_right(self._versions, one.read_version) - 1
+        return Transaction(self._plain, version)
+
+
+def _answers(one: Attempt, tr: Transaction) -> Iterator[str]:
+    for call, answer in one.calls:
+        expected = call.plain(tr)
+        if answer != expected:
+            yield f"{one.name!r} made {call}, and got {answer!r}, not {expected!r}"
+
+
+def _stamp(one: Attempt, record: Record, tr: Transaction) -> None:
+    """Write the record and the stamp of the commit."""
+    stamp = record.version.to_bytes(8, "big") + record.order.to_bytes(2, "big")
+    if one.stamped is not None:
+        tr.write(Mutation(one.stamped, after(one.stamped), "set", PREFIX + stamp))
+    tr.write(Mutation(DONE + stamp, after(DONE + stamp), "set", one.record))

@@ -1,24 +1,30 @@
 """Takes from a task queue that are stopped, by their events or by the closing of their database."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from fdbqueue.core.database import run
+from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import DatabaseClosed, NotTaken, UnknownSession, WaitStopped
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped, set_later, values_of
-from tests.system.workloads.leftovers import look
-from tests.system.workloads.stop_checks import NAME, checks
+from tests.system.workloads.leftovers import look, nothing_left
 from tests.system.workloads.tasks import counted_and_found
 
 TIMEOUTS_S = (0.0, 1.0, None)
+NAME = "stops"
+# These faults delay no transaction by seconds, so a stopped call ends within a few transactions.
+PROMPT_S = 0.6
+HARMLESS = {"not_committed", "watch_missed", "watch_spurious", "watch_late", "watch_very_late"}
 
 
 @workload(clients=2, steps=4)
@@ -86,3 +92,40 @@ def survive(client: Client) -> None:
     while q.statistics(client.db)["tasks"]["total"]:
         finish(client, q, client.call(NAME, "take", 0.0, partial(q.take, client.db, 1)))
     client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+
+
+# Checkers.
+
+
+def checks(active: set[str]) -> Iterator[Checker]:
+    """Yield the checkers for a run with the faults `active`."""
+    yield from (exact_statistics(NAME), each_finished_once, no_watch_left_behind)
+    if active <= HARMLESS:
+        yield from (nothing_taken_after_closing, nothing_left(NAME), stopped_at_once)
+
+
+def each_finished_once(trace: Trace, _: Database) -> Iterator[str]:
+    finished = Counter(op.argument for op in trace.of(NAME, "finish") if op.done)
+    maybe = {op.argument for op in trace.of(NAME, "finish") if not op.done}
+    for put in trace.of(NAME, "put"):
+        count = finished[put.argument]
+        if count > 1 or (put.done and not count and put.argument not in maybe):
+            yield f"{put.argument!r} was finished {count} times"
+
+
+def nothing_taken_after_closing(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no take commits after its database was closed."""
+    closed_s = {op.argument: op.ended_s for op in trace.of(NAME, "close") if op.ended_s is not None}
+    for tr in trace.transactions:
+        takes = tr.operation is not None and tr.operation.name == "take"
+        if takes and tr.at_s > closed_s.get(tr.who.partition("/")[0], tr.at_s):
+            yield f"{tr.who} committed transaction {tr.number} after its database was closed"
+
+
+def stopped_at_once(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a take ends soon after its event is set, `argument` seconds after the call."""
+    for take in trace.of(NAME, "take"):
+        if isinstance(take.error, WaitStopped) and take.ended_s is not None:
+            late_s = take.ended_s - take.began_s - take.argument
+            if late_s > PROMPT_S:
+                yield f"{take.client} was stopped {late_s:.1f} s late"

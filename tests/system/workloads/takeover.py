@@ -2,38 +2,45 @@
 knowledge; renewals by leases of the past.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import run
+from fdbqueue.core import root_keys as columns
+from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
 from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
-from fdbqueue.testing.faults import DELAYING
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.faults import DELAYING, Faults
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Operation, Trace
+from tests.system.workloads import tasks
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.effects import EFFECTS, taken
-from tests.system.workloads.takeover_checks import UNKNOWN, checks
-from tests.system.workloads.takeover_looks import (
-    NAME,
-    SESSION_TTR_S,
-    Notes,
-    beaten,
-    left_of,
-    seen_lease,
-    seen_session,
-    stored,
-)
 from tests.system.workloads.tasks import counted_and_found, finish, outlive
 
 LIVES = 3
 LONG_S = 300.0
 TTRS_S = (2.0, LONG_S)
+NAME = tasks.NAME  # the checkers of the workload `tasks` hold here too
+SESSION_TTR_S = 6.0
+UNKNOWN = {"unknown_done", "unknown_not_done", "unknown_after_conflict"}
+OF_SESSIONS = {
+    columns.SESSION,
+    columns.SESSION_NAME,
+    columns.HEARTBEAT,
+    columns.BEAT_DUE,
+    columns.PRESENCE,
+    columns.MEMBERSHIP,
+}
 
 
 @workload(clients=2, steps=3)
@@ -88,6 +95,26 @@ def takeover(simulation: Simulation, size: Size) -> Sequence[Checker]:
     return list(checks(simulation.faults, ttr_s == LONG_S))
 
 
+# Looks.
+
+
+class Notes:
+    """The file in which the processes of one name note their tasks: it outlives them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tasks: dict[str, str] = {}
+        self.leases: list[Task] = []
+        self.sessions: list[bytes] = []
+        self.ended = 0
+        """The number of processes that have ended the session."""
+        self.died_s = float("-inf")
+
+    def is_fresh(self, client: Client) -> bool:
+        """True if the session of a process that has died cannot be over yet."""
+        return client.runtime.monotonic() - self.died_s < SESSION_TTR_S / 2
+
+
 def reopened(client: Client, notes: Notes) -> Session:
     return Session(client.db, notes.name, ttr=SESSION_TTR_S, must_exist=notes.is_fresh(client))
 
@@ -135,3 +162,153 @@ def look(client: Client, q: TaskQueue, session: Session, notes: Notes) -> None:
     for task in notes.leases[-3:]:
         with suppress(TaskNotFound):
             client.call(NAME, "renew", task.data, partial(run, client.db, partial(seen_lease, q, task)))
+
+
+class Lease(NamedTuple):
+    """A renewal of a lease that may be over: the task before and after it, and the answer."""
+
+    is_held: bool
+    is_renewed: bool
+    before: Task
+    after: Task
+
+
+def stored(client: Client, sessions: Sequence[bytes]) -> dict[bytes, bool]:
+    """Return for each session whether it is stored."""
+    keys = RootKeys(DEFAULT_ROOT)
+    return {id_: client.db.get(keys.session(id_)) is not None for id_ in sessions}
+
+
+def left_of(client: Client, q: TaskQueue, session: bytes) -> tuple[bool, int]:
+    """Return if a session is stored, and the number of tasks that it holds, both at one version."""
+    keys = RootKeys(DEFAULT_ROOT)
+
+    def body(tr: Transaction) -> tuple[bool, int]:
+        taken = q.tasks(tr, TaskState.TAKEN, 1_000)
+        return tr.get(keys.session(session)).present(), sum(task.session == session.hex() for task in taken)
+
+    return run(client.db, body)
+
+
+def seen_session(client: Client, session: Session) -> tuple[bool, bool]:
+    """Return if a session counts as lost here, and if it is stored."""
+    return session.lost, stored(client, [session.id])[session.id]
+
+
+def beaten(session: Session) -> bool:
+    """Renew the heartbeat; return if the session counts as lost then."""
+    session.beat()
+    return session.lost
+
+
+def seen_lease(q: TaskQueue, task: Task, tr: Transaction) -> Lease:
+    """Raises TaskNotFound."""
+    before = q.peek(tr, task)
+    is_renewed = task.id in q.renew(tr, [task])
+    is_held = before.state == TaskState.TAKEN and before.token == task.token
+    return Lease(is_held, is_renewed, before, q.peek(tr, task))
+
+
+# Checkers.
+
+
+def checks(faults: Faults, has_long_leases: bool) -> Iterator[Checker]:
+    """Yield the checkers for a run with these faults."""
+    yield from (exact_statistics(NAME), tasks.once_each, no_watch_left_behind, no_session_left)
+    yield from (lost_is_true, an_old_lease_renews_nothing, none_comes_back)
+    yield beats_hold(SESSION_TTR_S - faults.clock_skew_s)
+    if limits.BEATS_PER_TTR > 1 and not DELAYING - UNKNOWN & set(faults.active):
+        yield ended_in_whole
+    if not DELAYING & set(faults.active):
+        yield ended_at_once
+        if limits.BEATS_PER_TTR > 1:
+            yield none_lost
+            if has_long_leases:
+                yield each_goes_on
+
+
+def no_session_left(_: Trace, database: Database) -> Iterator[str]:
+    """Check that no key is left of a session that is over: it was ended, or all of its processes are dead."""
+    keys = RootKeys(DEFAULT_ROOT)
+    for entry in database.get_range_startswith(DEFAULT_ROOT.key()):
+        if keys.shape_of(entry.key)[0] in OF_SESSIONS:
+            yield f"left of a session: {entry.key!r} = {entry.value!r}"
+
+
+def lost_is_true(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a session that counts as lost is over."""
+    for op in trace.of(NAME, "session"):
+        if op.result == (True, True):
+            yield f"{op.client} takes its session for lost, and it is stored"
+
+
+def none_comes_back(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a session that is over stays over, and that its owner learns of it by a heartbeat."""
+    over: dict[bytes, Operation] = {}
+    for op in (op for op in trace.of(NAME, "sessions", "beat") if op.done):
+        seen = op.result if op.name == "sessions" else {op.argument: not op.result}
+        for session, is_stored in seen.items():
+            if not is_stored:
+                over.setdefault(session, op)
+            elif session in over and over[session].before(op):
+                yield f"the session {session.hex()} was over, and {op.client} finds it alive"
+
+
+def beats_hold(ttr_s: float) -> Checker:
+    """Check that a session lives for `ttr_s` after a heartbeat that was in time."""
+
+    def check(trace: Trace, _: Database) -> Iterator[str]:
+        beaten_s: dict[tuple[str, bytes], float] = {}
+        for op in (op for op in trace.of(NAME, "beat", "session") if op.done):
+            at = op.client, op.argument
+            if op.name == "beat" and not op.result:
+                beaten_s[at] = op.began_s
+            elif op.name == "session" and op.result == (op.result[0], False):
+                age_s = (op.ended_s or 0) - beaten_s.get(at, float("-inf"))
+                if age_s < ttr_s:
+                    yield f"{op.client} has lost its session {age_s:.1f} s after a heartbeat"
+
+    return check
+
+
+def ended_in_whole(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a session holds nothing once a call has ended it, unless another opener is ending it."""
+    for op in trace.of(NAME, "left"):
+        ends = [end for end in trace.of(NAME, "end") if end.argument == op.argument]
+        is_going_on = any(not end.before(op) and not op.before(end) for end in ends)
+        if op.done and op.result[1] and not op.result[0] and not is_going_on:
+            yield f"{op.client} has ended the session {op.argument.hex()}, which holds {op.result[1]} tasks"
+
+
+def ended_at_once(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a session is over as soon as all of its processes have ended it."""
+    for op in trace.of(NAME, "sessions"):
+        if op.argument and any(op.result.values()):
+            yield f"all processes have ended their sessions, and one goes on: {op.result}"
+
+
+def none_lost(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no live process loses its session, and each that comes in time finds it."""
+    for op in trace.of(NAME, "session", "open"):
+        if op.error is not None or op.result in ((True, False), (False, False)):
+            yield f"{op.client} has lost its session, though it is alive: {op.error or op.result}"
+
+
+def an_old_lease_renews_nothing(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a renewal by an old lease gives nothing, and leaves the task as it was."""
+    for op in trace.of(NAME, "renew"):
+        if op.done and not op.result.is_held and (op.result.is_renewed or changed(op.result)):
+            yield f"{op.client} has renewed {op.argument!r} by an old lease: {op.result.after}"
+
+
+def changed(lease: Lease) -> bool:
+    """True if the lease in between is another one now. (A peek shows a lease that is over as ended.)"""
+    return lease.after.state == TaskState.TAKEN and lease.before != lease.after
+
+
+def each_goes_on(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a process finishes the tasks of the one before it, if that died a moment ago."""
+    for op in trace.of(NAME, "go on"):
+        value, is_fresh = op.argument
+        if op.done and is_fresh and not op.result:
+            yield f"{op.client} has lost {value!r}, which an earlier process of its session had taken"

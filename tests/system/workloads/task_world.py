@@ -1,12 +1,30 @@
-"""A model of a task queue: all tasks, as one transaction sees them, and the effect of each call on them."""
+"""A model of a task queue: all tasks, as one transaction sees them, and the effect of each call on them.
+
+A transaction sees the tasks as of its read version, with its own changes. It commits only if no task that it
+read has changed since, so its changes hold for the tasks at its commit.
+"""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tests.system.workloads.notes import Op, Seen
-from tests.system.workloads.task_model import Life, Rules, passages_in, settled
-from tests.system.workloads.task_order import Order
-from tests.system.workloads.task_verbs import effect, may, wrong_time, wrong_times
+from tests.system.workloads.notes import Entry, Op, Seen
+from tests.system.workloads.task_model import (
+    Life,
+    Order,
+    Rules,
+    Turns,
+    effect,
+    may,
+    passages,
+    passages_in,
+    settled,
+    wrong_time,
+    wrong_times,
+)
+
+_STATES = {"r": "ready", "t": "taken", "!": "buried", "~": "delayed"}
+_DONE = ("ack", "delete", "cancel")
+_COMMITS_WITHIN_S = 10.0
 
 
 class World(Order):
@@ -125,3 +143,171 @@ class World(Order):
             least, most = least & more, most | more
         self.sure += least
         self.maybe += most - least
+
+
+def kick(world: World, op: Op) -> Iterator[str]:
+    """`told`: the tasks that are shown as buried afterwards. Of the others, `number` were kicked, and the
+    rest have expired, swept or not.
+    """
+    buried = sorted((x for x in world.lives.values() if x.state == "!"), key=world.rules.place)
+    stay = [life for life in buried if life.id in op.told]
+    left = sorted((x for x in buried if x.id not in op.told), key=lambda x: -(x.expires or 1e18))
+    kicked, expired = left[: op.number], left[op.number :]
+    surely_stay = [life for life in stay if settled(life, op)]
+    if [life.id for life in stay] != op.told or op.number > op.count or len(kicked) < op.number:
+        yield f"kicked {op.number} of {buried}"
+    if any(settled(life, op) for life in expired) or (op.number < op.count and surely_stay):
+        yield f"not kicked: {expired} {surely_stay}"
+    for life in kicked:
+        if all(after is None for after, _ in passages(life, op.began, op.latest)):
+            yield f"expired: {life}"
+        if any(world.rules.place(other) < world.rules.place(life) for other in surely_stay):
+            yield f"kicked {life} before {surely_stay}"
+        world.lives[life.id] = life.freed(failures=0, orphaned=0)
+    world.relied_on |= {life.id for life in kicked}
+    world.sure["kick"] += op.number
+
+
+def truncate(world: World, _: Op) -> Iterator[str]:
+    yield from ()
+    world.lives.clear()
+    world.cleared, world.turns = True, Turns(world.rules.options.get("weights", {}))
+
+
+def removed_by_truncate(world: World, op: Op) -> Counter[str]:
+    """The calls that sweeps may have counted for tasks before a truncate removed them."""
+    calls = Counter[str]()
+    for life in world.lives.values():
+        *_, (_, most) = passages(life, op.began, op.latest + 10)
+        calls += Counter(most)
+    return calls
+
+
+def truncate_some(world: World, op: Op) -> Iterator[str]:
+    first = sorted(world.lives)[: op.count]
+    if op.told != len(first):
+        yield f"removed {op.told} of {len(world.lives)}"
+    world.relied_on |= set(first)
+    for id_ in first:
+        del world.lives[id_]
+
+
+def release_all(world: World, _: Op) -> Iterator[str]:
+    yield from ()
+    for life in [life for life in world.lives.values() if life.state == "t"]:
+        world.relied_on.add(life.id)
+        del world.lives[life.id]
+        world.sure["cancel" if life.cancelled else "release"] += 1
+        if not life.cancelled:
+            world.lives[life.id] = life.freed()
+
+
+def pause(world: World, op: Op) -> Iterator[str]:
+    yield from ()
+    world.paused, world.has_set_pause = op.told, True
+
+
+def statistics(world: World, op: Op) -> Iterator[str]:
+    found = Counter(_STATES[life.state] for life in world.lives.values())
+    calls = world.calls + world.sure
+    wanted = {**{name: found[name] for name in _STATES.values()}, "total": len(world.lives)}
+    wanted["done"] = sum(calls[name] for name in _DONE)
+    wanted |= {name: calls[name.removeprefix("calls: ")] for name in op.told if name.startswith("calls: ")}
+    if wrong := {name: (n, op.told[name]) for name, n in wanted.items() if op.told[name] != n}:
+        yield f"the model's number, and the counter: {wrong}"
+
+
+def listing(world: World, op: Op) -> Iterator[str]:
+    for state, ids in op.told.items():
+        there = [life for life in world.lives.values() if life.state == state]
+        if sorted(ids) != sorted(life.id for life in there):
+            yield f"listed as {state}: {ids}, there are {there}"
+        elif state in "r!":
+            yield from _unordered(world, [world.lives[id_] for id_ in ids], by_key=state == "r")
+
+
+def _unordered(world: World, lives: list[Life], by_key: bool) -> Iterator[str]:
+    keys = {life.key for life in lives} if by_key else {None}
+    for key in sorted(keys, key=str):
+        places = [world.rules.place(life) for life in lives if not by_key or life.key == key]
+        if places != sorted(places):
+            yield f"listed in another order than {places}"
+
+
+QUEUE_CALLS: Mapping[str, Callable[[World, Op], Iterator[str]]] = {
+    "kick": kick,
+    "truncate": truncate,
+    "truncate_some": truncate_some,
+    "release_all": release_all,
+    "pause": pause,
+    "resume": pause,
+    "statistics": statistics,
+    "listing": listing,
+}
+
+
+class Judge:
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.errors: list[str] = []
+        self.sure, self.maybe = Counter[str](), Counter[str]()
+        self._states: list[tuple[int, World]] = [(0, World(rules))]
+        self._last = Op("", 0.0)
+
+    def judge(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._transaction(entry)
+
+    def _transaction(self, entry: Entry) -> None:
+        base = next(world for version, world in reversed(self._states) if version <= entry.read_version)
+        main = self._states[-1][1]
+        seen = base.copy()
+        for op in entry.ops:
+            self._last = op
+            make = QUEUE_CALLS.get(op.verb)
+            told = [*(seen.call(op) if make is None else make(seen, op))]
+            seen.meet()
+            told += self._beside(op, base, main, seen)
+            self.errors += [f"{op.verb} {op.id} in the commit {entry.version}: {text}; {op}" for text in told]
+        self._states.append((entry.version, self._merged(entry, base, main, seen)))
+        self.sure += seen.sure
+        self.maybe += seen.maybe
+
+    def _beside(self, op: Op, base: World, main: World, seen: World) -> Iterable[str]:
+        """Yield the errors of an answer that other commits before this one make wrong."""
+        now, late = main.with_changes(base, seen), Op("", op.began, latest=op.latest + _COMMITS_WITHIN_S)
+        ready = [life.id for life in now.takeable(late, stored=True)] if not now.paused else []
+        if op.verb == "take" and not op.answers and ready:
+            yield f"nothing, though {ready} became ready before the commit"
+        count = sum(settled(life, late) for life in now.lives.values())
+        if op.verb == "put" and op.answers and count > self.rules.options.get("capacity", count):
+            yield f"{count} tasks in a queue for {self.rules.options['capacity']}"
+        yield from now.crowded(op) if op.verb == "take" else ()
+
+    def _merged(self, entry: Entry, base: World, main: World, seen: World) -> World:
+        """The state after the commit. A call that relied on a task conflicts with each change of it."""
+        for id_ in seen.relied_on:
+            if main.lives.get(id_) is not base.lives.get(id_):
+                self.errors.append(
+                    f"the commit {entry.version} relied on {id_} as of {entry.read_version}: "
+                    f"{base.lives.get(id_)}, but it was {main.lives.get(id_)}; {entry.ops}"
+                )
+        if seen.cleared:
+            seen.maybe += removed_by_truncate(main, entry.ops[-1])
+        if seen.relied_on_pause and main.paused is not base.paused:
+            self.errors.append(f"the commit {entry.version} took tasks beside a pause")
+        return main.with_changes(base, seen)
+
+    def close(self) -> None:
+        """Sweep the tasks that are left at the end: all of them have expired."""
+        end = Op("", self._last.latest + 1e6, latest=self._last.latest + 1e6)
+        for life in self._states[-1][1].lives.values():
+            left, calls = self._end_of(life, end)
+            self.sure += Counter(calls)
+            if left is not None:
+                self.errors.append(f"lost: {left}")
+
+    def _end_of(self, life: Life, end: Op) -> tuple[Life | None, tuple[str, ...]]:
+        if settled(life, end):
+            return life, ()
+        return list(passages(life, end.began, end.latest))[-1]

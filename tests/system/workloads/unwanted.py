@@ -1,6 +1,6 @@
 """Sessions that their process wants for a while, and dead sessions of which some cannot be ended."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from weakref import WeakSet
@@ -14,9 +14,10 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.faults import DELAYING, Faults
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped
-from tests.system.workloads.unwanted_checks import NAME, SESSION_TTR_S, checks
 
 HOLDERS = 8
 SWEPT_EVERY_S = 2.0
@@ -24,6 +25,9 @@ LATE_S = 40.0
 """Then the processes that want their sessions have ended, and the dead ones are left to the last process."""
 CURSED = b"cursed/"
 """Keys with the ids of sessions that cannot be ended."""
+NAME = "unwanted"
+SESSION_TTR_S = 3.0
+HARMLESS = {"not_committed", "watch_spurious", "watch_late", "watch_very_late", "watch_missed"}
 
 
 def refuse(database: Database, _: RootKeys, sessions: Sequence[bytes], __: bool) -> Collection[bytes]:
@@ -34,6 +38,7 @@ def refuse(database: Database, _: RootKeys, sessions: Sequence[bytes], __: bool)
 
 
 ending.ENDERS = (*ending.ENDERS, f"{refuse.__module__}:refuse")
+
 
 CONCERNED: WeakSet[Database] = WeakSet()
 """The databases in which sessions may be cursed: the enders are those of all simulations."""
@@ -122,3 +127,44 @@ def unfinished(client: Client) -> list[str]:
     keys = RootKeys(DEFAULT_ROOT)
     rows = client.db.get_range(keys.beats_due.start, keys.beats_due.stop)
     return sorted(beat[1].hex() for row in rows if (beat := keys.beat_of(row.key)) is not None)
+
+
+# Checkers.
+
+
+def checks(faults: Faults) -> Iterator[Checker]:
+    yield from (each_dead_session_is_ended, none_is_left_at_the_end)
+    if not DELAYING & set(faults.active):
+        yield a_wanted_session_stays
+    if set(faults.active) <= HARMLESS:
+        yield an_unwanted_session_ends
+
+
+def a_wanted_session_stays(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a session stays while it is wanted, and while its `wanted` fails."""
+    for op in trace.of(NAME, "wanted"):
+        if op.done and not op.result:
+            yield f"the session {op.argument.hex()} of {op.client} is wanted, and is over"
+
+
+def an_unwanted_session_ends(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a session ends a moment after it is not wanted any more, though its process lives."""
+    for op in trace.of(NAME, "unwanted"):
+        if op.done and op.result:
+            yield f"the session {op.argument.hex()} of {op.client} is not wanted, and goes on"
+
+
+def each_dead_session_is_ended(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that a dead session that cannot be ended holds up the end of no other."""
+    dead = [entry for op in trace.of(NAME, "die") for entry in op.argument.items()]
+    cursed = {session.hex() for session, is_cursed in dead if is_cursed}
+    for op in trace.of(NAME, "unfinished"):
+        for session in sorted(set(op.result or ()) - cursed - {op.argument.hex()}):
+            yield f"the dead session {session} is not ended, beside one that cannot be ended"
+
+
+def none_is_left_at_the_end(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that an end that failed is tried again."""
+    for op in trace.of(NAME, "unfinished at the end"):
+        for session in sorted(set(op.result or ()) - {op.argument.hex()}):
+            yield f"the dead session {session} is not ended, though it can be ended"
