@@ -150,7 +150,7 @@ def test_a_failure_is_shrunk_and_printed(capsys: pytest.CaptureFixture[str]) -> 
         assert main(["--seeds", "0:50", "--workload", "recipe"]) == 1
     said = capsys.readouterr().out
     assert "The counter of items says" in said
-    loaded = "--load tests.system.workloads.recipe --workload recipe"
+    loaded = "--load tests.system.workloads.items --workload recipe"
     assert f"smallest: python -m fdbqueue.testing.simulate {loaded} --seed" in said
     assert "--clients 1 --steps 1" in said
     assert "transactions matter" in said

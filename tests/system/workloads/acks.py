@@ -16,14 +16,14 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads import by_key
-from tests.system.workloads.common import cramped, values_of
+from tests.system.workloads import by_key, stage
+from tests.system.workloads.common import cramped
 from tests.system.workloads.keyed import never_more_than_allowed, taken_of_keys
-from tests.system.workloads.tasks import counted_and_found, outlive, total
+from tests.system.workloads.stage import Tasks, in_threads, outlive, play, put_plain, total
 
 NAME, NUMBERS, KEYS = "acks", "acks: numbers", "acks: keys"
 THREADS, ROUND = 4, b"\x03"  # the round of a fair queue stays (disciplines/keyed.py)
-KINDS: tuple[tuple[str, dict[str, int]], ...] = (
+KINDS: Sequence[tuple[str, dict[str, Any]]] = (
     ("fifottl", {}),
     ("utubettl", {"key_concurrency": 1}),
     ("utubettl", {"key_concurrency": 3}),
@@ -39,57 +39,44 @@ def acks(simulation: Simulation, size: Size) -> Sequence[Checker]:
         ACKS_APART_MAX=random.choice((0, 0, 1)), VERB_BATCH=random.choice((2, 200)), KEY_LEVEL_MIN=1
     )
     kind, options = random.choice(KINDS)
-    keyed = kind != "fifottl"
+    queue = Tasks(NAME, kind, ttr=2, **options)
 
-    def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(client.db, NAME, kind, ttr=2, if_not_exists=True, **options)  # type: ignore[arg-type]
-
-    def produce(client: Client) -> None:
-        q = opened(client)
-        for value in values_of(client, THREADS * size.steps):
-            key = client.random.choice("ab") if keyed else None
-            client.call(NAME, "put", value, partial(q.put, client.db, value, key=key))
-            client.pause(0.1)
-
-    def everything(client: Client) -> None:
-        q = opened(client)
+    def everything(client: Client, q: TaskQueue) -> None:
         with suppress(UnknownSession), Session(client.db, ttr=3) as session:
-            threads = [client.thread(partial(work, q, session), f"{n}") for n in range(THREADS)]
-            for thread in threads:
-                thread.join()
+            in_threads(client, {f"{n}": partial(work, q, session) for n in range(THREADS)})
 
     def work(q: TaskQueue, session: Session, client: Client) -> None:
         with suppress(UnknownSession):  # it stalled, so its session died
             for step in range(2 * size.steps):
                 once(client, q, session, step)
 
-    def look(client: Client) -> None:
-        q = opened(client)
-        for _ in range(2 * size.steps):
-            audit(client, q)
-            client.pause(0.3)
+    audit = partial(audit_keys, options.get("key_concurrency"))
 
-    def audit(client: Client, q: TaskQueue) -> None:
-        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-        if keyed:
-            by_key.look(client, NUMBERS, TaskKeys(q.contents), partial(total, q))
-        if "key_concurrency" in options:
-            taken = partial(taken_of_keys, q)
-            client.call(KEYS, "audit", options["key_concurrency"], lambda: run(client.db, taken))
-
-    def survive(client: Client) -> None:
-        q = opened(client)
+    def survive(client: Client, q: TaskQueue) -> None:
         outlive(client, q, finish)
         audit(client, q)
         client.call(NAME, "end", None, lambda: run(client.db, partial(end, q)))
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(everything, f"machine-{number}")
-    simulation.client(look, "auditor")
-    simulation.afterwards(survive, "survivor")
+    roles = {
+        "producer-": queue.putting(THREADS * size.steps, 0.1, put),
+        "machine-": queue.using(everything),
+        "auditor": queue.repeating(2 * size.steps, audit, 0.3),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
     exact = exact_statistics(NAME), exact_statistics(NUMBERS)
     return [*exact, never_more_than_allowed(KEYS), each_told_once, no_watch_left_behind]
+
+
+def put(client: Client, q: TaskQueue, value: str) -> None:
+    put_plain(client, q, value, key=None if q.kind == "fifottl" else client.random.choice("ab"))
+
+
+def audit_keys(concurrency: int | None, client: Client, q: TaskQueue) -> None:
+    stage.audit(client, q)
+    if q.kind != "fifottl":
+        by_key.look(client, NUMBERS, TaskKeys(q.contents), partial(total, q))
+    if concurrency is not None:
+        client.call(KEYS, "audit", concurrency, lambda: run(client.db, partial(taken_of_keys, q)))
 
 
 def once(client: Client, q: TaskQueue, session: Session, step: int) -> None:

@@ -9,18 +9,17 @@ from fdbqueue.aio.opened import Session
 from fdbqueue.aio.queues import TaskQueue
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.transactional import transactional
-from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotTaken, UnknownSession
 from fdbqueue.core.task import Task
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.coroutines import LoopClient
-from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.simulation import Checker, Simulation
 from tests.system.workloads import tasks
 from tests.system.workloads.awaited import all_of, cancelled_after, patience_s
 from tests.system.workloads.common import cramped
-from tests.system.workloads.effects import EFFECTS
-from tests.system.workloads.tasks import NAME, counted_and_found, once_each, outlive
+from tests.system.workloads.stage import EFFECTS, Tasks, counted_and_found, once_each, play
+from tests.system.workloads.tasks import NAME
 
 IMPATIENT = 0.4
 IDLE_S = 3.0
@@ -65,15 +64,9 @@ def awaited_tasks(simulation: Simulation, size: Size) -> Sequence[Checker]:
     async def serve(client: LoopClient) -> None:
         await all_of(client, produce, work, work, iterate, look)
 
-    def survive(client: Client) -> None:
-        q = tasks.opened(client)
-        outlive(client, q, tasks.finish)
-        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-
-    for number in range(size.clients):
-        simulation.client(serve, f"service-{number}")
-    simulation.afterwards(survive, "survivor")
-    return [exact_statistics(NAME), once_each, no_watch_left_behind]
+    survivor = Tasks(NAME, ttr=2).outliving(tasks.finish)
+    play(simulation, size, {"service-": serve}, {"survivor": survivor})
+    return [exact_statistics(NAME), partial(once_each, NAME), no_watch_left_behind]
 
 
 async def opened(client: LoopClient) -> TaskQueue:

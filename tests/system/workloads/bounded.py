@@ -13,7 +13,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.effects import taken
+from tests.system.workloads.stage import taken
 
 NAME = "bounded"
 EVERY_S = 0.1

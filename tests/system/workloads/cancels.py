@@ -1,6 +1,6 @@
 """Cancels of tasks that wait, run, fail and lose their leases, by clients, holders and a worker."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -19,10 +19,17 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped
-from tests.system.workloads.effects import EFFECTS, effects_in
-from tests.system.workloads.explained import ids
 from tests.system.workloads.fleet import ended
-from tests.system.workloads.tasks import ENOUGH_S, counted_and_found, total
+from tests.system.workloads.stage import (
+    EFFECTS,
+    Tasks,
+    audit,
+    by_chance,
+    effects_in,
+    ids,
+    play,
+    remaining,
+)
 
 TTR_S = 2.0
 STEP_S, STEPS = 0.3, 30
@@ -44,61 +51,48 @@ def cancels(simulation: Simulation, size: Size) -> Sequence[Checker]:
     kind = simulation.random.choice(("fifottl", "utubettl"))
     # From other dice, so that all else of a seed is as it would be without.
     ttr_s = Random(f"{simulation.seed} ttr").choice((TTR_S, TTR_S, None))
-
-    def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(client.db, NAME, kind, ttr=ttr_s, if_not_exists=True)
-
-    def produce(client: Client) -> None:
-        q = opened(client)
-        for _ in range(size.steps):
-            client.call(NAME, "put", None, partial(put, client, q))
-            client.pause(0.3)
-
-    def cancel(client: Client) -> None:
-        q = opened(client)
-        for _ in range(2 * size.steps):
-            client.pause(0.5)
-            found = run(client.db, partial(ids, q))
-            if found:
-                id_ = client.random.choice(found)
-                with suppress(TaskNotFound):
-                    client.call(NAME, "cancel", id_, partial(q.cancel, client.db, id_))
-
-    def hold(client: Client) -> None:
-        q = opened(client)
-        with suppress(UnknownSession), Session(client.db, ttr=client.random.choice((1, 3))) as session:
-            for _ in range(2 * size.steps):
-                once(client, q, session)
-
-    def work(client: Client) -> None:
-        q, backoff = opened(client), Backoff(first_s=0.2, cap_s=1.0)
-        worker = Worker(client.db, q, partial(handle, client), threads=2, backoff=backoff, session_ttr_s=3.0)
-        worker.start()
-        client.runtime.sleep(client.random.uniform(5, 20))
-        worker.stop(at_once=client.random.random() < 0.3)
-        ended(worker)
-
-    def survive(client: Client) -> None:
-        q, until = opened(client), client.runtime.monotonic() + ENOUGH_S
-        while total(q, client.db) and client.runtime.monotonic() < until:
-            q.kick(client.db, 9)
-            if (task := took(client, q, None, 1.0)) is not None:
-                finish(client, q, task)
-        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-        client.call(NAME, "end", None, lambda: q.statistics(client.db)["calls"])
-
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(cancel, f"canceller-{number}")
-        simulation.client(hold, f"holder-{number}")
-    simulation.client(work, "worker")
-    watched(simulation, opened, TTR_S)
-    simulation.afterwards(survive, "survivor")
+    queue = Tasks(NAME, kind, ttr=ttr_s)
+    roles = {
+        "producer-": queue.repeating(size.steps, put, 0.3),
+        "canceller-": queue.repeating(2 * size.steps, cancel, 0.5, pauses_first=True),
+        "holder-": queue.working(2 * size.steps, once, ttrs_s=(1, 3)),
+        "worker": queue.using(work),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
+    watched(simulation, queue)
     return [exact_statistics(NAME), *PROMISES, none_waits, no_watch_left_behind]
 
 
-def put(client: Client, q: TaskQueue) -> str:
-    return q.put(client.db, "x", delay=client.random.choice((0, 0, 0.5))).id
+def work(client: Client, q: TaskQueue) -> None:
+    backoff = Backoff(first_s=0.2, cap_s=1.0)
+    worker = Worker(client.db, q, partial(handle, client), threads=2, backoff=backoff, session_ttr_s=3.0)
+    worker.start()
+    client.runtime.sleep(client.random.uniform(5, 20))
+    worker.stop(at_once=client.random.random() < 0.3)
+    ended(worker)
+
+
+def survive(client: Client, q: TaskQueue) -> None:
+    for _ in remaining(client, q):
+        q.kick(client.db, 9)
+        if (task := took(client, q, None, 1.0)) is not None:
+            finish(client, q, task)
+    audit(client, q)
+    client.call(NAME, "end", None, lambda: q.statistics(client.db)["calls"])
+
+
+def put(client: Client, q: TaskQueue) -> None:
+    def body() -> str:
+        return q.put(client.db, "x", delay=client.random.choice((0, 0, 0.5))).id
+
+    client.call(NAME, "put", None, body)
+
+
+def cancel(client: Client, q: TaskQueue) -> None:
+    if found := run(client.db, partial(ids, q)):
+        id_ = client.random.choice(found)
+        with suppress(TaskNotFound):
+            client.call(NAME, "cancel", id_, partial(q.cancel, client.db, id_))
 
 
 def took(client: Client, q: TaskQueue, session: Session | None, timeout: float) -> Task | None:
@@ -115,19 +109,13 @@ def took(client: Client, q: TaskQueue, session: Session | None, timeout: float) 
 def once(client: Client, q: TaskQueue, session: Session) -> None:
     """Take a task, if there is one, and end its lease by chance, or let it end by its time."""
     task = took(client, q, session, client.random.choice((0, 1)))
-    if task is None:
-        return
-    client.pause(0.5)
-    deeds: list[Callable[[], object]] = [
-        partial(finish, client, q, task),
-        partial(q.release, client.db, task),
-        partial(q.give_back, client.db, task),
-        partial(q.release, client.db, task, delay=0.1, failure=Failure("odd")),
-        partial(q.bury, client.db, task),
-        partial(q.release_all, client.db),
-    ]
-    with suppress(NotTaken):
-        client.random.choice(deeds)()
+    if task is not None:
+        client.pause(0.5)
+        by_chance(client, q, task, (finish, "release", "give back", fail, "bury", "release all"))
+
+
+def fail(client: Client, q: TaskQueue, task: Task) -> None:
+    q.release(client.db, task, delay=0.1, failure=Failure("odd"))
 
 
 def finish(client: Client, q: TaskQueue, task: Task) -> None:
@@ -159,25 +147,23 @@ def handle(client: Client, task: HeldTask) -> None:
 # Looks.
 
 
-def watched(simulation: Simulation, opened: Callable[[Client], TaskQueue], ttr_s: float) -> None:
+def watched(simulation: Simulation, queue: Tasks) -> None:
     """Add in some runs a client that cancels tasks which it holds, and looks at them as their leases end."""
-
-    def watch(client: Client) -> None:
-        q = opened(client)
-        for _ in range(LOOKS):
-            found: list[str] = []
-            client.call(NAME, "take", None, partial(take_into, found, client, q))
-            for id_ in found:
-                client.runtime.sleep(client.random.uniform(0, AROUND_S))
-                with suppress(TaskNotFound):
-                    client.call(NAME, "cancel", id_, partial(q.cancel, client.db, id_))
-                    client.runtime.sleep(ttr_s + client.random.uniform(-2 * AROUND_S, AROUND_S))
-                    client.call(NAME, "look", id_, partial(q.peek, client.db, id_))
-
     # From other dice, so that all else of a seed is as it would be without.
     if Random(f"{simulation.seed} looks").random() < LOOKS_P:
         simulation.limit(SWEEP_EVERY_S=RARELY_S)
-        simulation.client(watch, "watcher")
+        simulation.client(queue.repeating(LOOKS, watch), "watcher")
+
+
+def watch(client: Client, q: TaskQueue) -> None:
+    found: list[str] = []
+    client.call(NAME, "take", None, partial(take_into, found, client, q))
+    for id_ in found:
+        client.runtime.sleep(client.random.uniform(0, AROUND_S))
+        with suppress(TaskNotFound):
+            client.call(NAME, "cancel", id_, partial(q.cancel, client.db, id_))
+            client.runtime.sleep(TTR_S + client.random.uniform(-2 * AROUND_S, AROUND_S))
+            client.call(NAME, "look", id_, partial(q.peek, client.db, id_))
 
 
 def take_into(found: list[str], client: Client, q: TaskQueue) -> str | None:

@@ -1,6 +1,6 @@
 """The common parts of queue workloads: producers, consumers, auditors, and the quiet end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -51,6 +51,53 @@ def or_a_bag(simulation: Simulation, kind: str) -> str:
 def either(client: Client, name: str) -> Queue:
     """Return a queue that is used with the line by most clients, and with retries by some."""
     return queue(name, "simple" if client.random.random() < 0.25 else "staged")
+
+
+class Items:
+    """The queue of items of a run, as its clients use it: it makes the bodies of clients."""
+
+    def __init__(self, name: str, *, either: bool = False) -> None:
+        """`either`: each client has a handle of its own, and some use it with retries."""
+        self.name, self._shared = name, None if either else queue(name)
+
+    def __call__(self, client: Client) -> Queue:
+        return either(client, self.name) if self._shared is None else self._shared
+
+    def repeating(
+        self, times: int, deed: Callable[[Client, Queue], object], pause_s: float | None = None
+    ) -> Callable[[Client], None]:
+        def body(client: Client) -> None:
+            q = self(client)
+            for _ in range(times):
+                deed(client, q)
+                if pause_s is not None:
+                    client.pause(pause_s)
+
+        return body
+
+    def taking(
+        self, times: int, pause_s: float | None, timeouts_s: Sequence[float] = ()
+    ) -> Callable[[Client], None]:
+        def take(client: Client, q: Queue) -> None:
+            dequeue(client, q, self.name, client.random.choice(timeouts_s) if timeouts_s else 0)
+
+        return self.repeating(times, take, pause_s)
+
+    def putting(
+        self,
+        times: int,
+        pause_s: float,
+        batches: Callable[[Client, Sequence[str]], Iterable[Sequence[str]]] | None = None,
+    ) -> Callable[[Client], None]:
+        """Enqueue values that no other client enqueues, one by one or in batches."""
+
+        def body(client: Client) -> None:
+            q, values = self(client), values_of(client, times)
+            for batch in batches(client, values) if batches else ([value] for value in values):
+                enqueue(client, q, self.name, batch)
+                client.pause(pause_s)
+
+        return body
 
 
 def enqueue(client: Client, q: Queue, name: str, values: Sequence[Any]) -> None:
@@ -219,6 +266,11 @@ def bounded(batches: bool = True) -> Checker:
     keys_max = served + (8 * limits.BATCH_ITEMS_MAX if batches else 0) + 8
     payloads_max = limits.BATCH_BYTES_MAX + limits.SERVE_BYTES_MAX
     return bounded_transactions(keys_max, keys_max, payloads_max + keys_max * KEY_BYTES)
+
+
+def lacks(simulation: Simulation, *faults: str) -> bool:
+    """True if the run has none of these faults."""
+    return not {*faults} & {*simulation.faults.active}
 
 
 def is_counter(name: str) -> Callable[[bytes, bytes], bool]:

@@ -26,9 +26,9 @@ from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import SPACE, cramped, or_a_bag
 from tests.system.workloads.composed_calls import HUNDREDS, PLANS, Attempt, Rollback
 from tests.system.workloads.notes import Notes
+from tests.system.workloads.stage import ENOUGH_S, total
 from tests.system.workloads.task_model import Rules
 from tests.system.workloads.task_world import Judge
-from tests.system.workloads.tasks import ENOUGH_S, total
 
 ROLLED_BACK, IDLE, RARE, LATE = 0.15, 0.3, 0.25, 0.08
 USER = "user-"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import Database, run
+from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
@@ -18,7 +18,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import crowded, hurried, once
-from tests.system.workloads.tasks import ENOUGH_S, counted_and_found, total
+from tests.system.workloads.stage import Tasks, audit, play, remaining
 
 NAME = "crossed"
 FAR_APART_S = 2 * limits.REQUEST_DEADLINE_S
@@ -33,18 +33,17 @@ def crossed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     if far_apart:
         simulation.faults = replace(simulation.faults, clock_skew_s=FAR_APART_S)
     is_over = False
+    queue = Tasks(NAME, None)
 
-    def produce(client: Client) -> None:
+    def produce(client: Client, q: TaskQueue) -> None:
         nonlocal is_over
-        q = opened(client)
         for step in range(size.steps):
             client.runtime.sleep(client.random.choice((0.05, 0.5)))
             values = [f"{client.name}.{step}.{number}" for number in range(BURST)]
             client.call(NAME, "put", values, partial(q.put_many, client.db, values))
         is_over = True
 
-    def take(client: Client) -> None:
-        q = opened(client)
+    def take(client: Client, q: TaskQueue) -> None:
         for _ in range(2 * size.steps):
             with suppress(UnknownSession):
                 found = took(client, q, client.random.choice((0.5, 2)))
@@ -53,39 +52,34 @@ def crossed(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 if is_over and not found:  # hurried requests in an empty queue would look in vain for seconds
                     return
 
-    def end(client: Client) -> None:
-        """End tasks as soon as they are taken: some are on their way to a caller."""
-        q = opened(client)
-        for _ in range(25 * size.steps):
-            client.runtime.sleep(client.random.choice((0.001, 0.02)))
-            for task in q.tasks(client.db, client.random.choice("tttr"), 3):
-                with suppress(TaskNotFound, NotTaken):
-                    verb = client.random.choice((q.cancel, q.delete, q.bury))
-                    client.call(NAME, verb.__name__, task.data, partial(verb, client.db, task.id))
-
-    def survive(client: Client) -> None:
-        q = opened(client)
-        client.call(NAME, "audit", None, partial(run, client.db, partial(counted_and_found, q)))
-        until = client.runtime.monotonic() + ENOUGH_S
-        while total(q, client.db) and client.runtime.monotonic() < until:
-            q.kick(client.db, MANY)
-            for task in took(client, q, 1.0):
-                finish(client, q, task)
-        client.call(NAME, "audit", None, partial(run, client.db, partial(counted_and_found, q)))
-        client.call(NAME, "end", None, lambda: q.statistics(client.db)["calls"])
-
-    simulation.client(produce, "producer")
-    for number in range(size.clients):
-        simulation.client(take, f"taker-{number}")
-    simulation.client(end, "operator")
-    simulation.afterwards(survive, "survivor")
+    roles = {
+        "producer": queue.using(produce),
+        "taker-": queue.using(take),
+        "operator": queue.repeating(25 * size.steps, end),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
     sessions_live = not {"die", "stall"} & set(simulation.faults.active) and not far_apart
     received = [each_take_was_received] if sessions_live else []
     return [exact_statistics(NAME), each_ends_once, none_begins_cancelled, no_watch_left_behind, *received]
 
 
-def opened(client: Client) -> TaskQueue:
-    return TaskQueue.create(client.db, NAME, if_not_exists=True)
+def end(client: Client, q: TaskQueue) -> None:
+    """End tasks as soon as they are taken: some are on their way to a caller."""
+    client.runtime.sleep(client.random.choice((0.001, 0.02)))
+    for task in q.tasks(client.db, client.random.choice("tttr"), 3):
+        with suppress(TaskNotFound, NotTaken):
+            verb = client.random.choice((q.cancel, q.delete, q.bury))
+            client.call(NAME, verb.__name__, task.data, partial(verb, client.db, task.id))
+
+
+def survive(client: Client, q: TaskQueue) -> None:
+    audit(client, q)
+    for _ in remaining(client, q):
+        q.kick(client.db, MANY)
+        for task in took(client, q, 1.0):
+            finish(client, q, task)
+    audit(client, q)
+    client.call(NAME, "end", None, lambda: q.statistics(client.db)["calls"])
 
 
 def took(client: Client, q: TaskQueue, timeout: float) -> list[Task]:

@@ -7,7 +7,7 @@ from functools import partial
 from math import inf
 from random import Random
 
-from fdbqueue.core.database import Database, run
+from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
@@ -18,8 +18,15 @@ from fdbqueue.testing.runtime import EPOCH_S
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace, longest_pause_s
 from tests.system.workloads.common import cramped, or_a_bag, values_of
-from tests.system.workloads.leftovers import look, nothing_left
-from tests.system.workloads.tasks import ENOUGH_S, counted_and_found, total
+from tests.system.workloads.stage import (
+    Tasks,
+    audit,
+    look,
+    nothing_left,
+    play,
+    remaining,
+    threaded,
+)
 
 KINDS = ("fifo", "fifottl", "utube", "fair")
 TIMEOUTS_S = (0.0, 1.0, 4.0)
@@ -45,12 +52,9 @@ def emptied(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.limit(SWEEP_EVERY_S=1 if threads == 1 else 10)
     ttl = random.choice((None, 1.0)) if kind in ("fifottl", "fair") else None
     kind, ids = or_a_bag(simulation, kind), list[str]()
+    queue = Tasks(NAME, kind)
 
-    def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(client.db, NAME, kind, if_not_exists=True)
-
-    def produce(client: Client) -> None:
-        q = opened(client)
+    def produce(client: Client, q: TaskQueue) -> None:
         for value in values_of(client, size.steps):
             # Each task of a micro-queue has a key of its own: a busy key would excuse a wait.
             key = {"utube": value, "fair": client.random.choice("ab")}.get(kind)
@@ -58,43 +62,35 @@ def emptied(simulation: Simulation, size: Size) -> Sequence[Checker]:
             ids.append(client.call(NAME, "put", value, put).id)
             rest(client, haste)
 
-    def take(client: Client) -> None:
-        q = opened(client)
-        for _ in range(size.steps):
-            with suppress(UnknownSession):
-                use(client, q, took(client, q, client.random.choice(TIMEOUTS_S) * haste))
-            rest(client, 0.2 * haste)
+    def take(client: Client, q: TaskQueue) -> None:
+        with suppress(UnknownSession):
+            use(client, q, took(client, q, client.random.choice(TIMEOUTS_S) * haste))
+        rest(client, 0.2 * haste)
 
-    def by_threads(client: Client) -> None:
-        others = [client.thread(take, f"{number}") for number in range(threads)]
-        for other in others:
-            other.join()
+    def empty(client: Client, q: TaskQueue) -> None:
+        rest(client, haste)
+        client.random.choice(REMOVALS)(client, q, ids)
+        audit(client, q)
 
-    def empty(client: Client) -> None:
-        q = opened(client)
-        for _ in range(size.steps):
-            rest(client, haste)
-            client.random.choice(REMOVALS)(client, q, ids)
-            client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-
-    def survive(client: Client) -> None:
-        q, until = opened(client), client.runtime.monotonic() + ENOUGH_S
-        look(client, NAME, q)
-        client.call(NAME, "resume", None, partial(q.resume, client.db))
-        while total(q, client.db) and client.runtime.monotonic() < until:
-            q.kick(client.db, MANY)
-            finish(client, q, took(client, q, 1.0))
-        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(by_threads, f"taker-{number}")
-    simulation.client(empty, "emptier")
+    roles = {
+        "producer-": queue.using(produce),
+        "taker-": threaded({f"{number}": queue.repeating(size.steps, take) for number in range(threads)}),
+        "emptier": queue.repeating(size.steps, empty),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
     if kind == "fifottl" and Random(f"{simulation.seed} brief").random() < BRIEF_P:
         simulation.limit(DUE_BATCH=2)
-        simulation.client(partial(put_brief_tasks, opened), "brief")
-    simulation.afterwards(survive, "survivor")
+        simulation.client(queue.repeating(BURSTS, put_brief_tasks), "brief")
     return list(checks(set(simulation.faults.active)))
+
+
+def survive(client: Client, q: TaskQueue) -> None:
+    look(client, NAME, q)
+    client.call(NAME, "resume", None, partial(q.resume, client.db))
+    for _ in remaining(client, q):
+        q.kick(client.db, MANY)
+        finish(client, q, took(client, q, 1.0))
+    audit(client, q)
 
 
 def took(client: Client, q: TaskQueue, timeout: float) -> Task | None:
@@ -149,13 +145,11 @@ def rest(client: Client, mean_s: float) -> None:
     client.runtime.sleep(client.random.expovariate(1 / mean_s) if client.random.random() < 0.6 else 0.0)
 
 
-def put_brief_tasks(opened: Callable[[Client], TaskQueue], client: Client) -> None:
+def put_brief_tasks(client: Client, q: TaskQueue) -> None:
     """Put tasks that expire together, more than one take sweeps, before a task that stays for a while."""
-    q = opened(client)
-    for _ in range(BURSTS):
-        q.put_many(client.db, ["brief"] * BRIEF, ttl=client.random.choice((0.01, 0.3)))
-        q.put(client.db, "longer", ttl=LONGER_S)
-        rest(client, 2.0)
+    q.put_many(client.db, ["brief"] * BRIEF, ttl=client.random.choice((0.01, 0.3)))
+    q.put(client.db, "longer", ttl=LONGER_S)
+    rest(client, 2.0)
 
 
 def delete(client: Client, q: TaskQueue, ids: Sequence[str]) -> None:

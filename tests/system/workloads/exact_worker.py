@@ -22,10 +22,10 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import cramped
-from tests.system.workloads.effects import EFFECTS, effects_in
 from tests.system.workloads.exact_calls import require_equal
 from tests.system.workloads.exact_worker_model import NAME, ROUNDING_S, Life, Plan, World
 from tests.system.workloads.fleet import ended
+from tests.system.workloads.stage import EFFECTS, effects_in
 
 KINDS: Sequence[tuple[str, dict[str, Any]]] = (
     ("fifottl", {}),

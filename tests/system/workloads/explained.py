@@ -7,7 +7,7 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
+from fdbqueue.core.errors import NotTaken, TaskNotFound
 from fdbqueue.core.explanation import Explanation, Why
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
@@ -19,9 +19,8 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.common import QUIET_S, cramped, or_a_bag, values_of
-from tests.system.workloads.effects import taken
-from tests.system.workloads.tasks import all_tasks, counted_and_found
+from tests.system.workloads.common import QUIET_S, cramped, or_a_bag
+from tests.system.workloads.stage import Tasks, audit, ids, play, taken
 
 NAME = "explained"
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
@@ -32,58 +31,49 @@ STARTED, GONE, NEVER = "started", "gone", "never"
 @workload(clients=2, steps=4)
 def explained(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
-    kind = or_a_bag(simulation, simulation.random.choice(KINDS))
+    queue = queue_of(NAME, or_a_bag(simulation, simulation.random.choice(KINDS)))
 
-    def produce(client: Client) -> None:
-        q = opened(client, kind)
-        for value in values_of(client, size.steps):
-            client.call(NAME, "put", value, partial(put, client, q, value))
-            client.pause(0.2)
+    def trouble(client: Client, q: TaskQueue, session: Session) -> None:
+        disturb(client, q, session)
+        client.pause(0.5)
 
-    def trouble(client: Client) -> None:
-        q = opened(client, kind)
-        try:
-            with Session(client.db, ttr=client.random.choice((3, 20))) as session:
-                for _ in range(size.steps):
-                    disturb(client, q, session)
-                    client.pause(0.5)
-        except UnknownSession:
-            client.pause(0.1)  # it stalled, so its session died
-
-    def look(client: Client) -> None:
-        q = opened(client, kind)
-        for _ in range(size.steps):
-            for id_ in run(client.db, partial(ids, q)):
-                client.call(NAME, "explain", id_, partial(look_at, client, q, id_))
-            client.pause(0.5)
-
-    def operate(client: Client) -> None:
-        q = opened(client, kind)
-        stuck = run(client.db, partial(ids, q))
-        client.random.shuffle(stuck)
-        for id_ in stuck:
-            client.call(NAME, "cure", id_, partial(cured, client, q, id_))
-        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(trouble, f"trouble-{number}")
-    simulation.client(look, "observer")
-    simulation.afterwards(operate, "operator")
+    roles = {
+        "producer-": queue.putting(size.steps, 0.2, put),
+        "trouble-": queue.working(size.steps, trouble, ttrs_s=(3, 20), after_death_s=0.1),
+        "observer": queue.repeating(size.steps, look, 0.5),
+    }
+    play(simulation, size, roles, {"operator": queue.using(operate)})
     return [exact_statistics(NAME), cures_work, no_watch_left_behind]
 
 
-def opened(client: Client, kind: str) -> TaskQueue:
-    return TaskQueue.create(client.db, NAME, kind, ttr=2 if "ttl" in kind else None, if_not_exists=True)
+def queue_of(name: str, kind: str) -> Tasks:
+    return Tasks(name, kind, ttr=2 if "ttl" in kind else None)
 
 
-def put(client: Client, q: TaskQueue, value: str) -> str:
+def look(client: Client, q: TaskQueue) -> None:
+    for id_ in run(client.db, partial(ids, q)):
+        client.call(NAME, "explain", id_, partial(look_at, client, q, id_))
+
+
+def operate(client: Client, q: TaskQueue) -> None:
+    stuck = run(client.db, partial(ids, q))
+    client.random.shuffle(stuck)
+    for id_ in stuck:
+        client.call(NAME, "cure", id_, partial(cured, client, q, id_))
+    audit(client, q)
+
+
+def put(client: Client, q: TaskQueue, value: str) -> None:
+    client.call(NAME, "put", value, lambda: put_one(client, q, value).id)
+
+
+def put_one(client: Client, q: TaskQueue, value: str) -> Task:
     options: dict[str, Any] = {}
     if q.kind not in ("fifo", "utube"):
         options["delay"] = client.random.choice((0, 0, 1.5))
     if q.kind not in ("fifo", "fifottl", "bag"):
         options["key"] = client.random.choice("ab")
-    return q.put(client.db, value, **options).id
+    return q.put(client.db, value, **options)
 
 
 def disturb(client: Client, q: TaskQueue, session: Session) -> None:
@@ -98,10 +88,6 @@ def disturb(client: Client, q: TaskQueue, session: Session) -> None:
         verb(client.db, task)
     except NotTaken:
         client.pause(0.1)  # too late: another session has the lease
-
-
-def ids(q: TaskQueue, tr: Transaction) -> list[str]:
-    return [id_text(id_in(bytes(row.key))) for row in all_tasks(q, tr)]
 
 
 def look_at(client: Client, q: TaskQueue, id_: str) -> str:

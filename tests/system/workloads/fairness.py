@@ -30,7 +30,7 @@ from tests.system.workloads.common import (
     once,
     values_of,
 )
-from tests.system.workloads.tasks import ENOUGH_S, total
+from tests.system.workloads.stage import ENOUGH_S, total
 
 NAME = "fairness"
 FLOOD = "flood"

@@ -23,8 +23,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.effects import effects_in, succeed
-from tests.system.workloads.tasks import all_tasks, counted_and_found
+from tests.system.workloads.stage import all_tasks, counted_and_found, effects_in, succeed
 
 ATTEMPTS_MAX = 4
 TTR_S = 2.0

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
+from fdbqueue.core.errors import NotTaken, TaskNotFound
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
@@ -14,9 +14,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped
-from tests.system.workloads.effects import taken
-from tests.system.workloads.explained import ids
-from tests.system.workloads.tasks import counted_and_found, outlive
+from tests.system.workloads.stage import Tasks, ids, play, taken
 
 NAME = "follows"
 TOLD = (0.25, 0.5, 0.75)
@@ -27,43 +25,28 @@ Seen = tuple[int, float | None]
 @workload(clients=2, steps=3)
 def follows(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
-
-    def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(client.db, NAME, "fifottl", ttr=2, if_not_exists=True)
-
-    def produce(client: Client) -> None:
-        q = opened(client)
-        for _ in range(size.clients * size.steps):
-            client.call(NAME, "put", None, lambda: q.put(client.db, "x").id)
-            client.pause(0.2)
-
-    def work(client: Client) -> None:
-        q = opened(client)
-        with suppress(UnknownSession), Session(client.db, ttr=3) as session:
-            for _ in range(2 * size.steps):
-                task = taken(client, q, 1, session)
-                if task is not None:
-                    attempt(client, q, task)
-
-    def follow(client: Client) -> None:
-        q = opened(client)
-        for _ in range(2 * size.steps):
-            client.pause(0.3)
-            found = run(client.db, partial(ids, q))
-            if found:
-                watch(client, q, client.random.choice(found))
-
-    def survive(client: Client) -> None:
-        q = opened(client)
-        outlive(client, q, end)
-        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-
-    simulation.client(produce, "producer")
-    for number in range(size.clients):
-        simulation.client(work, f"worker-{number}")
-        simulation.client(follow, f"follower-{number}")
-    simulation.afterwards(survive, "survivor")
+    queue = Tasks(NAME, ttr=2)
+    roles = {
+        "producer": queue.repeating(size.clients * size.steps, put, 0.2),
+        "worker-": queue.working(2 * size.steps, attempt_one),
+        "follower-": queue.repeating(2 * size.steps, follow, 0.3, pauses_first=True),
+    }
+    play(simulation, size, roles, {"survivor": queue.outliving(end)})
     return [exact_statistics(NAME), told_before_seen, never_backwards, told_by_holders, no_watch_left_behind]
+
+
+def put(client: Client, q: TaskQueue) -> None:
+    client.call(NAME, "put", None, lambda: q.put(client.db, "x").id)
+
+
+def attempt_one(client: Client, q: TaskQueue, session: Session) -> None:
+    if (task := taken(client, q, 1, session)) is not None:
+        attempt(client, q, task)
+
+
+def follow(client: Client, q: TaskQueue) -> None:
+    if found := run(client.db, partial(ids, q)):
+        watch(client, q, client.random.choice(found))
 
 
 def end(client: Client, q: TaskQueue, task: Task) -> None:

@@ -4,7 +4,7 @@ Processes die in between. At the end, each group must have ended, and its task h
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -18,7 +18,6 @@ from fdbqueue.core.errors import (
     QueueNotFound,
     RepartitionUnderWay,
     TaskNotFound,
-    UnknownSession,
 )
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
@@ -35,8 +34,7 @@ from fdbqueue.testing.soundness import unsound
 from fdbqueue.testing.trace import Trace
 from tests.system.audit.answers import TAKE
 from tests.system.workloads.common import cramped
-from tests.system.workloads.effects import taken
-from tests.system.workloads.tasks import outlive
+from tests.system.workloads.stage import Tasks, by_chance, outlive, play, taken
 
 KINDS = ("fifo", "fifottl", "utube", "bag")
 FINE = (QueueNotFound, GroupClosed)
@@ -56,62 +54,52 @@ def groups(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3, GROUPS_SWEPT_MAX=2, GROUPS_ENDED_MAX=1)
     kind, partitions = simulation.random.choice(KINDS), simulation.random.choice((1, 1, 3))
+    ttr_s = None if kind in ("fifo", "utube") else 2
+    queue = Tasks(NAME, kind, if_exists="any", ttr=ttr_s, partitions=partitions)
 
-    def opened(client: Client) -> TaskQueue:
-        ttr = None if kind in ("fifo", "utube") else 2
-        return TaskQueue.create(client.db, NAME, kind, ttr=ttr, partitions=partitions, if_not_exists="any")
-
-    def produce(client: Client) -> None:
-        q = opened(client)
+    def produce(client: Client, q: TaskQueue) -> None:
         for step in range(size.steps):
             make(client, q, f"{client.name}.{step}")
             client.pause(0.4)
 
-    def work(client: Client) -> None:
-        q = opened(client)
-        for _ in range(2):
-            with suppress(UnknownSession), Session(client.db, ttr=3) as session:
-                for _ in range(2 * size.steps):
-                    with suppress(QueueNotFound):
-                        once(client, second(client) if client.random.random() < 0.3 else q, session)
-                    run_then(client, session)
+    def work(client: Client, q: TaskQueue, session: Session) -> None:
+        with suppress(QueueNotFound):
+            once(client, second(client) if client.random.random() < 0.3 else q, session)
+        run_then(client, session)
 
-    def operate(client: Client) -> None:
-        q = opened(client)
-        for _ in range(2 * size.steps):
-            client.pause(0.6)
-            disturb(client, q)
-            if partitions > 1 and client.random.random() < 0.3:
-                with suppress(RepartitionUnderWay):
-                    q.repartition(client.db, client.random.choice((2, 3, 5)))
+    def operate(client: Client, q: TaskQueue) -> None:
+        disturb(client, q)
+        if partitions > 1 and client.random.random() < 0.3:
+            with suppress(RepartitionUnderWay):
+                q.repartition(client.db, client.random.choice((2, 3, 5)))
 
-    def watch(client: Client) -> None:
-        opened(client)
+    def watch(client: Client, _: TaskQueue) -> None:
         client.calm()  # many reads in one transaction: among frequent faults, it would never end
-        for _ in range(2 * size.steps):
+        for _step in range(2 * size.steps):
             client.pause(0.5)
             look(client)
 
-    def survive(client: Client) -> None:
-        q = opened(client)
-        close_all(client)
-        outlive_all(client, q)
-        until = client.runtime.monotonic() + PROMPT_S
-        while client.runtime.monotonic() < until:
-            outlive_all(client, q)
-            while run_then(client):
-                pass
-            client.runtime.sleep(1.0)
-        look(client)
-        client.call(NAME, "left", None, lambda: run(client.db, left))
-
-    simulation.client(operate, "operator")
-    simulation.client(watch, "watcher")
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.afterwards(survive, "survivor")
+    roles = {
+        "operator": queue.repeating(2 * size.steps, operate, 0.6, pauses_first=True),
+        "watcher": queue.using(watch),
+        "producer-": queue.using(produce),
+        "worker-": queue.working(2 * size.steps, work, lives=2),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
     return [*PROMISES, no_watch_left_behind]
+
+
+def survive(client: Client, q: TaskQueue) -> None:
+    close_all(client)
+    outlive_all(client, q)
+    until = client.runtime.monotonic() + PROMPT_S
+    while client.runtime.monotonic() < until:
+        outlive_all(client, q)
+        while run_then(client):
+            pass
+        client.runtime.sleep(1.0)
+    look(client)
+    client.call(NAME, "left", None, lambda: run(client.db, left))
 
 
 # Calls.
@@ -166,21 +154,16 @@ def _made(made: Group, tr: DatabaseOrTransaction) -> tuple[str, str | None]:
 def once(client: Client, q: TaskQueue, session: Session) -> None:
     """Take a task, if there is one, and end its lease by chance, or let it end by its time."""
     task = taken(client, q, client.random.choice((0, 1)), session)
-    if task is None:
-        return
-    client.pause(0.4)
-    deeds: list[Callable[[], object]] = [
-        partial(q.ack, client.db, task),
-        partial(q.ack, client.db, task),
-        partial(q.release, client.db, task),
-        partial(q.bury, client.db, task),
-        partial(q.kick, client.db, 2),
-        partial(q.cancel, client.db, task.id),
-        partial(q.put, client.db, "child", after=task),
-        lambda: None,
-    ]
-    with suppress(NotTaken, TaskNotFound, InvalidArgument, *FINE):
-        client.random.choice(deeds)()
+    if task is not None:
+        client.pause(0.4)
+        by_chance(client, q, task, VERBS, (NotTaken, TaskNotFound, InvalidArgument, *FINE))
+
+
+def put_child(client: Client, q: TaskQueue, task: Task) -> None:
+    q.put(client.db, "child", after=task)
+
+
+VERBS = ("ack", "ack", "release", "bury", "kick", "cancel", put_child, "leave")
 
 
 def end(client: Client, q: TaskQueue, task: Task) -> None:

@@ -22,7 +22,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped, values_of
 from tests.system.workloads.fleet import ended
-from tests.system.workloads.tasks import counted_and_found
+from tests.system.workloads.stage import counted_and_found
 
 TTR_S = 2.0
 SESSION_TTR_S = 3.0

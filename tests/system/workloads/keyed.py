@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import NotTaken, UnknownSession
+from fdbqueue.core.errors import NotTaken
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
@@ -17,7 +17,16 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads import by_key
 from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.tasks import all_tasks, outlive, total
+from tests.system.workloads.stage import (
+    Tasks,
+    all_tasks,
+    by_chance,
+    once_each,
+    outlive,
+    play,
+    put_plain,
+    total,
+)
 
 NAME, NUMBERS = "keyed", "keyed: numbers"
 DONE = b"done/"
@@ -28,56 +37,42 @@ def keyed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     simulation.limit(KEY_LEVEL_MIN=1)
     concurrency = simulation.random.choice((1, 1, 2))
+    queue = Tasks(NAME, "utubettl", ttr=2, key_concurrency=concurrency)
 
-    def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(
-            client.db, NAME, "utubettl", ttr=2, key_concurrency=concurrency, if_not_exists=True
-        )
-
-    def produce(client: Client) -> None:
-        q = opened(client)
+    def produce(client: Client, q: TaskQueue) -> None:
         for value in values_of(client, size.steps):
-            key, pri = client.random.choice("abcdef"), client.random.choice((0, 0, 1))
-            put = partial(q.put, client.db, value, key=key, pri=pri)
-            client.call(NAME, "put", value, put)
+            put_plain(
+                client, q, value, key=client.random.choice("abcdef"), pri=client.random.choice((0, 0, 1))
+            )
             client.pause(client.random.choice((0.01, 0.5)))  # into a full line, or as its last is acked
 
-    def work(client: Client) -> None:
-        q = opened(client)
-        try:
-            with Session(client.db, ttr=3) as session:
-                for _ in range(2 * size.steps):
-                    once(client, q, session)
-        except UnknownSession:
-            client.pause(0.5)  # it stalled, so its session died
+    def look(client: Client, q: TaskQueue) -> None:
+        client.call(NAME, "audit", concurrency, lambda: run(client.db, partial(taken_of_keys, q)))
+        count(client, q)
 
-    def look(client: Client) -> None:
-        q = opened(client)
-        for _ in range(2 * size.steps):
-            client.call(NAME, "audit", concurrency, lambda: run(client.db, partial(taken_of_keys, q)))
-            by_key.look(client, NUMBERS, TaskKeys(q.contents), partial(total, q))
-            client.pause(0.2)
-
-    def survive(client: Client) -> None:
-        q = opened(client)
+    def survive(client: Client, q: TaskQueue) -> None:
         outlive(client, q, finish)
-        by_key.look(client, NUMBERS, TaskKeys(q.contents), partial(total, q))
+        count(client, q)
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.client(look, "auditor")
-    simulation.afterwards(survive, "survivor")
-    return [never_more_than_allowed(NAME), exact_statistics(NUMBERS), all_done_once, no_watch_left_behind]
+    roles = {
+        "producer-": queue.using(produce),
+        "worker-": queue.working(2 * size.steps, once, after_death_s=0.5),
+        "auditor": queue.repeating(2 * size.steps, look, 0.2),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
+    done_once = partial(once_each, NAME, prefix=DONE)
+    return [never_more_than_allowed(NAME), exact_statistics(NUMBERS), done_once, no_watch_left_behind]
+
+
+def count(client: Client, q: TaskQueue) -> None:
+    by_key.look(client, NUMBERS, TaskKeys(q.contents), partial(total, q))
 
 
 def once(client: Client, q: TaskQueue, session: Session) -> None:
     task = q.take(client.db, client.random.choice((0, 1, 1)), session=session)
-    if task is None:
-        return
-    client.pause(client.random.choice((0.01, 0.3)))
-    does = client.random.choice((finish, finish, finish, put_aside, put_off, give_back))
-    does(client, q, task)
+    if task is not None:
+        client.pause(client.random.choice((0.01, 0.3)))
+        by_chance(client, q, task, VERBS, delays_s=(0.5,), late_s=0.1)
 
 
 def finish(client: Client, q: TaskQueue, task: Task) -> None:
@@ -85,28 +80,22 @@ def finish(client: Client, q: TaskQueue, task: Task) -> None:
         q.ack(tr, task)
         tr.add(DONE + task.data.encode(), b"\x01")
 
-    attempt(client, lambda: run(client.db, body))
+    try:
+        run(client.db, body)
+    except NotTaken:
+        client.pause(0.1)  # too late: another worker has the lease
 
 
 def put_aside(client: Client, q: TaskQueue, task: Task) -> None:
-    attempt(client, lambda: q.bury(client.db, task))
+    try:
+        q.bury(client.db, task)
+    except NotTaken:
+        client.pause(0.1)
     client.pause(0.2)
     q.kick(client.db, 1)
 
 
-def put_off(client: Client, q: TaskQueue, task: Task) -> None:
-    attempt(client, lambda: q.release(client.db, task, delay=0.5))
-
-
-def give_back(client: Client, q: TaskQueue, task: Task) -> None:
-    attempt(client, lambda: q.release(client.db, task))
-
-
-def attempt(client: Client, body: Any) -> None:
-    try:
-        body()
-    except NotTaken:
-        client.pause(0.1)  # too late: another worker has the lease
+VERBS = (finish, finish, finish, put_aside, "put off", "release")
 
 
 def taken_of_keys(q: TaskQueue, tr: Any) -> dict[bytes, int]:
@@ -125,13 +114,3 @@ def never_more_than_allowed(name: str) -> Checker:
                     yield f"{count} tasks of {key!r} are taken, {op.argument} may be"
 
     return check
-
-
-def all_done_once(trace: Trace, database: Database) -> Iterator[str]:
-    done = {e.key[len(DONE) :].decode(): e.value[0] for e in database.get_range_startswith(DONE)}
-    for value, count in done.items():
-        if count != 1:
-            yield f"done {count} times: {value!r}"
-    for op in trace.of(NAME, "put"):
-        if op.done and op.argument not in done:
-            yield f"lost: {op.argument!r}"

@@ -3,7 +3,7 @@
 In half of the runs all processes share a directory, where the kernel tells who is gone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from random import Random
 
@@ -15,17 +15,14 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.audit.answers import TAKE
 from tests.system.processes import processes_of
-from tests.system.workloads import tasks
-from tests.system.workloads.effects import taken
-from tests.system.workloads.tasks import finish
+from tests.system.workloads.stage import Tasks, once_each, put_plain, taken
+from tests.system.workloads.tasks import NAME, finish
 
 BEGIN_S, KILLED_S, LAST_S, END_S = 2.0, (3.0, 6.0), 12.0, 20.0
 """Until when processes begin; when victims are killed; the last put; the end of the survivors."""
 POINTS_MAX = 200_000
 LONG_S = 100.0
 """The ttr in a directory: tasks come back as the session of a process ends that is gone."""
-Open = Callable[[Client], TaskQueue]
-NAME = tasks.NAME  # the checkers of the workload `tasks` hold here too
 VICTIM = "victim"
 TTR_S = 4.0
 LOST_S, NEW_S = TTR_S + 1.0, 1.0
@@ -43,36 +40,31 @@ def killed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     died_s = {f"{VICTIM}-{number}": random.uniform(*KILLED_S) for number in range(victims)}
     simulation.gives_signs = is_cluster = Random(f"{simulation.seed} cluster").random() < 0.5
     start = simulation.client if is_cluster else processes_of(simulation).add
-    opened = partial(opened_in, ttr_s=TTR_S if is_cluster else LONG_S)
+    queue = Tasks(NAME, ttr=TTR_S if is_cluster else LONG_S)  # the checkers of `tasks` hold here, too
     for name in died_s:
-        start(partial(be_killed, opened), name)
+        start(queue.using(be_killed), name)
     for number in range(random.randint(1, size.clients)):
         polls = random.random() < 0.25
-        start(partial(survive, opened, polls=polls), f"survivor-{number}")
-    start(partial(produce, opened, count=2 * size.steps), "producer")
+        start(partial(survive, queue, polls=polls), f"survivor-{number}")
+    start(queue.using(partial(produce, count=2 * size.steps)), "producer")
     for name, at_s in died_s.items():
         simulation.kill(name, at_s)
     return checks(max(died_s.values()), SEEN_ON_CLUSTER_S if is_cluster else 0.0)
 
 
-def opened_in(client: Client, ttr_s: float) -> TaskQueue:
-    return TaskQueue.create(client.db, NAME, "fifottl", ttr=ttr_s, if_not_exists=True)
-
-
-def be_killed(opened: Open, client: Client) -> None:
+def be_killed(client: Client, q: TaskQueue) -> None:
     """Hold tasks, and wait for more."""
-    q = opened(client)
     for number in range(client.random.randint(0, 2)):
-        put(client, q, f"{client.name} {number}")
+        put_plain(client, q, f"{client.name} {number}")
         taken(client, q, 0)
     client.runtime.sleep(client.random.uniform(0, BEGIN_S))
     while True:
         taken(client, q, END_S)
 
 
-def survive(opened: Open, client: Client, *, polls: bool) -> None:
+def survive(queue: Tasks, client: Client, *, polls: bool) -> None:
     client.runtime.sleep(client.random.uniform(0, BEGIN_S))
-    q = opened(client)
+    q = queue(client)
     while (left_s := END_S - client.runtime.monotonic()) > 0:
         task = taken(client, q, 0 if polls else left_s)
         if task is not None:
@@ -81,15 +73,10 @@ def survive(opened: Open, client: Client, *, polls: bool) -> None:
             client.runtime.sleep(0.2)
 
 
-def produce(opened: Open, client: Client, count: int) -> None:
-    q = opened(client)
+def produce(client: Client, q: TaskQueue, count: int) -> None:
     for number in range(count):
         client.runtime.sleep(client.random.uniform(0, 2 * (LAST_S - BEGIN_S) / count))
-        put(client, q, f"new {number}")
-
-
-def put(client: Client, q: TaskQueue, value: str) -> None:
-    client.call(NAME, "put", value, partial(q.put, client.db, value))
+        put_plain(client, q, f"new {number}")
 
 
 # Checkers.
@@ -98,7 +85,7 @@ def put(client: Client, q: TaskQueue, value: str) -> None:
 def checks(last_death_s: float, seen_s: float) -> Sequence[Checker]:
     """Checkers for a run in which processes die until `last_death_s`, and count as alive for `seen_s`."""
     return [
-        tasks.once_each,
+        partial(once_each, NAME),
         lost_tasks_run_elsewhere(last_death_s),
         new_tasks_pass_the_dead_by(last_death_s, seen_s),
     ]

@@ -19,7 +19,7 @@ from fdbqueue.testing.cases import Size
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import QUIET_S
-from tests.system.workloads.tasks import ENOUGH_S, counted_and_found, total
+from tests.system.workloads.stage import ENOUGH_S, counted_and_found, total
 
 Produce = Callable[[Client, TaskQueue], object]
 AtEnd = Callable[[Client, TaskQueue], object]

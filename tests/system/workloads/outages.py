@@ -14,9 +14,8 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.effects import effects_in, succeed
 from tests.system.workloads.fleet import KEYS, RUN, ended, left, supervise
-from tests.system.workloads.tasks import counted_and_found
+from tests.system.workloads.stage import counted_and_found, effects_in, succeed
 
 NAME = "patient"
 TTR_S = 2.0

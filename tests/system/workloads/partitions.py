@@ -20,8 +20,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped, or_a_bag, values_of
-from tests.system.workloads.effects import EFFECTS, effects_in
-from tests.system.workloads.tasks import total
+from tests.system.workloads.stage import EFFECTS, effects_in, total
 
 KINDS = ("fifottl", "utubettl", "utubettl", "fair")
 WAYS = ((4, 2), (4, 2, 1), (4, 2, 8), (2, 4, 1))

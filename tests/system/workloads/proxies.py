@@ -16,7 +16,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import QUIET_S, cramped, values_of
-from tests.system.workloads.tasks import counted_and_found
+from tests.system.workloads.stage import counted_and_found
 
 ENOUGH_S = 200.0
 NAME = "proxies"

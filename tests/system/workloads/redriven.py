@@ -24,8 +24,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.effects import taken
-from tests.system.workloads.tasks import ENOUGH_S, all_tasks, counted_and_found, total
+from tests.system.workloads.stage import ENOUGH_S, all_tasks, counted_and_found, taken, total
 
 ERRORS = ("A", "B", None)
 OTHER = "redriven, other"

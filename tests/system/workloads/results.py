@@ -18,8 +18,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped
-from tests.system.workloads.effects import taken
-from tests.system.workloads.tasks import outlive
+from tests.system.workloads.stage import outlive, taken
 
 NAME = "results"
 COMMITTED = b"committed/"

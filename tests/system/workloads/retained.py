@@ -6,7 +6,7 @@ from functools import partial
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
+from fdbqueue.core.errors import NotTaken, TaskNotFound
 from fdbqueue.core.page import every_row
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
@@ -18,9 +18,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped
-from tests.system.workloads.effects import taken
-from tests.system.workloads.explained import ids
-from tests.system.workloads.tasks import outlive
+from tests.system.workloads.stage import Tasks, ids, outlive, play, taken
 
 NAME = "retained"
 MANY, FEW = 1_000, 3
@@ -37,52 +35,44 @@ def retained(simulation: Simulation, size: Size) -> Sequence[Checker]:
     mode = simulation.random.choice(list(MODES))
     retain_s, most = MODES[mode]
     simulation.limit(VERB_BATCH=3, RETAINED_MAX=most)
-    kind = simulation.random.choice(("fifottl", "utubettl", "fair"))
+    queue = Tasks(NAME, simulation.random.choice(("fifottl", "utubettl", "fair")), ttr=2, retain_s=retain_s)
 
-    def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(client.db, NAME, kind, ttr=2, retain_s=retain_s, if_not_exists=True)
-
-    def produce(client: Client) -> None:
-        q = opened(client)
-        for _ in range(size.steps):
-            client.call(NAME, "put", None, partial(put, client, q))
-            client.pause(0.2)
-
-    def work(client: Client) -> None:
-        q = opened(client)
-        with suppress(UnknownSession), Session(client.db, ttr=3) as session:
-            for _ in range(size.steps):
-                task = taken(client, q, 1, session)
-                if task is not None:
-                    client.pause(0.5)
-                    end(client, q, client.random.choice(("ack", "ack", "release")), task)
-
-    def operate(client: Client) -> None:
-        q = opened(client)
-        for _ in range(size.steps):
-            client.pause(0.5)
-            found = run(client.db, partial(ids, q))
-            if found:
-                end(client, q, client.random.choice(("delete", "cancel")), client.random.choice(found))
-            client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-
-    def survive(client: Client) -> None:
-        q = opened(client)
+    def survive(client: Client, q: TaskQueue) -> None:
         outlive(client, q, acked)
         client.runtime.sleep(SWEPT_S)
-        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+        look(client, q)
         client.call(NAME, "keep", mode, partial(kept, client, q))
 
-    simulation.client(operate, "operator")
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.afterwards(survive, "survivor")
+    roles = {
+        "operator": queue.repeating(size.steps, operate, 0.5, pauses_first=True),
+        "producer-": queue.repeating(size.steps, put, 0.2),
+        "worker-": queue.working(size.steps, once),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
     return [exact_statistics(NAME), each_end_is_kept, no_other_is_kept, no_watch_left_behind]
 
 
-def put(client: Client, q: TaskQueue) -> str:
-    return q.put(client.db, "x", ttl=client.random.choice((None, None, 1))).id
+def once(client: Client, q: TaskQueue, session: Session) -> None:
+    if (task := taken(client, q, 1, session)) is not None:
+        client.pause(0.5)
+        end(client, q, client.random.choice(("ack", "ack", "release")), task)
+
+
+def operate(client: Client, q: TaskQueue) -> None:
+    if found := run(client.db, partial(ids, q)):
+        end(client, q, client.random.choice(("delete", "cancel")), client.random.choice(found))
+    look(client, q)
+
+
+def look(client: Client, q: TaskQueue) -> None:
+    client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+
+
+def put(client: Client, q: TaskQueue) -> None:
+    def body() -> str:
+        return q.put(client.db, "x", ttl=client.random.choice((None, None, 1))).id
+
+    client.call(NAME, "put", None, body)
 
 
 def end(client: Client, q: TaskQueue, verb: str, task: Task | str) -> None:

@@ -23,10 +23,16 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.effects import Handled, effects_in, succeed
 from tests.system.workloads.fleet import ended
-from tests.system.workloads.leftovers import look, nothing_left
-from tests.system.workloads.tasks import counted_and_found, total
+from tests.system.workloads.stage import (
+    Handled,
+    counted_and_found,
+    effects_in,
+    look,
+    nothing_left,
+    succeed,
+    total,
+)
 
 FIRST, SECOND = "urgent", "bulk"
 BACKLOG = {FIRST: 21, SECOND: 9}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import Database, run
+from fdbqueue.core.database import Database
 from fdbqueue.core.errors import UnknownSession
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.session import Session
@@ -13,12 +13,19 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.effects import taken
-from tests.system.workloads.tasks import counted_and_found, finish, once_each, outlive, total
-from tests.system.workloads.tasks import opened as tasks_opened
+from tests.system.workloads.common import cramped
+from tests.system.workloads.stage import (
+    Tasks,
+    audit,
+    once_each,
+    outlive,
+    play,
+    put_plain,
+    taken,
+    total,
+)
+from tests.system.workloads.tasks import NAME, finish
 
-NAME = "tasks"  # the checkers of the workload `tasks` hold here too
 SHARED = "shared"
 TTR_S = 5.0
 
@@ -26,40 +33,38 @@ TTR_S = 5.0
 @workload(clients=2, steps=3, never=("stall", "slow_reply", "clock_skew_s"))
 def sharing(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
-
-    def produce(client: Client) -> None:
-        q = tasks_opened(client)
-        for value in values_of(client, size.steps):
-            client.call(NAME, "put", value, partial(q.put, client.db, value, ttr=300))
-            client.pause(1)
-
-    def work(client: Client) -> None:
-        q = tasks_opened(client)
-        for _ in range(2):
-            session = Session(client.db, SHARED, ttr=client.random.choice((TTR_S, 2 * TTR_S)))
-            try:
-                several(client, q, session, size.steps)
-            except UnknownSession:
-                client.call(NAME, "lost", session.id, lambda: None)
-            session.end()
-            client.pause(1)
-
-    def survive(client: Client) -> None:
-        client.runtime.sleep(3 * TTR_S)  # meanwhile no process ends the dead sessions
-        q = tasks_opened(client)
-        first = client.call(NAME, "first take", total(q, client.db), lambda: q.take(client.db, 0))
-        if first is not None:
-            finish(client, q, first)
-        outlive(client, q, finish)
-        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-        client.runtime.sleep(2 * limits.SESSIONS_SWEPT_EVERY_S)
-
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-        simulation.client(work, f"another-{number}")
-    simulation.afterwards(survive, "survivor")
+    queue = Tasks(NAME, ttr=2)  # the checkers of the workload `tasks` hold here too
+    work = queue.using(partial(work_in_two, steps=size.steps))
+    roles = {
+        "producer-": queue.putting(size.steps, 1, partial(put_plain, ttr=300)),
+        "worker-": work,
+        "another-": work,
+    }
+    play(simulation, size, roles, {"survivor": survive})
     return CHECKS
+
+
+def work_in_two(client: Client, q: TaskQueue, steps: int) -> None:
+    """Open the session twice, one after the other."""
+    for _ in range(2):
+        session = Session(client.db, SHARED, ttr=client.random.choice((TTR_S, 2 * TTR_S)))
+        try:
+            several(client, q, session, steps)
+        except UnknownSession:
+            client.call(NAME, "lost", session.id, lambda: None)
+        session.end()
+        client.pause(1)
+
+
+def survive(client: Client) -> None:
+    client.runtime.sleep(3 * TTR_S)  # meanwhile no process ends the dead sessions
+    q = Tasks(NAME, ttr=2)(client)
+    first = client.call(NAME, "first take", total(q, client.db), lambda: q.take(client.db, 0))
+    if first is not None:
+        finish(client, q, first)
+    outlive(client, q, finish)
+    audit(client, q)
+    client.runtime.sleep(2 * limits.SESSIONS_SWEPT_EVERY_S)
 
 
 def several(client: Client, q: TaskQueue, session: Session, steps: int) -> None:
@@ -93,9 +98,9 @@ def no_name_left(_: Trace, database: Database) -> Iterator[str]:
         yield "the shared session outlives its openers"
 
 
-CHECKS = [
+CHECKS: Sequence[Checker] = [
     exact_statistics(NAME),
-    once_each,
+    partial(once_each, NAME),
     no_watch_left_behind,
     none_lost,
     no_name_left,

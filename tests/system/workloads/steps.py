@@ -16,8 +16,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped
-from tests.system.workloads.effects import taken
-from tests.system.workloads.tasks import outlive
+from tests.system.workloads.stage import Tasks, outlive, play, taken
 
 NAME = "steps"
 STEPS = {"charge": False, "count": True, "mail": False}
@@ -37,42 +36,35 @@ def steps(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     random = simulation.random
     kind, partitions = random.choice(("fifottl", "utubettl", "fair")), random.choice((1, 3))
+    queue = Tasks(NAME, kind, if_exists="any", ttr=2, partitions=partitions)
 
-    def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(client.db, NAME, kind, ttr=2, partitions=partitions, if_not_exists="any")
-
-    def produce(client: Client) -> None:
-        q = opened(client)
+    def produce(client: Client, q: TaskQueue) -> None:
         for number in range(size.clients * size.steps):
             key: Any = {} if kind == "fifottl" else {"key": number % 3}
             client.call(NAME, "put", None, partial(q.put, client.db, "x", **key))
             client.pause(0.2)
 
-    def work(client: Client) -> None:
-        q = opened(client)
+    def work(client: Client, q: TaskQueue) -> None:
         with suppress(UnknownSession), Session(client.db, ttr=3) as session:
             for turn in range(4 * size.steps):
                 if (task := taken(client, q, 1, session)) is not None:
                     attempt(client, q, task, f"{client.name}.{turn}")
 
-    def operate(client: Client) -> None:
-        q = opened(client)
-        for _ in range(2 * size.steps):
-            client.pause(1.0)
-            q.kick(client.db, 3)
-            if partitions > 1:
-                with suppress(RepartitionUnderWay):
-                    q.repartition(client.db, client.random.choice((2, 3, 5)))
+    def operate(client: Client, q: TaskQueue) -> None:
+        q.kick(client.db, 3)
+        if partitions > 1:
+            with suppress(RepartitionUnderWay):
+                q.repartition(client.db, client.random.choice((2, 3, 5)))
 
-    def survive(client: Client) -> None:
-        q = opened(client)
+    def survive(client: Client, q: TaskQueue) -> None:
         outlive(client, q, lambda client, q, task: attempt(client, q, task, f"survivor {task.attempts}"))
 
-    simulation.client(produce, "producer")
-    simulation.client(operate, "operator")
-    for number in range(size.clients + 1):
-        simulation.client(work, f"worker-{number}")
-    simulation.afterwards(survive, "survivor")
+    roles = {
+        "producer": queue.using(produce),
+        "operator": queue.repeating(2 * size.steps, operate, 1.0, pauses_first=True),
+        **{f"worker-{number}": queue.using(work) for number in range(size.clients + 1)},
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
     return [exact_statistics(NAME), one_result, done_steps_do_not_run, effects_once, no_watch_left_behind]
 
 

@@ -17,8 +17,7 @@ from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped, set_later, values_of
-from tests.system.workloads.leftovers import look, nothing_left
-from tests.system.workloads.tasks import counted_and_found
+from tests.system.workloads.stage import counted_and_found, look, nothing_left
 
 TIMEOUTS_S = (0.0, 1.0, None)
 NAME = "stops"

@@ -22,15 +22,20 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.faults import DELAYING, Faults
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
-from tests.system.workloads import tasks
-from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.effects import EFFECTS, taken
-from tests.system.workloads.tasks import counted_and_found, finish, outlive
+from tests.system.workloads.common import cramped
+from tests.system.workloads.stage import (
+    EFFECTS,
+    Tasks,
+    audit,
+    once_each,
+    outlive,
+    taken,
+)
+from tests.system.workloads.tasks import NAME, finish
 
 LIVES = 3
 LONG_S = 300.0
 TTRS_S = (2.0, LONG_S)
-NAME = tasks.NAME  # the checkers of the workload `tasks` hold here too
 SESSION_TTR_S = 6.0
 UNKNOWN = {"unknown_done", "unknown_not_done", "unknown_after_conflict"}
 OF_SESSIONS = {
@@ -55,19 +60,13 @@ def takeover(simulation: Simulation, size: Size) -> Sequence[Checker]:
         unwanted = simulation.random.choice((DELAYING, DELAYING - UNKNOWN))
         simulation.faults = simulation.faults.without(*unwanted)
     all_notes = [Notes(f"worker-{number}") for number in range(size.clients)]
-    opened = partial(TaskQueue.create, name=NAME, kind="fifottl", ttr=ttr_s, if_not_exists=True)
-
-    def produce(client: Client) -> None:
-        q = opened(client.db)
-        for value in values_of(client, 2 * size.steps):
-            client.call(NAME, "put", value, partial(q.put, client.db, value))
-            client.pause(1)
+    queue = Tasks(NAME, ttr=ttr_s)  # the checkers of the workload `tasks` hold here too
 
     def live(notes: Notes, number: int, client: Client) -> None:
         """Open the session of the process before this one, finish its tasks, and take others."""
         later_s = number * client.random.uniform(0.5, 2) * SESSION_TTR_S
         client.runtime.sleep(client.random.choice((0, later_s, later_s)))
-        q = opened(client.db)
+        q = queue(client)
         with suppress(UnknownSession):
             session = client.call(NAME, "open", notes.name, partial(reopened, client, notes))
             notes.sessions.append(session.id)
@@ -80,15 +79,15 @@ def takeover(simulation: Simulation, size: Size) -> Sequence[Checker]:
             notes.ended += 1
 
     def survive(client: Client) -> None:
-        q = opened(client.db)
+        q = queue(client)
         for notes in all_notes:
             client.call(NAME, "sessions", notes.ended == LIVES, partial(stored, client, notes.sessions))
         client.runtime.sleep(2 * (SESSION_TTR_S + limits.CLOCK_SKEW_S))
         outlive(client, q, finish)
-        client.call(NAME, "audit", None, partial(run, client.db, partial(counted_and_found, q)))
+        audit(client, q)
 
     for number, notes in enumerate(all_notes):
-        simulation.client(produce, f"producer-{number}")
+        simulation.client(queue.putting(2 * size.steps, 1), f"producer-{number}")
         for life in range(LIVES):
             simulation.client(partial(live, notes, life), f"{notes.name}.{life}")
     simulation.afterwards(survive, "survivor")
@@ -214,7 +213,7 @@ def seen_lease(q: TaskQueue, task: Task, tr: Transaction) -> Lease:
 
 def checks(faults: Faults, has_long_leases: bool) -> Iterator[Checker]:
     """Yield the checkers for a run with these faults."""
-    yield from (exact_statistics(NAME), tasks.once_each, no_watch_left_behind, no_session_left)
+    yield from (exact_statistics(NAME), partial(once_each, NAME), no_watch_left_behind, no_session_left)
     yield from (lost_is_true, an_old_lease_renews_nothing, none_comes_back)
     yield beats_hold(SESSION_TTR_S - faults.clock_skew_s)
     if limits.BEATS_PER_TTR > 1 and not DELAYING - UNKNOWN & set(faults.active):

@@ -20,7 +20,7 @@ from fdbqueue.testing.faults import DELAYING, Faults
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped
-from tests.system.workloads.tasks import counted_and_found, total
+from tests.system.workloads.stage import counted_and_found, total
 
 LIVES = 3
 OVER = (QueueDropped, UnknownSession, QueueNotFound)

@@ -21,7 +21,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped, set_later, values_of
-from tests.system.workloads.tasks import total
+from tests.system.workloads.stage import total
 
 TTR_S = 2.0
 TTLS_S = (None, None, 4.0)

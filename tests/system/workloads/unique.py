@@ -16,7 +16,6 @@ from fdbqueue.core.errors import (
     RepartitionUnderWay,
     TaskNotFound,
     UniqueTaskBusy,
-    UnknownSession,
 )
 from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.seam import Transaction
@@ -29,8 +28,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.audit.answers import TAKE
 from tests.system.workloads.common import cramped
-from tests.system.workloads.effects import taken
-from tests.system.workloads.tasks import outlive
+from tests.system.workloads.stage import Tasks, by_chance, in_threads, outlive, play, taken
 
 KINDS = ("fifottl", "utubettl", "limfifottl")
 WINDOW_S = 3.0
@@ -54,54 +52,39 @@ def unique(simulation: Simulation, size: Size) -> Sequence[Checker]:
     random = simulation.random
     kind, partitions = random.choice(KINDS), random.choice((1, 1, 3))
     capacity = 6 if kind == "limfifottl" else None
+    queue = Tasks(NAME, kind, if_exists="any", ttr=TTR_S, capacity=capacity, partitions=partitions)
 
-    def opened(client: Client) -> TaskQueue:
-        options = {"ttr": TTR_S, "capacity": capacity, "partitions": partitions}
-        return TaskQueue.create(client.db, NAME, kind, if_not_exists="any", **options)  # type: ignore[arg-type]
-
-    def put_some(client: Client, q: TaskQueue, thread: int) -> None:
+    def put_some(q: TaskQueue, thread: int, client: Client) -> None:
         for step in range(size.steps):
             put(client, q, f"{client.name}.{thread}.{step}")
             client.pause(0.2)
 
-    def produce(client: Client) -> None:
-        q = opened(client)
-        threads = [client.thread(partial(put_some, q=q, thread=n), f"thread-{n}") for n in range(2)]
-        for thread in threads:
-            thread.join()
+    def produce(client: Client, q: TaskQueue) -> None:
+        in_threads(client, {f"thread-{n}": partial(put_some, q, n) for n in range(2)})
 
-    def work(client: Client) -> None:
-        q = opened(client)
-        for _ in range(2):
-            with suppress(UnknownSession), Session(client.db, ttr=3) as session:
-                for _ in range(size.steps):
-                    once(client, q, session)
+    def operate(client: Client, q: TaskQueue) -> None:
+        found = q.tasks(client.db, client.random.choice("r~!"), 3)
+        if found:
+            end(client, q, client.random.choice(("delete", "cancel")), found[-1].id)
+        if partitions > 1 and client.random.random() < 0.3:
+            with suppress(RepartitionUnderWay):
+                q.repartition(client.db, client.random.choice((2, 3, 5)))
+        if client.random.random() < 0.1:
+            client.call(NAME, "truncate", None, partial(q.truncate, client.db))
 
-    def operate(client: Client) -> None:
-        q = opened(client)
-        for _ in range(size.steps):
-            client.pause(0.7)
-            found = q.tasks(client.db, client.random.choice("r~!"), 3)
-            if found:
-                end(client, q, client.random.choice(("delete", "cancel")), found[-1].id)
-            if partitions > 1 and client.random.random() < 0.3:
-                with suppress(RepartitionUnderWay):
-                    q.repartition(client.db, client.random.choice((2, 3, 5)))
-            if client.random.random() < 0.1:
-                client.call(NAME, "truncate", None, partial(q.truncate, client.db))
-
-    def survive(client: Client) -> None:
-        q = opened(client)
-        outlive(client, q, lambda client, q, task: end(client, q, "ack", task))
-        client.runtime.sleep(OVER_S)
-        client.call(NAME, "left", None, lambda: run(client.db, partial(left, q)))
-
-    simulation.client(operate, "operator")
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.afterwards(survive, "survivor")
+    roles = {
+        "operator": queue.repeating(size.steps, operate, 0.7, pauses_first=True),
+        "producer-": queue.using(produce),
+        "worker-": queue.working(size.steps, once, lives=2),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
     return [*promises(simulation.faults.clock_skew_s), no_watch_left_behind]
+
+
+def survive(client: Client, q: TaskQueue) -> None:
+    outlive(client, q, ack)
+    client.runtime.sleep(OVER_S)
+    client.call(NAME, "left", None, lambda: run(client.db, partial(left, q)))
 
 
 # Calls.
@@ -137,20 +120,16 @@ def put_twice(q: TaskQueue, data: str, options: dict[str, Any], tr: Transaction)
 def once(client: Client, q: TaskQueue, session: Session) -> None:
     """Take a task, if there is one, and end its lease by chance, or let it end by its time."""
     task = taken(client, q, client.random.choice((0, 1)), session)
-    if task is None:
-        return
-    client.pause(0.4)
-    deeds: list[Callable[[], object]] = [
-        partial(end, client, q, "ack", task),
-        partial(q.release, client.db, task),
-        partial(q.give_back, client.db, task),
-        partial(q.release, client.db, task, delay=0.3),
-        partial(q.bury, client.db, task),
-        partial(q.kick, client.db, 2),
-        partial(q.release_all, client.db),
-    ]
-    with suppress(NotTaken):
-        client.random.choice(deeds)()
+    if task is not None:
+        client.pause(0.4)
+        by_chance(client, q, task, VERBS, delays_s=(0.3,))
+
+
+def ack(client: Client, q: TaskQueue, task: Task) -> None:
+    end(client, q, "ack", task)
+
+
+VERBS = (ack, "release", "give back", "put off", "bury", "kick", "release all")
 
 
 def end(client: Client, q: TaskQueue, verb: str, task: Task | str) -> None:

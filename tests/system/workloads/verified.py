@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from fdbqueue.core.database import Database
-from fdbqueue.core.errors import UnknownSession
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.operate.verify.values import Verification
 from fdbqueue.operate.verify.verify import verify
@@ -18,7 +17,8 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound, told
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import SPACE, cramped, values_of
-from tests.system.workloads.explained import KINDS, disturb, put
+from tests.system.workloads.explained import KINDS, disturb, put_one, queue_of
+from tests.system.workloads.stage import play, repeating
 
 NAME, PLAIN, ELEMENTS, FAIR = "verified", "items", "elements", "tenants"
 
@@ -34,18 +34,13 @@ def verified(simulation: Simulation, size: Size) -> Sequence[Checker]:
         DUE_BATCH=3,
         VERB_BATCH=3,
     )
-    kind = random.choice(KINDS)
+    queue = queue_of(NAME, random.choice(KINDS))
 
-    def use_tasks(client: Client) -> None:
-        q = opened(client, kind)
-        try:
-            with Session(client.db, ttr=client.random.choice((3, 20))) as session:
-                for value in values_of(client, size.steps):
-                    put(client, q, value)
-                    disturb(client, q, session)
-                    client.pause(0.2)
-        except UnknownSession:
-            client.pause(0.1)  # it stalled, so its session died
+    def use_tasks(client: Client, q: TaskQueue, session: Session) -> None:
+        for value in values_of(client, size.steps):
+            put_one(client, q, value)
+            disturb(client, q, session)
+            client.pause(0.2)
 
     def use_items(client: Client) -> None:
         plain, fair = Queue.named(client.db, PLAIN), tenants()
@@ -65,21 +60,18 @@ def verified(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 elements.remove(client.db, name)
             client.pause(0.2)
 
-    def look(client: Client) -> None:
-        for _ in range(size.steps):
-            client.call(NAME, "verify", None, partial(everything, client.db))
-            client.pause(0.5)
-
-    for number in range(size.clients):
-        simulation.client(use_tasks, f"worker-{number}")
-    simulation.client(use_items, "consumer")
-    simulation.client(use_elements, "holder")
-    simulation.client(look, "verifier")
+    roles = {
+        "worker-": queue.working(1, use_tasks, ttrs_s=(3, 20), after_death_s=0.1),
+        "consumer": use_items,
+        "holder": use_elements,
+        "verifier": repeating(size.steps, look, 0.5),
+    }
+    play(simulation, size, roles)
     return [nothing_found, sound(tenants()), no_watch_left_behind]
 
 
-def opened(client: Client, kind: str) -> TaskQueue:
-    return TaskQueue.create(client.db, NAME, kind, ttr=2 if "ttl" in kind else None, if_not_exists=True)
+def look(client: Client) -> None:
+    client.call(NAME, "verify", None, partial(everything, client.db))
 
 
 def tenants() -> FairQueue:

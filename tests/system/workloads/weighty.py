@@ -18,7 +18,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import QUIET_S, SPACE, crowded
-from tests.system.workloads.tasks import total
+from tests.system.workloads.stage import total
 
 THREADS = 3
 MANY = 12
