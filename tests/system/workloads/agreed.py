@@ -1,7 +1,6 @@
 """Transactions of callers that take several items and, if there are fewer, close the queue by a flag."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import Transaction
@@ -11,6 +10,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import SPACE, bounded, cramped, once, queue
+from tests.system.workloads.stage import play, repeating
 
 NAME = "agreed"
 CLOSED = b"closed"
@@ -41,14 +41,6 @@ def agreed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def look(tr: Transaction) -> tuple[bool, int]:
         return bool(tr.get(CLOSED).present()), (fair if is_fair else plain).size(tr)
 
-    def repeat(step: Callable[[Client], Any]) -> Callable[[Client], None]:
-        def body(client: Client) -> None:
-            for _ in range(size.steps):
-                step(client)
-                client.pause(0.1)
-
-        return body
-
     def produce(client: Client) -> None:
         value = client.random.randint(0, 9)
         client.call(NAME, "put", value, lambda: once(client, lambda tr: put(tr, value)))
@@ -60,11 +52,9 @@ def agreed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def audit(client: Client) -> None:
         client.call(NAME, "look", None, lambda: run(client.db, look))
 
-    for number in range(size.clients):
-        simulation.client(repeat(produce), f"producer-{number}")
-        simulation.client(repeat(consume), f"consumer-{number}")
-    simulation.client(repeat(audit), "auditor")
-    simulation.afterwards(audit, "last look")
+    steps = {"producer-": produce, "consumer-": consume, "auditor": audit}
+    roles = {name: repeating(size.steps, step, 0.1) for name, step in steps.items()}
+    play(simulation, size, roles, {"last look": audit})
     return [closed_means_empty, as_many_as_there_are, bounded(), sound(fair if is_fair else plain)]
 
 

@@ -13,7 +13,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.stage import taken
+from tests.system.workloads.stage import Tasks, play, taken, total
 
 NAME = "bounded"
 EVERY_S = 0.1
@@ -26,14 +26,9 @@ def bounded(simulation: Simulation, size: Size) -> Sequence[Checker]:
     together = simulation.random.random() < 0.5
     batches = simulation.random.choice(((1,), (1, 1, 2), (2, 4), (1, 4)))
     partitions = Random(f"{simulation.seed} partitions").choice((1, 1, 2, 3))
+    queue = Tasks(NAME, "limfifottl", capacity=capacity, partitions=partitions)
 
-    def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(
-            client.db, NAME, "limfifottl", capacity=capacity, partitions=partitions, if_not_exists=True
-        )
-
-    def produce(client: Client) -> None:
-        q = opened(client)
+    def produce(client: Client, q: TaskQueue) -> None:
         for step in range(2 * size.steps):
             if together:
                 client.runtime.sleep(EVERY_S - client.runtime.monotonic() % EVERY_S)
@@ -42,34 +37,31 @@ def bounded(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 q.put_many(client.db, [step] * wanted, timeout=client.random.choice((0, 0, 1)))
             except QueueFull:
                 client.pause(0.1)
-            client.call(NAME, "audit", None, partial(total, q, client))
+            count(client, q)
 
-    def work(client: Client) -> None:
+    def work(client: Client, q: TaskQueue) -> None:
         """Make room for one task, or for several in one transaction: then puts meet far below the bound."""
-        q = opened(client)
-        for _ in range(2 * size.steps):
-            if client.random.random() < 0.5:
-                q.truncate_some(client.db, client.random.randint(1, capacity))
-            else:
-                finish(client, q)
-            client.pause(0.1)
+        if client.random.random() < 0.5:
+            q.truncate_some(client.db, client.random.randint(1, capacity))
+        else:
+            finish(client, q)
 
-    def look(client: Client) -> None:
-        q = opened(client)
-        for _ in range(4 * size.steps):
-            client.call(NAME, "audit", None, partial(total, q, client))
-            client.runtime.sleep(0.05)
+    def look(client: Client, q: TaskQueue) -> None:
+        count(client, q)
+        client.runtime.sleep(0.05)
 
     def within_capacity(trace: Trace, _: Database) -> Iterator[str]:
         for op in trace.of(NAME, "audit"):
             if op.done and op.result > capacity:
                 yield f"{op.result} tasks in a queue for {capacity}"
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-    simulation.client(work, "worker")
-    simulation.client(look, "auditor")
-    simulation.afterwards(look, "last look")
+    auditor = queue.repeating(4 * size.steps, look)
+    roles = {
+        "producer-": queue.using(produce),
+        "worker": queue.repeating(2 * size.steps, work, 0.1),
+        "auditor": auditor,
+    }
+    play(simulation, size, roles, {"last look": auditor})
     return [within_capacity]
 
 
@@ -80,5 +72,5 @@ def finish(client: Client, q: TaskQueue) -> None:
             q.ack(client.db, task)
 
 
-def total(q: TaskQueue, client: Client) -> int:
-    return q.statistics(client.db)["tasks"]["total"]
+def count(client: Client, q: TaskQueue) -> None:
+    client.call(NAME, "audit", None, partial(total, q, client.db))

@@ -19,6 +19,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import KEY_BYTES, SPACE, cramped, values_of
+from tests.system.workloads.stage import play
 
 HELD_MAX = 3
 Desks = Mapping[str, deque[tuple[str, LockToken]]]
@@ -74,12 +75,11 @@ def elements(simulation: Simulation, size: Size) -> Sequence[Checker]:
         for name in q.names(client.db):
             at_once(client, q, name)
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.client(purge, "purger")
-    simulation.client(lambda client: look(client, opened(), size.steps), "auditor")
-    simulation.afterwards(survive, "survivor")
+    def audit(client: Client) -> None:
+        look(client, opened(), size.steps)
+
+    roles = {"producer-": produce, "worker-": work, "purger": purge, "auditor": audit}
+    play(simulation, size, roles, {"survivor": survive})
     keys_max = 3 * limits.BATCH_ITEMS_MAX + 8
     return [
         all_done_once,

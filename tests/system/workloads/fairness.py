@@ -1,6 +1,6 @@
 """A fair task queue: one tenant's flood, small tenants, several workers; small tenants must not wait long."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from tests.system.workloads.common import (
     once,
     values_of,
 )
-from tests.system.workloads.stage import ENOUGH_S, total
+from tests.system.workloads.stage import Roles, Tasks, play, remaining, repeating, total
 
 NAME = "fairness"
 FLOOD = "flood"
@@ -41,55 +41,43 @@ ROUNDS = "rounds"
 def fairness(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     simulation.limit(KEY_LEVEL_MIN=1)
+    queue = Tasks(NAME, "fair", ttr=600)
 
-    def flood(client: Client) -> None:
-        q = opened(client)
+    def flood(client: Client, q: TaskQueue) -> None:
         for start in range(0, 4 * size.steps, size.steps):
             put(client, q, [f"{FLOOD}.{start + n}" for n in range(size.steps)])
 
-    def trickle(client: Client) -> None:
-        q = opened(client)
+    def trickle(client: Client, q: TaskQueue) -> None:
         for values in in_batches(client, values_of(client, size.steps)):
             put(client, q, values)
             client.pause(0.3)
 
-    def work(client: Client) -> None:
-        q = opened(client)
+    def work(client: Client, q: TaskQueue) -> None:
         with Session(client.db, ttr=60) as session:
             for _ in range(3 * size.steps):
                 take(client, q, session)
 
-    def audit(client: Client) -> None:
-        q = opened(client)
-        for _ in range(size.steps):
-            look(client, NAME, TaskKeys(q.contents), partial(total, q))
-            look_at_rounds(client, NAME, TaskKeys(q.contents))
-            client.pause(0.3)
-
-    def survive(client: Client) -> None:
-        q, until = opened(client), client.runtime.monotonic() + ENOUGH_S
-        with Session(client.db, ttr=600) as session:
-            while total(q, client.db) and client.runtime.monotonic() < until:
-                take(client, q, session)
-        look(client, NAME, TaskKeys(q.contents), partial(total, q))
-
-    simulation.client(flood, FLOOD)
-    for number in range(size.clients):
-        simulation.client(trickle, f"tenant-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.client(audit, "auditor")
-    simulation.afterwards(survive, "survivor")
-    return [
-        total_queue(NAME),
-        exact_statistics(NAME),
-        partial(rounds_wait, NAME, key_of, size.clients),
-        partial(fair_at_all_times, NAME),
-        no_watch_left_behind,
-    ]
+    roles = {
+        FLOOD: queue.using(flood),
+        "tenant-": queue.using(trickle),
+        "worker-": queue.using(work),
+        "auditor": queue.repeating(size.steps, audit, 0.3),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
+    fair = [partial(rounds_wait, NAME, key_of, size.clients), partial(fair_at_all_times, NAME)]
+    return [total_queue(NAME), exact_statistics(NAME), *fair, no_watch_left_behind]
 
 
-def opened(client: Client) -> TaskQueue:
-    return TaskQueue.create(client.db, NAME, "fair", ttr=600, if_not_exists=True)
+def audit(client: Client, q: TaskQueue) -> None:
+    look(client, NAME, TaskKeys(q.contents), partial(total, q))
+    look_at_rounds(client, NAME, TaskKeys(q.contents))
+
+
+def survive(client: Client, q: TaskQueue) -> None:
+    with Session(client.db, ttr=600) as session:
+        for _ in remaining(client, q):
+            take(client, q, session)
+    look(client, NAME, TaskKeys(q.contents), partial(total, q))
 
 
 def key_of(value: str) -> str:
@@ -119,45 +107,41 @@ def take(client: Client, q: TaskQueue, session: Session) -> None:
 
 @workload(clients=3, steps=5)
 def rounds(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """A fair queue without leases: a flood, tenants, waiters; an auditor looks at the rounds all the time."""
     cramped(simulation)
     simulation.limit(KEY_LEVEL_MIN=1)
     capacity = simulation.random.choice((None, None, 6))
     q = FairQueue(SPACE[ROUNDS], key=tenant_of, capacity=capacity)
+    keys = TaskKeys(SPACE[ROUNDS])
 
-    def produce(values: Callable[[Client], list[str]]) -> Callable[[Client], None]:
-        def body(client: Client) -> None:
-            for value in values(client):
-                put_item(client, q, value)
-                client.pause(0.2)
-
-        return body
+    def produce(count: int, client: Client) -> None:
+        for number in range(count):
+            put_item(client, q, f"{client.name}/{number}")
+            client.pause(0.2)
 
     def consume(client: Client) -> None:
-        for _ in range(3 * size.steps):
-            get(client, q, client.random.choice((0, 0.5, 2)))
+        get(client, q, client.random.choice((0, 0.5, 2)))
 
     def audit(client: Client) -> None:
-        for _ in range(3 * size.steps):
-            look(client, ROUNDS, TaskKeys(SPACE[ROUNDS]), q.size)
-            look_at_rounds(client, ROUNDS, TaskKeys(SPACE[ROUNDS]))
-            client.pause(0.3)
+        look(client, ROUNDS, keys, q.size)
+        look_at_rounds(client, ROUNDS, keys)
 
     def drain(client: Client) -> None:
         client.runtime.sleep(QUIET_S)
-        look(client, ROUNDS, TaskKeys(SPACE[ROUNDS]), q.size)
+        look(client, ROUNDS, keys, q.size)
         while get(client, q, 0) or get(client, q, 1):
             pass
         client.runtime.sleep(limits.RECEIPT_STALE_S)
         put_item(client, q, "the last")  # calls that leave a receipt, so that closing sweeps
         get(client, q, 0)
 
-    simulation.client(produce(lambda _: [f"{FLOOD}/{n}" for n in range(3 * size.steps)]), FLOOD)
-    for number in range(size.clients):
-        tenant = produce(lambda client: [f"{client.name}/{n}" for n in range(size.steps)])
-        simulation.client(tenant, f"tenant-{number}")
-        simulation.client(consume, f"consumer-{number}")
-    simulation.client(audit, "auditor")
-    simulation.afterwards(drain, "drain")
+    roles: Roles = {
+        FLOOD: partial(produce, 3 * size.steps),
+        "tenant-": partial(produce, size.steps),
+        "consumer-": repeating(3 * size.steps, consume),
+        "auditor": repeating(3 * size.steps, audit, 0.3),
+    }
+    play(simulation, size, roles, {"drain": drain})
     return [
         total_queue(ROUNDS),
         exact_statistics(ROUNDS),

@@ -22,8 +22,8 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.stage import all_tasks, counted_and_found, effects_in, succeed
+from tests.system.workloads.common import cramped
+from tests.system.workloads.stage import Tasks, all_tasks, audit, effects_in, play, succeed
 
 ATTEMPTS_MAX = 4
 TTR_S = 2.0
@@ -40,40 +40,33 @@ RUN = b"a run" + bytes(11)
 def fleet(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3, FAILURES_KEPT=3)
-
-    def produce(client: Client) -> None:
-        q = opened(client)
-        for value in values_of(client, size.steps):
-            client.call(NAME, "put", value, partial(q.put, client.db, value))
-            client.pause(0.5)
-
-    def work(client: Client) -> None:
-        opened(client)
-        for _ in range(2):
-            worker = hired(client, partial(handle, client))
-            worker.start()
-            client.runtime.sleep(client.random.uniform(1, 8))
-            worker.stop(at_once=client.random.random() < 0.3)
-            ended(worker)
-
-    def survive(client: Client) -> None:
-        q = opened(client)
-        worker = hired(client, lambda task: succeed(task))
-        worker.start(until_empty=True)
-        ended(worker)
-        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-        client.call(NAME, LOOK, None, lambda: run(client.db, partial(left, q)))
-
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.afterwards(survive, "survivor")
+    queue = Supervised(NAME, ttr=TTR_S)
+    roles = {"producer-": queue.putting(size.steps, 0.5), "worker-": queue.using(work)}
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
     return [exact_statistics(NAME), done_once_or_buried, histories_told, run_counted, no_watch_left_behind]
 
 
-def opened(client: Client) -> TaskQueue:
-    run(client.db, supervise)
-    return TaskQueue.create(client.db, NAME, "fifottl", ttr=TTR_S, if_not_exists=True)
+class Supervised(Tasks):
+    """A queue with a run whose supervisor lives for ever."""
+
+    def __call__(self, client: Client) -> TaskQueue:
+        run(client.db, supervise)
+        return super().__call__(client)
+
+
+def work(client: Client, _: TaskQueue) -> None:
+    for _life in range(2):
+        worker = hired(client, partial(handle, client))
+        worker.start()
+        client.runtime.sleep(client.random.uniform(1, 8))
+        worker.stop(at_once=client.random.random() < 0.3)
+        ended(worker)
+
+
+def survive(client: Client, q: TaskQueue) -> None:
+    work_until_empty(hired(client, lambda task: succeed(task)))
+    audit(client, q)
+    client.call(NAME, LOOK, None, lambda: run(client.db, partial(left, q)))
 
 
 def supervise(tr: Transaction) -> None:
@@ -102,6 +95,11 @@ def ended(worker: Worker) -> None:
     worker.join()
     if worker.error is not None:
         raise worker.error
+
+
+def work_until_empty(worker: Worker) -> None:
+    worker.start(until_empty=True)
+    ended(worker)
 
 
 def handle(client: Client, task: HeldTask) -> None:

@@ -21,8 +21,8 @@ from fdbqueue.testing.faults import Faults
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.fleet import ended
-from tests.system.workloads.stage import counted_and_found
+from tests.system.workloads.fleet import ended, work_until_empty
+from tests.system.workloads.stage import counted_and_found, play
 
 TTR_S = 2.0
 SESSION_TTR_S = 3.0
@@ -92,10 +92,7 @@ def hooked(simulation: Simulation, size: Size) -> Sequence[Checker]:
         for q in (first, second):
             client.call(NAME, "audit", None, partial(run, client.db, partial(counted_and_found, q)))
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.afterwards(survive, "survivor")
+    play(simulation, size, {"producer-": produce, "worker-": work}, {"survivor": survive})
     return [exact_statistics(NAME), no_watch_left_behind, *checks(simulation.faults)]
 
 
@@ -125,8 +122,7 @@ def finish(client: Client, q: TaskQueue, handler: Callable[..., object], hooks: 
         max_attempts=None,
         session_ttr_s=SESSION_TTR_S,
     )
-    worker.start(until_empty=True)
-    ended(worker)
+    work_until_empty(worker)
 
 
 # Calls.

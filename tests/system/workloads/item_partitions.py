@@ -1,6 +1,6 @@
 """A queue of items whose number of partitions changes under load: calls of all sorts meet each change."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from tests.system.workloads.common import (
     line_left_empty,
     values_of,
 )
+from tests.system.workloads.stage import Roles, in_threads, play
 
 WAYS = ((4, 2, 2), (4, 2, 1, 1, 4), (4, 2, 8), (2, 4, 1, 2))
 NAME = "items in partitions"
@@ -79,12 +80,7 @@ def item_partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
         """Use one handle with two databases, each in a thread of its own."""
         q = opened(client)
         with Database(client.db.engine, client.runtime) as second:
-            threads = [client.thread(using(q, db), name) for name, db in (("a", client.db), ("b", second))]
-            for thread in threads:
-                thread.join()
-
-    def using(q: Queue, db: Database) -> Callable[[Client], None]:
-        return lambda client: use(client, q, db)
+            in_threads(client, {"a": partial(use, q=q, db=client.db), "b": partial(use, q=q, db=second)})
 
     def watch(client: Client) -> None:
         q = opened(client)
@@ -95,12 +91,14 @@ def item_partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
         if more == CLEAR:
             client.call(NAME, "clear", None, lambda: q.clear(client.db))
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(consume_by_two if number == 1 else consume, f"consumer-{number}")
-    simulation.client(lambda client: repartition(client, opened(client), way), "partitioner")
-    simulation.client(watch, "auditor")
-    simulation.afterwards(drain, "survivor")
+    consumers = [consume_by_two if number == 1 else consume for number in range(size.clients)]
+    roles: Roles = {
+        "producer-": produce,
+        "consumer-": consumers,
+        "partitioner": lambda client: repartition(client, opened(client), way),
+        "auditor": watch,
+    }
+    play(simulation, size, roles, {"survivor": drain})
     return list(checks(set(simulation.faults.active), more))
 
 

@@ -15,6 +15,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped, values_of
+from tests.system.workloads.stage import in_threads, play
 
 NAME = "joined"
 JOIN, FINISH, DONE = "join", "finish", "task done"
@@ -28,7 +29,7 @@ def joined(simulation: Simulation, size: Size) -> Sequence[Checker]:
     # Only where no session is lost does `task_done` have to find each item, and do all joins end.
     sessions_live = not {"die", "stall"} & set(simulation.faults.active)
     ttr_s = LONG_TTR_S if sessions_live else SHORT_TTR_S
-    at_work = [0]
+    at_work = [2 * size.clients]
 
     def produce(client: Client) -> None:
         q = opened(client, ttr_s)
@@ -39,9 +40,7 @@ def joined(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def work(client: Client) -> None:
         q = opened(client, ttr_s)
-        threads = [client.thread(partial(fetch_some, q, sessions_live, size.steps), f"{n}") for n in range(2)]
-        for thread in threads:
-            thread.join()
+        in_threads(client, {f"{n}": partial(fetch_some, q, sessions_live, size.steps) for n in range(2)})
         at_work[0] -= 1
 
     def wait(client: Client) -> None:
@@ -63,12 +62,8 @@ def joined(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 item = q.get(timeout=1)
                 client.call(NAME, FINISH, item, partial(q.ack, item))
 
-    for number in range(size.clients):
-        at_work[0] += 2
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-        simulation.client(wait, f"joiner-{number}")
-    simulation.client(drain, "drainer")
+    roles = {"producer-": produce, "worker-": work, "joiner-": wait, "drainer": drain}
+    play(simulation, size, roles)
     exact = [acks_the_oldest, none_waits_for_ever] if sessions_live else []
     return [each_was_finished, no_watch_left_behind, *exact]
 

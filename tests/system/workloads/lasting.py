@@ -16,6 +16,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import crowded
+from tests.system.workloads.stage import play
 
 NAME = "lasting"
 KINDS = ("items", "items", "fifo", "fifottl", "utube", "fair", "bag")
@@ -57,10 +58,7 @@ def lasting(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.call(NAME, "put", f"late {number}", partial(put, f"late {number}"))
             client.runtime.sleep(2 * PROMPT_S)
 
-    for number in range(size.clients):
-        simulation.client(wait, f"waiter-{number}")
-    simulation.client(put_early, "early")
-    simulation.client(put_late, "late")
+    play(simulation, size, {"waiter-": wait, "early": put_early, "late": put_late})
     return [each_wait_is_answered, each_entry_is_received_at_once, no_watch_left_behind]
 
 

@@ -19,7 +19,7 @@ from fdbqueue.testing.cases import Size
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import QUIET_S
-from tests.system.workloads.stage import ENOUGH_S, counted_and_found, total
+from tests.system.workloads.stage import counted_and_found, remaining
 
 Produce = Callable[[Client, TaskQueue], object]
 AtEnd = Callable[[Client, TaskQueue], object]
@@ -111,9 +111,8 @@ def _operate(client: Client, opened: Opened, size: Size) -> None:
 def _survive(client: Client, opened: Opened, at_end: AtEnd, at_last: AtLast) -> None:
     queues = opened.all(client)
     client.runtime.sleep(QUIET_S)
-    until = client.runtime.monotonic() + ENOUGH_S
     # Each look makes this process sweep the queue: leases that are over in one hold slots of the other one.
-    while sum(total(q, client.db) for q in queues) and client.runtime.monotonic() < until:
+    for _ in remaining(client, *queues):
         for q in queues:
             _finish_one(client, q)
     for q in queues:

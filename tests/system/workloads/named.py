@@ -14,6 +14,7 @@ from fdbqueue.testing.checkers import total_queue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import dequeue, enqueue, values_of
+from tests.system.workloads.stage import play
 
 NAMES = ("red", "blue")
 
@@ -48,11 +49,8 @@ def named(simulation: Simulation, size: Size) -> Sequence[Checker]:
             while dequeue(client, q, name):
                 pass
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(consume, f"consumer-{number}")
-    simulation.client(drop, "dropper")
-    simulation.afterwards(look, "survivor")
+    roles = {"producer-": produce, "consumer-": consume, "dropper": drop}
+    play(simulation, size, roles, {"survivor": look})
     return [*(total_queue(name) for name in NAMES), no_orphans, distinct_ids]
 
 

@@ -14,8 +14,8 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.fleet import KEYS, RUN, ended, left, supervise
-from tests.system.workloads.stage import counted_and_found, effects_in, succeed
+from tests.system.workloads.fleet import KEYS, RUN, ended, left, supervise, work_until_empty
+from tests.system.workloads.stage import Tasks, audit, effects_in, play, put_plain, succeed
 
 NAME = "patient"
 TTR_S = 2.0
@@ -32,17 +32,16 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.limit(EFFECT_MAX_S=1000, SWEEP_EVERY_S=1)
     random = simulation.random
     kind = random.choice(("fifo", "fifottl", "fifottl", "utubettl"))
+    queue = Tasks(NAME, kind, ttr=None if kind == "fifo" else TTR_S)
     # From other dice, so that all else of a seed is as it would be without.
     has_run = Random(f"{simulation.seed} run").random() < RUN_P
     supervised: list[bytes] = [] if has_run else [b""]
     for start_s in (random.uniform(0.1, 4), random.uniform(14, 18)):
         simulation.outage(start_s, random.choice((0.5, 1.5, 3, 5)) * TTR_S)
 
-    def produce(client: Client) -> None:
-        q = opened(client, kind)
+    def produce(client: Client, q: TaskQueue) -> None:
         for value in values_of(client, size.steps):
-            key = client.name if kind == "utubettl" else None
-            client.call(NAME, "put", value, partial(q.put, client.db, value, key=key))
+            put_plain(client, q, value, key=client.name if kind == "utubettl" else None)
             client.runtime.sleep(client.random.uniform(0, 5))
 
     def supervise_for_a_while(client: Client) -> None:
@@ -52,8 +51,7 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
         client.runtime.sleep(client.random.uniform(0, FAULTY_S))
         end_session(client.db, KEYS, RUN, lambda *_: True, died=False)
 
-    def work(client: Client) -> None:
-        opened(client, kind)
+    def work(client: Client, _: TaskQueue) -> None:
         # As in a fleet: the end of a worker before the supervisor begins would clear the counts of the run.
         while not supervised:
             client.runtime.sleep(0.1)
@@ -65,33 +63,24 @@ def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
         worker.stop()
         ended(worker)
 
-    def survive(client: Client) -> None:
-        q = opened(client, kind)
-        worker = hired(client)
-        worker.start(until_empty=True)
-        ended(worker)
-        client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
-        client.call(NAME, "look at the remaining tasks", None, lambda: run(client.db, partial(left, q)))
-
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    if random.random() < 0.3:
-        simulation.client(partial(operate, kind), "operator")
-    if has_run:
-        simulation.client(supervise_for_a_while, "supervisor")
-    simulation.afterwards(survive, "survivor")
+    roles = {
+        "producer-": queue.using(produce),
+        "worker-": queue.using(work),
+        **({"operator": queue.using(operate)} if random.random() < 0.3 else {}),
+        **({"supervisor": supervise_for_a_while} if has_run else {}),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
     return [exact_statistics(NAME), nothing_failed, no_watch_left_behind]
 
 
-def opened(client: Client, kind: str) -> TaskQueue:
-    ttr = None if kind == "fifo" else TTR_S
-    return TaskQueue.create(client.db, NAME, kind, ttr=ttr, if_not_exists=True)
+def survive(client: Client, q: TaskQueue) -> None:
+    work_until_empty(hired(client))
+    audit(client, q)
+    client.call(NAME, "look at the remaining tasks", None, lambda: run(client.db, partial(left, q)))
 
 
-def operate(kind: str, client: Client) -> None:
+def operate(client: Client, q: TaskQueue) -> None:
     """Kick buried tasks: a worker may excuse the attempt afterwards."""
-    q = opened(client, kind)
     while client.runtime.monotonic() < FAULTY_S:
         client.runtime.sleep(client.random.uniform(0.2, 2))
         q.kick(client.db, 9)

@@ -4,22 +4,96 @@ one of the two serial orders.
 The calls happen up to three times from the same rows. First the second call happens in the middle of the
 first one, between its last read and its commit. Then it happens before that transaction, or after it. So a
 conflict that is missing is found for sure. The code itself, in a serial order, has the right answer.
+
+Each workload has the worlds of a row in the table: queues, with the calls that are made of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import Any, NamedTuple
 
-from fdbqueue.testing.cases import Size, workload
-from fdbqueue.testing.simulation import Checker, Simulation
-from tests.system.workloads.paired_runs import NEVER, bounded, let_pairs_meet
-from tests.system.workloads.paired_worlds import drawn_world
+from fdbqueue.testing.cases import Build, Size, workload
+from fdbqueue.testing.simulation import MEMORY, Checker, Client, Simulation
+from tests.system.workloads.paired_doubts import Doubts
+from tests.system.workloads.paired_groups import Groups
+from tests.system.workloads.paired_items import Elements, FairItems, Items
+from tests.system.workloads.paired_limits import Limits
+from tests.system.workloads.paired_line import Requests
+from tests.system.workloads.paired_persistent import Persistent
+from tests.system.workloads.paired_process import Process
+from tests.system.workloads.paired_schedules import Schedules
+from tests.system.workloads.paired_sessions import Sessions
+from tests.system.workloads.paired_store import NEVER, Twins
+from tests.system.workloads.paired_tasks import Moves, Tasks
+from tests.system.workloads.paired_together import AT_ONCE, Together
+from tests.system.workloads.paired_world import World
 
-NAME = "paired"
+ANY: Sequence[type[World]] = (*(Tasks,) * 8, Items, Items, FairItems, Elements)
 
 
-@workload(clients=1, steps=12, never=NEVER)
-def paired(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    random = Random(f"{simulation.seed} paired")
-    bounded(simulation, random)
-    let_pairs_meet(simulation, size, NAME, random, drawn_world)
-    return []
+class Pairs(NamedTuple):
+    """A workload: each run has one of its worlds. `bounds`: limits, each with one of these values."""
+
+    name: str
+    steps: int
+    worlds: Sequence[type[World]]
+    bounds: Mapping[str, Sequence[int]] = {}
+    process: Callable[[Twins, World], Process] = Process
+
+
+TABLE = (
+    Pairs("paired", 12, ANY),
+    Pairs("paired_groups", 10, [Groups]),
+    Pairs("paired_limits", 10, [Limits]),
+    Pairs("paired_line", 16, [Requests], {"SERVE_MAX": (1, 2, 20)}),
+    Pairs("paired_partitions", 8, [Moves]),
+    Pairs("paired_persistent", 12, [Persistent]),
+    Pairs("paired_schedules", 12, [Schedules]),
+    Pairs("paired_sessions", 12, [Sessions], {"VERB_BATCH": (1, 200), "DEAD_SESSIONS_MAX": (1, 100)}),
+    Pairs("doubted", 16, (*ANY, Groups, Limits, Moves, Persistent, Schedules), process=Doubts),
+    Pairs("together", 16, AT_ONCE, {"ACKS_APART_MAX": (0, 0, 1)}, Together),
+)
+
+
+def built(pairs: Pairs) -> Build:
+    def build(simulation: Simulation, size: Size) -> Sequence[Checker]:
+        random = Random(f"{simulation.seed} {pairs.name}")
+        bound(simulation, random)
+        simulation.limit(**{name: random.choice(values) for name, values in pairs.bounds.items()})
+
+        def use(client: Client) -> None:
+            client.calm()
+            twins = Twins(client, MEMORY)
+            try:
+                process = pairs.process(twins, drawn(pairs.worlds, random)(random, twins))
+                process.prepare()
+                for _ in range(size.steps):
+                    client.call(pairs.name, "pair", None, process.step)
+            finally:
+                twins.close()
+
+        for number in range(size.clients):
+            simulation.client(use, f"user-{number}")
+        return []
+
+    build.__name__ = pairs.name
+    return build
+
+
+def bound(simulation: Simulation, random: Random) -> None:
+    """Let no process sweep by itself, and draw the levels at which tasks of a key are counted."""
+    simulation.limit(
+        SWEEP_EVERY_S=1e6,
+        SWEEPERS_MAX=1,
+        SESSIONS_SWEPT_EVERY_S=0,
+        KEY_LEVEL_MIN=random.choice((1, 64)),
+        FAILURES_KEPT=random.choice((1, 3)),
+    )
+
+
+def drawn(worlds: Sequence[type[World]], random: Random) -> Any:
+    return random.choice(worlds) if len(worlds) > 1 else worlds[0]
+
+
+for row in TABLE:
+    workload(clients=1, steps=row.steps, never=NEVER)(built(row))

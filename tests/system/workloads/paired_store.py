@@ -38,6 +38,10 @@ class Commit(NamedTuple):
     writes: KeySet
 
 
+NEVER = ("die", "stall", "slow_reply", "clock_skew_s")
+"""The faults of the run would meet no call: each pair has databases of its own."""
+
+
 class When(Enum):
     """The moment of the other call. BEGIN and AFTER are those of the two serial orders."""
 

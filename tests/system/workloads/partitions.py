@@ -20,7 +20,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped, or_a_bag, values_of
-from tests.system.workloads.stage import EFFECTS, effects_in, total
+from tests.system.workloads.stage import EFFECTS, Roles, Tasks, effects_in, in_threads, play, total
 
 KINDS = ("fifottl", "utubettl", "utubettl", "fair")
 WAYS = ((4, 2), (4, 2, 1), (4, 2, 8), (2, 4, 1))
@@ -48,39 +48,27 @@ def partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
     most = concurrency if kind == "utubettl" else 1
     begun, ids, rest_s = random.choice((1, 1, 2)), list[str](), random.choice((0.1, 0.5, 3))
     more = More.drawn(simulation.seed, kind)
+    options = {"ttr": 2, "key_concurrency": most, "capacity": more.capacity, "partitions": begun}
+    queue = Tasks(NAME, more.kind, if_exists="any", **options)
 
-    def opened(client: Client) -> TaskQueue:
-        options: dict[str, Any] = {
-            "ttr": 2,
-            "key_concurrency": most,
-            "capacity": more.capacity,
-            "partitions": begun,
-        }
-        return TaskQueue.create(client.db, NAME, more.kind, if_not_exists="any", **options)
-
-    def produce(client: Client) -> None:
-        q = opened(client)
+    def produce(client: Client, q: TaskQueue) -> None:
         for value in values_of(client, size.steps):
             ids.extend(put(client, q, value, more)[:1])
             client.runtime.sleep(client.random.choice((0.01, rest_s)))
 
-    def work(client: Client) -> None:
-        work_with(opened(client), client.db, size.steps, client)
+    def work(client: Client, q: TaskQueue) -> None:
+        work_with(q, client.db, size.steps, client)
 
-    def work_by_two(client: Client) -> None:
+    def work_by_two(client: Client, q: TaskQueue) -> None:
         """Work with one handle in two threads, each with a database of its own."""
-        q = opened(client)
         with Database(client.db.engine, client.runtime) as second:
             bodies = [partial(work_with, q, db, size.steps) for db in (client.db, second)]
-            threads = [client.thread(body, f"{number}") for number, body in enumerate(bodies)]
-            for thread in threads:
-                thread.join()
+            in_threads(client, {f"{number}": body for number, body in enumerate(bodies)})
 
-    def change(client: Client) -> None:
-        repartition(client, opened(client), way)
+    def change(client: Client, q: TaskQueue) -> None:
+        repartition(client, q, way)
 
-    def operate(client: Client) -> None:
-        q = opened(client)
+    def operate(client: Client, q: TaskQueue) -> None:
         for _ in range(size.steps):
             client.pause(0.5)
             does: list[Callable[[], Any]] = [partial(q.kick, client.db, 4), partial(by_id, client, q, ids)]
@@ -89,12 +77,14 @@ def partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.random.choice(does)()
         q.resume(client.db)
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work_by_two if more.by_two and number else work, f"worker-{number}")
-    simulation.client(change, "partitioner")
-    simulation.client(operate, "operator")
-    simulation.afterwards(lambda client: outlive(client, opened(client)), "survivor")
+    workers = [work_by_two if more.by_two and number else work for number in range(size.clients)]
+    roles: Roles = {
+        "producer-": queue.using(produce),
+        "worker-": [*map(queue.using, workers)],
+        "partitioner": queue.using(change),
+        "operator": queue.using(operate),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(outlive)})
     return list(checks(set(simulation.faults.active), pauses))
 
 

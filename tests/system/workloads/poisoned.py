@@ -13,7 +13,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.fleet import ended
+from tests.system.workloads.fleet import work_until_empty
 
 NAME, POISON = "poisoned", "poison"
 ATTEMPTS_MAX, SESSION_TTR_S, BEGINS_MAX = 3, 3.0, 2
@@ -36,9 +36,7 @@ def poisoned(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def work(number: int, client: Client) -> None:
         """One process after the other, each before the tasks of the last one come back, or after that."""
         client.runtime.sleep(number * client.random.choice((0.1, 2 * SESSION_TTR_S)))
-        worker = hired(client, partial(handle, client), threads)
-        worker.start(until_empty=True)
-        ended(worker)
+        work_until_empty(hired(client, partial(handle, client), threads))
 
     def handle(client: Client, task: HeldTask) -> None:
         failed = client.call(NAME, "begin", (task.data, task.attempts), lambda: task.failures)
@@ -48,11 +46,10 @@ def poisoned(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.runtime.sleep(SESSION_TTR_S)
 
     def survive(client: Client) -> None:
-        worker = hired(
-            client, lambda task: client.call(NAME, "begin", (task.data, 0), lambda: task.failures), 1
-        )
-        worker.start(until_empty=True)
-        ended(worker)
+        def begin(task: HeldTask) -> None:
+            client.call(NAME, "begin", (task.data, 0), lambda: task.failures)
+
+        work_until_empty(hired(client, begin, 1))
 
     simulation.client(put, "producer")
     for number in range(size.clients):

@@ -16,7 +16,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import QUIET_S, cramped, values_of
-from tests.system.workloads.stage import counted_and_found
+from tests.system.workloads.stage import counted_and_found, play
 
 ENOUGH_S = 200.0
 NAME = "proxies"
@@ -64,10 +64,7 @@ def proxies(simulation: Simulation, size: Size) -> Sequence[Checker]:
         client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, tasks)))
         client.call(NAME, "drain", None, lambda: [q.get_nowait() for _ in range(q.qsize())])
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.afterwards(survive, "survivor")
+    play(simulation, size, {"producer-": produce, "worker-": work}, {"survivor": survive})
     return CHECKS
 
 

@@ -29,8 +29,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import PatientTransaction
 from fdbqueue.testing.simulation import MEMORY, Checker, Client, Simulation
 from tests.system.workloads.common import SPACE
-from tests.system.workloads.paired_runs import NEVER
-from tests.system.workloads.paired_store import QuietRuntime
+from tests.system.workloads.paired_store import NEVER, QuietRuntime
 
 NAME, ALL = "receipts", 1_000
 UNSURE = (KeyboardInterrupt, FDBError)

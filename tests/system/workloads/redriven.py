@@ -24,7 +24,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.stage import ENOUGH_S, all_tasks, counted_and_found, taken, total
+from tests.system.workloads.stage import all_tasks, counted_and_found, play, remaining, taken
 
 ERRORS = ("A", "B", None)
 OTHER = "redriven, other"
@@ -79,19 +79,15 @@ def redriven(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def survive(client: Client) -> None:
         q, other, letters = opened(client)
         client.call(NAME, "audit", None, lambda: run(client.db, partial(audited, q, letters)))
-        until = client.runtime.monotonic() + ENOUGH_S
-        while total(q, client.db) + total(other, client.db) and client.runtime.monotonic() < until:
+        for _ in remaining(client, q, other):
             letters.kick_matching(client.db)
             for queue in (q, other):
                 if (task := queue.take(client.db, 0.5)) is not None:
                     finish(client, queue, task)
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(fail, f"failer-{number}")
-    for number in range(size.clients + 1):
-        simulation.client(operate, f"operator-{number}")
-    simulation.afterwards(survive, "survivor")
+    operators = {f"operator-{number}": operate for number in range(size.clients + 1)}
+    roles = {"producer-": produce, "failer-": fail, **operators}
+    play(simulation, size, roles, {"survivor": survive})
     skew_s = simulation.faults.clock_skew_s
     checks: list[Checker] = [once_each, never_twice, pauses_hold, edits_hold, partial(paced, skew_s=skew_s)]
     return [exact_statistics(NAME), *checks, no_watch_left_behind]

@@ -18,7 +18,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped
-from tests.system.workloads.stage import outlive, taken
+from tests.system.workloads.stage import Tasks, outlive, play, taken
 
 NAME = "results"
 COMMITTED = b"committed/"
@@ -41,55 +41,42 @@ def results(simulation: Simulation, size: Size) -> Sequence[Checker]:
     kind, partitions = random.choice(("fifottl", "utubettl", "fair")), random.choice((1, 1, 3))
     ids: list[str] = []
     result_ttl = random.choice((KEPT_S, KEPT_S, SHORT_S))
+    queue = Tasks(NAME, kind, ttr=2, partitions=partitions)
 
-    def opened(client: Client) -> TaskQueue:
-        return TaskQueue.create(client.db, NAME, kind, ttr=2, partitions=partitions, if_not_exists=True)
+    def ask(client: Client, q: TaskQueue) -> None:
+        ttl = client.random.choice((None, None, None, 1))
+        ids.append(q.put(client.db, "x", ttl=ttl, result_ttl=result_ttl).id)
+        wait(client, q, ids[-1], client.random.choice((0, 1, 5)))
 
-    def ask(client: Client) -> None:
-        q = opened(client)
-        for _ in range(2 * size.steps):
-            ttl = client.random.choice((None, None, None, 1))
-            ids.append(q.put(client.db, "x", ttl=ttl, result_ttl=result_ttl).id)
-            wait(client, q, ids[-1], client.random.choice((0, 1, 5)))
-
-    def watch(client: Client) -> None:
-        q = opened(client)
-        for _ in range(2 * size.steps):
-            client.pause(0.5)
-            found = [task.id for state in "rt!" for task in q.tasks(client.db, state, 9)]
-            if found:
-                wait(client, q, client.random.choice(found), client.random.choice((0, 5, 20)))
-
-    def work(client: Client) -> None:
-        q = opened(client)
+    def work(client: Client, q: TaskQueue) -> None:
         with suppress(UnknownSession), Session(client.db, ttr=3) as session:
             for step in range(3 * size.steps):
                 if (task := taken(client, q, 1, session)) is not None:
                     client.pause(1.0)
                     end(client, q, task, f"{client.name}.{step}")
 
-    def operate(client: Client) -> None:
-        q = opened(client)
-        for _ in range(size.steps):
-            client.pause(1.0)
-            kick_and_drop(client, q)
-
-    def survive(client: Client) -> None:
-        q = opened(client)
-        outlive(client, q, lambda client, q, task: end(client, q, task, "survivor"))
+    def survive(client: Client, q: TaskQueue) -> None:
+        outlive(client, q, partial(end, tag="survivor"))
         for id_ in ids:
             wait(client, q, id_, 0)
         client.runtime.sleep(SHORT_S + 2 * limits.CLOCK_SKEW_S + 3 * limits.SWEEP_EVERY_S)
         client.call(NAME, "left", result_ttl, lambda: run(client.db, partial(left, q)))
 
-    for number in range(size.clients):
-        simulation.client(ask, f"asker-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.client(watch, "watcher")
-    simulation.client(operate, "operator")
-    simulation.afterwards(survive, "survivor")
+    roles = {
+        "asker-": queue.repeating(2 * size.steps, ask),
+        "worker-": queue.using(work),
+        "watcher": queue.repeating(2 * size.steps, watch, 0.5, pauses_first=True),
+        "operator": queue.repeating(size.steps, kick_and_drop, 1.0, pauses_first=True),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
     kept = [results_are_kept, swept_when_over, *([told_at_once] if is_calm else [])]
     return [one_answer, acked_by_holders, ends_are_told, *kept, no_watch_left_behind]
+
+
+def watch(client: Client, q: TaskQueue) -> None:
+    found = [task.id for state in "rt!" for task in q.tasks(client.db, state, 9)]
+    if found:
+        wait(client, q, client.random.choice(found), client.random.choice((0, 5, 20)))
 
 
 def kick_and_drop(client: Client, q: TaskQueue) -> None:

@@ -23,6 +23,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
+from tests.system.workloads.stage import play
 
 LASTS_S = 12.0
 OUTAGE_S = 12.0
@@ -87,10 +88,7 @@ def schedules(simulation: Simulation, size: Size) -> Sequence[Checker]:
         client.runtime.sleep(outage_s + QUIET_S)
         client.call(NAME, "left", None, partial(left, client, opened(client), made))
 
-    simulation.client(operate, "operator")
-    for number in range(size.clients):
-        simulation.client(stay, f"passer-{number}")
-    simulation.afterwards(survive, "survivor")
+    play(simulation, size, {"operator": operate, "passer-": stay}, {"survivor": survive})
     calm = [prompt] if simulation.faults.are_calm and not simulation._outages else []
     return [*PROMISES, *calm, no_watch_left_behind]
 

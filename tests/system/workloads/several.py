@@ -23,13 +23,14 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.fleet import ended
+from tests.system.workloads.fleet import ended, work_until_empty
 from tests.system.workloads.stage import (
     Handled,
     counted_and_found,
     effects_in,
     look,
     nothing_left,
+    play,
     succeed,
     total,
 )
@@ -91,9 +92,7 @@ def several(simulation: Simulation, size: Size) -> Sequence[Checker]:
         queues = opened(client, *QUEUES, FIRST, SECOND, ODD)
         for q in queues[: len(QUEUES)]:
             look(client, NAME, q)
-        worker = hired(client, queues, THREADS)
-        worker.start(until_empty=True)
-        ended(worker)
+        work_until_empty(hired(client, queues, THREADS))
         for q in queues:
             client.call(NAME, "audit", None, partial(run, client.db, partial(counted_and_found, q)))
 
@@ -106,12 +105,8 @@ def several(simulation: Simulation, size: Size) -> Sequence[Checker]:
             with suppress(QueueBusy, QueueNotFound, QueueDropped):
                 q.drop(client.db)
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.client(choose, "chooser")
-    simulation.client(drop, "dropper")
-    simulation.afterwards(survive, "survivor")
+    roles = {"producer-": produce, "worker-": work, "chooser": choose, "dropper": drop}
+    play(simulation, size, roles, {"survivor": survive})
     is_calm = set(simulation.faults.active) <= {*HARMLESS}
     checkers = [exact_statistics(NAME), each_has_its_effect, no_watch_left_behind]
     return [*checkers, a_failing_queue_is_tried_again, *(CALM if is_calm else ())]

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
-from fdbqueue.core.database import Database, run
+from fdbqueue.core.database import Database
 from fdbqueue.core.errors import DatabaseClosed, NotTaken, UnknownSession, WaitStopped
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
@@ -16,8 +15,15 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.common import cramped, set_later, values_of
-from tests.system.workloads.stage import counted_and_found, look, nothing_left
+from tests.system.workloads.common import cramped, set_later
+from tests.system.workloads.stage import (
+    Tasks,
+    audit,
+    look,
+    nothing_left,
+    play,
+    total,
+)
 
 TIMEOUTS_S = (0.0, 1.0, None)
 NAME = "stops"
@@ -30,26 +36,23 @@ HARMLESS = {"not_committed", "watch_missed", "watch_spurious", "watch_late", "wa
 def stops(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     haste = scattered(simulation.random, 0.01, 1)
+    queue = Tasks(NAME, None)
 
-    def produce(client: Client) -> None:
-        q = opened(client)
-        for value in values_of(client, size.steps):
-            client.call(NAME, "put", value, partial(q.put, client.db, value))
-            client.pause(0.5)
+    def take(client: Client, q: TaskQueue) -> None:
+        after_s = client.random.random() * 2 * haste
+        stop, stopper = set_later(client, after_s)
+        timeout = client.random.choice(TIMEOUTS_S)
+        with suppress(WaitStopped):
+            body = partial(q.take, client.db, timeout, stop=stop)
+            finish(client, q, client.call(NAME, "take", after_s, body))
+        stopper.join()
 
-    def take(client: Client) -> None:
-        q = opened(client)
-        for _ in range(size.steps):
-            after_s = client.random.random() * 2 * haste
-            stop, stopper = set_later(client, after_s)
-            timeout = client.random.choice(TIMEOUTS_S)
-            with suppress(WaitStopped):
-                body = partial(q.take, client.db, timeout, stop=stop)
-                finish(client, q, client.call(NAME, "take", after_s, body))
-            stopper.join()
+    def take_until_closed(client: Client) -> None:
+        with suppress(DatabaseClosed):
+            queue.repeating(size.steps, take)(client)
 
     def close_on_them(client: Client) -> None:
-        threads = [client.thread(until_closed(take), name) for name in ("a", "b", "c")]
+        threads = [client.thread(take_until_closed, name) for name in ("a", "b", "c")]
         with suppress(DatabaseClosed):
             # For another thread, so that closing ends more than the session of the takers.
             Session(client.db)
@@ -58,24 +61,12 @@ def stops(simulation: Simulation, size: Size) -> Sequence[Checker]:
         for thread in threads:
             thread.join()
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(close_on_them, f"closer-{number}")
-    simulation.afterwards(lambda client: look(client, NAME, opened(client)), "onlooker")
-    simulation.afterwards(survive, "survivor")
+    def onlook(client: Client, q: TaskQueue) -> None:
+        look(client, NAME, q)
+
+    roles = {"producer-": queue.putting(size.steps, 0.5), "closer-": close_on_them}
+    play(simulation, size, roles, {"onlooker": queue.using(onlook), "survivor": queue.using(survive)})
     return list(checks(set(simulation.faults.active)))
-
-
-def until_closed(use: Any) -> Any:
-    def body(client: Client) -> None:
-        with suppress(DatabaseClosed):
-            use(client)
-
-    return body
-
-
-def opened(client: Client) -> TaskQueue:
-    return TaskQueue.create(client.db, NAME, if_not_exists=True)
 
 
 def finish(client: Client, q: TaskQueue, task: Task | None) -> None:
@@ -86,11 +77,10 @@ def finish(client: Client, q: TaskQueue, task: Task | None) -> None:
         client.call(NAME, "finish", task.data, partial(q.ack, client.db, task))
 
 
-def survive(client: Client) -> None:
-    q = opened(client)
-    while q.statistics(client.db)["tasks"]["total"]:
+def survive(client: Client, q: TaskQueue) -> None:
+    while total(q, client.db):
         finish(client, q, client.call(NAME, "take", 0.0, partial(q.take, client.db, 1)))
-    client.call(NAME, "audit", None, lambda: run(client.db, partial(counted_and_found, q)))
+    audit(client, q)
 
 
 # Checkers.

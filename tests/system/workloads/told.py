@@ -21,7 +21,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped, set_later, values_of
-from tests.system.workloads.stage import total
+from tests.system.workloads.stage import in_threads, play, total
 
 TTR_S = 2.0
 TTLS_S = (None, None, 4.0)
@@ -75,8 +75,7 @@ def told(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 take_once(client, q)
 
     def work(client: Client) -> None:
-        for thread in [client.thread(take, name) for name in ("a", "b", "c")]:
-            thread.join()
+        in_threads(client, dict.fromkeys("abc", take))
         client.runtime.sleep(1)
 
     def survive(client: Client) -> None:
@@ -90,10 +89,7 @@ def told(simulation: Simulation, size: Size) -> Sequence[Checker]:
         client.runtime.sleep(1)
         client.call(NAME, "statistics", None, lambda: q.statistics(client.db)["calls"])
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.afterwards(survive, "survivor")
+    play(simulation, size, {"producer-": produce, "worker-": work}, {"survivor": survive})
     return list(checks(set(simulation.faults.active)))
 
 

@@ -9,7 +9,7 @@ from math import log2
 from typing import NamedTuple, Self
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import Database, run
+from fdbqueue.core.database import Database
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Unavailable
 from fdbqueue.fleet.worker import Worker
@@ -19,8 +19,16 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped, values_of
-from tests.system.workloads.fleet import ended
-from tests.system.workloads.stage import Handled, counted_and_found, effects_in, succeed
+from tests.system.workloads.fleet import ended, work_until_empty
+from tests.system.workloads.stage import (
+    Handled,
+    Tasks,
+    audit,
+    effects_in,
+    play,
+    put_plain,
+    succeed,
+)
 
 TTR_S = 300.0
 LIFE_S = 90.0
@@ -51,32 +59,27 @@ def unavailable(simulation: Simulation, size: Size) -> Sequence[Checker]:
     for at_s in (away.start_s, away.stop_s):
         note_points(simulation, at_s)
 
-    def produce(client: Client) -> None:
-        q = opened(client)
+    queue = Tasks(NAME, ttr=TTR_S)
+
+    def produce(client: Client, q: TaskQueue) -> None:
         for value in values_of(client, 3 * size.steps):
-            client.call(NAME, "put", value, partial(q.put, client.db, value))
+            put_plain(client, q, value)
             client.runtime.sleep(client.random.choice((0, 3, 8)))
 
-    def work(client: Client) -> None:
-        opened(client)
+    def work(client: Client, _: TaskQueue) -> None:
         worker = hired(client, partial(handle, client, down))
         worker.start()
         client.runtime.sleep(stopped_s - client.runtime.monotonic())
         worker.stop()
         client.call(NAME, "end", None, partial(ended, worker))
 
-    def survive(client: Client) -> None:
-        q = opened(client)
-        worker = hired(client, partial(handle, client, down))
-        worker.start(until_empty=True)
-        ended(worker)
-        client.call(NAME, "audit", None, partial(run, client.db, partial(counted_and_found, q)))
+    def survive(client: Client, q: TaskQueue) -> None:
+        work_until_empty(hired(client, partial(handle, client, down)))
+        audit(client, q)
         client.call(NAME, "calls", None, lambda: q.statistics(client.db)["calls"])
 
-    for number in range(size.clients):
-        simulation.client(produce, f"producer-{number}")
-        simulation.client(work, f"worker-{number}")
-    simulation.afterwards(survive, "survivor")
+    roles = {"producer-": queue.using(produce), "worker-": queue.using(work)}
+    play(simulation, size, roles, {"survivor": queue.using(survive)})
     checkers = [exact_statistics(NAME), no_watch_left_behind, spins_nowhere]
     checkers += [each_done_without_a_failure(away), ends_in_time(away), pauses_grow(down)]
     return [*checkers, *(soon_after(span) for span in (away, down) if span.stop_s < stopped_s)]
@@ -86,10 +89,6 @@ def note_points(simulation: Simulation, at_s: float) -> None:
     """Note the number of scheduling points so far at a time: a thread that spins makes many of them."""
     scheduler, trace = simulation.scheduler, simulation.trace
     scheduler.call_at(at_s, lambda: trace.note(at_s, "scheduler", POINTS, scheduler.points))
-
-
-def opened(client: Client) -> TaskQueue:
-    return TaskQueue.create(client.db, NAME, "fifottl", ttr=TTR_S, if_not_exists=True)
 
 
 def hired(client: Client, handler: partial[None]) -> Worker:

@@ -18,6 +18,7 @@ from fdbqueue.testing.faults import DELAYING, Faults
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped
+from tests.system.workloads.stage import play
 
 HOLDERS = 8
 SWEPT_EVERY_S = 2.0
@@ -100,10 +101,7 @@ def unwanted(simulation: Simulation, size: Size) -> Sequence[Checker]:
             client.runtime.sleep(3 * SESSION_TTR_S)
             client.call(NAME, "unfinished at the end", own.id, partial(unfinished, client))
 
-    for number in range(size.clients):
-        simulation.client(want, f"owner-{number}")
-        simulation.client(hold_and_die, f"holder-{number}")
-    simulation.afterwards(survive, "survivor")
+    play(simulation, size, {"owner-": want, "holder-": hold_and_die}, {"survivor": survive})
     return [exact_statistics(NAME), no_watch_left_behind, *checks(simulation.faults)]
 
 

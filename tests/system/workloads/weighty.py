@@ -18,7 +18,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import QUIET_S, SPACE, crowded
-from tests.system.workloads.stage import total
+from tests.system.workloads.stage import play, threaded, total
 
 THREADS = 3
 MANY = 12
@@ -104,12 +104,6 @@ def weighty(simulation: Simulation, size: Size) -> Sequence[Checker]:
             take(client, used, client.random.choice((1, 2, MANY)), client.random.choice(timeouts))
             client.pause(0.1)
 
-    def by_threads(client: Client) -> None:
-        bodies = [produce, consume] * THREADS
-        threads = [client.thread(body, f"{number}") for number, body in enumerate(bodies)]
-        for thread in threads:
-            thread.join()
-
     def survive(client: Client) -> None:
         used: Used = make(client, kind)
         client.runtime.sleep(QUIET_S + 2 * limits.SESSION_TTR_S)
@@ -119,11 +113,12 @@ def weighty(simulation: Simulation, size: Size) -> Sequence[Checker]:
         while take(client, used, MANY, 0.0):
             pass
 
-    simulation.client(produce, "producer")
-    for number in range(size.clients + 1):
-        simulation.client(consume, f"consumer-{number}")
-    simulation.client(by_threads, "both")
-    simulation.afterwards(survive, "survivor")
+    roles = {
+        "producer": produce,
+        **{f"consumer-{number}": consume for number in range(size.clients + 1)},
+        "both": threaded({f"{number}": body for number, body in enumerate([produce, consume] * THREADS)}),
+    }
+    play(simulation, size, roles, {"survivor": survive})
     return [
         *checks(set(simulation.faults.active), len(timeouts) > 1),
         *(() if kind else (sound(Queue(SPACE[NAME])),)),

@@ -6,23 +6,11 @@ effect that is lost, happens twice or is told wrong at a second attempt is found
 
 from collections.abc import Sequence
 from dataclasses import replace
-from random import Random
 
-from fdbqueue.testing.cases import Size, workload
-from fdbqueue.testing.simulation import Checker, Simulation
-from tests.system.workloads.paired_groups_world import Groups
-from tests.system.workloads.paired_limits_world import Limits
-from tests.system.workloads.paired_persistent_world import Persistent
 from tests.system.workloads.paired_process import Process
-from tests.system.workloads.paired_runs import NEVER, bounded, let_pairs_meet
-from tests.system.workloads.paired_schedules_world import Schedules
-from tests.system.workloads.paired_store import Trouble, Twins, When
-from tests.system.workloads.paired_tasks import Moves
-from tests.system.workloads.paired_world import NO_CALL, Call, Look, Outcome, World, unlikeness
-from tests.system.workloads.paired_worlds import WORLDS
+from tests.system.workloads.paired_store import Trouble, When
+from tests.system.workloads.paired_world import NO_CALL, Call, Look, Outcome, unlikeness
 
-NAME = "doubted"
-ALL_WORLDS: tuple[type[World], ...] = (*WORLDS, Groups, Limits, Moves, Persistent, Schedules)
 WAYS: Sequence[Sequence[Trouble]] = (
     (Trouble.DONE,),
     (Trouble.DONE,),
@@ -35,18 +23,6 @@ WAYS: Sequence[Sequence[Trouble]] = (
     (Trouble.LOST, Trouble.CONFLICT),
 )
 COMMITS_MAX = 4
-
-
-@workload(clients=1, steps=16, never=NEVER)
-def doubted(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    random = Random(f"{simulation.seed} {NAME}")
-    bounded(simulation, random)
-    let_pairs_meet(simulation, size, NAME, random, drawn, Doubts)
-    return []
-
-
-def drawn(random: Random, twins: Twins) -> World:
-    return random.choice(ALL_WORLDS)(random, twins)
 
 
 class Doubts(Process):

@@ -20,14 +20,12 @@ from fdbqueue.core.observing import MAYBE_COMMITTED
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
-from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.scheduler import POINT_S
 from fdbqueue.testing.scheduler import Task as Fiber
-from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.doubted import WAYS
+from fdbqueue.testing.simulation import Client
+from tests.system.workloads.paired_doubts import WAYS
 from tests.system.workloads.paired_items import Elements, FairItems, Items
 from tests.system.workloads.paired_process import Process
-from tests.system.workloads.paired_runs import NEVER, bounded, let_pairs_meet
 from tests.system.workloads.paired_store import Twins, When
 from tests.system.workloads.paired_task_calls import BY_HOLDER, ROOT
 from tests.system.workloads.paired_tasks import KINDS, Tasks
@@ -43,7 +41,6 @@ from tests.system.workloads.paired_world import (
     unlikeness,
 )
 
-NAME = "together"
 STALE = 0.25
 COUNTS = (2, 3, 3, 4)
 ALIKE, OF_ONE, DOUBTED, INTERRUPTED = 0.8, 0.4, 0.3, 0.5
@@ -94,20 +91,7 @@ class InOnePart(Items):
     partitions = (0, 1)
 
 
-WORLDS: tuple[type[World], ...] = (*(Held,) * 6, InOnePart, InOnePart, FairItems, Elements)
-
-
-@workload(clients=1, steps=16, never=NEVER)
-def together(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    random = Random(f"{simulation.seed} {NAME}")
-    bounded(simulation, random)
-    simulation.limit(ACKS_APART_MAX=random.choice((0, 0, 1)))
-    let_pairs_meet(simulation, size, NAME, random, drawn, Together)
-    return []
-
-
-def drawn(random: Random, twins: Twins) -> World:
-    return random.choice(WORLDS)(random, twins)
+AT_ONCE: Sequence[type[World]] = (*(Held,) * 6, InOnePart, InOnePart, FairItems, Elements)
 
 
 class Met(NamedTuple):
