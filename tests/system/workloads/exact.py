@@ -2,8 +2,6 @@
 
 The clock moves between calls, mostly to the very microsecond at which a lease, a delay, a ttl or a unique key
 ends. Commits conflict and have unknown results; the process does not die, but its sessions do.
-
-The order of two tasks in different partitions is left open. All else is as in one queue.
 """
 
 from collections.abc import Sequence
@@ -77,6 +75,7 @@ PARTITIONS = (1, 2, 3, 5)
 
 @workload(clients=1, steps=60, never=("die", "stall", "slow_reply", "clock_skew_s"))
 def exact(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """One process with a clock that stands still in each call: every answer equals that of a plain model."""
     cramped(simulation)
     random = Random(f"{simulation.seed} exact")
     simulation.limit(
@@ -176,6 +175,9 @@ class Process:
 
 @workload(clients=1, steps=60, never=("die", "stall", "slow_reply", "clock_skew_s"))
 def exact_defaults(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """As `exact`, with defaults of the queue: puts leave an option out, or give 0 or "for ever" beside
+    one.
+    """
     cramped(simulation)
     random = Random(f"{simulation.seed} exact defaults")
     simulation.limit(
@@ -202,6 +204,10 @@ class Defaulted(Many):
 
 @workload(clients=1, steps=60, never=("die", "stall", "slow_reply", "clock_skew_s"))
 def exact_partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """As `exact`, with a queue of several partitions, the number of which changes.
+
+    The order of two tasks in different partitions is left open. All else is as in one queue.
+    """
     random = Random(f"{simulation.seed} exact partitions")
     simulation.limit(
         DUE_BATCH=random.choice((1, 3, 8)),

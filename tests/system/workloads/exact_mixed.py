@@ -24,8 +24,7 @@ from tests.system.workloads.common import cramped
 from tests.system.workloads.exact import Kinds, Process, one_process
 from tests.system.workloads.exact_calls import Caller, caught, require_equal
 from tests.system.workloads.exact_groups_model import Gathered
-from tests.system.workloads.exact_mixed_model import MixedModel, rivals
-from tests.system.workloads.exact_mixed_puts import DeadDeeds, MixedPuts
+from tests.system.workloads.exact_mixed_model import DeadDeeds, MixedModel, MixedPuts, rivals
 from tests.system.workloads.exact_model import Life
 from tests.system.workloads.exact_verbs import KEYED, LEASES, Many, of_holder
 

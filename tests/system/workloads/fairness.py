@@ -1,4 +1,4 @@
-"""A fair task queue: one tenant's flood, small tenants, several workers; small tenants must not wait long."""
+"""Fair queues, of tasks and of items: small tenants do not wait long beside a flood."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -39,6 +39,9 @@ ROUNDS = "rounds"
 
 @workload(clients=2, steps=5)
 def fairness(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """A fair task queue: one tenant's flood, small tenants, several workers; small tenants must not wait
+    long.
+    """
     cramped(simulation)
     simulation.limit(KEY_LEVEL_MIN=1)
     queue = Tasks(NAME, "fair", ttr=600)

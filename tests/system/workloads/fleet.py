@@ -1,7 +1,9 @@
-"""A small fleet: workers on machines that die and stall, and handlers that fail, hang or come too late."""
+"""Small fleets: machines that die and stall, databases that are away, and a task that kills its process."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from random import Random
 from typing import Any
 
 from fdb import tuple as layer
@@ -11,6 +13,7 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runs import ENDS
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.ending import end_session
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Backoff, Bury, Retry
 from fdbqueue.fleet.worker import Worker
@@ -22,8 +25,8 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.common import cramped
-from tests.system.workloads.stage import Tasks, all_tasks, audit, effects_in, play, succeed
+from tests.system.workloads.common import cramped, values_of
+from tests.system.workloads.stage import Tasks, all_tasks, audit, effects_in, play, put_plain, succeed
 
 ATTEMPTS_MAX = 4
 TTR_S = 2.0
@@ -34,10 +37,20 @@ KEYS = RootKeys(DEFAULT_ROOT)
 NAME = "jobs"
 LOOK = "look at the remaining tasks"
 RUN = b"a run" + bytes(11)
+PATIENT = "patient"
+FAULTY_S, QUIET_S = 30.0, 15.0
+RUN_P = 0.5
+POISONED, POISON = "poisoned", "poison"
+POISON_ATTEMPTS_MAX, POISON_TTR_S, BEGINS_MAX = 3, 3.0, 2
+NEVER = ("die", "stall", "slow_reply", "future_version", "version_changed", "clock_skew_s")
+"""A process that dies or pauses for another reason loses other attempts."""
 
 
 @workload(clients=2, steps=4)
 def fleet(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """A small fleet: workers on machines that die and stall, and handlers that fail, hang or come too
+    late.
+    """
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3, FAILURES_KEPT=3)
     queue = Supervised(NAME, ttr=TTR_S)
@@ -47,7 +60,7 @@ def fleet(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 class Supervised(Tasks):
-    """A queue with a run whose supervisor lives for ever."""
+    """A queue that workers of a run use. The supervisor of the run never dies."""
 
     def __call__(self, client: Client) -> TaskQueue:
         run(client.db, supervise)
@@ -165,3 +178,168 @@ def histories_told(trace: Trace, _: Database) -> Iterator[str]:
                 yield f"{data!r} failed {failures} times, and {len(told)} outcomes are recorded"
             if not told or told[-1] not in (BURIED, EXHAUSTED):
                 yield f"{data!r} is left, and its last attempt was {told[-1:]}"
+
+
+# Without these faults: a worker that dies, stalls or has a wrong clock loses a lease itself, and that counts.
+@workload(clients=2, steps=4, never=("die", "stall", "clock_skew_s"))
+def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Workers with a database that is away for longer than a lease: leases lost then count no attempt."""
+    cramped(simulation)
+    # A slow transaction of a handler counts as the handler's fault; with this limit, none is slow enough.
+    simulation.limit(EFFECT_MAX_S=1000, SWEEP_EVERY_S=1)
+    random = simulation.random
+    kind = random.choice(("fifo", "fifottl", "fifottl", "utubettl"))
+    queue = Tasks(PATIENT, kind, ttr=None if kind == "fifo" else TTR_S)
+    # From other dice, so that all else of a seed is as it would be without.
+    has_run = Random(f"{simulation.seed} run").random() < RUN_P
+    supervised: list[bytes] = [] if has_run else [b""]
+    for start_s in (random.uniform(0.1, 4), random.uniform(14, 18)):
+        simulation.outage(start_s, random.choice((0.5, 1.5, 3, 5)) * TTR_S)
+
+    def produce(client: Client, q: TaskQueue) -> None:
+        for value in values_of(client, size.steps):
+            put_plain(client, q, value, key=client.name if kind == "utubettl" else None)
+            client.runtime.sleep(client.random.uniform(0, 5))
+
+    def supervise_for_a_while(client: Client) -> None:
+        """End the run of the workers. Their later counts must leave no row behind."""
+        run(client.db, supervise)
+        supervised.append(RUN)
+        client.runtime.sleep(client.random.uniform(0, FAULTY_S))
+        end_session(client.db, KEYS, RUN, lambda *_: True, died=False)
+
+    def work(client: Client, _: TaskQueue) -> None:
+        # As in a fleet: the end of a worker before the supervisor begins would clear the counts of the run.
+        while not supervised:
+            client.runtime.sleep(0.1)
+        worker = hired_once(client, supervised[0])
+        worker.start()
+        client.runtime.sleep(FAULTY_S)
+        client.calm()  # a worker can give tasks back at its end only if the database answers
+        client.runtime.sleep(QUIET_S)
+        worker.stop()
+        ended(worker)
+
+    roles = {
+        "producer-": queue.using(produce),
+        "worker-": queue.using(work),
+        **({"operator": queue.using(operate)} if random.random() < 0.3 else {}),
+        **({"supervisor": supervise_for_a_while} if has_run else {}),
+    }
+    play(simulation, size, roles, {"survivor": queue.using(survive_outages)})
+    return [exact_statistics(PATIENT), nothing_failed, no_watch_left_behind]
+
+
+def survive_outages(client: Client, q: TaskQueue) -> None:
+    work_until_empty(hired_once(client))
+    audit(client, q)
+    client.call(PATIENT, "look at the remaining tasks", None, lambda: run(client.db, partial(left, q)))
+
+
+def operate(client: Client, q: TaskQueue) -> None:
+    """Kick buried tasks: a worker may excuse the attempt afterwards."""
+    while client.runtime.monotonic() < FAULTY_S:
+        client.runtime.sleep(client.random.uniform(0.2, 2))
+        q.kick(client.db, 9)
+
+
+def hired_once(client: Client, run_id: bytes = b"") -> Worker:
+    """Return a worker that gives each task one attempt, so that a wrongly counted one shows."""
+
+    def handler(task: HeldTask) -> None:
+        client.runtime.sleep(client.random.choice((0, 0.5, 2, 5)))
+        succeed(task)
+
+    return Worker(
+        client.db,
+        PATIENT,
+        handler,
+        threads=2,
+        max_attempts=1,
+        grace_s=30.0,
+        session_ttr_s=SESSION_TTR_S,
+        run_id=run_id,
+    )
+
+
+def nothing_failed(trace: Trace, database: Database) -> Iterator[str]:
+    """Check that each task had its effect once, and none is left: a wrongly counted attempt leaves one."""
+    effects = effects_in(database)
+    for put in trace.of(PATIENT, "put"):
+        if put.done and effects.get(put.argument) != 1:
+            yield f"{effects.get(put.argument, 0)} effects of {put.argument!r}"
+    for look in trace.of(PATIENT, "look at the remaining tasks"):
+        for data, failures, outcomes in look.result or ():
+            yield f"{data!r} is left after {failures} failures: {outcomes}"
+
+
+@workload(clients=4, steps=6, never=NEVER)
+def poisoned(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """A task that kills each process that begins it: harmless ones beside it lose one attempt at most."""
+    threads = simulation.random.choice((2, 3, 8))
+
+    def put(client: Client) -> None:
+        """Put the poison among the others."""
+        q = opened(client)
+        values = [f"{number}" for number in range(size.steps)]
+        values.insert(client.random.randint(0, len(values)), POISON)
+        for value in values:
+            q.put(client.db, value)
+
+    def work(number: int, client: Client) -> None:
+        """One process after the other, each before the tasks of the last one come back, or after that."""
+        client.runtime.sleep(number * client.random.choice((0.1, 2 * POISON_TTR_S)))
+        work_until_empty(hired_beside(client, partial(handle, client), threads))
+
+    def handle(client: Client, task: HeldTask) -> None:
+        failed = client.call(POISONED, "begin", (task.data, task.attempts), lambda: task.failures)
+        client.runtime.sleep(client.random.choice((0, 0.01, 0.5)))
+        if task.data == POISON and failed < POISON_ATTEMPTS_MAX:
+            simulation.kill(client.name, client.runtime.scheduler.now)
+            client.runtime.sleep(POISON_TTR_S)
+
+    def survive(client: Client) -> None:
+        def begin(task: HeldTask) -> None:
+            client.call(POISONED, "begin", (task.data, 0), lambda: task.failures)
+
+        work_until_empty(hired_beside(client, begin, 1))
+
+    simulation.client(put, "producer")
+    for number in range(size.clients):
+        simulation.client(partial(work, number), f"worker-{number}")
+    simulation.afterwards(survive, "survivor")
+    values = {f"{number}" for number in range(size.steps)}
+    return [exact_statistics(POISONED), each_has_its_begins(values), no_watch_left_behind]
+
+
+def opened(client: Client) -> TaskQueue:
+    return TaskQueue.create(client.db, POISONED, if_not_exists=True)
+
+
+def hired_beside(client: Client, handler: Callable[[HeldTask], object], threads: int) -> Worker:
+    return Worker(
+        client.db,
+        opened(client),
+        handler,
+        threads=threads,
+        max_attempts=POISON_ATTEMPTS_MAX,
+        backoff=Backoff(first_s=0.1),
+        session_ttr_s=POISON_TTR_S,
+    )
+
+
+def each_has_its_begins(values: Iterable[str]) -> Checker:
+    """Make a checker: each other task begins, twice at most, and the poison as often as it has attempts.
+
+    A task that waits in the process to be put off loses its attempt with it, too.
+    """
+
+    def check(trace: Trace, _: Database) -> Iterator[str]:
+        begun = Counter(op.argument[0] for op in trace.of(POISONED, "begin") if op.done)
+        for value in values:
+            if not 1 <= begun[value] <= BEGINS_MAX:
+                yield f"{value} has begun {begun[value]} times"
+        if begun[POISON] > POISON_ATTEMPTS_MAX:
+            yield f"the poison has begun {begun[POISON]} times"
+
+    return check

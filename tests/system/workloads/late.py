@@ -19,11 +19,13 @@ WAITING = ("acks", "crossed", "crowd", "recipe", "stops", "takeover", "tasks", "
 
 @workload(clients=2, steps=4, more=("version_changed",))
 def late(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Other workloads, with commits that end with 1039 and arrive late or never; they keep their checkers."""
     return one_of(LATE, simulation, size)
 
 
 @workload(clients=2, steps=4)
 def signs(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Other workloads, whose requests in waiting lines give signs of life, as on a cluster."""
     simulation.gives_signs = True
     return one_of(WAITING, simulation, size)
 

@@ -1,4 +1,4 @@
-"""Limited: two queues under shared limits, workers that die with slots, and an operator that changes them."""
+"""Two queues under limits: of all tasks, of those that name them, and of keys."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -47,6 +47,9 @@ KEYED: Sequence[Any] = (
 
 @workload(clients=2, steps=4)
 def limited(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Limited: two queues under shared limits, workers that die with slots, and an operator that changes
+    them.
+    """
     cramped(simulation)
     random = simulation.random
     opened = Opened(random, KINDS, lambda: {"limits": random.choice(SETS)})
@@ -65,6 +68,7 @@ def limited(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 @workload(clients=2, steps=4)
 def laned(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Laned: as `limited`, but the tasks name their limits, and wait in lanes of two queues."""
     cramped(simulation)
     random = simulation.random
     if random.random() < 0.7:
@@ -113,6 +117,9 @@ def none_is_held_up(trace: Trace, _: Database) -> Iterator[str]:
 
 @workload(clients=2, steps=4)
 def limit_keys(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Limit keys: as `laned`, but the limits count each key that tasks name apart, and are deleted at
+    times.
+    """
     cramped(simulation)
     random = simulation.random
     if random.random() < 0.7:

@@ -14,18 +14,15 @@ from typing import Any, NamedTuple
 
 from fdbqueue.testing.cases import Build, Size, workload
 from fdbqueue.testing.simulation import MEMORY, Checker, Client, Simulation
-from tests.system.workloads.paired_doubts import Doubts
-from tests.system.workloads.paired_groups import Groups
+from tests.system.workloads.paired_groups import Groups, Schedules
 from tests.system.workloads.paired_items import Elements, FairItems, Items
-from tests.system.workloads.paired_limits import Limits
+from tests.system.workloads.paired_limits import Limits, Sessions
 from tests.system.workloads.paired_line import Requests
-from tests.system.workloads.paired_persistent import Persistent
 from tests.system.workloads.paired_process import Process
-from tests.system.workloads.paired_schedules import Schedules
-from tests.system.workloads.paired_sessions import Sessions
+from tests.system.workloads.paired_queues import Persistent
 from tests.system.workloads.paired_store import NEVER, Twins
 from tests.system.workloads.paired_tasks import Moves, Tasks
-from tests.system.workloads.paired_together import AT_ONCE, Together
+from tests.system.workloads.paired_threads import AT_ONCE, Doubts, Together
 from tests.system.workloads.paired_world import World
 
 ANY: Sequence[type[World]] = (*(Tasks,) * 8, Items, Items, FairItems, Elements)

@@ -1,6 +1,7 @@
 """What each queue of the workload `paired` has: calls that it draws, and looks at all that it holds.
 
-Before each pair the queue is topped up. Otherwise verbs that remove much would leave nothing to meet at.
+In a `Table`, the queue is topped up before each pair. Otherwise verbs that remove much would leave nothing
+to meet at.
 
 Random parts of ids differ from order to order, so tasks are named by their data, which is unique in a run.
 """

@@ -32,6 +32,7 @@ STRIKE_S, NEAR_S = (0.005, 0.1), 0.02
 
 @workload(clients=3, steps=4, never=("slow_reply",))
 def processes(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Processes over one directory that commit for each other; each may die or stop at any system call."""
     simulation.end_at(END_S)
     simulation.scheduler.points_max = POINTS_MAX
     threads = [simulation.random.randint(0, THREADS_MAX) for _ in range(size.clients)]
@@ -149,6 +150,9 @@ def value_of(tr: Any, key: bytes) -> bytes | None:
 
 @workload(clients=3, steps=4, never=("slow_reply",))
 def unflushed(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Processes with commits that wait for no flush beside durable ones; the power is cut as a commit
+    returns.
+    """
     simulation.end_at(END_S)
     simulation.scheduler.points_max = POINTS_MAX
     random, cuts = Random(f"{simulation.seed} power"), list[PowerCut]()

@@ -1,36 +1,43 @@
-"""Temporary queues of owners that end, die or stall; guests that open them by name, and the next owners."""
+"""Queues with names, which all clients create at once, and temporary ones that end with their owners."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, QueueDropped, QueueExists, QueueNotFound, UnknownSession
 from fdbqueue.core.limits import CLOCK_SKEW_S, CLOSE_TIMEOUT_S
+from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.root_keys import CONTENTS, DEFAULT_ROOT
 from fdbqueue.core.task import Task
+from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import TaskKeys
 from fdbqueue.testing.cases import Size, workload
-from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
+from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind, total_queue
 from fdbqueue.testing.faults import DELAYING, Faults
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
-from tests.system.workloads.common import cramped
-from tests.system.workloads.stage import counted_and_found, total
+from tests.system.workloads.common import cramped, dequeue, enqueue, values_of
+from tests.system.workloads.stage import counted_and_found, play, total
 
 LIVES = 3
 OVER = (QueueDropped, UnknownSession, QueueNotFound)
 NAME = "temporary"
 NAMES = ("one", "two")
 SESSION_TTR_S = 3.0
+COLOURS = ("red", "blue")
 
 
 @workload(clients=2, steps=4)
 def temporary(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Temporary queues of owners that end, die or stall; guests that open them by name, and the next
+    owners.
+    """
     cramped(simulation)
     # The sessions of a process are those of its database, so their ttr is that of all.
     simulation.limit(VERB_BATCH=3, SESSION_TTR_S=SESSION_TTR_S)
@@ -253,3 +260,79 @@ def each_task_is_finished(trace: Trace, _: Database) -> Iterator[str]:
             is_of_it = put.argument[0] == emptied.argument and put.before(emptied)
             if put.done and is_of_it and not finished[put.argument]:
                 yield f"lost: {put.argument[1]!r}"
+
+
+@workload(clients=2, steps=4)
+def named(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Named queues: all clients create the same names at once and use them, and one client drops them."""
+
+    def produce(client: Client) -> None:
+        kept = Handles(client)
+        for value in values_of(client, size.steps):
+            kept.use(client.random.choice(COLOURS), enqueue, [value])
+            client.pause(0.1)
+
+    def consume(client: Client) -> None:
+        kept = Handles(client)
+        for _ in range(size.steps):
+            kept.use(client.random.choice(COLOURS), dequeue, client.random.choice((0, 0, 2)))
+            client.pause(0.1)
+
+    def drop(client: Client) -> None:
+        for name in COLOURS:
+            client.pause(0.3)
+            try:
+                # A drop counts as a clear: the items that it removes are not lost.
+                client.call(name, "clear", None, partial(Registry(DEFAULT_ROOT).drop, client.db, name))
+            except QueueNotFound:
+                continue
+
+    def look(client: Client) -> None:
+        for name in COLOURS:
+            q = Queue.named(client.db, name)
+            client.runtime.sleep(60)
+            while dequeue(client, q, name):
+                pass
+
+    roles = {"producer-": produce, "consumer-": consume, "dropper": drop}
+    play(simulation, size, roles, {"survivor": look})
+    return [*(total_queue(name) for name in COLOURS), no_orphans, distinct_ids]
+
+
+class Handles:
+    """The queues of a client. It keeps some handles: one of a dropped queue must tell so, and put nothing."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._kept: dict[str, Queue] = {}
+
+    def use(self, name: str, deed: Callable[..., Any], argument: Any) -> None:
+        """Use a queue; open it again if it was dropped in between."""
+        while True:
+            try:
+                deed(self._client, self._opened(name), name, argument)
+                return
+            except QueueDropped:
+                self._kept.pop(name, None)
+                self._client.pause(0.01)
+
+    def _opened(self, name: str) -> Queue:
+        if name not in self._kept or self._client.random.random() < 0.5:
+            self._kept[name] = Queue.named(self._client.db, name)
+        return self._kept[name]
+
+
+def no_orphans(_: Trace, database: Database) -> Iterator[str]:
+    """Check that no key is left in the contents of a dropped queue."""
+    live = {definition.id for definition in Registry(DEFAULT_ROOT).names(database)}
+    for entry in database.get_range_startswith(DEFAULT_ROOT[CONTENTS].key()):
+        id_ = DEFAULT_ROOT.unpack(entry.key)[1]
+        if id_ not in live:
+            yield f"orphan of dropped queue {id_}: {entry.key!r}"
+
+
+def distinct_ids(_: Trace, database: Database) -> Iterator[str]:
+    """Check that no two queues share their contents."""
+    ids = [definition.id for definition in Registry(DEFAULT_ROOT).names(database)]
+    if len(ids) != len(set(ids)):
+        yield f"two queues have one id: {ids}"

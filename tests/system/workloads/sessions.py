@@ -1,6 +1,4 @@
-"""Sessions with names, taken over from processes that died; sessions that ended without their owner's
-knowledge; renewals by leases of the past.
-"""
+"""Sessions with names: taken over from processes that died, and shared by several openers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -29,7 +27,10 @@ from tests.system.workloads.stage import (
     audit,
     once_each,
     outlive,
+    play,
+    put_plain,
     taken,
+    total,
 )
 from tests.system.workloads.tasks import NAME, finish
 
@@ -46,10 +47,15 @@ OF_SESSIONS = {
     columns.PRESENCE,
     columns.MEMBERSHIP,
 }
+SHARED = "shared"
+TTR_S = 5.0
 
 
 @workload(clients=2, steps=3)
 def takeover(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Sessions with names, taken over from processes that died; sessions that ended without their owner's
+    knowledge; renewals by leases of the past.
+    """
     cramped(simulation)
     # With one beat in a ttr, each heartbeat comes at the moment at which others may end the session.
     simulation.limit(
@@ -311,3 +317,82 @@ def each_goes_on(trace: Trace, _: Database) -> Iterator[str]:
         value, is_fresh = op.argument
         if op.done and is_fresh and not op.result:
             yield f"{op.client} has lost {value!r}, which an earlier process of its session had taken"
+
+
+@workload(clients=2, steps=3, never=("stall", "slow_reply", "clock_skew_s"))
+def sharing(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """A session that several clients open by its name, and leave or die in: it ends with the last of them."""
+    cramped(simulation)
+    queue = Tasks(NAME, ttr=2)  # the checkers of the workload `tasks` hold here too
+    work = queue.using(partial(work_in_two, steps=size.steps))
+    roles = {
+        "producer-": queue.putting(size.steps, 1, partial(put_plain, ttr=300)),
+        "worker-": work,
+        "another-": work,
+    }
+    play(simulation, size, roles, {"survivor": survive})
+    return CHECKS
+
+
+def work_in_two(client: Client, q: TaskQueue, steps: int) -> None:
+    """Open the session twice, one after the other."""
+    for _ in range(2):
+        session = Session(client.db, SHARED, ttr=client.random.choice((TTR_S, 2 * TTR_S)))
+        try:
+            several(client, q, session, steps)
+        except UnknownSession:
+            client.call(NAME, "lost", session.id, lambda: None)
+        session.end()
+        client.pause(1)
+
+
+def survive(client: Client) -> None:
+    client.runtime.sleep(3 * TTR_S)  # meanwhile no process ends the dead sessions
+    q = Tasks(NAME, ttr=2)(client)
+    first = client.call(NAME, "first take", total(q, client.db), lambda: q.take(client.db, 0))
+    if first is not None:
+        finish(client, q, first)
+    outlive(client, q, finish)
+    audit(client, q)
+    client.runtime.sleep(2 * limits.SESSIONS_SWEPT_EVERY_S)
+
+
+def several(client: Client, q: TaskQueue, session: Session, steps: int) -> None:
+    """Take a task, work on it for longer than a ttr, and finish it: the session must still be alive."""
+    for _ in range(steps):
+        task = taken(client, q, client.random.choice((0, 2)), session)
+        client.pause(client.random.choice((0.5, TTR_S, 3 * TTR_S)))
+        if task is not None:
+            finish(client, q, task)
+        session.beat_if_due()
+        if session.lost:
+            raise UnknownSession(session=session.id.hex())
+
+
+def no_false_nothing(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that the first take of a process finds a task that only dead sessions hold."""
+    for op in trace.of(NAME, "first take"):
+        if op.done and op.argument and op.result is None:
+            yield f"nothing to take, with {op.argument} tasks held by dead sessions"
+
+
+def no_opener_loses_it(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that no live opener loses the session when others open it, end or die."""
+    yield from (f"{op.client} lost the session that it had opened" for op in trace.of(NAME, "lost"))
+
+
+def no_name_left(_: Trace, database: Database) -> Iterator[str]:
+    """Check that the session's name ends with the session."""
+    keys = RootKeys(DEFAULT_ROOT)
+    if database[keys.session_named(SHARED)] is not None:
+        yield "the shared session outlives its openers"
+
+
+CHECKS: Sequence[Checker] = [
+    exact_statistics(NAME),
+    partial(once_each, NAME),
+    no_watch_left_behind,
+    no_opener_loses_it,
+    no_name_left,
+    no_false_nothing,
+]

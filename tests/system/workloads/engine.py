@@ -1,4 +1,4 @@
-"""Processes over one directory that watch keys and ring each other's doorbells; each may die or stop."""
+"""The engine itself: transfers between accounts, and processes that watch keys."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -9,12 +9,16 @@ from zlib import crc32
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.fdberror import FDBError
 from fdbqueue.testing.cases import Size, workload
+from fdbqueue.testing.checkers import exact_statistics
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.processes import processes_of
 
-NAME, KEYS, BALL = "rings", [b"bell/%d" % number for number in range(2)], b"ball"
+BANK = "bank"
+ACCOUNTS = [b"account/%d" % number for number in range(3)]
+START, BATON = 100, b"baton"
+RINGS, KEYS, BALL = "rings", [b"bell/%d" % number for number in range(2)], b"ball"
 BUCKETS = 1023
 TWINS = [
     key
@@ -32,8 +36,107 @@ _CALM_P = 0.5  # only without faults a lost ring shows
 PROMPT_S, PROMPT_AFTER_A_DEATH_S = 0.1, 1.5
 
 
+@workload(clients=3, steps=5)
+def bank(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """The engine itself: transfers between accounts, an auditor of their sum, and a relay of watches."""
+
+    def transfer(client: Client) -> None:
+        for step in range(size.steps):
+            receipt = f"transfer/{client.name}/{step}".encode()
+            source, target = client.random.sample(ACCOUNTS, 2)
+            client.call(BANK, "transfer", receipt, partial(move, client.db, receipt, source, target))
+            client.pause(0.05)
+
+    def audit(client: Client) -> None:
+        for _ in range(size.steps):
+            client.call(BANK, "audit", None, lambda: run(client.db, lambda tr: (START * 3, total(tr))))
+            client.pause(0.05)
+
+    def runner(number: int) -> None:
+        simulation.client(lambda client: relay(client, number, size), f"runner-{number}")
+
+    for number in range(size.clients):
+        simulation.client(transfer, f"teller-{number}")
+        runner(number)
+    simulation.client(audit, "auditor")
+    dead = "die" in simulation.faults.active
+    return [exact_statistics(BANK), once_each, *([] if dead else [passed_on(size)])]
+
+
+def balance(tr: Any, account: bytes) -> int:
+    value = tr[account]
+    return int(bytes(value)) if value.present() else START
+
+
+def total(tr: Any) -> int:
+    return sum(balance(tr, account) for account in ACCOUNTS)
+
+
+def move(db: Database, receipt: bytes, source: bytes, target: bytes) -> None:
+    """Move one coin, once: the receipt tells a retry after 1021 that it has happened."""
+
+    def body(tr: Any) -> None:
+        if not tr[receipt].present():
+            tr[receipt] = b""
+            for account, change in ((source, -1), (target, 1)):
+                tr[account] = b"%d" % (balance(tr, account) + change)
+            tr.add(b"moved", (1).to_bytes(8, "little"))
+
+    run(db, body)
+
+
+def relay(client: Client, number: int, size: Size) -> None:
+    """Runners hand on a baton; each waits for its turn by a watch only, so a lost watch stops all of them."""
+    patience_s = 24 * 3600.0  # a runner before this one has died
+    for lap in range(size.steps):
+        turn = lap * size.clients + number
+        while True:
+            laps, watch = run(client.db, look)
+            if laps >= turn:
+                break
+            if not client.runtime.wait_any([watch], patience_s):
+                return
+        client.call(BANK, "pass on", turn, partial(run, client.db, partial(pass_on, turn)))
+
+
+def look(tr: Any) -> tuple[int, Any]:
+    return baton(tr), tr.watch(BATON)
+
+
+def pass_on(turn: int, tr: Any) -> None:
+    if baton(tr) == turn:
+        tr[BATON] = b"%d" % (turn + 1)
+
+
+def baton(tr: Any) -> int:
+    value = tr[BATON]
+    return int(bytes(value)) if value.present() else 0
+
+
+def once_each(trace: Trace, database: Database) -> Iterator[str]:
+    """Check that each transfer that returned happened once, and no other transfer happened."""
+    receipts = {entry.key for entry in database.get_range_startswith(b"transfer/")}
+    moved = int.from_bytes(database[b"moved"] or b"", "little")
+    if moved != len(receipts):
+        yield f"{len(receipts)} transfers left receipts, {moved} coins were moved"
+    for op in trace.of(BANK, "transfer"):
+        if op.done and op.argument not in receipts:
+            yield f"lost: transfer {op.argument!r}"
+    if run(database, total) != START * len(ACCOUNTS):
+        yield "the sum of the accounts has changed"
+
+
+def passed_on(size: Size) -> Checker:
+    def check(_: Trace, database: Database) -> Iterator[str]:
+        if run(database, baton) != size.clients * size.steps:
+            yield "the baton did not reach the end"
+
+    return check
+
+
 @workload(clients=2, steps=4, never=("slow_reply",))
 def rings(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Processes over one directory that watch keys and ring each other's doorbells; each may die or stop."""
     simulation.end_at(END_S)
     if simulation.random.random() < _CALM_P:
         simulation.faults = NONE
@@ -47,7 +150,7 @@ def rings(simulation: Simulation, size: Size) -> Sequence[Checker]:
         key = client.random.choice(KEYS)
         for _ in range(size.steps):
             seen, watch = run(client.db, lambda tr: (number_of(tr, key), tr.watch(key)))
-            client.call(NAME, "wait", (key, seen), partial(waited, client, key, seen, watch))
+            client.call(RINGS, "wait", (key, seen), partial(waited, client, key, seen, watch))
             del watch
         del crowd
 
@@ -55,7 +158,7 @@ def rings(simulation: Simulation, size: Size) -> Sequence[Checker]:
         for _ in range(2 * size.steps):
             key = client.random.choice(KEYS)
             with suppress(FDBError):
-                client.call(NAME, "write", key, lambda key=key: run(client.db, partial(increment, key)))  # type: ignore[misc]
+                client.call(RINGS, "write", key, lambda key=key: run(client.db, partial(increment, key)))  # type: ignore[misc]
             client.pause(0.3)
 
     def player(number: int, client: Client) -> None:
@@ -68,10 +171,12 @@ def rings(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 run(client.db, partial(increment, TWINS[number]))
                 del twin
             if seen % 2 == number:
-                client.call(NAME, "write", BALL, lambda: run(client.db, partial(increment, BALL)))
+                client.call(RINGS, "write", BALL, lambda: run(client.db, partial(increment, BALL)))
                 found = seen + 1
             else:
-                _, found = client.call(NAME, "wait", (BALL, seen), partial(waited, client, BALL, seen, watch))
+                _, found = client.call(
+                    RINGS, "wait", (BALL, seen), partial(waited, client, BALL, seen, watch)
+                )
         del crowd
 
     for number in range(2):
@@ -114,7 +219,7 @@ def number_of(tr: Any, key: bytes) -> int:
 
 def no_change_missed(trace: Trace, _: Database) -> Iterator[str]:
     """Check that a watch fires for a change."""
-    for op in trace.of(NAME, "wait"):
+    for op in trace.of(RINGS, "wait"):
         if op.done:
             (key, seen), (fired, found) = op.argument, op.result
             if fired < (found != seen):
@@ -125,8 +230,8 @@ def rung_in_time(late_s: float) -> Checker:
     """Make a checker: a watch fires within `late_s` after the commit that changes its key."""
 
     def check(trace: Trace, _: Database) -> Iterator[str]:
-        written_s = {(op.argument, op.result): op.ended_s for op in trace.of(NAME, "write") if op.done}
-        for op in trace.of(NAME, "wait"):
+        written_s = {(op.argument, op.result): op.ended_s for op in trace.of(RINGS, "write") if op.done}
+        for op in trace.of(RINGS, "wait"):
             key, seen = op.argument
             changed_s = written_s.get((key, seen + 1))
             if op.ended_s is not None and changed_s is not None:
