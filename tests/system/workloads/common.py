@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fdb.subspace_impl import Subspace
 
@@ -33,8 +33,18 @@ QUIET_S = 2 * (limits.REQUEST_DEADLINE_S + limits.CLOCK_SKEW_S)
 KEY_BYTES = 300
 """A key of a queue at most, with the ranges of its conflicts and a short value."""
 BAGS = 0.25
+P = ParamSpec("P")
 Step = Callable[[Client, str], None]
 T = TypeVar("T")
+
+
+def checker(check: Callable[Concatenate[Trace, Database, P], Iterator[str]]) -> Callable[P, Checker]:
+    """Make a function of the further arguments of `check`, which returns the checker for them."""
+
+    def made(*args: P.args, **kwargs: P.kwargs) -> Checker:
+        return lambda trace, database: check(trace, database, *args, **kwargs)
+
+    return made
 
 
 def queue(name: str, contended: str = "staged", codec: str = "json") -> Queue:
@@ -222,19 +232,16 @@ def line_of(name: str) -> Callable[[Any], int]:
     return lambda tr: len(tr.snapshot.get_range(line, line + b"\xff").to_list())
 
 
-def line_left_empty(name: str) -> Checker:
+@checker
+def line_left_empty(trace: Trace, _: Database, name: str) -> Iterator[str]:
     """Check that the line is empty once all calls have returned. Not for runs in which clients die.
 
     A call that ends with an error gives up its withdrawal after limits.CLOSE_TIMEOUT_S: a stall or slow
     replies may leave its request behind, until that is overdue.
     """
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        for look in trace.of(name, "look at the line"):
-            if look.result and not any(_gave_up_its_withdrawal(trace, op) for op in trace.of(name)):
-                yield f"{look.result} keys are left in the line of {name}, though no request waits"
-
-    return check
+    for look in trace.of(name, "look at the line"):
+        if look.result and not any(_gave_up_its_withdrawal(trace, op) for op in trace.of(name)):
+            yield f"{look.result} keys are left in the line of {name}, though no request waits"
 
 
 def _gave_up_its_withdrawal(trace: Trace, operation: Operation) -> bool:

@@ -19,7 +19,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import crowded, once
 from tests.system.workloads.damaged_handles import KINDS, NAME, Handle, Tasks, is_readable, key_of
-from tests.system.workloads.exact_calls import caught
+from tests.system.workloads.exact_calls import caught, step_by_step
 
 WITHIN, LARGE, DELAY_S, MOST = 0.3, 0.3, 0.5, 30
 VERBS = (*("put",) * 5, *("take",) * 5, *("settle",) * 4, *("damage",) * 3, "kick", "look")
@@ -34,14 +34,7 @@ def damaged(simulation: Simulation, size: Size) -> Sequence[Checker]:
     crowded(simulation)
     simulation.limit(PAYLOAD_PIECE_BYTES_MAX=random.choice((16, 100_000)))
     make = random.choice(KINDS)
-
-    def use(client: Client) -> None:
-        process = Process(client, make(client, random))
-        for _ in range(size.steps):
-            client.call(NAME, "step", None, process.step)
-        client.call(NAME, "end", None, process.end)
-
-    simulation.client(use, "user-0")
+    step_by_step(simulation, size, lambda client: Process(client, make(client, random)), NAME, Process.end)
     return []
 
 
@@ -66,6 +59,9 @@ class Process:
         self._require_counts()
 
     def end(self) -> None:
+        self._client.call(NAME, "end", None, self._take_all)
+
+    def _take_all(self) -> None:
         """Take all that is left. Then only damaged values are there, as they were."""
         db, q = self._client.db, self._handle.q
         if isinstance(self._handle, Tasks):

@@ -18,7 +18,7 @@ from fdbqueue.testing.checkers import bounded_transactions, exact_statistics, no
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.common import KEY_BYTES, SPACE, cramped, values_of
+from tests.system.workloads.common import KEY_BYTES, SPACE, checker, cramped, values_of
 from tests.system.workloads.stage import play
 
 HELD_MAX = 3
@@ -234,21 +234,18 @@ def nothing_is_missed(trace: Trace, _: Database) -> Iterator[str]:
             yield f"a pass showed {shown}, and not {missing}"
 
 
-def no_young_lock_is_lost(lasts_s: float) -> Checker:
+@checker
+def no_young_lock_is_lost(trace: Trace, _: Database, lasts_s: float) -> Iterator[str]:
     """Check that a lock stays for `lasts_s` after it was acquired or renewed, whichever client has it."""
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        since: dict[tuple[str, str], float] = {}
-        for op in trace.of(NAME, "acquire", "renew", "look"):
-            at = (op.argument, op.result) if op.name == "acquire" else op.argument
-            if op.done and op.result and op.name != "look":
-                since[at] = op.began_s
-            elif op.done and not op.result and op.name != "acquire":
-                age_s = (op.ended_s or 0) - since[at]
-                if age_s < lasts_s:
-                    yield f"{op.client} has lost its lock of {at[0]}, {age_s:.4f} s old"
-
-    return check
+    since: dict[tuple[str, str], float] = {}
+    for op in trace.of(NAME, "acquire", "renew", "look"):
+        at = (op.argument, op.result) if op.name == "acquire" else op.argument
+        if op.done and op.result and op.name != "look":
+            since[at] = op.began_s
+        elif op.done and not op.result and op.name != "acquire":
+            age_s = (op.ended_s or 0) - since[at]
+            if age_s < lasts_s:
+                yield f"{op.client} has lost its lock of {at[0]}, {age_s:.4f} s old"
 
 
 def all_done_once(trace: Trace, database: Database) -> Iterator[str]:

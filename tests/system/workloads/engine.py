@@ -14,6 +14,7 @@ from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.processes import processes_of
+from tests.system.workloads.common import checker
 
 BANK = "bank"
 ACCOUNTS = [b"account/%d" % number for number in range(3)]
@@ -126,12 +127,10 @@ def once_each(trace: Trace, database: Database) -> Iterator[str]:
         yield "the sum of the accounts has changed"
 
 
-def passed_on(size: Size) -> Checker:
-    def check(_: Trace, database: Database) -> Iterator[str]:
-        if run(database, baton) != size.clients * size.steps:
-            yield "the baton did not reach the end"
-
-    return check
+@checker
+def passed_on(_: Trace, database: Database, size: Size) -> Iterator[str]:
+    if run(database, baton) != size.clients * size.steps:
+        yield "the baton did not reach the end"
 
 
 @workload(clients=2, steps=4, never=("slow_reply",))
@@ -226,17 +225,14 @@ def no_change_missed(trace: Trace, _: Database) -> Iterator[str]:
                 yield f"a watch of {key!r} at {seen} did not fire, and {found} is there"
 
 
-def rung_in_time(late_s: float) -> Checker:
+@checker
+def rung_in_time(trace: Trace, _: Database, late_s: float) -> Iterator[str]:
     """Make a checker: a watch fires within `late_s` after the commit that changes its key."""
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        written_s = {(op.argument, op.result): op.ended_s for op in trace.of(RINGS, "write") if op.done}
-        for op in trace.of(RINGS, "wait"):
-            key, seen = op.argument
-            changed_s = written_s.get((key, seen + 1))
-            if op.ended_s is not None and changed_s is not None:
-                took_s = op.ended_s - max(op.began_s, changed_s)
-                if took_s > late_s:
-                    yield f"a watch of {key!r} at {seen} fired {took_s:.2f} s late"
-
-    return check
+    written_s = {(op.argument, op.result): op.ended_s for op in trace.of(RINGS, "write") if op.done}
+    for op in trace.of(RINGS, "wait"):
+        key, seen = op.argument
+        changed_s = written_s.get((key, seen + 1))
+        if op.ended_s is not None and changed_s is not None:
+            took_s = op.ended_s - max(op.began_s, changed_s)
+            if took_s > late_s:
+                yield f"a watch of {key!r} at {seen} fired {took_s:.2f} s late"

@@ -17,7 +17,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import cramped
-from tests.system.workloads.exact_calls import Caller, caught, require_equal
+from tests.system.workloads.exact_calls import Caller, caught, require_equal, step_by_step
 from tests.system.workloads.exact_looks import Looks
 from tests.system.workloads.exact_model import Model
 from tests.system.workloads.exact_verbs import KEYED, Many
@@ -104,18 +104,15 @@ def one_process(
     kind, options = random.choice(kinds)
     retains: dict[str, Any] = random.choice(({}, {"retain_s": 5.0}))
 
-    def use(client: Client) -> None:
+    def made(client: Client) -> Process:
         caller = Caller(client)
         q = TaskQueue.create(client.db, name, kind, if_not_exists="any", **options, **retains)
         model = model_of(kind, {**options, **retains})
         model.now = caller.clock.now
         sessions = {one: Session(client.db, ttr=inf) for one in "ab"}
-        process = (process_of or Process)(user(caller, q, model, sessions))
-        for _ in range(size.steps):
-            client.call(name, "step", None, process.step)
+        return (process_of or Process)(user(caller, q, model, sessions))
 
-    for number in range(size.clients):
-        simulation.client(use, f"user-{number}")
+    step_by_step(simulation, size, made, name)
     return [no_watch_left_behind]
 
 

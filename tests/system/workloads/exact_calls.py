@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import FdbQueueError
@@ -16,7 +16,8 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.task import Task
-from fdbqueue.testing.simulation import Client
+from fdbqueue.testing.cases import Size
+from fdbqueue.testing.simulation import Client, Simulation
 from tests.system.workloads.common import SPACE
 from tests.system.workloads.composed_calls import Rollback
 
@@ -38,6 +39,38 @@ class Clock:
     def move_to(self, now: int) -> None:
         self.now = max(self.now, now)
         self._runtime.hold(self.now)
+
+
+class Steps(Protocol):
+    """The process of a workload: each step is a call, and looks."""
+
+    def step(self) -> None: ...
+
+
+P = TypeVar("P", bound=Steps)
+
+
+def step_by_step(
+    simulation: Simulation,
+    size: Size,
+    made: Callable[[Client], P],
+    name: str | None = None,
+    end: Callable[[P], object] | None = None,
+) -> None:
+    """Add the process of a workload. With a name, each of its steps is an operation of the trace."""
+
+    def use(client: Client) -> None:
+        process = made(client)
+        for _ in range(size.steps):
+            if name is None:
+                process.step()
+            else:
+                client.call(name, "step", None, process.step)
+        if end is not None:
+            end(process)
+
+    for number in range(size.clients):
+        simulation.client(use, f"user-{number}")
 
 
 class Caller:

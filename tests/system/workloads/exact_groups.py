@@ -21,7 +21,7 @@ from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
-from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.simulation import Checker, Simulation
 from tests.system.workloads.exact_calls import (
     Caller,
     Verb,
@@ -31,6 +31,7 @@ from tests.system.workloads.exact_calls import (
     micro,
     require_equal,
     seconds,
+    step_by_step,
 )
 from tests.system.workloads.exact_groups_model import SECOND, Books, Gathered, Member, Then, Tokens
 
@@ -75,13 +76,7 @@ def exact_groups(simulation: Simulation, size: Size) -> Sequence[Checker]:
         SWEEP_EVERY_S=1e6,
         SWEEPERS_MAX=1,
     )
-
-    def use(client: Client) -> None:
-        process = Process(Caller(client))
-        for _ in range(size.steps):
-            client.call(NAME, "step", None, process.step)
-
-    simulation.client(use, "user-0")
+    step_by_step(simulation, size, lambda client: Process(Caller(client)), NAME)
     return [no_watch_left_behind]
 
 

@@ -22,7 +22,7 @@ from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import once
-from tests.system.workloads.exact_calls import caught, require_equal
+from tests.system.workloads.exact_calls import caught, require_equal, step_by_step
 
 NAME = "exact items"
 WITHIN, LARGE, PARTITIONS_MAX = 0.4, 0.15, 3
@@ -54,18 +54,14 @@ def exact_items(simulation: Simulation, size: Size) -> Sequence[Checker]:
         PAYLOAD_PIECE_BYTES_MAX=random.choice((8, 100_000)),
     )
 
-    def use(client: Client) -> None:
+    def made(client: Client) -> ItemsProcess:
         if partitions is None:
             q = Queue(Subspace((NAME,)), contended=contended)
         else:
             q = Queue.named(client.db, NAME, partitions=partitions, contended=contended)
-        process = ItemsProcess(client, q, is_named=partitions is not None)
-        for _ in range(size.steps):
-            process.step()
-        process.end()
+        return ItemsProcess(client, q, is_named=partitions is not None)
 
-    for number in range(size.clients):
-        simulation.client(use, f"user-{number}")
+    step_by_step(simulation, size, made, end=ItemsProcess.end)
     return []
 
 

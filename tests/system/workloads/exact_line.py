@@ -20,7 +20,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from tests.system.workloads.common import SPACE
-from tests.system.workloads.exact_calls import Caller, earliest, require_equal
+from tests.system.workloads.exact_calls import Caller, earliest, require_equal, step_by_step
 from tests.system.workloads.exact_line_model import HELD, Answer, Asked, Model, looked, withdrawn
 
 VERBS = (
@@ -59,14 +59,11 @@ def exact_line(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.outage(1e9, 1.0)  # far away: but now the requests of a live process may end as dead
     is_named = random.random() < 0.5
 
-    def use(client: Client) -> None:
+    def made(client: Client) -> Process:
         caller = Caller(client)
-        q = Queue.named(client.db, NAME) if is_named else Queue(SPACE[NAME])
-        process = Process(caller, q)
-        for _ in range(size.steps):
-            process.step()
+        return Process(caller, Queue.named(client.db, NAME) if is_named else Queue(SPACE[NAME]))
 
-    simulation.client(use, "user-0")
+    step_by_step(simulation, size, made)
     return [no_watch_left_behind, *([] if is_named else [sound(Queue(SPACE[NAME]))])]
 
 

@@ -18,7 +18,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.exact_calls import require_equal
+from tests.system.workloads.exact_calls import require_equal, step_by_step
 
 NAME, OWNER = "exact_persistent", "owner"
 VERBS = (*("put",) * 5, *("get",) * 5, *("ack",) * 3, "task_done", *("together",) * 3, "connect", "close")
@@ -33,13 +33,10 @@ def exact_persistent(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.limit(VERB_BATCH=random.choice((1, 2, 8)), TAKEN_READ_MAX=random.choice((1, 2, 50)))
     maxsize = random.choice((0, 3))
 
-    def use(client: Client) -> None:
-        process = Process(client, maxsize, Random(f"{simulation.seed} lost items"))
-        for _ in range(size.steps):
-            client.call(NAME, "step", None, process.step)
-        process.close_all()
+    def made(client: Client) -> Process:
+        return Process(client, maxsize, Random(f"{simulation.seed} lost items"))
 
-    simulation.client(use, "user-0")
+    step_by_step(simulation, size, made, NAME, Process.close_all)
     return [no_watch_left_behind]
 
 

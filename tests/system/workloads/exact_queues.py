@@ -27,7 +27,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
 from tests.system.workloads.common import SPACE, cramped
-from tests.system.workloads.exact_calls import Caller, earliest, require_equal, right
+from tests.system.workloads.exact_calls import Caller, earliest, require_equal, right, step_by_step
 from tests.system.workloads.task_model import Turns
 
 ELEMENTS = "exact_elements"
@@ -60,15 +60,11 @@ def exact_elements(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.limit(PAYLOAD_PIECE_BYTES_MAX=random.choice((8, 90_000)))
     is_named, batch = random.random() < 0.5, random.choice((1, 2, 100))
 
-    def use(client: Client) -> None:
-        own = ElementQueue(SPACE[ELEMENTS], SCHEMA, maxelts=batch)
-        process = ElementProcess(
-            Caller(client), ElementQueue.named(client.db, ELEMENTS, SCHEMA) if is_named else own
-        )
-        for _ in range(size.steps):
-            process.step()
+    def made(client: Client) -> ElementProcess:
+        caller, own = Caller(client), ElementQueue(SPACE[ELEMENTS], SCHEMA, maxelts=batch)
+        return ElementProcess(caller, ElementQueue.named(client.db, ELEMENTS, SCHEMA) if is_named else own)
 
-    simulation.client(use, "user-0")
+    step_by_step(simulation, size, made)
     return [no_watch_left_behind, *([] if is_named else [sound(ElementQueue(SPACE[ELEMENTS], SCHEMA))])]
 
 
@@ -214,13 +210,7 @@ def exact_fair(simulation: Simulation, size: Size) -> Sequence[Checker]:
     )
     capacity = random.choice((None, 6))
     q = FairQueue(SPACE[FAIR], key=key_of, capacity=capacity, weights=WEIGHTS)
-
-    def use(client: Client) -> None:
-        process = FairProcess(Caller(client), q, capacity)
-        for _ in range(size.steps):
-            client.call(FAIR, "step", None, process.step)
-
-    simulation.client(use, "user-0")
+    step_by_step(simulation, size, lambda client: FairProcess(Caller(client), q, capacity), FAIR)
     return [no_watch_left_behind, sound(q)]
 
 

@@ -25,7 +25,7 @@ from fdbqueue.tasks.schedules.times import ScheduleStatus
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.exact_calls import Caller, earliest, known, micro, require_equal
+from tests.system.workloads.exact_calls import Caller, earliest, known, micro, require_equal, step_by_step
 from tests.system.workloads.exact_schedules_model import (
     FAST,
     SECOND,
@@ -71,16 +71,14 @@ def exact_schedules(simulation: Simulation, size: Size) -> Sequence[Checker]:
     is_slow, begin = random.random() < 0.5, random.choice(BEGINS)
     room = random.choice((3, 12))
 
-    def use(client: Client) -> None:
+    def made(client: Client) -> Process:
         caller, model = Caller(client), Model()
         caller.tick()
         caller.clock.move_to(round(begin.timestamp()) * SECOND + random.randrange(SECOND))
         model.now, model.room = caller.clock.now, room
-        process = Process(caller, model, is_slow)
-        for _ in range(size.steps):
-            process.step()
+        return Process(caller, model, is_slow)
 
-    simulation.client(use, "user-0")
+    step_by_step(simulation, size, made)
     return [no_watch_left_behind]
 
 

@@ -21,7 +21,16 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.exact_calls import Caller, caught, earliest, is_over, known, micro, require_equal
+from tests.system.workloads.exact_calls import (
+    Caller,
+    caught,
+    earliest,
+    is_over,
+    known,
+    micro,
+    require_equal,
+    step_by_step,
+)
 from tests.system.workloads.exact_looks import Looks
 from tests.system.workloads.exact_model import HOLDER_DIED, Life, Model
 from tests.system.workloads.exact_verbs import Many
@@ -60,16 +69,14 @@ def exact_sessions(simulation: Simulation, size: Size) -> Sequence[Checker]:
     simulation.outage(1e9, 1.0)  # far away: but now the sessions of a live process may end as dead
     kind = random.choice(KINDS)
 
-    def use(client: Client) -> None:
+    def made(client: Client) -> Process:
         caller = Caller(client)
         q, model = TaskQueue.create(client.db, NAME, kind, if_not_exists=True), Model(kind, {})
         model.now = caller.clock.now
         caller.tick()
-        process = Process(Openers(caller, q, model))
-        for _ in range(size.steps):
-            process.step()
+        return Process(Openers(caller, q, model))
 
-    simulation.client(use, "user-0")
+    step_by_step(simulation, size, made)
     return [no_watch_left_behind]
 
 

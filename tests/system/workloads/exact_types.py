@@ -20,7 +20,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import unsound
 from tests.system.workloads.common import SPACE, cramped, once
-from tests.system.workloads.exact_calls import caught
+from tests.system.workloads.exact_calls import caught, step_by_step
 
 VERBS = (*("put",) * 4, *("take",) * 5, *("wait",) * 3)
 WITHIN, LARGE, VALUES_MAX = 0.4, 0.15, 40
@@ -83,14 +83,10 @@ def exact_types(simulation: Simulation, size: Size) -> Sequence[Checker]:
     random = Random(f"{simulation.seed} {NAME}")
     kind, contended = random.choice(KINDS), random.choice(("staged", "simple"))
 
-    def use(client: Client) -> None:
-        handles = {type_: kind(client, type_, contended=contended) for type_ in TYPES}
-        process = Process(client, handles)
-        for _ in range(size.steps):
-            client.call(NAME, "step", None, process.step)
-        client.call(NAME, "end", None, process.end)
+    def made(client: Client) -> Process:
+        return Process(client, {type_: kind(client, type_, contended=contended) for type_ in TYPES})
 
-    simulation.client(use, "user-0")
+    step_by_step(simulation, size, made, NAME, Process.end)
     return [no_watch_left_behind]
 
 
@@ -108,6 +104,9 @@ class Process:
         getattr(self, f"_{verb}")()
 
     def end(self) -> None:
+        self._client.call(NAME, "end", None, self._take_all)
+
+    def _take_all(self) -> None:
         """Take all that is left by the handle that can read it."""
         while self._values:
             self._take_by(None, 9)

@@ -25,7 +25,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.common import cramped, values_of
+from tests.system.workloads.common import checker, cramped, values_of
 from tests.system.workloads.stage import Tasks, all_tasks, audit, effects_in, play, put_plain, succeed
 
 ATTEMPTS_MAX = 4
@@ -328,18 +328,15 @@ def hired_beside(client: Client, handler: Callable[[HeldTask], object], threads:
     )
 
 
-def each_has_its_begins(values: Iterable[str]) -> Checker:
+@checker
+def each_has_its_begins(trace: Trace, _: Database, values: Iterable[str]) -> Iterator[str]:
     """Make a checker: each other task begins, twice at most, and the poison as often as it has attempts.
 
     A task that waits in the process to be put off loses its attempt with it, too.
     """
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        begun = Counter(op.argument[0] for op in trace.of(POISONED, "begin") if op.done)
-        for value in values:
-            if not 1 <= begun[value] <= BEGINS_MAX:
-                yield f"{value} has begun {begun[value]} times"
-        if begun[POISON] > POISON_ATTEMPTS_MAX:
-            yield f"the poison has begun {begun[POISON]} times"
-
-    return check
+    begun = Counter(op.argument[0] for op in trace.of(POISONED, "begin") if op.done)
+    for value in values:
+        if not 1 <= begun[value] <= BEGINS_MAX:
+            yield f"{value} has begun {begun[value]} times"
+    if begun[POISON] > POISON_ATTEMPTS_MAX:
+        yield f"the poison has begun {begun[POISON]} times"

@@ -18,7 +18,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads import by_key, stage
-from tests.system.workloads.common import cramped, values_of
+from tests.system.workloads.common import checker, cramped, values_of
 from tests.system.workloads.stage import (
     Tasks,
     all_tasks,
@@ -122,16 +122,13 @@ def taken_of_keys(q: TaskQueue, tr: Any) -> dict[bytes, int]:
     return dict(Counter(record.key for record in records if record.state == TaskState.TAKEN))
 
 
-def never_more_than_allowed(name: str) -> Checker:
+@checker
+def never_more_than_allowed(trace: Trace, _: Database, name: str) -> Iterator[str]:
     """Check that each `audit` found at most as many taken tasks of a key as its argument."""
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        for op in trace.of(name, "audit"):
-            for key, count in (op.result or {}).items():
-                if count > op.argument:
-                    yield f"{count} tasks of {key!r} are taken, {op.argument} may be"
-
-    return check
+    for op in trace.of(name, "audit"):
+        for key, count in (op.result or {}).items():
+            if count > op.argument:
+                yield f"{count} tasks of {key!r} are taken, {op.argument} may be"
 
 
 @workload(clients=2, steps=3)

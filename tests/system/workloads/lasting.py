@@ -15,7 +15,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.audit.answers import TAKE
 from tests.system.processes import processes_of
-from tests.system.workloads.common import crowded
+from tests.system.workloads.common import checker, crowded
 from tests.system.workloads.stage import Tasks, once_each, play, put_plain, taken
 from tests.system.workloads.tasks import NAME, finish
 
@@ -201,31 +201,27 @@ def checks(last_death_s: float, seen_s: float) -> Sequence[Checker]:
     ]
 
 
-def lost_tasks_run_elsewhere(last_death_s: float) -> Checker:
+@checker
+def lost_tasks_run_elsewhere(trace: Trace, _: Database, last_death_s: float) -> Iterator[str]:
     """Check that each task that was there before the deaths is taken by a live process soon after its ttr."""
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        lost = {op.result.data for op in takes(trace) if VICTIM in op.client}
-        lost |= {put.argument for put in puts(trace) if put.began_s <= last_death_s}
-        for value in sorted(lost):
-            late_s = first_taken_s(trace, value) - last_death_s
-            if late_s > LOST_S:
-                yield f"{value!r} was there before a death, and was taken {late_s:.1f} s after it"
-
-    return check
+    lost = {op.result.data for op in takes(trace) if VICTIM in op.client}
+    lost |= {put.argument for put in puts(trace) if put.began_s <= last_death_s}
+    for value in sorted(lost):
+        late_s = first_taken_s(trace, value) - last_death_s
+        if late_s > LOST_S:
+            yield f"{value!r} was there before a death, and was taken {late_s:.1f} s after it"
 
 
-def new_tasks_pass_the_dead_by(last_death_s: float, seen_s: float) -> Checker:
+@checker
+def new_tasks_pass_the_dead_by(
+    trace: Trace, _: Database, last_death_s: float, seen_s: float
+) -> Iterator[str]:
     """Check that a task that is put after the deaths is soon taken."""
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        for put in puts(trace):
-            late_s = first_taken_s(trace, put.argument) - (put.ended_s or 0.0)
-            allowed_s = NEW_S if put.began_s > last_death_s + seen_s else max(NEW_S, seen_s)
-            if put.began_s > last_death_s and late_s > allowed_s:
-                yield f"{put.argument!r} was taken {late_s:.1f} s after its put"
-
-    return check
+    for put in puts(trace):
+        late_s = first_taken_s(trace, put.argument) - (put.ended_s or 0.0)
+        allowed_s = NEW_S if put.began_s > last_death_s + seen_s else max(NEW_S, seen_s)
+        if put.began_s > last_death_s and late_s > allowed_s:
+            yield f"{put.argument!r} was taken {late_s:.1f} s after its put"
 
 
 def first_taken_s(trace: Trace, value: str) -> float:

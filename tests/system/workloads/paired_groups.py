@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, partialmethod
 from random import Random
 from typing import Any
 
@@ -228,17 +228,8 @@ class Schedules(Queues):
         name = self._name
         return self._call(verb, f"{verb} {name}", partial(_on, name, lambda one, tr: getattr(one, verb)(tr)))
 
-    def _pause(self) -> Call:
-        return self._verb("pause")
-
-    def _resume(self) -> Call:
-        return self._verb("resume")
-
-    def _run(self) -> Call:
-        return self._verb("run")
-
-    def _delete(self) -> Call:
-        return self._verb("delete")
+    _pause, _resume = partialmethod(_verb, "pause"), partialmethod(_verb, "resume")
+    _run, _delete = partialmethod(_verb, "run"), partialmethod(_verb, "delete")
 
     def _fire(self) -> Call:
         return self._call("fire", "a pass", lambda _, db: fire_due(db), alone=True)

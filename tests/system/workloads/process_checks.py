@@ -16,6 +16,7 @@ from fdbqueue.core.database import Database
 from fdbqueue.testing.simulation import Checker, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.processes import PowerCut, processes_of
+from tests.system.workloads.common import checker
 
 NAME = "commits"
 DONE, BY, COUNT = b"done/", b"by/", b"count"
@@ -164,32 +165,33 @@ def answered_in_time(trace: Trace, _: Database) -> Iterator[str]:
 # Checkers.
 
 
+@checker
 def survives_power_cuts(
-    simulation: Simulation, cuts: Sequence[PowerCut], closing: Sequence[str] = ()
-) -> Checker:
+    trace: Trace,
+    database: Database,
+    simulation: Simulation,
+    cuts: Sequence[PowerCut],
+    closing: Sequence[str] = (),
+) -> Iterator[str]:
     """Make a checker of `cuts`, and of one at the end of the run. `closing`: all processes, if each flush of
     theirs succeeds. When each of them has closed its database, the last cut loses nothing.
     """
-
-    def check(trace: Trace, database: Database) -> Iterator[str]:
-        stored = records(database)
-        ends = {name for _, name, what, _ in trace.events if what == "finished"}
-        have_closed = bool(closing) and ends.issuperset(closing)
-        last = processes_of(simulation).power_cut(Random(simulation.seed))
-        for cut in [*cuts, last]:
-            visible = [record for record in stored if record.version <= cut.version]
-            ended = [op for op in trace.operations if op.done and (op.ended or 0) < cut.events]
-            try:
-                with processes_of(simulation).recovered(cut) as recovered:
-                    if not cut.deceives:
-                        are_durable = have_closed and cut is last
-                        yield from _complete(recovered, visible, ended, are_durable=are_durable)
-                    yield from one_serial_order(trace, recovered)
-                    yield from _higher(recovered, ended)
-            except Exception as error:
-                yield f"after a power cut, the directory raises {error!r}"
-
-    return check
+    stored = records(database)
+    ends = {name for _, name, what, _ in trace.events if what == "finished"}
+    have_closed = bool(closing) and ends.issuperset(closing)
+    last = processes_of(simulation).power_cut(Random(simulation.seed))
+    for cut in [*cuts, last]:
+        visible = [record for record in stored if record.version <= cut.version]
+        ended = [op for op in trace.operations if op.done and (op.ended or 0) < cut.events]
+        try:
+            with processes_of(simulation).recovered(cut) as recovered:
+                if not cut.deceives:
+                    are_durable = have_closed and cut is last
+                    yield from _complete(recovered, visible, ended, are_durable=are_durable)
+                yield from one_serial_order(trace, recovered)
+                yield from _higher(recovered, ended)
+        except Exception as error:
+            yield f"after a power cut, the directory raises {error!r}"
 
 
 def _complete(

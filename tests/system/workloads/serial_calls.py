@@ -11,11 +11,11 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.fdberror import MAYBE_COMMITTED, TIMED_OUT
 from fdbqueue.embedded.options import StreamingMode
 from fdbqueue.embedded.view import KeySelector
-from fdbqueue.testing.simulation import Checker
 from fdbqueue.testing.trace import Trace
 from tests.system import plain_engine
 from tests.system.plain_engine import Mutation, Selector, Transaction, after
 from tests.system.plain_operations import OPERATIONS
+from tests.system.workloads.common import checker
 from tests.system.workloads.process_checks import DONE, Record, records
 
 STEM = b"ab" + b"x" * 480
@@ -250,15 +250,14 @@ class Handle:
         self.created_s, self.timeout_s, self.retry_limit, self.retries = now_s, inf, inf, 0
 
 
-def in_one_order(log: Sequence[Attempt], *, may_be_unknown: bool, is_silent: bool) -> Checker:
+@checker
+def in_one_order(
+    _: Trace, database: Database, log: Sequence[Attempt], *, may_be_unknown: bool, is_silent: bool
+) -> Iterator[str]:
     """Make a checker: the answers, the refusals and the final contents are those of one serial order."""
-
-    def check(_: Trace, database: Database) -> Iterator[str]:
-        stored = records(database)
-        yield from _told_as_stored(log, stored, may_be_unknown=may_be_unknown)
-        yield from Replay(log, is_silent=is_silent).of(stored, database)
-
-    return check
+    stored = records(database)
+    yield from _told_as_stored(log, stored, may_be_unknown=may_be_unknown)
+    yield from Replay(log, is_silent=is_silent).of(stored, database)
 
 
 def _told_as_stored(

@@ -20,7 +20,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.faults import DELAYING, Faults
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
-from tests.system.workloads.common import cramped
+from tests.system.workloads.common import checker, cramped
 from tests.system.workloads.stage import (
     EFFECTS,
     Tasks,
@@ -259,21 +259,18 @@ def none_comes_back(trace: Trace, _: Database) -> Iterator[str]:
                 yield f"the session {session.hex()} was over, and {op.client} finds it alive"
 
 
-def beats_hold(ttr_s: float) -> Checker:
+@checker
+def beats_hold(trace: Trace, _: Database, ttr_s: float) -> Iterator[str]:
     """Check that a session lives for `ttr_s` after a heartbeat that was in time."""
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        beaten_s: dict[tuple[str, bytes], float] = {}
-        for op in (op for op in trace.of(NAME, "beat", "session") if op.done):
-            at = op.client, op.argument
-            if op.name == "beat" and not op.result:
-                beaten_s[at] = op.began_s
-            elif op.name == "session" and op.result == (op.result[0], False):
-                age_s = (op.ended_s or 0) - beaten_s.get(at, float("-inf"))
-                if age_s < ttr_s:
-                    yield f"{op.client} has lost its session {age_s:.1f} s after a heartbeat"
-
-    return check
+    beaten_s: dict[tuple[str, bytes], float] = {}
+    for op in (op for op in trace.of(NAME, "beat", "session") if op.done):
+        at = op.client, op.argument
+        if op.name == "beat" and not op.result:
+            beaten_s[at] = op.began_s
+        elif op.name == "session" and op.result == (op.result[0], False):
+            age_s = (op.ended_s or 0) - beaten_s.get(at, float("-inf"))
+            if age_s < ttr_s:
+                yield f"{op.client} has lost its session {age_s:.1f} s after a heartbeat"
 
 
 def ended_in_whole(trace: Trace, _: Database) -> Iterator[str]:

@@ -23,10 +23,10 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import TaskKeys, id_in, id_text, record_of
 from fdbqueue.tasks.records.statistics import LIVE
 from fdbqueue.testing.cases import Size
-from fdbqueue.testing.simulation import Checker, Client, Simulation
+from fdbqueue.testing.simulation import Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.audit.answers import TAKE
-from tests.system.workloads.common import values_of
+from tests.system.workloads.common import checker, values_of
 
 EFFECTS = b"effect/"
 LOOK = "look"
@@ -309,12 +309,9 @@ def _held_and_awaited(q: TaskQueue, tr: Transaction) -> tuple[int, int]:
     return held, awaited
 
 
-def nothing_left(subject: str) -> Checker:
+@checker
+def nothing_left(trace: Trace, _: Database, subject: str) -> Iterator[str]:
     """Return a checker: no task is taken and no request waits at a look."""
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        for found in trace.of(subject, LOOK):
-            if found.result != (0, 0):
-                yield f"the ended clients left (tasks taken, keys of the line): {found.result}"
-
-    return check
+    for found in trace.of(subject, LOOK):
+        if found.result != (0, 0):
+            yield f"the ended clients left (tasks taken, keys of the line): {found.result}"

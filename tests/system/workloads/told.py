@@ -20,7 +20,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.common import cramped, set_later, values_of
+from tests.system.workloads.common import checker, cramped, set_later, values_of
 from tests.system.workloads.stage import in_threads, play, total
 
 TTR_S = 2.0
@@ -223,21 +223,16 @@ def all_told(trace: Trace, _: Database) -> Iterator[str]:
             yield f"{told['delete']} ends were told, and {ends} were counted"
 
 
-def calls_counted(names: Sequence[str]) -> Checker:
+@checker
+def calls_counted(trace: Trace, _: Database, names: Sequence[str]) -> Iterator[str]:
     """Check that the counters of calls hold each call that has returned, and no other."""
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        for _told, counted in sums(trace):
-            for name in names:
-                of_expiry = counted["ttl"] if name == "delete" else 0
-                done = sum(
-                    op.done and (name != "take" or op.result is not None) for op in trace.of(NAME, name)
-                )
-                in_doubt = sum(op.unknown for op in trace.of(NAME, name)) + _too_late(trace, name, counted)
-                if not done <= counted[name] - of_expiry <= done + in_doubt:
-                    yield f"{counted[name]} times {name} is counted, {done} are done, {in_doubt} in doubt"
-
-    return check
+    for _told, counted in sums(trace):
+        for name in names:
+            of_expiry = counted["ttl"] if name == "delete" else 0
+            done = sum(op.done and (name != "take" or op.result is not None) for op in trace.of(NAME, name))
+            in_doubt = sum(op.unknown for op in trace.of(NAME, name)) + _too_late(trace, name, counted)
+            if not done <= counted[name] - of_expiry <= done + in_doubt:
+                yield f"{counted[name]} times {name} is counted, {done} are done, {in_doubt} in doubt"
 
 
 def _too_late(trace: Trace, name: str, counted: dict[str, int]) -> int:

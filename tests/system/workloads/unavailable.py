@@ -18,7 +18,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.common import cramped, values_of
+from tests.system.workloads.common import checker, cramped, values_of
 from tests.system.workloads.fleet import ended, work_until_empty
 from tests.system.workloads.stage import (
     Handled,
@@ -123,23 +123,20 @@ def handle(client: Client, down: Span, task: HeldTask) -> None:
     succeed(task)
 
 
-def each_done_without_a_failure(away: Span) -> Checker:
+@checker
+def each_done_without_a_failure(trace: Trace, database: Database, away: Span) -> Iterator[str]:
     """Check that each put task has its effect once: a task that failed is buried.
 
     A worker that ends while the database is away cannot excuse its leases, which count as failed attempts.
     """
-
-    def check(trace: Trace, database: Database) -> Iterator[str]:
-        effects, excused = effects_in(database), _held_at_an_end(trace, away)
-        for put in trace.of(NAME, "put"):
-            count = effects.get(put.argument, 0)
-            if put.done and count != 1 and (count or put.argument not in excused):
-                yield f"{count} effects of {put.argument!r}"
-        for look in trace.of(NAME, "calls"):
-            if look.result["bury"] > len(excused - effects.keys()):
-                yield f"{look.result['bury']} burials, though no handler has failed"
-
-    return check
+    effects, excused = effects_in(database), _held_at_an_end(trace, away)
+    for put in trace.of(NAME, "put"):
+        count = effects.get(put.argument, 0)
+        if put.done and count != 1 and (count or put.argument not in excused):
+            yield f"{count} effects of {put.argument!r}"
+    for look in trace.of(NAME, "calls"):
+        if look.result["bury"] > len(excused - effects.keys()):
+            yield f"{look.result['bury']} burials, though no handler has failed"
 
 
 def _held_at_an_end(trace: Trace, away: Span) -> set[str]:
@@ -159,17 +156,14 @@ def spins_nowhere(trace: Trace, _: Database) -> Iterator[str]:
             yield f"{per_s:.0f} steps per second while the database is away"
 
 
-def ends_in_time(away: Span) -> Checker:
+@checker
+def ends_in_time(trace: Trace, _: Database, away: Span) -> Iterator[str]:
     """Check that a stopped worker ends; if it waits for an answer of the database, soon after that."""
-
-    def check(trace: Trace, _: Database) -> Iterator[str]:
-        for op in (op for op in trace.of(NAME, "end") if op.ended_s is not None):
-            is_away = away.start_s <= op.began_s < away.stop_s
-            late_s = (op.ended_s or 0) - (away.stop_s if is_away else op.began_s)
-            if late_s > ENDS_WITHIN_S:
-                yield f"{op.client} ended {late_s:.1f} s after its stop"
-
-    return check
+    for op in (op for op in trace.of(NAME, "end") if op.ended_s is not None):
+        is_away = away.start_s <= op.began_s < away.stop_s
+        late_s = (op.ended_s or 0) - (away.stop_s if is_away else op.began_s)
+        if late_s > ENDS_WITHIN_S:
+            yield f"{op.client} ended {late_s:.1f} s after its stop"
 
 
 def pauses_grow(down: Span) -> Checker:
