@@ -75,23 +75,26 @@ def laned(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.limit(LANES_READ_MAX=random.randint(1, 2), LANES_KEPT=random.randint(0, 1))
     opened = Opened(random, WITH_LANES, lambda: {"task_limits": [SLOTS, STARTS]})
 
-    def produce(client: Client, q: TaskQueue) -> None:
-        for _ in range(size.clients * size.steps):
-            delay = client.random.choice((0, 0, 0.5))
-            q.put(client.db, "x", delay=delay, limits=client.random.choice(NAMED))
-            client.pause(0.2)
-
-    start(simulation, size, opened, produce, at_end=pass_by_name, at_last=wake_by_name)
+    produce = partial(put_under, NAMED, size.clients * size.steps)
+    wake = partial(wake_in_turn, ([SLOTS], [SLOTS]), False)
+    start(simulation, size, opened, produce, at_end=pass_by_name, at_last=wake)
     in_bounds = starts_in_bounds(lambda _, task: STARTS in task.limits)
     counted, ends = map(exact_statistics, NAMES), (none_is_held_up, wakes_reach_other_queues)
     return [*counted, *PROMISES, in_bounds, *ends, no_watch_left_behind]
 
 
-def wake_by_name(client: Client, queues: Sequence[TaskQueue]) -> None:
+def put_under(sets: Sequence[Any], count: int, client: Client, q: TaskQueue) -> None:
+    """Put tasks, each of which names one of these sets of limits."""
+    for _ in range(count):
+        delay = client.random.choice((0, 0, 0.5))
+        q.put(client.db, "x", delay=delay, limits=client.random.choice(sets))
+        client.pause(0.2)
+
+
+def wake_in_turn(named: Sequence[Any], per_key: bool, client: Client, queues: Sequence[TaskQueue]) -> None:
     """Let a slot come back in each queue, and a take wait in the other one."""
-    one, other = queues
-    wake_across(client, one, other, [SLOTS], per_key=False)
-    wake_across(client, other, one, [SLOTS], per_key=False)
+    for (holding, waiting), limits in zip((queues, queues[::-1]), named, strict=True):
+        wake_across(client, holding, waiting, limits, per_key=per_key)
 
 
 def pass_by_name(client: Client, q: TaskQueue) -> None:
@@ -127,14 +130,10 @@ def limit_keys(simulation: Simulation, size: Size) -> Sequence[Checker]:
         simulation.limit(LANES_TURNED=few - 1, KEYS_SETTLED=few, KEY_ROWS_WALKED=2, KEYS_PASSED=1)
     opened = Opened(random, WITH_LANES, lambda: {"task_limits": [SLOTS, STARTS]}, per_key=True)
 
-    def produce(client: Client, q: TaskQueue) -> None:
-        for _ in range(size.clients * size.steps):
-            delay = client.random.choice((0, 0, 0.5))
-            q.put(client.db, "x", delay=delay, limits=client.random.choice(KEYED))
-            client.pause(0.2)
-
+    produce = partial(put_under, KEYED, size.clients * size.steps)
+    wake = partial(wake_in_turn, ({SLOTS: "f"}, [SLOTS]), True)
     simulation.client(partial(delete_at_times, times=size.steps), "deleter")
-    start(simulation, size, opened, produce, at_end=pass_by_key, at_last=wake_by_key)
+    start(simulation, size, opened, produce, at_end=pass_by_key, at_last=wake)
     in_bounds = [starts_in_bounds(partial(_is_of, key)) for key in (None, *KEYS)]
     counted, ends = map(exact_statistics, NAMES), (none_is_held_up, nothing_is_left, wakes_reach_other_queues)
     return [*counted, *PROMISES, *in_bounds, *ends, no_watch_left_behind]
@@ -142,13 +141,6 @@ def limit_keys(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 def _is_of(key: Any, _: str, task: Any) -> bool:
     return STARTS in task.limits and bool(task.limits[STARTS] == key)
-
-
-def wake_by_key(client: Client, queues: Sequence[TaskQueue]) -> None:
-    """Let a slot come back, and a take of the other queue wait for it: of a key, and of tasks without one."""
-    one, other = queues
-    wake_across(client, one, other, {SLOTS: "f"}, per_key=True)
-    wake_across(client, other, one, [SLOTS], per_key=True)
 
 
 def delete_at_times(client: Client, times: int) -> None:

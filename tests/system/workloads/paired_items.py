@@ -21,7 +21,29 @@ LOCK_S = 5.0
 SCHEMA = {"body": "string"}
 
 
-class Items(World):
+class ItemCalls(World):
+    """Calls of a queue of items, with requests in its line or without."""
+
+    def _dequeue(self) -> Call:
+        return self._call("dequeue", "dequeue", lambda q, tr: q.dequeue(tr))
+
+    def _dequeue_many(self) -> Call:
+        """In a transaction: given a database, an answer of fewer does not rely on the end of the queue."""
+        count = self.random.choice((2, 3, 50))
+        text = f"dequeue {count}"
+        return Call("dequeue", text, lambda q, tr: q.dequeue_many(tr, count), within=True)
+
+    def _give_back(self) -> Call:
+        data = self.data(self.random.choice((1, 2)))
+        return self._call("give_back", f"give back {data}", lambda q, tr: q.give_back(tr, data), adds=data)
+
+    def _clear(self) -> Call | None:
+        if self.random.random() < 0.5:
+            return None
+        return self._call("clear", "clear", lambda q, tr: q.clear(tr))
+
+
+class Items(ItemCalls):
     verbs = (
         *("enqueue",) * 4,
         *("dequeue",) * 3,
@@ -85,19 +107,6 @@ class Items(World):
             return self._call("enqueue", f"enqueue {data}", lambda q, tr: q.enqueue(tr, data[0]), adds=data)
         return self._call("enqueue", f"enqueue {data}", lambda q, tr: q.enqueue_many(tr, data), adds=data)
 
-    def _dequeue(self) -> Call:
-        return self._call("dequeue", "dequeue", lambda q, tr: q.dequeue(tr))
-
-    def _dequeue_many(self) -> Call:
-        """In a transaction: given a database, an answer of fewer does not rely on the end of the queue."""
-        count = self.random.choice((2, 3, 50))
-        text = f"dequeue {count}"
-        return Call("dequeue", text, lambda q, tr: q.dequeue_many(tr, count), within=True)
-
-    def _give_back(self) -> Call:
-        data = self.data(self.random.choice((1, 2)))
-        return self._call("give_back", f"give back {data}", lambda q, tr: q.give_back(tr, data), adds=data)
-
     def _look(self) -> Call | None:
         """A peek beside a put: the put relies on what it has seen."""
         (mark,) = self.data(1)
@@ -108,11 +117,6 @@ class Items(World):
             return found
 
         return Call("peek", f"peek, and enqueue {mark}", verb, [mark], within=True)
-
-    def _clear(self) -> Call | None:
-        if self.random.random() < 0.5:
-            return None
-        return self._call("clear", "clear", lambda q, tr: q.clear(tr))
 
     def _repartition(self) -> Call | None:
         if self._partitions < 2:

@@ -13,6 +13,7 @@ from fdbqueue.core.page import every_row
 from fdbqueue.core.seam import Transaction
 from fdbqueue.queues.recipe.queue import Queue
 from tests.system.workloads.common import SPACE
+from tests.system.workloads.paired_items import ItemCalls
 from tests.system.workloads.paired_store import Twins
 from tests.system.workloads.paired_world import Call, Table, rolled_back, text_of
 
@@ -22,7 +23,7 @@ COME_BACK_IN = {"look", "hold", "dequeue", "give_back"}
 BY_OTHERS = ("SLEEP", "SLEEP", "RENEW", "LEAVE")
 
 
-class Requests(Table):
+class Requests(Table, ItemCalls):
     verbs = (
         "enqueue",
         "give_back",
@@ -137,17 +138,6 @@ class Requests(Table):
         data = self.data(self.random.choice((1, 1, 2)))
         return self._call("enqueue", f"enqueue {data}", lambda q, tr: q.enqueue_many(tr, data), adds=data)
 
-    def _give_back(self) -> Call:
-        data = self.data(self.random.choice((1, 2)))
-        return self._call("give_back", f"give back {data}", lambda q, tr: q.give_back(tr, data), adds=data)
-
-    def _dequeue(self) -> Call:
-        return self._call("dequeue", "dequeue", lambda q, tr: q.dequeue(tr))
-
-    def _dequeue_many(self) -> Call:
-        count = self.random.choice((2, 3, 50))
-        return Call("dequeue", f"dequeue {count}", lambda q, tr: q.dequeue_many(tr, count), within=True)
-
     def _register(self) -> Call:
         if self._begun == self._unborn:
             self._unborn = b""  # two requests never have one name
@@ -209,11 +199,6 @@ class Requests(Table):
             return [held, holder.settle(min(keeps, len(held))) if held else None]
 
         return self._call("hold", f"hold {count}, and keep {keeps}", verb, alone=True)
-
-    def _clear(self) -> Call | None:
-        if self.random.random() < 0.5:
-            return None
-        return self._call("clear", "clear", lambda q, tr: q.clear(tr))
 
     # Looks.
 
