@@ -61,7 +61,7 @@ def test_no_control_character_of_data_is_printed(
     program: Within, command: list[str], terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if terminal:
-        for module in ("show", "top"):
+        for module in ("top", "show"):  # an import of `top` would keep the other one
             monkeypatch.setattr(f"fdbqueue.operate.cli.{module}.on_a_terminal", lambda: True)
     _, out, err = program.run(*command)
     assert out + err
