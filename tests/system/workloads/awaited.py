@@ -71,9 +71,7 @@ async def dequeue(client: LoopClient, q: Queue, name: str, timeout_s: float = 0)
 
 @workload(clients=2, steps=4)
 def awaited_recipe(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """The plain queue on event loops: producers, consumers and auditors of one loop, beside blocking
-    clients.
-    """
+    """The plain queue on event loops: all roles on one loop, beside blocking clients."""
     cramped(simulation)
     q = Queue(SPACE[AWAITED])
 
@@ -114,9 +112,7 @@ def awaited_recipe(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 @workload(clients=2, steps=4)
 def awaited_waits(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """Waiting dequeues of many coroutines on one loop: they time out, are cancelled at any moment, or are
-    served.
-    """
+    """Dequeues of many coroutines on one loop that time out, are cancelled, or are served."""
     cramped(simulation)
     q = Queue(SPACE[AWAITED])
     haste = scattered(simulation.random, 0.01, 1)

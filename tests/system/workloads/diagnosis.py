@@ -37,9 +37,7 @@ VERIFIED, PLAIN, ELEMENTS, FAIR = "verified", "items", "elements", "tenants"
 
 @workload(clients=2, steps=4)
 def explained(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """The cures that explanations name: an operator applies them, one after the other, until the task
-    starts.
-    """
+    """The cures that explanations name: an operator applies each of them until the task starts."""
     cramped(simulation)
     queue = queue_of(NAME, or_a_bag(simulation, simulation.random.choice(KINDS)))
 

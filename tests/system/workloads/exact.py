@@ -172,9 +172,7 @@ class Process:
 
 @workload(clients=1, steps=60, never=("die", "stall", "slow_reply", "clock_skew_s"))
 def exact_defaults(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """As `exact`, with defaults of the queue: puts leave an option out, or give 0 or "for ever" beside
-    one.
-    """
+    """As `exact`, with defaults of the queue: puts leave an option out, or overrule it."""
     cramped(simulation)
     random = Random(f"{simulation.seed} exact defaults")
     simulation.limit(

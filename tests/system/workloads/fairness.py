@@ -39,9 +39,7 @@ ROUNDS = "rounds"
 
 @workload(clients=2, steps=5)
 def fairness(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """A fair task queue: one tenant's flood, small tenants, several workers; small tenants must not wait
-    long.
-    """
+    """A fair task queue: one tenant's flood, small tenants, and several workers."""
     cramped(simulation)
     simulation.limit(KEY_LEVEL_MIN=1)
     queue = Tasks(NAME, "fair", ttr=600)

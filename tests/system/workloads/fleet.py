@@ -48,9 +48,7 @@ NEVER = ("die", "stall", "slow_reply", "future_version", "version_changed", "clo
 
 @workload(clients=2, steps=4)
 def fleet(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """A small fleet: workers on machines that die and stall, and handlers that fail, hang or come too
-    late.
-    """
+    """Workers on machines that die and stall, and handlers that fail, hang or come too late."""
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3, FAILURES_KEPT=3)
     queue = Supervised(NAME, ttr=TTR_S)

@@ -49,9 +49,7 @@ EVERY_S = 0.1
 
 @workload(clients=3, steps=4)
 def keyed(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """Micro-queues: workers that die or stall with tasks of busy keys, puts that meet acks at the empty
-    edge.
-    """
+    """Micro-queues: workers die or stall with tasks of busy keys, and puts meet the last ack of a key."""
     cramped(simulation)
     simulation.limit(KEY_LEVEL_MIN=1)
     concurrency = simulation.random.choice((1, 1, 2))
@@ -133,9 +131,7 @@ def never_more_than_allowed(trace: Trace, _: Database, name: str) -> Iterator[st
 
 @workload(clients=2, steps=3)
 def acks(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """Machines of many threads that ack: the acks of a machine combine, while other calls change its
-    tasks.
-    """
+    """Machines of many threads: their acks combine, while other calls change the tasks."""
     cramped(simulation)
     random = simulation.random
     simulation.limit(
@@ -235,9 +231,7 @@ def each_told_once(trace: Trace, _: Database) -> Iterator[str]:
 
 @workload(clients=4, steps=5)
 def bounded(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """A task queue near its capacity, with and without partitions: batches that are put at the same moment,
-    and room for several at once.
-    """
+    """A queue near its capacity: batches that are put at the same moment, and room for several at once."""
     capacity = simulation.random.choice((2, 4, 8, 12))
     together = simulation.random.random() < 0.5
     batches = simulation.random.choice(((1,), (1, 1, 2), (2, 4), (1, 4)))

@@ -47,9 +47,7 @@ KEYED: Sequence[Any] = (
 
 @workload(clients=2, steps=4)
 def limited(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """Limited: two queues under shared limits, workers that die with slots, and an operator that changes
-    them.
-    """
+    """Two queues under shared limits: workers die with slots, and an operator changes the limits."""
     cramped(simulation)
     random = simulation.random
     opened = Opened(random, KINDS, lambda: {"limits": random.choice(SETS)})
@@ -120,9 +118,7 @@ def none_is_held_up(trace: Trace, _: Database) -> Iterator[str]:
 
 @workload(clients=2, steps=4)
 def limit_keys(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """Limit keys: as `laned`, but the limits count each key that tasks name apart, and are deleted at
-    times.
-    """
+    """As `laned`, but the limits count each key that tasks name apart, and are deleted at times."""
     cramped(simulation)
     random = simulation.random
     if random.random() < 0.7:

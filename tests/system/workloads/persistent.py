@@ -34,9 +34,7 @@ class Crash(Exception):
 
 @workload(clients=2, steps=3)
 def proxies(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """A persistent queue: its clients die, stall, drop their proxies, end their threads, or lose their
-    name.
-    """
+    """A persistent queue: clients die, stall, drop their proxies, end threads, or lose their name."""
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3, DEAD_SESSIONS_MAX=2)
     maxsize = simulation.random.choice((0, 3))

@@ -150,9 +150,7 @@ def value_of(tr: Any, key: bytes) -> bytes | None:
 
 @workload(clients=3, steps=4, never=("slow_reply",))
 def unflushed(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """Processes with commits that wait for no flush beside durable ones; the power is cut as a commit
-    returns.
-    """
+    """Commits that wait for no flush beside durable ones; the power is cut as a commit returns."""
     simulation.end_at(END_S)
     simulation.scheduler.points_max = POINTS_MAX
     random, cuts = Random(f"{simulation.seed} power"), list[PowerCut]()

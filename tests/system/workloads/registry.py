@@ -35,9 +35,7 @@ COLOURS = ("red", "blue")
 
 @workload(clients=2, steps=4)
 def temporary(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """Temporary queues of owners that end, die or stall; guests that open them by name, and the next
-    owners.
-    """
+    """Temporary queues of owners that end, die or stall; guests that open them; the next owners."""
     cramped(simulation)
     # The sessions of a process are those of its database, so their ttr is that of all.
     simulation.limit(VERB_BATCH=3, SESSION_TTR_S=SESSION_TTR_S)

@@ -53,9 +53,7 @@ OUTCOMES = {"ack": "acked", "delete": "deleted", "cancel": "cancelled", "release
 
 @workload(clients=2, steps=4)
 def tasks(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """A task queue: workers that die, stall, or end their sessions with tasks in hand; effects beside
-    acks.
-    """
+    """Workers that die, stall, or end their sessions with tasks in hand; effects beside acks."""
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
     queue = Tasks(NAME, or_a_bag(simulation, "fifottl"), ttr=2)
@@ -194,9 +192,7 @@ class Did(NamedTuple):
 
 @workload(clients=2, steps=3)
 def steps(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """Steps: attempts that do the steps of their tasks, in transactions and outside, and lose their
-    leases.
-    """
+    """Attempts that do the steps of their tasks, in transactions and outside, and lose their leases."""
     cramped(simulation)
     random = simulation.random
     kind, partitions = random.choice(("fifottl", "utubettl", "fair")), random.choice((1, 3))
