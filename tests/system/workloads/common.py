@@ -152,6 +152,18 @@ def counted_and_found(q: Queue, name: str) -> Callable[[Any], tuple[int, int]]:
     return lambda tr: (q.size(tr), len(tr.snapshot.get_range(items.start, items.stop).to_list()))
 
 
+def draw_limits(simulation: Simulation, random: Random, **choices: Sequence[float]) -> None:
+    """Set each of these limits to one of its values."""
+    simulation.limit(**{name: random.choice(values) for name, values in choices.items()})
+
+
+def unswept(simulation: Simulation, sessions_every_s: float | None = 0) -> None:
+    """Let no process sweep by itself. Sessions are swept as often as the process is asked for a round."""
+    simulation.limit(SWEEP_EVERY_S=1e6, SWEEPERS_MAX=1)
+    if sessions_every_s is not None:
+        simulation.limit(SESSIONS_SWEPT_EVERY_S=sessions_every_s)
+
+
 def cramped(simulation: Simulation) -> None:
     """Set in many runs bounds so small that even a few clients reach them."""
     random = simulation.random
@@ -171,13 +183,14 @@ def crowded(simulation: Simulation) -> None:
     Then two requests are a crowd, each result and payload is stored apart, a look at the line reads too few
     items, and the requests ahead count as asleep.
     """
-    random = simulation.random
-    simulation.limit(
-        CROWD_MIN=random.choice((2, limits.CROWD_MIN)),
-        NOTICE_BYTES_MAX=random.choice((0, limits.NOTICE_BYTES_MAX)),
-        RECORD_PAYLOAD_BYTES_MAX=random.choice((0, limits.RECORD_PAYLOAD_BYTES_MAX)),
-        SHARE_HELD_S=random.choice((0.001, limits.SHARE_HELD_S)),
-        OFFERS_TO_SPARE=random.choice((0, limits.OFFERS_TO_SPARE)),
+    draw_limits(
+        simulation,
+        simulation.random,
+        CROWD_MIN=(2, limits.CROWD_MIN),
+        NOTICE_BYTES_MAX=(0, limits.NOTICE_BYTES_MAX),
+        RECORD_PAYLOAD_BYTES_MAX=(0, limits.RECORD_PAYLOAD_BYTES_MAX),
+        SHARE_HELD_S=(0.001, limits.SHARE_HELD_S),
+        OFFERS_TO_SPARE=(0, limits.OFFERS_TO_SPARE),
     )
 
 

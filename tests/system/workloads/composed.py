@@ -23,7 +23,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads.common import SPACE, cramped, or_a_bag
+from tests.system.workloads.common import SPACE, cramped, draw_limits, or_a_bag
 from tests.system.workloads.composed_calls import HUNDREDS, PLANS, Attempt, Rollback
 from tests.system.workloads.notes import Notes
 from tests.system.workloads.stage import ENOUGH_S, total
@@ -63,12 +63,8 @@ ROUND = b"\x03"  # the round of a fair queue stays (disciplines/keyed.py)
 def composed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     random = simulation.random
-    simulation.limit(
-        DUE_BATCH=random.choice((1, 1, 3)),
-        FAILURES_KEPT=2,
-        KEY_LEVEL_MIN=1,
-        SWEEP_EVERY_S=random.choice((limits.SWEEP_EVERY_S, 30)),
-    )
+    simulation.limit(FAILURES_KEPT=2, KEY_LEVEL_MIN=1)
+    draw_limits(simulation, random, DUE_BATCH=(1, 1, 3), SWEEP_EVERY_S=(limits.SWEEP_EVERY_S, 30))
     kind, timed, options = random.choice(KINDS)
     kind = or_a_bag(simulation, kind)
     # From other dice, so that all else of a seed is as it would be without.

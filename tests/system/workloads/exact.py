@@ -16,7 +16,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.common import cramped
+from tests.system.workloads.common import cramped, draw_limits, unswept
 from tests.system.workloads.exact_calls import Caller, caught, require_equal, step_by_step
 from tests.system.workloads.exact_looks import Looks
 from tests.system.workloads.exact_model import Model
@@ -78,14 +78,14 @@ def exact(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """One process with a clock that stands still in each call: every answer equals that of a plain model."""
     cramped(simulation)
     random = Random(f"{simulation.seed} exact")
-    simulation.limit(
-        DUE_BATCH=random.choice((1, 3, 8)),
-        VERB_BATCH=random.choice((2, 8)),
-        FAILURES_KEPT=random.choice((1, 3)),
-        RETAINED_MAX=random.choice((3, 100)),
-        SWEEP_EVERY_S=1e6,
-        SWEEPERS_MAX=1,
-        SESSIONS_SWEPT_EVERY_S=0,
+    unswept(simulation)
+    draw_limits(
+        simulation,
+        random,
+        DUE_BATCH=(1, 3, 8),
+        VERB_BATCH=(2, 8),
+        FAILURES_KEPT=(1, 3),
+        RETAINED_MAX=(3, 100),
     )
     return one_process(simulation, size, NAME, random, KINDS, Many)
 
@@ -175,14 +175,8 @@ def exact_defaults(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """As `exact`, with defaults of the queue: puts leave an option out, or overrule it."""
     cramped(simulation)
     random = Random(f"{simulation.seed} exact defaults")
-    simulation.limit(
-        DUE_BATCH=random.choice((1, 3, 8)),
-        VERB_BATCH=random.choice((2, 8)),
-        TAKEN_READ_MAX=random.choice((1, 2, 50)),
-        SWEEP_EVERY_S=1e6,
-        SWEEPERS_MAX=1,
-        SESSIONS_SWEPT_EVERY_S=0,
-    )
+    unswept(simulation)
+    draw_limits(simulation, random, DUE_BATCH=(1, 3, 8), VERB_BATCH=(2, 8), TAKEN_READ_MAX=(1, 2, 50))
     return one_process(simulation, size, DEFAULTS, random, WITH_DEFAULTS, Defaulted)
 
 
@@ -204,13 +198,8 @@ def exact_partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
     The order of two tasks in different partitions is left open. All else is as in one queue.
     """
     random = Random(f"{simulation.seed} exact partitions")
-    simulation.limit(
-        DUE_BATCH=random.choice((1, 3, 8)),
-        VERB_BATCH=random.choice((2, 8)),
-        SWEEP_EVERY_S=1e6,
-        SWEEPERS_MAX=1,
-        SESSIONS_SWEPT_EVERY_S=0,
-    )
+    unswept(simulation)
+    draw_limits(simulation, random, DUE_BATCH=(1, 3, 8), VERB_BATCH=(2, 8))
     return one_process(simulation, size, PARTS, random, WITH_PARTITIONS, Parted)
 
 

@@ -22,6 +22,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Simulation
+from tests.system.workloads.common import draw_limits, unswept
 from tests.system.workloads.exact_calls import (
     Caller,
     Verb,
@@ -68,14 +69,9 @@ See = Callable[[Callable[[Any], Any]], Any]
 )
 def exact_groups(simulation: Simulation, size: Size) -> Sequence[Checker]:
     random = Random(f"{simulation.seed} exact groups")
-    simulation.limit(
-        DUE_BATCH=random.choice((1, 3, 8)),
-        VERB_BATCH=random.choice((2, 8)),
-        GROUPS_SWEPT_MAX=random.choice((1, 8)),
-        GROUP_LOOKED_AT_EVERY_S=AGAIN_S,
-        SWEEP_EVERY_S=1e6,
-        SWEEPERS_MAX=1,
-    )
+    unswept(simulation, None)
+    simulation.limit(GROUP_LOOKED_AT_EVERY_S=AGAIN_S)
+    draw_limits(simulation, random, DUE_BATCH=(1, 3, 8), VERB_BATCH=(2, 8), GROUPS_SWEPT_MAX=(1, 8))
     step_by_step(simulation, size, lambda client: Process(Caller(client)), NAME)
     return [no_watch_left_behind]
 

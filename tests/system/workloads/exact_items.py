@@ -21,7 +21,7 @@ from fdbqueue.queues.recipe.calls import Holder
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.common import once
+from tests.system.workloads.common import draw_limits, once
 from tests.system.workloads.exact_calls import caught, require_equal, step_by_step
 
 NAME = "exact items"
@@ -48,10 +48,12 @@ Lines = dict[int, list[str]]
 def exact_items(simulation: Simulation, size: Size) -> Sequence[Checker]:
     random = Random(f"{simulation.seed} exact items")
     partitions, contended = random.choice((None, 1, 2, 3, 3)), random.choice(("staged", "simple"))
-    simulation.limit(
-        SERVE_MAX=random.choice((2, 50, 50)),
-        NOTICE_BYTES_MAX=random.choice((0, 40, 8_000)),
-        PAYLOAD_PIECE_BYTES_MAX=random.choice((8, 100_000)),
+    draw_limits(
+        simulation,
+        random,
+        SERVE_MAX=(2, 50, 50),
+        NOTICE_BYTES_MAX=(0, 40, 8_000),
+        PAYLOAD_PIECE_BYTES_MAX=(8, 100_000),
     )
 
     def made(client: Client) -> ItemsProcess:

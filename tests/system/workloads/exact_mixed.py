@@ -20,7 +20,7 @@ from fdbqueue.tasks.groups.waiting import GroupProgress
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Simulation
-from tests.system.workloads.common import cramped
+from tests.system.workloads.common import cramped, draw_limits, unswept
 from tests.system.workloads.exact import Kinds, Process, one_process
 from tests.system.workloads.exact_calls import Caller, caught, require_equal
 from tests.system.workloads.exact_groups_model import Gathered
@@ -86,15 +86,15 @@ UNUSUAL = 0.6
 def exact_mixed(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     random = Random(f"{simulation.seed} exact mixed")
-    simulation.limit(
-        DUE_BATCH=random.choice((1, 3, 8)),
-        VERB_BATCH=random.choice((2, 8)),
-        FAILURES_KEPT=random.choice((1, 3)),
-        MOVED_BYTES_MAX=random.choice((60, 4_000_000)),
-        GROUPS_SWEPT_MAX=random.choice((1, 8)),
-        SWEEP_EVERY_S=1e6,
-        SWEEPERS_MAX=1,
-        SESSIONS_SWEPT_EVERY_S=0,
+    unswept(simulation)
+    draw_limits(
+        simulation,
+        random,
+        DUE_BATCH=(1, 3, 8),
+        VERB_BATCH=(2, 8),
+        FAILURES_KEPT=(1, 3),
+        MOVED_BYTES_MAX=(60, 4_000_000),
+        GROUPS_SWEPT_MAX=(1, 8),
     )
     return one_process(simulation, size, NAME, random, KINDS, Mixed, MixedModel, MixedProcess)
 

@@ -26,7 +26,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.soundness import sound
-from tests.system.workloads.common import SPACE, cramped
+from tests.system.workloads.common import SPACE, cramped, draw_limits
 from tests.system.workloads.exact_calls import Caller, earliest, require_equal, right, step_by_step
 from tests.system.workloads.task_model import Turns
 
@@ -203,10 +203,12 @@ def exact_fair(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """A FairQueue in one process: each item, each answer and each look equal those of a plain model."""
     cramped(simulation)
     random = Random(f"{simulation.seed} exact fair")
-    simulation.limit(
-        KEY_LEVEL_MIN=random.choice((1, limits.KEY_LEVEL_MIN)),
-        PLAIN_ATTEMPTS_MAX=random.choice((1, limits.PLAIN_ATTEMPTS_MAX)),
-        BATCH_BYTES_MAX=random.choice((50, limits.BATCH_BYTES_MAX)),
+    draw_limits(
+        simulation,
+        random,
+        KEY_LEVEL_MIN=(1, limits.KEY_LEVEL_MIN),
+        PLAIN_ATTEMPTS_MAX=(1, limits.PLAIN_ATTEMPTS_MAX),
+        BATCH_BYTES_MAX=(50, limits.BATCH_BYTES_MAX),
     )
     capacity = random.choice((None, 6))
     q = FairQueue(SPACE[FAIR], key=key_of, capacity=capacity, weights=WEIGHTS)

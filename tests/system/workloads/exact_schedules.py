@@ -25,6 +25,7 @@ from fdbqueue.tasks.schedules.times import ScheduleStatus
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from tests.system.workloads.common import draw_limits, unswept
 from tests.system.workloads.exact_calls import Caller, earliest, known, micro, require_equal, step_by_step
 from tests.system.workloads.exact_schedules_model import (
     FAST,
@@ -60,14 +61,9 @@ PAGE, TIMES = 2, 4
 @workload(clients=1, steps=50, never=("die", "stall", "slow_reply", "clock_skew_s"))
 def exact_schedules(simulation: Simulation, size: Size) -> Sequence[Checker]:
     random = Random(f"{simulation.seed} exact schedules")
-    simulation.limit(
-        SCHEDULE_FIRED_MAX=random.choice((2, 10)),
-        SCHEDULES_DUE_READ=random.choice((1, 2, 100)),
-        SCHEDULES_PASSED_EVERY_S=1e6,
-        SCHEDULES_SOUGHT_EVERY_S=1e6,
-        SWEEP_EVERY_S=1e6,
-        SWEEPERS_MAX=1,
-    )
+    unswept(simulation, None)
+    simulation.limit(SCHEDULES_PASSED_EVERY_S=1e6, SCHEDULES_SOUGHT_EVERY_S=1e6)
+    draw_limits(simulation, random, SCHEDULE_FIRED_MAX=(2, 10), SCHEDULES_DUE_READ=(1, 2, 100))
     is_slow, begin = random.random() < 0.5, random.choice(BEGINS)
     room = random.choice((3, 12))
 

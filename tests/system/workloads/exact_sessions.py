@@ -21,6 +21,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
+from tests.system.workloads.common import draw_limits, unswept
 from tests.system.workloads.exact_calls import (
     Caller,
     caught,
@@ -59,13 +60,8 @@ OPENERS_MAX = 5
 @workload(clients=1, steps=60, never=("die", "stall", "slow_reply", "clock_skew_s"))
 def exact_sessions(simulation: Simulation, size: Size) -> Sequence[Checker]:
     random = Random(f"{simulation.seed} exact sessions")
-    simulation.limit(
-        DUE_BATCH=random.choice((1, 8)),
-        VERB_BATCH=random.choice((2, 8)),
-        SWEEP_EVERY_S=1e6,
-        SWEEPERS_MAX=1,
-        SESSIONS_SWEPT_EVERY_S=1e6,
-    )
+    unswept(simulation, 1e6)
+    draw_limits(simulation, random, DUE_BATCH=(1, 8), VERB_BATCH=(2, 8))
     simulation.outage(1e9, 1.0)  # far away: but now the sessions of a live process may end as dead
     kind = random.choice(KINDS)
 

@@ -18,7 +18,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads import by_key, stage
-from tests.system.workloads.common import checker, cramped, values_of
+from tests.system.workloads.common import checker, cramped, draw_limits, values_of
 from tests.system.workloads.stage import (
     Tasks,
     all_tasks,
@@ -134,9 +134,8 @@ def acks(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """Machines of many threads: their acks combine, while other calls change the tasks."""
     cramped(simulation)
     random = simulation.random
-    simulation.limit(
-        ACKS_APART_MAX=random.choice((0, 0, 1)), VERB_BATCH=random.choice((2, 200)), KEY_LEVEL_MIN=1
-    )
+    simulation.limit(KEY_LEVEL_MIN=1)
+    draw_limits(simulation, random, ACKS_APART_MAX=(0, 0, 1), VERB_BATCH=(2, 200))
     kind, options = random.choice(KINDS)
     queue = Tasks(ACKS, kind, ttr=2, **options)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from fdbqueue.testing.cases import Build, Size, workload
 from fdbqueue.testing.simulation import MEMORY, Checker, Client, Simulation
+from tests.system.workloads.common import draw_limits, unswept
 from tests.system.workloads.paired_groups import Groups, Schedules
 from tests.system.workloads.paired_items import Elements, FairItems, Items
 from tests.system.workloads.paired_limits import Limits, Sessions
@@ -79,13 +80,8 @@ def built(pairs: Pairs) -> Build:
 
 def bound(simulation: Simulation, random: Random) -> None:
     """Let no process sweep by itself, and draw the levels at which tasks of a key are counted."""
-    simulation.limit(
-        SWEEP_EVERY_S=1e6,
-        SWEEPERS_MAX=1,
-        SESSIONS_SWEPT_EVERY_S=0,
-        KEY_LEVEL_MIN=random.choice((1, 64)),
-        FAILURES_KEPT=random.choice((1, 3)),
-    )
+    unswept(simulation)
+    draw_limits(simulation, random, KEY_LEVEL_MIN=(1, 64), FAILURES_KEPT=(1, 3))
 
 
 def drawn(worlds: Sequence[type[World]], random: Random) -> Any:

@@ -23,6 +23,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
+from tests.system.workloads.common import draw_limits
 from tests.system.workloads.stage import play
 
 LASTS_S = 12.0
@@ -43,11 +44,13 @@ transaction has a read version, and five seconds behind that.
 @workload(clients=3, steps=4)
 def schedules(simulation: Simulation, size: Size) -> Sequence[Checker]:
     random = simulation.random
-    simulation.limit(
-        SCHEDULE_MISSED_AFTER_S=random.choice((3.0, 6.0)),
-        SCHEDULE_FIRED_MAX=random.choice((2, 10)),
-        SCHEDULES_DUE_READ=random.choice((1, 100)),
-        SCHEDULE_RETRY_MAX_S=4.0,
+    simulation.limit(SCHEDULE_RETRY_MAX_S=4.0)
+    draw_limits(
+        simulation,
+        random,
+        SCHEDULE_MISSED_AFTER_S=(3.0, 6.0),
+        SCHEDULE_FIRED_MAX=(2, 10),
+        SCHEDULES_DUE_READ=(1, 100),
     )
     made = [Made(missed, random.choice(PERIODS_S)) for missed in MISSED]
     over_s = 0.0
