@@ -216,8 +216,9 @@ class Settings:
 
     def to_options(self) -> dict[str, Any]:
         """The stored form, without those of UNSTORED that are not given."""
-        options: dict[str, Any] = msgspec.to_builtins(self)
-        options |= options.pop("of_features")
+        # By name: msgspec sees no default of an object that it has made itself.
+        options: dict[str, Any] = {name: msgspec.to_builtins(getattr(self, name)) for name in _FIELDS}
+        options |= self.of_features
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in options.items()
@@ -228,12 +229,14 @@ class Settings:
 PUT_OPTIONS, QUEUE_OPTIONS = _options_of(PutOptions), _options_of(Settings)
 UNSTORED: Mapping[str, Any] = {"retain_s": None, "partitions": 1, "limits": [], "task_limits": []}
 """Options of which no definition stores the default, in the form of a caller."""
-_FIELDS = {field.name for field in fields(Settings)} - {"of_features"}
+_FIELDS = [field.name for field in fields(Settings) if field.name != "of_features"]
 
 
 def _of_features(options: Mapping[str, Any]) -> set[str]:
     """Those among the options that belong to features, and are no field of Settings."""
-    return {option for known, _ in OF_QUEUES.values() for option in known if option in options} - _FIELDS
+    return {option for known, _ in OF_QUEUES.values() for option in known if option in options}.difference(
+        _FIELDS
+    )
 
 
 def _settings_of(options: Mapping[str, Any]) -> dict[str, Any]:

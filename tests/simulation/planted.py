@@ -999,6 +999,15 @@ PLANTS = (
         near=1,
     ),
     Plant(
+        "an event of a transaction that is told again with the last one",
+        events.Callbacks._committed,
+        "self._waiting.extend(events)",
+        "self._waiting.extend((*events, *events[:-1]))",
+        "told",
+        50,
+        near=1,
+    ),
+    Plant(
         "a change that is told before its commit",
         events.Callbacks.after_commit,
         "tr.get_versionstamp().on_ready(lambda stamp: self._committed(stamp, events))",

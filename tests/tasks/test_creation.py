@@ -21,8 +21,10 @@ from fdbqueue.core.errors import (
     UnknownKind,
     UnsupportedOption,
 )
+from fdbqueue.core.registry.definition import Definition
 from fdbqueue.tasks import kinds
 from fdbqueue.tasks.disciplines.discipline import Fifo
+from fdbqueue.tasks.options import Settings, stored_settings
 from fdbqueue.tasks.records.keys import Record
 from tests.tasks.support import Bench
 
@@ -332,3 +334,7 @@ def test_a_task_of_a_queue_is_as_one_of_the_constructor(still_db: fdbqueue.Datab
     assert pickle.loads(pickle.dumps(put)) == replace(put, pri=put.pri) == put
     with pytest.raises(AttributeError):
         put.pri = 1  # type: ignore[misc]
+
+
+def test_a_stored_option_that_is_missing_has_its_default() -> None:
+    assert stored_settings(Definition("q", 1, "utube", {})).to_options() == Settings().to_options()
