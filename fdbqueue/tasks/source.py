@@ -286,9 +286,10 @@ class TaskSource:
             and not record.cancelled_us
         ]
         edges.give_back(change, [record for record in held if record not in live])
-        live = self._wanted(change, live)
-        asked_payloads = map(partial(ask_payload, tr, self.shape.keys), live)
-        tasks = self._read(change, live, list(asked_payloads))
+        wanted = self._wanted(change, live)
+        change.count("take", len(wanted) - len(live))
+        asked_payloads = map(partial(ask_payload, tr, self.shape.keys), wanted)
+        tasks = self._read(change, wanted, list(asked_payloads))
         change.finish()
         return list(tasks)
 
