@@ -53,7 +53,7 @@ class Budget:
 
 
 def plan(records: Iterable[Record], now_us: int) -> Plan:
-    over = [record for record in records if record.timer_us <= now_us]
+    over = {record.id: record for record in records if record.timer_us <= now_us}.values()
     lapsed = [record for record in over if record.state == TaskState.TAKEN]
     due = [record for record in over if record.state == TaskState.DELAYED]
     expired = [record for record in over if record.state in (TaskState.READY, TaskState.BURIED)]

@@ -307,8 +307,8 @@ def _swept(change: Change, under: slice, count: int) -> tuple[int, list[Record]]
     for entry, record in zip(found, read, strict=True):
         if record is None:
             change.lost(entry.key, entry.value)
-    records = [record for record in read if record is not None]
-    return len(found), swept(change, records)
+    records = {record.id: record for record in read if record is not None}
+    return len(found), swept(change, [*records.values()])
 
 
 def swept(change: Change, records: Sequence[Record]) -> list[Record]:

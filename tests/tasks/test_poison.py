@@ -22,6 +22,7 @@ from fdbqueue.core.errors import (
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.tasks.records.keys import TaskKeys, id_bytes, id_text, record_of, record_to_bytes, sound_record
 from tests.support import NOT_COMMITTED, begin, commit_code
+from tests.tasks.support import Bench
 
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
 LARGE = "x" * 2 * limits.RECORD_PAYLOAD_BYTES_MAX
@@ -390,6 +391,16 @@ def test_two_sweeps_count_a_lost_task_once(db: Database, queue: TaskQueue) -> No
         queue.release_all(tr)
     assert [commit_code(tr) for tr in sweeps] == [0, NOT_COMMITTED]
     assert counts(db, queue) == {}
+
+
+def test_a_task_with_two_entries_of_its_state_is_kicked_once(bench: Callable[..., Bench]) -> None:
+    b = bench("fifottl")
+    id_, shape = b.put(pri=7), b.queue._shape
+    b.queue.bury(b.db, id_)
+    record = record_of(b.db[shape.keys.task(id_bytes(id_))])
+    b.db[shape.keys.buried_at(shape.discipline.place(msgspec.structs.replace(record, pri=9)))] = b""
+    assert b.queue.kick(b.db, 9) == 1
+    assert b.counts("total", "ready", "buried", "kick") == (1, 1, 0, 1)
 
 
 def test_a_timer_of_no_task_is_cleared(db: Database, queue: TaskQueue) -> None:

@@ -141,6 +141,16 @@ def test_a_sweep_clears_an_earlier_timer_of_a_task(parted: MakeBench) -> None:
     assert b.db[timer] is None
 
 
+def test_a_task_with_two_timers_expires_once(parted: MakeBench) -> None:
+    b = parted("fifottl", ttl=100)
+    keys, stays, id_ = b.queue._shape.keys, b.put("stays"), b.put("expires", ttl=5)
+    b.db[keys.timer(b.db.runtime.now_us(), id_bytes(id_))] = b""
+    b.clock.advance(6)
+    assert take(b).id == stays
+    assert b.counts("total", "ready", "taken", "done") == (1, 0, 1, 1)
+    assert fdbqueue.verify(b.db, root=b.root).findings == ()
+
+
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_a_look_that_is_begun_anew_gives_each_task_once(parted: MakeBench, partitions: int) -> None:
     """It begins anew behind entries that it has set aside."""
