@@ -106,6 +106,18 @@ def test_tasks_that_are_put_together_stay_together(parted: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("kind", KEYED)
+def test_each_caller_of_a_shared_put_gets_its_own_task(parted: MakeBench, kind: str) -> None:
+    """The tasks of the callers go to several partitions."""
+    b = parted(kind, partitions=4)
+    drafts = [b.queue._draft(key, {"key": key}) for key in range(9)]
+    items, random = [(draft, 0) for draft in drafts], bytes(limits.RANDOM_SUFFIX_BYTES)
+    calls = calls_of(b.db, b.queue._shape)
+    tasks = run(b.db, lambda tr: calls._put_all(tr, items, random))
+    assert len(set(b.places().values())) > 1
+    assert [task.data for task in tasks] == list(range(9))
+
+
+@pytest.mark.parametrize("kind", KEYED)
 def test_a_transaction_puts_tasks_of_several_keys(parted: MakeBench, kind: str) -> None:
     b = parted(kind, partitions=4)
     tr = begin(b.db)
