@@ -156,6 +156,21 @@ def test_a_take_in_a_transaction_finds_them_too(parted: MakeBench, kind: str) ->
     assert b.counts("ready", "taken") == (0, 20)
 
 
+def test_a_take_elsewhere_conflicts_with_no_put_at_home(parted: MakeBench) -> None:
+    """The home is empty, and proves nothing: the other partition has the task."""
+    b = parted("utube", partitions=2)
+    b.put_each(range(9))
+    assert len(b.taken_data()) == 9
+    for there in (0, 1):  # one of them is the home
+        b.put("there", key=key_in(there, 2))
+        tr = begin(b.db)
+        task = b.queue.take(tr, session=b.session)
+        assert task is not None
+        b.put("at home", key=key_in(1 - there, 2, nth=1))
+        assert (task.data, commit_code(tr)) == ("there", 0)
+        assert b.taken_data() == ["at home"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_proven_over_all_partitions(parted: MakeBench, kind: str) -> None:
     """A put anywhere conflicts with the answer, before the flags are cleared, and after."""
