@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Failure, Session
+from fdbqueue.core import limits
 from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runs import ENDS
@@ -115,6 +116,20 @@ def test_the_leases_of_a_dead_worker_are_lost(bench: Callable[..., Bench], clock
     member.die()
     clock.advance(WORKER_TTR_S + 1)
     b.sweep()
+    assert row(b, run) == {"lost": 1}
+
+
+def test_a_lease_that_a_shared_put_ends_is_counted_once(
+    b: Bench, run: Run, member: Member, clock: ManualClock
+) -> None:
+    """The put of another caller replaces a task of the same queue, so their change is finished twice."""
+    b.put("ends", unique=1, ttl=TTR_S)
+    assert member.take().data == "ends"
+    b.put("stays", unique=2)
+    clock.advance(TTR_S)
+    drafts = [b.queue._draft("x", {"unique": n, "on_conflict": "replace"}) for n in (1, 2)]
+    put, random = calls_of(b.db, b.queue._shape)._put_in, bytes(limits.RANDOM_SUFFIX_BYTES)
+    run_once(b.db, KEYS, lambda tr: put(tr, drafts, random, 0))
     assert row(b, run) == {"lost": 1}
 
 
