@@ -97,6 +97,17 @@ def test_a_task_that_has_moved_has_its_key(db: Database, space: Subspace) -> Non
     assert verify(db, "q", root=space).findings == ()
 
 
+def test_a_moved_task_in_a_closing_partition_has_its_key(db: Database, space: Subspace) -> None:
+    """It waits there for a take, as it is ready."""
+    queue = TaskQueue.create(db, "q", "utubettl", partitions=2, root=space)
+    for key in range(8):
+        queue.bury(db, queue.put(db, "x", key=key, unique=key))
+    assert queue.repartition(db, 7).is_finished
+    queue.kick(db, 8)
+    assert not queue.repartition(db, 2).is_finished
+    assert verify(db, "q", root=space).findings == ()
+
+
 def _run(place: Place, plant: Callable[[Place, Any], object]) -> None:
     tr = place.db.create_transaction()
     plant(place, tr)
