@@ -156,6 +156,21 @@ def test_a_member_that_is_set_aside_is_counted_off_by_mending(place: Place) -> N
     assert place.group.progress(place.db).left == 1
 
 
+def test_a_group_ends_when_a_mending_counts_its_last_member(place: Place) -> None:
+    """No other end of a member would tell its sweeps."""
+    settling, doubt = Settling(place.db, place.keys), place.keys.doubt(place.of)
+    place.queue.delete(place.db, place.tasks[1])
+    place.group.close(place.db)
+    for _ in range(3):  # a doubt goes when its counts stay the same
+        while transactional(settling.tidy)(place.db):
+            pass
+    assert place.db[doubt] is None
+    place.db.clear(place.task_key(0))
+    place.verify(mend=True)
+    place.settle()
+    assert place.group.progress(place.db).ended is not None
+
+
 @pytest.fixture(params=[True, False], ids=["waits", "waits-not"])
 def half_buried(place: Place, request: pytest.FixtureRequest) -> Place:
     """Its group has two members, of which the first is buried; it waits for buried members or not."""
