@@ -91,6 +91,24 @@ def test_key_concurrency_holds_while_a_key_moves(parted: MakeBench, concurrency:
     assert done == list(range(9))
 
 
+def test_one_of_two_last_tasks_at_once_lets_their_key_go(parted: MakeBench) -> None:
+    """The later end has seen the other: otherwise each would leave the key to the other one."""
+    b = parted("fair", partitions=1)
+    for n in range(2):
+        b.put(n, key=KEY)
+    tasks = [b.take() for _ in range(2)]
+    assert not b.repartition(4).is_finished
+    b.put("moved", key=KEY)
+    assert b.take() is None
+    ends = [(begin(b.db), task) for task in tasks]
+    for tr, task in ends:
+        b.queue.ack(tr, task)
+    lost = [task for tr, task in ends if commit_code(tr) == NOT_COMMITTED]
+    for task in lost:
+        b.queue.ack(b.db, task)
+    assert b.taken_data() == ["moved"]
+
+
 def test_a_key_without_tasks_moves_at_once(parted: MakeBench) -> None:
     b = parted("utube")
     b.put("old", key=KEY)
