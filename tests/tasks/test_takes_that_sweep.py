@@ -130,6 +130,15 @@ def test_a_task_that_comes_due_in_a_look_has_its_priority(still_db: Database, cl
     assert b.taken_data() == ["due", "ready"]
 
 
+def test_a_task_that_comes_due_in_a_take_has_its_priority(parted: MakeBench) -> None:
+    """It stands before the task that the take has found first."""
+    b = parted("fifottl")
+    b.put("ready", pri=5)
+    b.put("due", pri=1, delay=5)
+    b.clock.advance(10)
+    assert b.taken_data() == ["due", "ready"]
+
+
 def test_a_sweep_clears_an_earlier_timer_of_a_task(parted: MakeBench) -> None:
     """Each sweep would find it due, and the task not."""
     b = parted("fifottl", ttl=100)
