@@ -202,6 +202,18 @@ def test_a_task_that_moves_back_home_is_found(parted: MakeBench) -> None:
     assert b.queue.ack(b.db, b.take()).id == id_
 
 
+def test_a_truncate_leaves_no_place_of_a_task_that_moved(parted: MakeBench) -> None:
+    b = parted("utube", partitions=4)
+    id_ = b.put("moves", key=KEY)
+    b.queue.bury(b.db, id_)
+    assert b.repartition(1).is_finished
+    assert b.queue.kick(b.db) == 1
+    under = b.queue._shape.shared.all_moved
+    assert len(list(b.db.get_range(under.start, under.stop))) == 1
+    b.queue.truncate(b.db)
+    assert list(b.db.get_range(under.start, under.stop)) == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_verbs_find_a_task_that_has_moved(parted: MakeBench, kind: str) -> None:
     b = parted(kind, partitions=4)
