@@ -353,6 +353,12 @@ class Change:
             self._live += ONE_LIVE[record.state]
         self._more_tasks += len(records)
 
+    def state_key(self, record: Record) -> bytes | None:
+        """The key of the state of a task; None for a ready one, whose keys its discipline has."""
+        if record.state == TAKEN:
+            return self.shape.keys.taken_by(record.session, record.id)
+        return None if record.state == READY else self._index_key(record)
+
     def _index_key(self, record: Record) -> bytes:
         """The key of the state of a delayed or buried task. The discipline has those of ready tasks."""
         keys = self.shape.keys

@@ -307,7 +307,13 @@ def _swept(change: Change, under: slice, count: int) -> tuple[int, list[Record]]
     for entry, record in zip(found, read, strict=True):
         if record is None:
             change.lost(entry.key, entry.value)
-    records = {record.id: record for record in read if record is not None}
+        elif change.state_key(record) != entry.key:
+            change.tr.clear(entry.key)  # a stray one: met again, it would keep a sweep from its end
+    records = {
+        record.id: record
+        for entry, record in zip(found, read, strict=True)
+        if record is not None and change.state_key(record) == entry.key
+    }
     return len(found), swept(change, [*records.values()])
 
 

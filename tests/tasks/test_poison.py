@@ -22,6 +22,7 @@ from fdbqueue.core.errors import (
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.tasks.records.keys import TaskKeys, id_bytes, id_text, record_of, record_to_bytes, sound_record
 from tests.support import NOT_COMMITTED, begin, commit_code
+from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench
 
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
@@ -401,6 +402,27 @@ def test_a_task_with_two_entries_of_its_state_is_kicked_once(bench: Callable[...
     b.db[shape.keys.buried_at(shape.discipline.place(msgspec.structs.replace(record, pri=9)))] = b""
     assert b.queue.kick(b.db, 9) == 1
     assert b.counts("total", "ready", "buried", "kick") == (1, 1, 0, 1)
+
+
+def test_an_entry_of_another_holder_releases_no_task(parted: MakeBench) -> None:
+    """The end of that session clears it, and goes on."""
+    b = parted("fifottl", ttr=600)
+    id_ = b.put("x")
+    task, other = b.take(), Session(b.db, ttr=1000, root=b.root)
+    stray = b.queue._shape.keys.taken_by(other.id, id_bytes(id_))
+    b.db[stray] = b""
+    other.end()
+    assert b.db[stray] is None
+    assert b.queue.ack(b.db, task)
+
+
+def test_an_entry_of_another_state_is_cleared_when_met(parted: MakeBench) -> None:
+    b = parted("fifottl", ttr=600)
+    stray = b.queue._shape.keys.taken_by(bytes(16), id_bytes(b.put("x")))
+    b.db[stray] = b""
+    b.queue.release_all(b.db)
+    assert b.db[stray] is None
+    assert b.take() is not None
 
 
 def test_a_timer_of_no_task_is_cleared(db: Database, queue: TaskQueue) -> None:

@@ -674,3 +674,18 @@ def test_a_batch_has_no_unique_key(bench: Callable[..., Any]) -> None:
         b.queue.put_many(b.db, [1, 2], unique=KEY)
     with pytest.raises(InvalidArgument, match="put each by itself"):
         b.queue.put_many(b.db, [1, 2], scope="queued")
+
+
+def test_a_put_that_sweeps_a_task_takes_its_key_over(parted: MakeBench) -> None:
+    """To make room, the put sweeps a lease that is over: its task comes back to its scope."""
+    for partitions in (1, 3):
+        b = parted("limfifottl", partitions=partitions, capacity=2, ttr=60)
+        first = put(b, scope="queued")
+        assert b.take() is not None
+        b.queue.put(b.db, "expires", ttl=5)
+        b.clock.advance(61)
+        second = put(b, scope="queued")
+        assert second.id != first.id
+        assert fdbqueue.verify(b.db, root=b.root).findings == ()
+        assert put(b, scope="queued").id == second.id
+        b.queue.drop(b.db)

@@ -27,7 +27,7 @@ from fdbqueue.tasks.payloads import ask_payload, is_held_by, key_in, task_of
 from fdbqueue.tasks.puts import Put
 from fdbqueue.tasks.records.keys import Record, Unique, id_bytes, id_text, sound_record
 from fdbqueue.tasks.sweep import as_of, catch_up
-from fdbqueue.tasks.unique.entries import WAITING, Entry, enter, entry_of, has_key
+from fdbqueue.tasks.unique.entries import WAITING, Entry, enter, entry_of, has_key, without_unique
 from fdbqueue.tasks.unique.wish import Wish
 
 Answer = Task | UniqueTaskBusy | None
@@ -118,6 +118,8 @@ class _Rounds(NamedTuple):
         made: dict[int, Task] = dict(zip(new, tasks, strict=True))
         for at, task in made.items():
             unique = _unique(drafts[at])
+            if self.of.parts.shape.settings.capacity:
+                self._take_over(unique.key, entries[at])
             enter(tr, shared, unique.key, Entry(id_bytes(task.id), unique.until_us), entries[at])
         replies = [
             None if holder is None else _settle(holder, draft, self.to_read)
@@ -127,6 +129,18 @@ class _Rounds(NamedTuple):
         for change in {id(holder.change): holder.change for holder in holders if holder is not None}.values():
             change.finish()
         return answers
+
+    def _take_over(self, key: bytes, before: Entry | None) -> None:
+        """Take the key from a task that has come back to its scope, swept by this put to make room."""
+        tr, parts, plan = self.of.tr, self.of.parts, self.of.plan
+        entry = entry_of(tr.get(parts.shape.shared.unique(key)).value)
+        if entry is None or entry == before:
+            return
+        change = self.of.change(0 if plan is None else parts.place_of(tr, plan, entry.id, tr))
+        [record] = change.read([entry.id])
+        if record is not None:
+            change.move([record], [without_unique(record)])
+            change.finish()
 
     def _holders(self, drafts: Sequence[Draft], entries: Sequence[Entry | None]) -> list[_Holder | None]:
         """The tasks that have the keys of the drafts; None for a key that no task has. Expired tasks end, and
