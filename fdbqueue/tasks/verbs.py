@@ -304,17 +304,15 @@ def _swept(change: Change, under: slice, count: int) -> tuple[int, list[Record]]
     """The number of the first keys in the range `under`, and their tasks after a sweep of them."""
     found = change.tr.snapshot.get_range(under.start, under.stop, limit=count).to_list() if count else []
     read = change.read(id_in(entry.key) for entry in found)
+    records = list[Record]()
     for entry, record in zip(found, read, strict=True):
         if record is None:
             change.lost(entry.key, entry.value)
-        elif change.state_key(record) != entry.key:
+        elif change.state_key(record) == entry.key:
+            records.append(record)
+        else:
             change.tr.clear(entry.key)  # a stray one: met again, it would keep a sweep from its end
-    records = {
-        record.id: record
-        for entry, record in zip(found, read, strict=True)
-        if record is not None and change.state_key(record) == entry.key
-    }
-    return len(found), swept(change, [*records.values()])
+    return len(found), swept(change, records)
 
 
 def swept(change: Change, records: Sequence[Record]) -> list[Record]:

@@ -122,21 +122,13 @@ class End(Line, tag="end"):
 
 
 _OURS = (
-    Header,
-    LimitLine,
-    QueueLine,
-    TaskLine,
-    TurnLine,
-    ItemLine,
-    ElementLine,
-    AsideLine,
-    KeyLine,
+    *(Header, LimitLine, QueueLine, Mark, DoneLine, End),
+    *(TaskLine, TurnLine, ItemLine, ElementLine, AsideLine, KeyLine, ProgressLine),
 )
-_BESIDE = (ProgressLine, Mark, DoneLine, End)
 _OF_FEATURES = [line for one in all_features() if one.rows is not None for line in one.rows.lines]
 
 line_to_json = msgspec.json.Encoder().encode
-line_of: Callable[[bytes], Line] = msgspec.json.Decoder(Union[(*_OURS, *_BESIDE, *_OF_FEATURES)]).decode
+line_of: Callable[[bytes], Line] = msgspec.json.Decoder(Union[(*_OURS, *_OF_FEATURES)]).decode
 """Decode a line. Raises one of aside.DAMAGED."""
 
 
