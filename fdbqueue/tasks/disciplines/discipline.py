@@ -123,7 +123,8 @@ class Fifo(Mended):
         return id_ if id_[1] == self._keys.partition else self._keys.order_of(id_)
 
     def filed(self, record: Record) -> bytes:
-        return self._keys.ready_at(self.place(record))
+        id_ = record.id  # as `place`, which would be one more call on the way of each task
+        return self._keys.ready_at(id_ if id_[1] == self._keys.partition else self._keys.order_of(id_))
 
     def ask_put(
         self,
@@ -151,6 +152,9 @@ class Fifo(Mended):
 class Priority(Fifo):
     def place(self, record: Record) -> bytes:
         return NUMBER.pack(record.pri) + super().place(record)
+
+    def filed(self, record: Record) -> bytes:
+        return self._keys.ready_at(self.place(record))
 
 
 @dataclass
