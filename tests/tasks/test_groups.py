@@ -8,7 +8,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Group, GroupProgress, Task, TaskQueue, TaskState, group, transactional
 from fdbqueue.core import limits
-from fdbqueue.core.errors import GroupClosed, GroupNotFound, GroupTimeout, InvalidArgument, QueueFull
+from fdbqueue.core.errors import GroupNotFound, GroupTimeout, InvalidArgument, QueueFull
 from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
@@ -93,64 +93,6 @@ def end(b: PartitionsBench, task: Task, how: str) -> None:
 # The end of a group.
 
 
-@pytest.mark.parametrize("how", ENDS)
-def test_then_starts_when_the_last_member_has_ended(b: PartitionsBench, then: TaskQueue, how: str) -> None:
-    of = made(b, then)
-    other = of.put(b.db, b.queue, "other")
-    b.queue.delete(b.db, other)
-    task = of.put(b.db, b.queue, "last", ttl=5)
-    of.close(b.db)
-    settle(b)
-    assert started(then, b) == []
-    assert counts(b, of) == (0, 1, 1)
-    end(b, task, how)
-    settle(b)
-    assert started(then, b) == ["then"]
-    assert counts(b, of) == ((1, 1, 0) if how == "ack" else (0, 2, 0))
-    assert of.progress(b.db).ended is not None
-
-
-def test_an_open_group_does_not_end(b: PartitionsBench, then: TaskQueue) -> None:
-    of = made(b, then)
-    b.queue.delete(b.db, of.put(b.db, b.queue, 1))
-    settle(b)
-    assert started(then, b) == []
-    of.close(b.db)
-    settle(b)
-    assert started(then, b) == ["then"]
-
-
-def test_an_empty_group_ends_at_its_close(b: PartitionsBench, then: TaskQueue) -> None:
-    @transactional
-    def body(tr: Any) -> Group:
-        with group(tr, then=(then, "none", {"pri": 3}), root=b.root) as g:
-            pass
-        return g.group
-
-    of = body(b.db)
-    settle(b)
-    [task] = then.tasks(b.db, "r", 9)
-    assert (task.data, task.pri) == ("none", 3)
-    assert of.wait(b.db, 0).total == 0
-
-
-def test_a_block_closes_its_group(b: PartitionsBench) -> None:
-    @transactional
-    def body(tr: Any) -> Group:
-        with group(tr, root=b.root) as g:
-            g.put(b.queue, 1)
-            g.put_many(b.queue, [2, 3])
-            assert b.queue.peek(tr, g.put(b.queue, 4)).groups == (g.id,)
-        return g.group
-
-    of = body(b.db)
-    assert counts(b, of) == (0, 0, 4)
-    assert not of.progress(b.db).open
-    with pytest.raises(GroupClosed):
-        of.put(b.db, b.queue, 5)
-    assert counts(b, of) == (0, 0, 4)
-
-
 def test_a_transaction_that_fails_leaves_no_group(b: PartitionsBench, then: TaskQueue) -> None:
     tr = b.db.create_transaction()
     with group(tr, then=(then, "x"), root=b.root) as g:
@@ -159,19 +101,6 @@ def test_a_transaction_that_fails_leaves_no_group(b: PartitionsBench, then: Task
     with pytest.raises(GroupNotFound):
         g.group.progress(b.db)
     assert then.statistics(b.db)["tasks"]["total"] == 0
-
-
-def test_a_group_counts_members_of_several_queues(b: PartitionsBench, then: TaskQueue) -> None:
-    second = TaskQueue.create(b.db, "second", root=b.root)
-    of = made(b, then)
-    first_task, other = of.put(b.db, b.queue, 1), of.put(b.db, second, 2)
-    of.close(b.db)
-    b.queue.delete(b.db, first_task)
-    settle(b)
-    assert started(then, b) == []
-    second.delete(b.db, other)
-    settle(b)
-    assert started(then, b) == ["then"]
 
 
 @pytest.mark.parametrize("kind", kind_names())
@@ -195,20 +124,6 @@ def test_members_of_every_kind_of_queue_are_counted(parted: MakeBench, kind: str
 # Buried members.
 
 
-def test_a_buried_member_holds_its_group(b: PartitionsBench, then: TaskQueue) -> None:
-    of = made(b, then)
-    of.put(b.db, b.queue, 1)
-    of.close(b.db)
-    b.queue.bury(b.db, take(b))
-    settle(b)
-    assert (started(then, b), counts(b, of), of.progress(b.db).buried) == ([], (0, 0, 1), 1)
-    b.queue.kick(b.db)
-    assert of.progress(b.db).buried == 0
-    b.queue.ack(b.db, take(b))
-    settle(b)
-    assert (started(then, b), counts(b, of)) == (["then"], (1, 0, 0))
-
-
 @pytest.mark.parametrize("how", ENDS)
 def test_a_member_counts_once_also_after_a_kick(b: PartitionsBench, then: TaskQueue, how: str) -> None:
     of = made(b, then, wait_for_buried=False)
@@ -226,19 +141,6 @@ def test_a_member_counts_once_also_after_a_kick(b: PartitionsBench, then: TaskQu
     settle(b)
     assert counts(b, of) == ((1, 1, 0) if how == "ack" else (0, 2, 0))
     assert started(then, b) == ["then"]
-
-
-def test_a_group_may_end_before_its_buried_members(b: PartitionsBench, then: TaskQueue) -> None:
-    of = made(b, then, wait_for_buried=False)
-    of.put(b.db, b.queue, 1)
-    of.close(b.db)
-    b.queue.bury(b.db, take(b))
-    settle(b)
-    assert (started(then, b), counts(b, of)) == (["then"], (0, 1, 0))
-    b.queue.kick(b.db)
-    b.queue.ack(b.db, take(b))
-    settle(b)
-    assert (started(then, b), counts(b, of)) == (["then"], (1, 0, 0))
 
 
 def test_a_redrive_into_another_queue_keeps_the_member(b: PartitionsBench, then: TaskQueue) -> None:
@@ -306,50 +208,7 @@ def test_a_truncate_that_did_not_see_the_first_member_conflicts(b: PartitionsBen
         tr.commit().wait()
 
 
-def test_a_truncate_does_not_count_a_member_again(b: PartitionsBench) -> None:
-    of = made(b, wait_for_buried=False)
-    of.put_many(b.db, b.queue, range(3))
-    b.queue.bury(b.db, take(b))
-    b.queue.bury(b.db, take(b))
-    b.queue.kick(b.db)
-    b.queue.truncate(b.db)
-    of.close(b.db)
-    settle(b)
-    found = of.wait(b.db, 0)
-    assert (found.done, found.failed, found.left, found.buried) == (0, 3, 0, 0)
-
-
 # Cancel.
-
-
-def test_no_take_gives_a_member_of_a_cancelled_group(b: PartitionsBench, then: TaskQueue) -> None:
-    of = made(b, then)
-    of.put_many(b.db, b.queue, range(3))
-    b.queue.put(b.db, "other")
-    of.cancel(b.db)
-    assert take(b).data == "other"
-    assert b.queue.take(b.db, 0) is None
-    settle(b)
-    assert counts(b, of) == (0, 3, 0)
-    assert then.statistics(b.db)["tasks"]["total"] == 0
-    with pytest.raises(GroupClosed):
-        of.put(b.db, b.queue, 1)
-
-
-def test_a_cancel_ends_members_in_every_state(b: PartitionsBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "VERB_BATCH", 2)
-    of = made(b)
-    of.put_many(b.db, b.queue, range(7))
-    b.queue.bury(b.db, take(b))
-    held = take(b)
-    of.put(b.db, b.queue, "later", delay=50)
-    of.cancel(b.db)
-    settle(b)
-    assert counts(b, of) == (0, 7, 1)
-    assert b.queue.peek(b.db, held.id).cancel_asked is not None
-    b.queue.release(b.db, held)
-    settle(b)
-    assert of.wait(b.db, 0).failed == 8
 
 
 @pytest.mark.commits_by_hand
@@ -378,16 +237,6 @@ def test_statistics_name_cancelled_tasks_until_a_sweep(
     assert told() == (3, 2)
     b.queue.truncate(b.db)
     assert told() == (0, 0)
-
-
-def test_a_cancel_of_an_ended_group_changes_nothing(b: PartitionsBench, then: TaskQueue) -> None:
-    of = made(b, then)
-    of.close(b.db)
-    settle(b)
-    of.cancel(b.db)
-    settle(b)
-    assert started(then, b) == ["then"]
-    assert not of.progress(b.db).cancelled
 
 
 # The waiting task.
@@ -473,24 +322,21 @@ def test_a_task_after_another_starts_at_its_end(b: PartitionsBench, how: str) ->
     assert take(b).data == "child"
 
 
-def test_a_task_after_a_buried_one_waits_for_its_kick(b: PartitionsBench) -> None:
+@pytest.mark.parametrize("buried_first", [True, False])
+def test_a_task_after_a_buried_one_waits_for_its_kick(b: PartitionsBench, buried_first: bool) -> None:
+    """The verification of the fixture compares the counts of buried members."""
     parent = b.queue.put(b.db, "parent")
+    if buried_first:
+        b.queue.bury(b.db, take(b))
     b.queue.put(b.db, "child", after=parent)
-    b.queue.bury(b.db, take(b))
+    if not buried_first:
+        b.queue.bury(b.db, take(b))
     settle(b)
     assert b.queue.take(b.db, 0) is None
     b.queue.kick(b.db)
     b.queue.ack(b.db, take(b))
     settle(b)
     assert take(b).data == "child"
-
-
-def test_a_task_after_one_that_is_buried_counts_it_as_buried(b: PartitionsBench) -> None:
-    """The verification of the fixture compares the counts."""
-    parent = b.queue.put(b.db, "parent")
-    b.queue.bury(b.db, take(b))
-    b.queue.put(b.db, "child", after=parent)
-    b.queue.kick(b.db)
 
 
 def test_a_task_after_an_ended_one_is_ready(b: PartitionsBench) -> None:
@@ -684,37 +530,3 @@ def test_a_change_of_the_progress_can_be_waited_for(b: PartitionsBench) -> None:
     found = of.wait_for_progress(b.db, seen, 0)
     assert isinstance(found, GroupProgress)
     assert (found.done, found.left) == (1, 1)
-
-
-def test_groups_are_listed_page_by_page(b: PartitionsBench) -> None:
-    ids = sorted(made(b).id for _ in range(5))
-    found: list[str] = []
-    after = None
-    while True:
-        page = fdbqueue.list_groups(b.db, 2, after, root=b.root)
-        found += [one.id for one in page]
-        after = page.next
-        if after is None:
-            break
-    assert found == ids
-
-
-def test_an_ended_group_is_forgotten_after_its_time(b: PartitionsBench) -> None:
-    of, held = made(b, retain_s=10), made(b, wait_for_buried=False, retain_s=10)
-    held.put(b.db, b.queue, 1)
-    for one in (of, held):
-        one.close(b.db)
-    b.queue.bury(b.db, take(b))
-    settle(b)
-    b.clock.advance(11)
-    settle(b)
-    with pytest.raises(GroupNotFound):
-        of.progress(b.db)
-    assert held.progress(b.db).buried == 1  # its member may still be done
-    b.queue.kick(b.db)
-    b.queue.ack(b.db, take(b))
-    b.clock.advance(limits.GROUP_LOOKED_AT_EVERY_S + 1)
-    settle(b)
-    with pytest.raises(GroupNotFound):
-        held.progress(b.db)
-    assert list(b.db.get_range(RootKeys(b.root).groups.start, RootKeys(b.root).groups_over.stop)) == []
