@@ -20,7 +20,6 @@ from fdbqueue.tasks.unique.entries import UniqueKeys, UniqueRows, without_unique
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
 KEY = "invoice-17"
-ENDS = ["ack", "delete", "cancel", "truncate", "truncate_some", "expire", "cancel taken"]
 
 
 @pytest.fixture(params=[1, 3], ids=["whole", "parted"])
@@ -59,13 +58,6 @@ def record_key(b: PartitionsBench, task: fdbqueue.Task) -> bytes:
 
 
 # One task.
-
-
-def test_a_second_put_returns_the_first_task(b: PartitionsBench) -> None:
-    first, second = put(b, "a", headers={"h": "1"}), put(b, "b")
-    assert (first.existed, second.existed) == (False, True)
-    assert second == first
-    assert (second.data, second.unique, second.headers, total(b)) == ("a", KEY, {"h": "1"}, 1)
 
 
 @pytest.mark.parametrize("unique", ["a", 7, True, b"a", ("a", 7), 2.5])
@@ -130,14 +122,18 @@ def effect_of(b: PartitionsBench) -> bytes:
     return key
 
 
-def test_a_skipping_put_conflicts_with_no_touch(b: PartitionsBench) -> None:
+@pytest.mark.parametrize(("verb", "is_sound"), [("touch", True), ("ack", False)])
+def test_a_skipping_put_conflicts_with_the_end_of_the_task(
+    b: PartitionsBench, verb: str, is_sound: bool
+) -> None:
+    """It conflicts with no touch."""
     put(b)
     task = b.take()
     tr = b.db.create_transaction()
     assert b.queue.put(tr, "y", unique=KEY).id == task.id
     tr.set(effect_of(b), b"")
-    b.queue.touch(b.db, task, 5)
-    assert commits(tr)
+    getattr(b.queue, verb)(b.db, task, *([5] if verb == "touch" else []))
+    assert commits(tr) == is_sound
     b.db.clear(effect_of(b))
 
 
@@ -153,16 +149,6 @@ def test_no_touch_fails_a_skipping_put_after_a_repartition(parted: MakeBench, pa
     tr.set(effect_of(b), b"")
     b.queue.touch(b.db, taken, 5)
     assert commits(tr)
-
-
-def test_a_skipping_put_conflicts_with_the_end_of_the_task(b: PartitionsBench) -> None:
-    put(b)
-    task = b.take()
-    tr = b.db.create_transaction()
-    assert b.queue.put(tr, "y", unique=KEY).existed
-    tr.set(effect_of(b), b"")
-    b.queue.ack(b.db, task)
-    assert not commits(tr)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -253,41 +239,6 @@ def put_together(b: PartitionsBench, keys: Sequence[int]) -> list[Any]:
 # Scopes.
 
 
-def test_an_unfinished_task_has_its_key_until_it_is_gone(b: PartitionsBench) -> None:
-    id_ = put(b).id
-    for verb in (lambda: b.take(), lambda: b.queue.bury(b.db, id_), lambda: b.queue.kick(b.db, 1)):
-        verb()
-        assert put(b).id == id_
-    b.queue.ack(b.db, b.take())
-    assert entries(b) == 0
-    assert put(b).id != id_
-
-
-def test_a_queued_task_loses_its_key_with_its_take(b: PartitionsBench) -> None:
-    first = put(b, scope="queued")
-    assert put(b, scope="queued").id == first.id
-    b.take()
-    assert entries(b) == 0
-    assert put(b, scope="queued").id != first.id
-
-
-@pytest.mark.parametrize("way", ["release", "delayed", "lease over", "kicked", "given back"])
-def test_a_queued_task_that_comes_back_has_its_key_again(b: PartitionsBench, way: str) -> None:
-    first = put(b, scope="queued")
-    come_back(b, way)
-    assert put(b, scope="queued").id == first.id
-
-
-@pytest.mark.parametrize("way", ["release", "delayed", "lease over", "kicked", "given back"])
-def test_a_queued_task_that_comes_back_too_late_has_no_key(b: PartitionsBench, way: str) -> None:
-    first = put(b, scope="queued")
-    task = b.take()
-    second = put(b, scope="queued")
-    come_back(b, way, task)
-    assert put(b, scope="queued").id == second.id
-    assert b.queue.peek(b.db, first).unique is None
-
-
 def test_one_of_two_tasks_that_come_back_together_has_their_key(b: PartitionsBench) -> None:
     for _ in range(2):
         put(b, scope="queued")
@@ -343,15 +294,6 @@ def come_back(b: PartitionsBench, way: str, task: Any = None) -> None:
             b.queue.give_back(b.db, task)
 
 
-def test_a_scope_in_seconds_outlives_its_task(b: PartitionsBench) -> None:
-    first = put(b, scope=30)
-    b.queue.ack(b.db, b.take())
-    again = put(b, scope=30)
-    assert (again.id, again.state, again.existed, again.unique) == (first.id, TaskState.DONE, True, KEY)
-    b.clock.advance(30)
-    assert not put(b, scope=30).existed
-
-
 def test_a_sweep_removes_the_entry_of_a_scope_that_is_over(b: PartitionsBench) -> None:
     put(b, scope=30)
     b.queue.ack(b.db, b.take())
@@ -370,24 +312,6 @@ def test_a_sweep_leaves_the_entry_of_a_put_that_it_has_not_seen(b: PartitionsBen
     assert not second.existed
     assert commits(sweep)
     assert put(b, scope=30).id == second.id
-
-
-def test_a_scope_in_seconds_ends_while_its_task_waits(b: PartitionsBench) -> None:
-    first = put(b, scope=30)
-    b.clock.advance(30)
-    second = put(b, scope=30)
-    assert second.id != first.id
-    b.queue.delete(b.db, first)
-    assert put(b).id == second.id
-
-
-def test_an_expired_task_has_no_key_swept_or_not(b: PartitionsBench) -> None:
-    first = put(b, ttl=5)
-    b.clock.advance(6)
-    assert put(b, ttl=5).id != first.id
-    b.clock.advance(6)
-    b.settle()
-    assert (entries(b), total(b)) == (0, 0)
 
 
 def test_the_scope_is_that_of_the_task_with_the_key(b: PartitionsBench) -> None:
@@ -423,12 +347,6 @@ def test_no_end_of_a_task_leaves_its_entry_behind(b: PartitionsBench, end: str, 
     assert not put(b, scope=scope).existed
 
 
-def test_a_truncate_ends_scopes_in_seconds(b: PartitionsBench) -> None:
-    put(b, scope=30)
-    b.queue.truncate(b.db)
-    assert entries(b) == 0
-
-
 def test_a_dropped_queue_leaves_no_entry(b: PartitionsBench) -> None:
     put(b, scope=30)
     put(b, unique=2)
@@ -462,33 +380,6 @@ def test_replace_leaves_nothing_of_the_old_payload(b: PartitionsBench, sizes: tu
     assert left == []
 
 
-def test_debounce_moves_the_due_time_up_to_its_maximum(b: PartitionsBench) -> None:
-    began = b.clock.now()
-    options = {"delay": 10, "on_conflict": "debounce", "debounce_max": 25}
-    due = []
-    for n in range(4):
-        due.append(round(put(b, n, **options).until - began))
-        b.clock.advance(6)
-    assert due == [10, 16, 22, 25]
-    assert b.take() is None
-    b.clock.advance(1)
-    assert b.take().data == 3
-
-
-def test_debounce_lets_a_ready_task_wait_again(b: PartitionsBench) -> None:
-    put(b, 1)
-    again = put(b, 2, delay=5, on_conflict="debounce", debounce_max=60)
-    assert (again.state, again.until) == (TaskState.DELAYED, b.clock.now() + 5)
-
-
-def test_debounce_beyond_its_maximum_makes_the_task_ready(b: PartitionsBench) -> None:
-    put(b, 1, delay=100)
-    b.clock.advance(20)
-    again = put(b, "x" * 2_000, delay=5, on_conflict="debounce", debounce_max=10)
-    assert again.state == TaskState.READY
-    assert b.take().data == "x" * 2_000
-
-
 @pytest.mark.parametrize("on_conflict", ["replace", "debounce"])
 @pytest.mark.parametrize("state", ["taken", "buried"])
 def test_data_of_taken_and_buried_tasks_stay(b: PartitionsBench, on_conflict: str, state: str) -> None:
@@ -501,22 +392,6 @@ def test_data_of_taken_and_buried_tasks_stay(b: PartitionsBench, on_conflict: st
         put(b, 2, on_conflict=on_conflict, **latest)
     assert (raised.value.id, raised.value.state, raised.value.unique) == (task.id, state, KEY)
     assert b.queue.peek(b.db, task).data == 1
-
-
-def test_the_data_of_a_task_that_is_gone_cannot_be_replaced(b: PartitionsBench) -> None:
-    put(b, 1, scope=30)
-    b.queue.ack(b.db, b.take())
-    with pytest.raises(UniqueTaskBusy, match="done"):
-        put(b, 2, scope=30, on_conflict="replace")
-
-
-def test_a_task_with_a_lease_that_is_over_takes_other_data(b: PartitionsBench) -> None:
-    put(b, 1)
-    b.take()
-    b.clock.advance(61)
-    assert put(b, 2, on_conflict="replace").state == TaskState.READY
-    assert b.take().data == 2
-    assert b.counts("ttr", "take") == (1, 2)
 
 
 # Beside other features.
