@@ -1,20 +1,18 @@
 """Tasks that name limits wait in lanes of their own: a task over its limit holds up no other one."""
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Limit, Session, TaskQueue, Why, verify
+from fdbqueue import Database, DeadLetters, Limit, TaskQueue, Why, verify
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound, UnsupportedOption
 from fdbqueue.tasks.kinds import kind_names
-from tests.support import begin, commit_code, wait_until
+from tests.support import begin, commit_code
 from tests.tasks.partitions import MakeBench
-from tests.tasks.support import LONG_S, Bench, StillClock, keeper
-from tests.tasks.test_limits import ENDS
+from tests.tasks.support import Bench, StillClock
 
 API, MAILS, CALLS = "api.example.com", "mails", "calls"
 ORDERED = ["fifo", "fifottl", "limfifottl"]
@@ -56,119 +54,6 @@ def test_a_task_over_its_limit_holds_up_no_other(named: Callable[..., Bench], ki
     assert b.taken_data() == ["a2"]
 
 
-def test_takes_of_one_task_pass_the_same_ones(named: Callable[..., Bench]) -> None:
-    b = named()
-    for data, names in (("a1", [API]), ("a2", [API]), ("free", None), ("a3", [API]), ("late", None)):
-        b.put(data, limits=names)
-
-    assert [b.take().data for _ in range(3)] == ["a1", "free", "late"]
-    assert b.take() is None
-
-
-def test_all_limits_that_a_task_names_hold(named: Callable[..., Bench]) -> None:
-    b = named(slots={API: 3, MAILS: 1})
-    b.put("both", limits=[API, MAILS])
-    b.put("mail", limits=[MAILS])
-    b.put("again", limits=[MAILS, API])
-    b.put("call", limits=[API])
-
-    assert b.taken_data() == ["both", "call"]
-    assert (used(b.db), used(b.db, MAILS)) == (2, 1)
-
-
-def test_the_limits_of_the_queue_hold_as_well(still_db: Database, clock: StillClock) -> None:
-    for name, slots in ((API, 3), (MAILS, 1)):
-        Limit.set(still_db, name, slots=slots)
-    b = Bench(still_db, clock, "fifo", limits=[API], task_limits=[MAILS])
-    for data, names in ((1, [MAILS]), (2, [MAILS]), (3, None), (4, None), (5, None)):
-        b.put(data, limits=names)
-
-    assert b.taken_data() == [1, 3, 4]
-    assert (used(still_db), used(still_db, MAILS)) == (3, 1)
-    assert sound(still_db)
-
-
-@pytest.mark.parametrize("kind", ORDERED)
-def test_tasks_of_all_lanes_come_in_one_order(named: Callable[..., Bench], kind: str) -> None:
-    b = named(kind, {API: 20, MAILS: 20})
-    kinds_of_task = (None, [API], [MAILS], [API, MAILS])
-    for number in range(12):
-        b.put(number, limits=kinds_of_task[number * 7 % 4])
-
-    assert b.taken_data() == [*range(12)]
-
-
-def test_a_better_priority_comes_first_whatever_its_lane(named: Callable[..., Bench]) -> None:
-    b = named("fifottl", {API: 9})
-    b.put("last", pri=9)
-    b.put("second", pri=5, limits=[API])
-    b.put("first", pri=1)
-
-    assert b.taken_data() == ["first", "second", "last"]
-
-
-def test_a_released_task_comes_back_to_its_place(named: Callable[..., Bench]) -> None:
-    b = named(slots={API: 1})
-    for number in range(3):
-        b.put(number, limits=[API])
-    b.queue.release(b.db, b.take())
-
-    assert b.take().data == 0
-
-
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_each_end_of_a_lease_gives_its_slots_back(
-    named: Callable[..., Bench], end: Callable[[Bench, Any], Any]
-) -> None:
-    b = named("fifottl", ttr=3)
-    b.put("x", limits=[API, MAILS])
-    task = b.take()
-    assert (used(b.db), used(b.db, MAILS)) == (1, 1)
-
-    end(b, task)
-
-    assert (used(b.db), used(b.db, MAILS)) == (0, 0)
-    assert sound(b.db)
-
-
-def test_the_death_of_a_session_gives_its_slots_back(named: Callable[..., Bench]) -> None:
-    b = named()
-    b.put("x", limits=[API])
-    session = Session(b.db, ttr=3)
-    b.queue.take(b.db, 0, session=session)
-    keeper(b.db).forget(session)
-
-    b.clock.advance(4)
-    b.sweep()
-
-    assert used(b.db) == 0
-    assert b.taken_data() == ["x"]
-
-
-def test_delays_kicks_and_ttls_keep_the_lane_of_a_task(named: Callable[..., Bench]) -> None:
-    b = named("fifottl")
-    b.put("late", delay=5, limits=[API])
-    b.put("dies", ttl=3, limits=[API])
-    buried = b.put("buried", limits=[API])
-    b.queue.bury(b.db, buried)
-    b.clock.advance(6)
-    b.queue.kick(b.db)
-
-    assert b.take().data == "late"
-    assert b.take() is None
-    assert sound(b.db)
-
-
-def test_a_replaced_task_has_the_limits_of_the_later_put(named: Callable[..., Bench]) -> None:
-    b = named()
-    b.put("old", unique=1, limits=[API])
-    b.put("new", unique=1, on_conflict="replace", limits=[MAILS])
-
-    assert dict(b.take().limits) == {MAILS: None}
-    assert (used(b.db), used(b.db, MAILS)) == (0, 1)
-    assert sound(b.db)
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_a_redrive_keeps_the_limits_that_the_other_queue_knows(
     named: Callable[..., Bench], known: bool
@@ -193,19 +78,6 @@ def test_tasks_of_a_closed_group_name_limits(named: Callable[..., Bench]) -> Non
 
     assert b.take().data == "child"
     assert used(b.db) == 1
-
-
-def test_a_truncate_and_a_drop_leave_nothing(named: Callable[..., Bench]) -> None:
-    b = named()
-    b.put("x", limits=[API])
-    b.put("y", limits=[API])
-    b.take()
-    b.queue.truncate(b.db)
-    assert b.contents() == []
-    assert (used(b.db), sound(b.db)) == (0, True)
-
-    b.queue.drop(b.db)
-    assert sound(b.db)
 
 
 def test_a_listing_has_the_tasks_of_all_lanes(named: Callable[..., Bench]) -> None:
@@ -287,34 +159,6 @@ def test_a_take_does_not_conflict_with_puts_into_other_lanes(named: Callable[...
 
 
 # Waits.
-
-
-@pytest.mark.parametrize("wake", ["an ack elsewhere", "more slots", "a free task"])
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_a_waiting_take_wakes(monkeypatch: pytest.MonkeyPatch, wake: str, partitions: int) -> None:
-    monkeypatch.setattr(limits, "LOOK_EVERY_S", LONG_S)  # nothing but a signal ends the wait
-    with fdbqueue.open("memory:") as db:
-        Limit.set(db, API, slots=1)
-        queue = TaskQueue.create(db, "q", task_limits=[API], partitions=partitions)
-        other = TaskQueue.create(db, "other", limits=[API])
-        other.put(db, "first")
-        first = other.take(db, 0)
-        id_ = queue.put(db, "x", limits=[API]).id
-        found: list[Any] = []
-        waiting = threading.Thread(target=lambda: found.append(queue.take(db, 60)))
-        waiting.start()
-        wait_until(lambda: queue.explain(db, id_).waiting)
-        began = db.runtime.monotonic()
-        assert first is not None
-        if wake == "more slots":
-            Limit.set(db, API, slots=2)
-        elif wake == "a free task":
-            queue.put(db, "x")
-        else:
-            other.ack(db, first)
-        waiting.join(60)
-        assert found[0].data == "x"
-        assert db.runtime.monotonic() - began < 30
 
 
 def test_a_take_waits_for_the_token_of_a_named_limit(named: Callable[..., Bench]) -> None:
@@ -409,12 +253,3 @@ def test_a_queue_needs_other_limits_for_its_tasks(still_db: Database, of_all: An
 
 def test_a_queue_tells_the_limits_of_its_tasks(named: Callable[..., Bench]) -> None:
     assert named().queue.options["task_limits"] == sorted([API, MAILS])
-
-
-def test_a_deleted_limit_limits_nothing(named: Callable[..., Bench]) -> None:
-    b = named(slots={API: 1})
-    b.queue.put_many(b.db, [1, 2, 3], limits=[API])
-    Limit.delete(b.db, API)
-
-    assert b.taken_data() == [1, 2, 3]
-    assert sound(b.db)

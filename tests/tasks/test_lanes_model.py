@@ -173,12 +173,12 @@ class Lanes(RuleBasedStateMachine):
         for task in self.tasks.values():
             task.state = "ready" if task.state == "buried" else task.state
 
-    @rule(verb=st.sampled_from(["release_all", "truncate"]))
+    @rule(verb=st.sampled_from(["release_all", "truncate", "truncate_some"]))
     def end_all(self, verb: str) -> None:
         self.swept()
         getattr(self.queue, verb)(self.db)
         self.leases.clear()
-        if verb == "truncate":
+        if verb != "release_all":
             self.tasks.clear()
         for task in self.tasks.values():
             task.state = "ready" if task.state == "taken" else task.state

@@ -13,7 +13,6 @@ import fdbqueue
 from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.core.errors import DatabaseClosed, StorageFull, WaitStopped
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.sessions import keeper as keeping
 from fdbqueue.core.sessions.holder import deadline_of
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
 from fdbqueue.embedded import FDBError
@@ -123,28 +122,16 @@ def test_a_wanted_that_fails_ends_no_call_and_no_session(
     assert caplog.text.count("the `wanted` of a session fails") == 1
 
 
-def test_a_session_with_a_damaged_record_keeps_its_task(bench: MakeBench) -> None:
-    """Its next heartbeat writes the record anew."""
+@pytest.mark.parametrize(
+    "record", [b"\xff", *(layer.pack((b"owner", None, ttr_us)) for ttr_us in (-1, 0, None, "9"))]
+)
+def test_a_session_with_a_damaged_record_keeps_its_task(bench: MakeBench, record: bytes) -> None:
+    """Its next heartbeat writes the record anew: a damaged ttr would be a deadline in the past."""
     b = bench()
     session = Session(b.db, ttr=TTR_S, name="damaged")
     b.put("x")
     b.queue.take(b.db, 0, session=session)
-    b.db[KEYS.session(session.id)] = b"\xff"
-    for _ in range(10):
-        b.clock.advance(TTR_S / 4)
-        keeper(b.db).tick()
-    assert not session.lost
-    assert b.counts("ready", "taken") == (0, 1)
-
-
-@pytest.mark.parametrize("ttr_us", [-1, 0, None, "9"])
-def test_a_session_with_a_damaged_ttr_keeps_its_task(bench: MakeBench, ttr_us: Any) -> None:
-    """It would renew itself with a deadline in the past."""
-    b = bench()
-    session = Session(b.db, ttr=TTR_S)
-    b.put("x")
-    b.queue.take(b.db, 0, session=session)
-    b.db[KEYS.session(session.id)] = layer.pack((b"owner", None, ttr_us))
+    b.db[KEYS.session(session.id)] = record
     for _ in range(10):
         b.clock.advance(TTR_S / 4)
         keeper(b.db).tick()
@@ -200,27 +187,6 @@ def test_heartbeats_go_on_while_the_dead_are_ended(bench: MakeBench, monkeypatch
     assert b.counts("ready") == (12,)
     assert len(left) > 6
     assert min(left) > 0
-
-
-def test_heartbeats_go_on_between_batches_of_dead_sessions(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They hold nothing, but they are many: their end takes longer than a ttr."""
-    b, end = bench(), keeping.end_the_dead
-    mine, dead = Session(b.db, ttr=TTR_S), [Session(b.db, ttr=1) for _ in range(8)]
-    for session in dead:
-        keeper(b.db).forget(session)
-
-    def end_slowly(*arguments: Any) -> bytes | None:
-        b.clock.advance(TTR_S / 4)
-        return end(*arguments)
-
-    monkeypatch.setattr(keeping, "end_the_dead", end_slowly)
-    monkeypatch.setattr(fdbqueue.core.limits, "DEAD_SESSIONS_MAX", 1)
-    b.clock.advance(2)
-    keeper(b.db).tick()
-    assert mine.id in keys_of_beats(b)
-    assert not {session.id for session in dead} & set(keys_of_beats(b))
 
 
 def test_a_heartbeat_without_an_answer_holds_up_no_other(
@@ -361,24 +327,7 @@ def test_a_callback_that_fails_once_is_told_of_all_else(bench: MakeBench, leave:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_of_callbacks_that_is_ended_is_replaced(bench: MakeBench) -> None:
-    b, told, ended = bench(), Told(), list[threading.Thread]()
-
-    def callback(task: Any, event: str) -> None:
-        told(task, event)
-        if not ended:
-            ended.append(threading.current_thread())
-            raise GreenletExit
-
-    b.queue.on_task_change(callback)
-    b.queue.put_many(b.db, range(3))
-    assert told.names(3) == ["put"] * 3
-    ended[0].join(PATIENCE_S)  # its last words belong to this test
-    assert not ended[0].is_alive()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_replaced_thread_of_callbacks_tells_in_order(bench: MakeBench) -> None:
-    """A later event comes in while the thread has the others."""
+    """Its successor tells in order: a later event comes in while the thread has the others."""
     b, told, ended = bench(), Told(), list[threading.Thread]()
 
     def callback(task: Any, event: str) -> None:
@@ -390,7 +339,7 @@ def test_a_replaced_thread_of_callbacks_tells_in_order(bench: MakeBench) -> None
 
     b.queue.on_task_change(callback)
     b.queue.put_many(b.db, range(3))
-    told.names(4)
+    assert told.names(4) == ["put"] * 4
     assert [data for data, _, _ in told.events] == [0, 1, 2, 3]
     ended[0].join(PATIENCE_S)  # its last words belong to this test
     assert not ended[0].is_alive()

@@ -1,24 +1,33 @@
 """Limits that count each key apart: each key that tasks name has slots, or tokens, of its own."""
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import fdbqueue
 from fdbqueue import Database, DeadLetters, Limit, Schedule, Session, TaskQueue, Why, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.errors import InvalidArgument, LimitInUse, LimitNotFound
+from fdbqueue.core.errors import InvalidArgument, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.limiting.keys import LimitKeys
-from tests.support import NOT_COMMITTED, begin, commit_code, wait_until
+from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench, StillClock, keeper
-from tests.tasks.test_limits import ENDS
 
 TENANT, CALLS = "tenant", "calls"
 ORDERED = ["fifo", "fifottl", "limfifottl"]
+ENDS: dict[str, Callable[[Bench, Any], Any]] = {
+    "ack": lambda b, task: b.queue.ack(b.db, task),
+    "release": lambda b, task: b.queue.release(b.db, task),
+    "release later": lambda b, task: b.queue.release(b.db, task, delay=5),
+    "bury": lambda b, task: b.queue.bury(b.db, task),
+    "delete": lambda b, task: b.queue.delete(b.db, task.id),
+    "cancel": lambda b, task: (b.queue.cancel(b.db, task.id), b.queue.release(b.db, task)),
+    "release all": lambda b, _: b.queue.release_all(b.db),
+    "truncate": lambda b, _: b.queue.truncate(b.db),
+    "truncate some": lambda b, _: b.queue.truncate_some(b.db),
+    "the end of its lease": lambda b, _: (b.clock.advance(4), b.sweep()),
+}
 
 
 @pytest.fixture
@@ -84,16 +93,6 @@ def test_keys_of_other_types_are_other_keys(keyed: Callable[..., Bench]) -> None
         b.put("late", limits={TENANT: key})
 
     assert b.taken_data() == [repr(key) for key in keys]
-
-
-def test_tasks_of_all_keys_come_in_one_order(keyed: Callable[..., Bench]) -> None:
-    b = keyed(slots=9)
-    named = ({TENANT: "a"}, None, {TENANT: "b", CALLS: None}, {TENANT: "c"}, {TENANT: "a"})
-    for number in range(10):
-        b.put(number, pri=number % 2, limits=named[number % 5])
-
-    assert b.taken_data()[:4] == [0, 2, 4, 6]
-    assert sound(b.db)
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
@@ -191,26 +190,6 @@ def test_an_idle_key_leaves_no_row(keyed: Callable[..., Bench]) -> None:
     assert sound(b.db)
 
 
-def test_a_change_reaches_keys_over_the_limit(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
-    b = keyed()
-    for number in range(12):
-        b.put(number, limits={TENANT: number % 6})
-    assert len(b.taken_data()) == 6
-
-    Limit.set(b.db, TENANT, slots=2, per_key=True)
-    for _ in range(20):
-        b.sweep()
-    assert b.taken_data() == [*range(6, 12)]
-
-    Limit.set(b.db, TENANT, slots=1, per_key=True)
-    b.put("over", limits={TENANT: 0})
-    assert b.take() is None
-    assert sound(b.db)
-
-
 def test_two_ends_over_a_lowered_limit_conflict(keyed: Callable[..., Bench]) -> None:
     """Neither of them leaves room by itself. Both together do, and then one lets the next task start."""
     b = keyed("fifo", 2)
@@ -223,23 +202,6 @@ def test_two_ends_over_a_lowered_limit_conflict(keyed: Callable[..., Bench]) -> 
     for tr, task in zip(ends, tasks, strict=True):
         b.queue.ack(tr, task)
     assert sorted(commit_code(tr) for tr in ends) == [0, NOT_COMMITTED]
-
-
-def test_a_deleted_limit_limits_no_key(keyed: Callable[..., Bench]) -> None:
-    b = keyed()
-    b.put(1, limits={TENANT: "a"})
-    task = b.take()
-    b.put(2, limits={TENANT: "a"})
-    b.put(3, limits={TENANT: "a"})
-    with pytest.raises(LimitInUse):
-        Limit.delete(b.db, TENANT)
-    b.queue.ack(b.db, task)
-    Limit.delete(b.db, TENANT)
-    swept(b)
-
-    assert b.taken_data() == [2, 3]
-    Limit.set(b.db, TENANT, slots=1, per_key=True)
-    assert sound(b.db)
 
 
 def test_a_limit_that_is_set_anew_knows_no_token_of_its_keys(keyed: Callable[..., Bench]) -> None:
@@ -255,27 +217,6 @@ def test_a_limit_that_is_set_anew_knows_no_token_of_its_keys(keyed: Callable[...
 
     assert b.taken_data() == [2]
     assert [(one.key, one.used) for one in Limit.keys(b.db, CALLS)] == [("a", 1)]
-    assert sound(b.db)
-
-
-def test_a_truncate_lets_other_queues_go_on(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It leaves the slots of many keys to sweeps, so it stays one bounded transaction."""
-    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
-    b = keyed()
-    other = TaskQueue.create(b.db, "other", task_limits=[TENANT])
-    for key in range(5):
-        b.put("x", limits={TENANT: key})
-    assert len(b.taken_data()) == 5
-    for key in range(5):
-        other.put(b.db, key, limits={TENANT: key})
-
-    b.queue.truncate(b.db)
-    for _ in range(20):
-        b.sweep()
-
-    assert [task.data for task in other.take_many(b.db, 9)] == [*range(5)]
     assert sound(b.db)
 
 
@@ -323,30 +264,6 @@ def test_tasks_of_a_schedule_name_a_key(keyed: Callable[..., Bench]) -> None:
 
     assert made.status(b.db).options["limits"] == {TENANT: 7}
     assert dict(b.take().limits) == {TENANT: 7}
-
-
-@pytest.mark.parametrize("partitions", [1, 3])
-@pytest.mark.parametrize("wake", ["an ack elsewhere", "more slots"])
-@pytest.mark.usefixtures("without_looks")
-def test_a_waiting_take_wakes(wake: str, partitions: int) -> None:
-    with fdbqueue.open("memory:") as db:
-        Limit.set(db, TENANT, slots=1, per_key=True)
-        queue = TaskQueue.create(db, "q", task_limits=[TENANT], partitions=partitions)
-        other = TaskQueue.create(db, "other", task_limits=[TENANT])
-        other.put(db, "first", limits={TENANT: "a"})
-        first = other.take(db, 0)
-        id_ = queue.put(db, "x", limits={TENANT: "a"}).id
-        found: list[Any] = []
-        waiting = threading.Thread(target=lambda: found.append(queue.take(db, 60)))
-        waiting.start()
-        wait_until(lambda: queue.explain(db, id_).waiting)
-        assert first is not None
-        if wake == "more slots":
-            Limit.set(db, TENANT, slots=2, per_key=True)
-        else:
-            other.ack(db, first)
-        waiting.join(60)
-        assert found[0].data == "x"
 
 
 def test_a_take_waits_for_the_token_of_its_key(keyed: Callable[..., Bench]) -> None:

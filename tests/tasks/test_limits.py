@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 import fdbqueue
-from fdbqueue import Database, Limit, Session, TaskQueue, Why, transactional, verify
+from fdbqueue import Database, Limit, TaskQueue, Why, verify
 from fdbqueue.core import limits
-from fdbqueue.core.errors import InvalidArgument, LimitInUse, LimitNotFound, QueueBusy
+from fdbqueue.core.errors import InvalidArgument, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes, cells_of
@@ -19,7 +19,7 @@ from fdbqueue.tasks.limiting.state import State
 from fdbqueue.tasks.records.keys import id_bytes, record_of, record_to_bytes
 from tests.support import NOT_COMMITTED, commit_code, wait_until
 from tests.tasks.partitions import MakeBench
-from tests.tasks.support import LONG_S, Bench, StillClock, keeper
+from tests.tasks.support import LONG_S, Bench, StillClock
 
 API, CALLS = "api.example.com", "calls"
 
@@ -72,97 +72,6 @@ def test_at_most_its_slots_of_tasks_run_at_a_time(slots: Callable[..., Bench], k
     assert b.take() is not None
 
 
-ENDS: dict[str, Callable[[Bench, Any], Any]] = {
-    "ack": lambda b, task: b.queue.ack(b.db, task),
-    "release": lambda b, task: b.queue.release(b.db, task),
-    "release later": lambda b, task: b.queue.release(b.db, task, delay=5),
-    "bury": lambda b, task: b.queue.bury(b.db, task),
-    "delete": lambda b, task: b.queue.delete(b.db, task.id),
-    "cancel": lambda b, task: (b.queue.cancel(b.db, task.id), b.queue.release(b.db, task)),
-    "release all": lambda b, _: b.queue.release_all(b.db),
-    "truncate": lambda b, _: b.queue.truncate(b.db),
-    "truncate some": lambda b, _: b.queue.truncate_some(b.db),
-    "the end of its lease": lambda b, _: (b.clock.advance(4), b.sweep()),
-}
-
-
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_each_end_of_a_lease_gives_its_slot_back(
-    slots: Callable[..., Bench], end: Callable[[Bench, Any], Any]
-) -> None:
-    b = slots(1, "fifottl", ttr=3)
-    b.put("x")
-    task = b.take()
-    assert used(b.db) == 1
-
-    end(b, task)
-
-    assert used(b.db) == 0
-    assert Limit.open(b.db, API).holders == ()
-    assert sound(b.db)
-
-
-def test_the_death_of_a_session_gives_its_slots_back(slots: Callable[..., Bench]) -> None:
-    b = slots(2)
-    session = Session(b.db, ttr=3)
-    b.put(1)
-    b.put(2)
-    b.queue.take_many(b.db, 2, session=session)
-    keeper(b.db).forget(session)
-
-    b.clock.advance(4)
-    b.sweep()
-
-    assert used(b.db) == 0
-    assert b.taken_data() == [1, 2]
-
-
-def test_a_touch_and_a_renewal_keep_the_slot(slots: Callable[..., Bench]) -> None:
-    b = slots(1, "fifottl", ttr=3)
-    b.put("x")
-    task = b.take()
-
-    b.queue.touch(b.db, task, 5)
-    b.queue.renew(b.db, [task])
-
-    assert used(b.db) == 1
-    assert sound(b.db)
-
-
-def test_queues_share_a_limit(slots: Callable[..., Bench]) -> None:
-    b = slots(1)
-    other = TaskQueue.create(b.db, "other", "bag", limits=[API])
-    b.put("here")
-    other.put(b.db, "there")
-    task = b.take()
-
-    assert other.take(b.db, 0) is None
-    b.queue.ack(b.db, task)
-    there = other.take(b.db, 0)
-    assert there is not None
-    assert b.take() is None
-
-
-def test_a_queue_without_the_limit_goes_on(slots: Callable[..., Bench]) -> None:
-    b = slots(1)
-    free = TaskQueue.create(b.db, "free")
-    for queue in (b.queue, free):
-        queue.put_many(b.db, [1, 2, 3])
-    b.queue.take_many(b.db, 3)
-
-    assert [task.data for task in free.take_many(b.db, 3)] == [1, 2, 3]
-
-
-def test_all_limits_of_a_queue_hold(still_db: Database, clock: StillClock) -> None:
-    Limit.set(still_db, "wide", slots=5)
-    Limit.set(still_db, "narrow", slots=2)
-    b = Bench(still_db, clock, "fifo", limits=["wide", "narrow"])
-    b.queue.put_many(still_db, [1, 2, 3])
-
-    assert b.taken_data() == [1, 2]
-    assert [found.used for found in Limit.list(still_db)] == [2, 2]
-
-
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_take_of_many_gets_as_many_as_there_are_slots(parted: MakeBench, partitions: int) -> None:
     b = parted("fifo")
@@ -176,16 +85,6 @@ def test_a_take_of_many_gets_as_many_as_there_are_slots(parted: MakeBench, parti
     assert sum(map(len, taken)) == 40
     assert used(b.db, b.root) == 40
     assert not verify(b.db, root=b.root).findings
-
-
-def test_more_slots_hold_at_once(slots: Callable[..., Bench]) -> None:
-    b = slots(1)
-    b.queue.put_many(b.db, [1, 2, 3, 4])
-    assert len(b.taken_data()) == 1
-
-    Limit.set(b.db, API, slots=3)
-
-    assert len(b.taken_data()) == 2
 
 
 @pytest.mark.parametrize("fewer", [1, 3, 20])
@@ -215,66 +114,11 @@ def test_a_change_is_part_of_its_transaction(slots: Callable[..., Bench]) -> Non
     assert Limit.open(b.db, API).slots == 5
 
 
-def test_a_deleted_limit_limits_nothing(slots: Callable[..., Bench]) -> None:
-    b = slots(1)
-    b.queue.put_many(b.db, [1, 2, 3])
-    task = b.take()
-    with pytest.raises(LimitInUse, match="1 task"):
-        Limit.delete(b.db, API)
-    b.queue.ack(b.db, task)
-
-    Limit.delete(b.db, API)
-
-    assert len(b.taken_data()) == 2
-    assert sound(b.db)
-    with pytest.raises(LimitNotFound):
-        Limit.delete(b.db, API)
-
-
-def test_a_limit_that_comes_later_counts_later_starts(still_db: Database, clock: StillClock) -> None:
-    Limit.set(still_db, API, slots=1)
-    b = Bench(still_db, clock, "fifo", limits=[API])
-    Limit.delete(still_db, API)
-    b.queue.put_many(still_db, [1, 2, 3])
-    before = b.take()
-    Limit.set(still_db, API, slots=1)
-
-    assert b.take() is not None
-    assert b.take() is None
-    b.queue.ack(still_db, before)
-    assert b.take() is None
-    assert sound(still_db)
-
-
-def test_a_drop_gives_back_the_slots_of_leases_that_are_over(slots: Callable[..., Bench]) -> None:
-    b = slots(2, "fifottl", ttr=3)
-    b.put("x")
-    b.take()
-    with pytest.raises(QueueBusy):
-        b.queue.drop(b.db)
-    b.clock.advance(4)
-
-    b.queue.drop(b.db)
-
-    assert used(b.db) == 0
-    assert sound(b.db)
-
-
-def test_a_take_within_a_transaction_relies_on_the_limit(slots: Callable[..., Bench]) -> None:
-    """An answer of None conflicts with the end of a task that frees a slot."""
-    b = slots(1)
-    b.queue.put_many(b.db, [1, 2])
-    task, tr = b.take(), b.db.create_transaction()
-    assert b.queue.take(tr, session=b.session) is None
-    tr.set(b"answer", b"none")
-
-    b.queue.ack(b.db, task)
-
-    assert commit_code(tr) == NOT_COMMITTED
-
-
+@pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("option", ["limits", "task_limits", "keys"])
-def test_an_answer_of_none_relies_on_the_limit_in_all_partitions(parted: MakeBench, option: str) -> None:
+def test_an_answer_of_none_relies_on_the_limit_in_all_partitions(
+    parted: MakeBench, option: str, partitions: int
+) -> None:
     """The slot is one of a task of another queue, so no partition changes when it becomes free."""
     b = parted("fifo")
     Limit.set(b.db, API, slots=1, per_key=option == "keys", root=b.root)
@@ -282,7 +126,7 @@ def test_an_answer_of_none_relies_on_the_limit_in_all_partitions(parted: MakeBen
     named: Any = {"limits": None, "task_limits": [API], "keys": {API: "a"}}[option]
     other, queue = (
         TaskQueue.create(b.db, name, partitions=parts, root=b.root, **given)
-        for name, parts in (("other", 1), ("waits", 3))
+        for name, parts in (("other", 1), ("waits", partitions))
     )
     other.put(b.db, "runs", limits=named)
     task = other.take(b.db, session=b.session)
@@ -359,32 +203,38 @@ def test_a_start_beside_too_many_conflicts_in_its_cell(still_db: Database) -> No
         first.commit().wait()
 
 
-@pytest.mark.parametrize("wake", ["an ack elsewhere", "more slots"])
+WAYS = ("of the queue", "of tasks", "of keys")
+WAKES = [*((way, wake) for way in WAYS for wake in ("an ack", "more slots")), ("of tasks", "a free task")]
+
+
+@pytest.mark.parametrize(("way", "wake"), WAKES)
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_a_waiting_take_wakes_when_a_slot_is_free(
-    monkeypatch: pytest.MonkeyPatch, wake: str, partitions: int
-) -> None:
-    monkeypatch.setattr(limits, "LOOK_EVERY_S", LONG_S)  # nothing but a signal ends the wait
+@pytest.mark.usefixtures("without_looks")
+def test_a_waiting_take_wakes_when_a_slot_is_free(way: str, wake: str, partitions: int) -> None:
+    """The ack is one in another queue."""
+    per_key = way == "of keys"
+    option: dict[str, Any] = {"limits" if way == "of the queue" else "task_limits": [API]}
+    named: Any = {"of the queue": None, "of tasks": [API], "of keys": {API: "a"}}[way]
     with fdbqueue.open("memory:") as db:
-        Limit.set(db, API, slots=1)
-        queue = TaskQueue.create(db, "q", limits=[API], partitions=partitions)
-        other = TaskQueue.create(db, "other", limits=[API])
-        other.put(db, "first")
+        Limit.set(db, API, slots=1, per_key=per_key)
+        queue = TaskQueue.create(db, "q", partitions=partitions, **option)
+        other = TaskQueue.create(db, "other", **option)
+        other.put(db, "first", limits=named)
         first = other.take(db, 0)
-        id_ = queue.put(db, "x").id
+        id_ = queue.put(db, "x", limits=named).id
         found: list[Any] = []
         waiting = threading.Thread(target=lambda: found.append(queue.take(db, 60)))
         waiting.start()
         wait_until(lambda: queue.explain(db, id_).waiting)
-        began = db.runtime.monotonic()
         assert first is not None
         if wake == "more slots":
-            Limit.set(db, API, slots=2)
+            Limit.set(db, API, slots=2, per_key=per_key)
+        elif wake == "a free task":
+            queue.put(db, "x")
         else:
             other.ack(db, first)
         waiting.join(60)
         assert found[0].data == "x"
-        assert db.runtime.monotonic() - began < 30
 
 
 # Limits of starts.
@@ -428,15 +278,6 @@ def test_at_most_burst_and_rate_start_in_any_window(
     for first in range(len(told)):
         within = [time for time in told[first:] if time < told[first] + per]
         assert len(within) <= burst + rate_
-
-
-def test_ends_of_tasks_bring_no_tokens(rate: Callable[..., Bench]) -> None:
-    b = rate(1, 60, 2)
-    for task in b.queue.take_many(b.db, 9, session=b.session):
-        b.queue.ack(b.db, task)
-
-    assert starts(b) == 0
-    assert Limit.open(b.db, CALLS).used == 0
 
 
 def test_a_take_waits_for_the_next_token(rate: Callable[..., Bench]) -> None:
@@ -612,17 +453,3 @@ def test_a_task_that_no_process_can_decode_gives_its_slot_back(slots: Callable[.
 
     assert b.state(id_) == "!"
     assert used(b.db) == 0
-
-
-def test_a_composed_take_and_ack_use_no_slot_afterwards(slots: Callable[..., Bench]) -> None:
-    b = slots(1)
-    b.put("x")
-
-    @transactional
-    def work(tr: Any) -> None:
-        b.queue.ack(tr, b.queue.take(tr, session=b.session))
-
-    work(b.db)
-
-    assert used(b.db) == 0
-    assert sound(b.db)

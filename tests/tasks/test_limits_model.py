@@ -179,7 +179,7 @@ class Limits(RuleBasedStateMachine):
 
     @rule(
         pick=picks,
-        verb=st.sampled_from(["ack", "ack", "release", "give_back", "bury"]),
+        verb=st.sampled_from(["ack", "ack", "release", "give_back", "bury", "renew"]),
         later=st.booleans(),
         inside=st.booleans(),
     )
@@ -190,8 +190,13 @@ class Limits(RuleBasedStateMachine):
         queue, options = self.queues[self.tasks[lease.id].queue], dict[str, Any]()
         if verb == "release" and later and QUEUES[self.tasks[lease.id].queue][0] == "fifottl":
             options["delay"] = 1.0
-        body = transactional(lambda tr: getattr(queue, verb)(tr, lease, **options), parameter="tr")
-        body(self.db) if inside else getattr(queue, verb)(self.db, lease, **options)
+        given = [lease] if verb == "renew" else lease
+        body = transactional(lambda tr: getattr(queue, verb)(tr, given, **options), parameter="tr")
+        body(self.db) if inside else getattr(queue, verb)(self.db, given, **options)
+        if verb == "renew":
+            timed = QUEUES[self.tasks[lease.id].queue][0] == "fifottl"
+            self.tasks[lease.id].time = self.clock.now() + (TTR_S if timed else LONG_S)
+            return
         self.tasks[lease.id].time = self.clock.now() + 1.0
         waits = "delayed" if options else "ready"
         self.ended(lease.id, {"ack": None, "bury": "buried"}.get(verb, waits))
@@ -218,7 +223,7 @@ class Limits(RuleBasedStateMachine):
     @rule(
         name=names,
         count=st.integers(0, 4),
-        verb=st.sampled_from(["release_all", "truncate", "truncate", "drop"]),
+        verb=st.sampled_from(["release_all", "truncate", "truncate_some", "drop"]),
     )
     def end_all(self, name: str, count: int, verb: str) -> None:
         if count:
@@ -239,7 +244,7 @@ class Limits(RuleBasedStateMachine):
             queue.drop(self.db)
             self.queues[name] = self.queue(name)
         else:
-            queue.truncate(self.db)
+            getattr(queue, verb)(self.db)
         for id_ in [id_ for id_, task in self.tasks.items() if task.queue == name]:
             self.ended(id_, None)
 

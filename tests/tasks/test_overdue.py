@@ -232,31 +232,6 @@ def test_a_failing_end_of_the_dead_fails_no_take(
     assert "of tomorrow" in caplog.text
 
 
-def test_a_session_that_cannot_be_ended_holds_up_no_other(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One try ends the others, and puts that one off."""
-    b = bench()
-    sessions = [Session(b.db, ttr=5) for _ in range(3)]
-    for session in sessions:
-        b.put(1)
-        b.queue.take(b.db, 0, session=session)
-    b.clock.advance(6)
-
-    def refuse(_: Database, __: RootKeys, ended: Sequence[bytes], ___: bool) -> Sequence[bytes]:
-        if sessions[1].id in ended:
-            raise fdbqueue.errors.UnknownKind(kind="of tomorrow", known="fifo")
-        return ()
-
-    found = ending._enders()
-    monkeypatch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [refuse, *found])
-    other = other_process(b)
-    overdue = run(other, lambda tr: ending.ask_overdue(tr, KEYS, other.runtime.now_us())()).dead
-    assert ending.end_overdue(other, KEYS, overdue)
-    assert (len(overdue), b.counts("taken", "ready")) == (3, (1, 2))
-    assert run(other, lambda tr: ending.ask_overdue(tr, KEYS, other.runtime.now_us())()).dead == []
-
-
 def overdue_in(db: Database) -> list[Overdue]:
     return run(db, lambda tr: ending.ask_overdue(tr, KEYS, db.runtime.now_us())()).dead
 
@@ -274,7 +249,7 @@ def three_dead(b: Bench, db: Database) -> list[Overdue]:
 def test_dead_sessions_end_on_both_sides_of_a_failing_one(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
-    """Their begun ends go on, though the clock has gone on since."""
+    """Their begun ends go on, though the clock has gone on since. The failing one is put off."""
     b = bench()
     other = other_process(b)
     overdue = three_dead(b, other)
@@ -289,6 +264,7 @@ def test_dead_sessions_end_on_both_sides_of_a_failing_one(
     monkeypatch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [refuse, *found])
     assert ending.end_overdue(other, KEYS, overdue)
     assert b.counts("taken", "ready") == (1, 2)
+    assert overdue_in(other) == []
 
 
 def test_a_session_that_still_holds_a_task_keeps_no_other(
