@@ -37,15 +37,6 @@ class Told:
             return [event for _, event, _ in self.events]
 
 
-def test_put_take_and_ack_are_three_calls(bench: MakeBench) -> None:
-    b, told = bench(), Told()
-    b.queue.on_task_change(told)
-    b.put("data")
-    b.queue.ack(b.db, b.take())
-    told.names(3)
-    assert told.events == [("data", "put", "r"), ("data", "take", "t"), ("data", "delete", "-")]
-
-
 def test_puts_that_share_a_transaction_tell_an_end_once(bench: MakeBench) -> None:
     """The first put ends an expired task in the change with which the second one goes on."""
     b, told = bench("fifottl"), Told()
@@ -76,6 +67,8 @@ def test_every_change_has_its_event(bench: MakeBench) -> None:
     b.sweep()
     expected = ["put", "delay", "take", "touch", "release", "bury", "kick", "take", "ttr", "delete", "ttl"]
     assert told.names(11) == expected
+    assert {data for data, _, _ in told.events} == {1}
+    assert "".join(state for _, _, state in told.events) == "~rttr!rtr--"
 
 
 def test_a_put_that_makes_room_tells_each_expiry_once(bench: MakeBench) -> None:

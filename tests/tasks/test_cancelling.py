@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Group, Session, TaskState, transactional
+from fdbqueue import Group, Session, TaskState
 from fdbqueue.core.database import run
-from fdbqueue.core.errors import GroupClosed, NotTaken, TaskNotFound
+from fdbqueue.core.errors import GroupClosed
 from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runs import ENDS
@@ -58,25 +58,6 @@ def test_a_cancel_ends_a_task_that_is_not_taken(bench: MakeBench, kind: str, sta
     assert (ended.id, ended.state, ended.data) == (id_, TaskState.DONE, "x")
     assert is_gone(b)
     assert b.counts("done", "cancel", "delete") == (1, 1, 0)
-
-
-def test_a_cancel_ends_a_delayed_task(bench: MakeBench) -> None:
-    b = bench("fifottl")
-    id_ = b.put("x", delay=5)
-    assert b.queue.cancel(b.db, id_).state is TaskState.DONE
-    b.clock.advance(6)
-    assert b.take() is None
-    assert is_gone(b)
-
-
-def test_a_cancel_leaves_a_taken_task_to_its_holder(bench: MakeBench) -> None:
-    b = bench("fifottl", ttr=60)
-    b.put("x")
-    task = b.take()
-    asked = b.queue.cancel(b.db, task)
-    assert (asked.state, asked.cancel_asked) == (TaskState.TAKEN, b.clock.now())
-    assert b.queue.ack(b.db, task).state is TaskState.DONE
-    assert b.counts("ack", "cancel", "done") == (1, 0, 1)
 
 
 def test_a_task_cancelled_on_its_way_to_a_call_does_not_begin(bench: MakeBench) -> None:
@@ -150,13 +131,6 @@ def test_each_end_of_the_lease_ends_a_cancelled_task(bench: MakeBench, kind: str
     assert b.counts("cancel", "done", "release", "bury", "ttr") == (1, 1, 0, 0, 0)
 
 
-def test_the_ends_of_statistics_tell_cancelled_tasks(bench: MakeBench) -> None:
-    b = bench()
-    b.queue.cancel(b.db, b.put("x"))
-    ends = b.queue.statistics(b.db)["ends"]
-    assert ends == {"acked": 0, "expired": 0, "deleted": 0, "cancelled": 1, "buried": 0}
-
-
 def test_a_second_cancel_keeps_the_time_of_the_first(bench: MakeBench) -> None:
     b = bench("fifottl")
     b.put("x")
@@ -164,30 +138,6 @@ def test_a_second_cancel_keeps_the_time_of_the_first(bench: MakeBench) -> None:
     first = b.queue.cancel(b.db, task.id)
     b.clock.advance(5)
     assert b.queue.cancel(b.db, task.id).cancel_asked == first.cancel_asked
-
-
-def test_a_cancelled_task_is_gone_once_its_lease_is_over(bench: MakeBench) -> None:
-    """Every verb judges deadlines itself, swept or not."""
-    b = bench("fifottl", ttr=60)
-    b.put("x")
-    task = b.take()
-    b.queue.cancel(b.db, task.id)
-    b.clock.advance(61)
-    with pytest.raises(TaskNotFound):
-        b.queue.peek(b.db, task.id)
-    with pytest.raises(TaskNotFound):
-        b.queue.explain(b.db, task.id)
-    with pytest.raises(NotTaken):
-        b.queue.ack(b.db, task)
-    assert b.queue.tasks(b.db, "r", 10) == []
-    assert b.take() is None
-
-
-def test_a_cancel_frees_the_key_and_the_room_of_a_waiting_task(bench: MakeBench) -> None:
-    b = bench("utube")
-    first, second = b.put("x", key="k"), b.put("y", key="k")
-    b.queue.cancel(b.db, first)
-    assert b.take().id == second
 
 
 def test_a_cancelled_group_takes_no_member_before_a_sweep(bench: MakeBench) -> None:
@@ -201,31 +151,6 @@ def test_a_cancelled_group_takes_no_member_before_a_sweep(bench: MakeBench) -> N
         of.put(b.db, b.queue, 3)
     assert commit_code(tr) == NOT_COMMITTED
     assert of.progress(b.db).total == 1
-
-
-def test_a_cancel_of_an_unknown_task_is_refused(bench: MakeBench) -> None:
-    b = bench()
-    id_ = b.put("x")
-    b.queue.cancel(b.db, id_)
-    with pytest.raises(TaskNotFound):
-        b.queue.cancel(b.db, id_)
-
-
-def test_a_cancel_in_a_transaction_happens_with_it(bench: MakeBench) -> None:
-    b = bench()
-    id_ = b.put("x")
-
-    class Stop(Exception):
-        pass
-
-    @transactional
-    def cancelled(tr: Any) -> None:
-        b.queue.cancel(tr, id_)
-        raise Stop
-
-    with pytest.raises(Stop):
-        cancelled(b.db)
-    assert b.state(id_) == "r"
 
 
 def test_a_cancelled_task_is_not_buried_for_its_failures(bench: MakeBench) -> None:

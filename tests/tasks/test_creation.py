@@ -190,11 +190,6 @@ def test_a_name_is_a_text_that_is_not_empty(still_db: fdbqueue.Database, name: s
         TaskQueue.open(still_db, name)
 
 
-def test_an_unknown_queue_is_not_found(still_db: fdbqueue.Database) -> None:
-    with pytest.raises(QueueNotFound):
-        TaskQueue.open(still_db, "nobody")
-
-
 def test_a_recipe_queue_is_no_task_queue(still_db: fdbqueue.Database) -> None:
     Queue.named(still_db, "plain")
     with pytest.raises(UnknownKind, match="there are fifo, fifottl, "):

@@ -6,7 +6,6 @@ from fdbqueue import Failure, Session
 from fdbqueue.core import limits
 from fdbqueue.core.errors import NotTaken, TaskNotFound, TooMuchForOneTransaction
 from fdbqueue.tasks.records.keys import id_bytes
-from tests.tasks.support import keeper
 
 ODD = Failure("ValueError", "odd", "Traceback ...", worker="here")
 
@@ -61,23 +60,6 @@ def test_a_release_without_a_failure_counts_as_none(bench):
     assert (b.take().failures, b.queue.failures(b.db, id_)) == (0, [])
 
 
-def test_a_bury_with_a_failure_writes_it_down(bench):
-    b = bench()
-    id_ = b.put()
-    b.queue.bury(b.db, b.take(), failure=ODD)
-    assert [failure.outcome for failure in b.queue.failures(b.db, id_)] == ["buried"]
-
-
-def test_the_failures_before_a_kick_are_kept_but_count_no_longer(bench):
-    b = bench()
-    id_ = b.put()
-    fail(b)
-    b.queue.bury(b.db, b.take(), failure=ODD)
-    b.queue.kick(b.db)
-    assert b.take().failures == 0
-    assert len(b.queue.failures(b.db, id_)) == 2
-
-
 def test_only_the_last_failures_are_kept(bench):
     b = bench()
     id_ = b.put()
@@ -108,17 +90,6 @@ def test_a_lease_that_ends_on_its_own_is_a_failed_attempt(bench, clock):
     assert (failure.error, failure.outcome, failure.attempt) == ("LeaseLost", "lease_lost", 1)
 
 
-def test_the_attempts_of_a_session_that_died_have_failed(bench, clock):
-    b = bench()
-    id_ = b.put()
-    session = Session(b.db, ttr=2)
-    b.queue.take(b.db, 0, session=session)
-    keeper(b.db).forget(session)  # its heartbeat is not renewed any more
-    clock.advance(3)
-    b.sweep()
-    assert [failure.outcome for failure in b.queue.failures(b.db, id_)] == ["lease_lost"]
-
-
 def test_a_session_that_is_ended_leaves_no_failure(bench):
     b = bench()
     id_ = b.put()
@@ -143,6 +114,7 @@ def test_the_failures_go_with_the_task(bench, end):
 
 
 def test_an_unreadable_task_takes_its_failures_with_it(bench):
+    """Its delete counts."""
     b = bench()
     id_ = b.put()
     fail(b)
@@ -150,13 +122,6 @@ def test_an_unreadable_task_takes_its_failures_with_it(bench):
     b.queue.delete(b.db, id_)
     under = b.queue._shape.keys.failures
     assert not any(under.start <= key < under.stop for key, _ in b.stored())
-
-
-def test_the_delete_of_an_unreadable_task_counts(bench):
-    b = bench()
-    id_ = b.put()
-    b.db[b.queue._shape.keys.task(id_bytes(id_))] = b"no record"
-    b.queue.delete(b.db, id_)
     assert b.counts("delete", "done", "total") == (1, 1, 0)
 
 
@@ -207,22 +172,14 @@ def test_a_renewal_by_an_old_holder_leaves_the_new_lease_alone(bench, clock):
     assert list(b.queue.renew(b.db, [new])) == [new.id]
 
 
-def test_renewing_does_not_outlive_the_ttl(bench, clock):
-    b = bench("fifottl", ttr=4, ttl=5)
-    b.put()
-    task = b.take()
-    clock.advance(3)
-    b.queue.renew(b.db, [task])
-    assert b.queue.peek(b.db, task.id).until == clock.now() + 2
-
-
 def test_a_renewal_tells_the_new_end_of_each_lease(bench, clock):
+    """It does not outlive the ttl."""
     b = bench("fifottl")
-    for ttr in (4, 8, None):
-        b.put(ttr=ttr)
-    tasks = [b.take() for _ in range(3)]
+    for ttr, ttl in ((4, None), (8, None), (None, None), (4, 5)):
+        b.put(ttr=ttr, ttl=ttl)
+    tasks = [b.take() for _ in range(4)]
     clock.advance(3)
-    until = [clock.now() + 4, clock.now() + 8, None]
+    until = [clock.now() + 4, clock.now() + 8, None, clock.now() + 2]
     assert list(b.queue.renew(b.db, tasks).values()) == until
 
 

@@ -53,13 +53,6 @@ def test_the_busiest_first_with_their_numbers_and_their_oldest(
     assert found == {"a": (1, 1, 0, 0), "b": (1, 1, 1, 0), "c": (1, 1, 0, 1)}
 
 
-def test_a_key_with_nothing_waiting_is_not_told(bench: MakeBench) -> None:
-    b = bench("utube")
-    b.put("a1", key="a")
-    b.take()
-    assert b.queue.key_statistics(b.db, 9) == []
-
-
 def test_without_a_key_the_key_is_none(bench: MakeBench) -> None:
     b = bench("utube")
     b.put("x")

@@ -10,7 +10,6 @@ from fdbqueue import DeadLetters, Failure, Group, Session, TaskState, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.line.keys import Notice, Ticket
-from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.partitions.plan import home_of
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks import in_all
@@ -153,20 +152,6 @@ def test_a_kick_into_another_partition_returns_the_data(parted: MakeBench, size:
     letters = DeadLetters.open(b.db, "bench", root=b.root)
     assert letters.kick(b.db, id_).data == "x" * size
     assert b.take().data == "x" * size
-
-
-def test_a_task_that_comes_home_leaves_no_key_of_its_move(parted: MakeBench) -> None:
-    """A kick may bring it to another partition, and the next one back to the one in its id."""
-    b = parted("utube")
-    id_ = b.put("x", key=KEY)
-    for partitions in (4, 1):
-        b.queue.bury(b.db, id_)
-        b.repartition(partitions)
-        b.settle()
-        assert b.queue.kick(b.db, 1) == 1
-    moved = SharedKeys(b.queue.contents).moved(id_bytes(id_))
-    b.queue.ack(b.db, b.take())
-    assert b.db[moved] is None
 
 
 def test_a_restored_repartition_takes_all_its_steps_again(parted: MakeBench) -> None:
@@ -408,22 +393,6 @@ def test_a_damaged_counter_holds_a_repartition_until_mended(parted: MakeBench) -
     b.settle()
     assert (b.repartition(4).is_finished, b.take().data) == (True, "new")
     assert is_sound(b)
-
-
-def test_two_ends_of_the_last_tasks_of_a_key_conflict(parted: MakeBench) -> None:
-    """Each alone would leave a task of the other in the old partition, and let the key be held."""
-    b = parted("fair", partitions=1)
-    for number in range(2):
-        b.put(number, key=KEY)
-    b.repartition(4)
-    b.put("new", key=KEY)
-    last = [b.take(), b.take()]
-    ends = [begin(b.db) for _ in last]
-    for tr, task in zip(ends, last, strict=True):
-        b.queue.ack(tr, task, session=b.session)
-    assert [commit_code(tr) for tr in ends] == [0, NOT_COMMITTED]
-    b.queue.ack(b.db, last[1])
-    assert b.take().data == "new"
 
 
 def test_a_put_conflicts_with_the_end_that_frees_its_key(parted: MakeBench) -> None:

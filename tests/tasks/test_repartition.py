@@ -200,6 +200,7 @@ def test_a_task_that_moves_back_home_is_found(parted: MakeBench) -> None:
     assert b.places()[id_] == partition_of(id_bytes(id_)) == home_of(key_bytes(KEY), 4)
     assert b.queue.peek(b.db, id_).data == "back"
     assert b.queue.ack(b.db, b.take()).id == id_
+    assert b.db[b.queue._shape.shared.moved(id_bytes(id_))] is None
 
 
 def test_a_truncate_leaves_no_place_of_a_task_that_moved(parted: MakeBench) -> None:

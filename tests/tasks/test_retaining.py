@@ -9,7 +9,6 @@ import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, QueueExists, TaskNotFound, UnsupportedOption
-from fdbqueue.core.registry.registry import Registry
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.records.keys import ENDED, ENDED_COUNT, TaskKeys
 from fdbqueue.tasks.swept import Swept
@@ -315,14 +314,6 @@ def test_a_queue_that_exists_tells_its_retain_s(bench: MakeBench) -> None:
     b = bench(retain_s=60)
     with pytest.raises(QueueExists, match="retain_s = 60; asked for was retain_s = 6"):
         TaskQueue.create(b.db, "bench", retain_s=6)
-
-
-def test_a_queue_of_an_earlier_release_keeps_nothing(bench: MakeBench) -> None:
-    """Its definition has no such option."""
-    b = bench()
-    definition = Registry().find(b.db, "bench")
-    assert "retain_s" not in definition.options
-    TaskQueue.open(b.db, "bench").put(b.db, "x")
 
 
 def test_a_page_of_damaged_entries_is_not_the_last(bench: MakeBench) -> None:

@@ -18,50 +18,9 @@ from tests.tasks.support import Bench
 MakeBench = Callable[..., Bench]
 
 
-def ends(b: Bench) -> dict[str, int]:
-    return b.queue.statistics(b.db)["ends"]
-
-
 def looked(b: Bench) -> dict[str, int]:
     """The tasks, as a transaction sees them: nothing is swept."""
     return run(b.db, b.queue.statistics)["tasks"]
-
-
-def test_each_end_of_a_task_is_counted_apart(bench: MakeBench) -> None:
-    b = bench("fifottl")
-    for n in range(6):
-        b.put(n, ttl=10 if n == 5 else None)
-    b.queue.ack(b.db, b.take())
-    b.queue.delete(b.db, b.take())
-    b.queue.bury(b.db, b.take())
-    b.queue.bury(b.db, b.put("deleted when buried"))
-    b.queue.kick(b.db)
-    b.clock.advance(10)
-    b.sweep()
-    assert ends(b) == {"acked": 1, "expired": 1, "deleted": 1, "cancelled": 0, "buried": 2}
-    assert b.counts("done", "ack", "ttl", "delete", "bury") == (3, 1, 1, 2, 2)
-
-
-def test_done_is_the_sum_of_those_that_are_gone(bench: MakeBench) -> None:
-    b = bench("fifottl", ttl=10)
-    for n in range(9):
-        b.put(n)
-    for _ in range(2):
-        b.queue.ack(b.db, b.take())
-    for _ in range(3):
-        b.queue.delete(b.db, b.take())
-    b.clock.advance(20)
-    b.sweep()
-    found = b.queue.statistics(b.db)
-    assert found["ends"] == {"acked": 2, "expired": 4, "deleted": 3, "cancelled": 0, "buried": 0}
-    assert found["tasks"]["done"] == 9
-
-
-def test_truncating_ends_nothing(bench: MakeBench) -> None:
-    b = bench()
-    b.put(1)
-    b.queue.truncate(b.db)
-    assert set(ends(b).values()) == {0}
 
 
 def test_truncating_some_conflicts_with_the_end_of_one_of_them(bench: MakeBench) -> None:
@@ -72,17 +31,6 @@ def test_truncating_some_conflicts_with_the_end_of_one_of_them(bench: MakeBench)
     b.queue.ack(b.db, task)
     assert commit_code(tr) == NOT_COMMITTED
     assert b.counts("total", "ready") == (1, 1)
-
-
-def test_a_truncate_conflicts_with_a_member_it_has_not_seen(bench: MakeBench) -> None:
-    """The group would wait for ever for the member that it has removed."""
-    b = bench()
-    of = Group.create(b.db)
-    tr = begin(b.db)
-    b.queue.truncate(tr)
-    of.put(b.db, b.queue, 1)
-    assert commit_code(tr) == NOT_COMMITTED
-    assert of.progress(b.db).left == b.counts("ready")[0] == 1
 
 
 def test_takes_that_are_undone_together_are_counted_apart(bench: MakeBench) -> None:
