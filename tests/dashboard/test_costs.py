@@ -15,7 +15,7 @@ from fdbqueue.operate.dashboard.streams import Sampler, Streams
 from tests.dashboard.conftest import NAME, Served
 from tests.dashboard.support import browsing
 from tests.tasks.support import StillClock
-from tests.tasks.test_round_trips import Trips
+from tests.tasks.trips import Trips
 
 QUEUES = 50
 

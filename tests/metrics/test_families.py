@@ -16,7 +16,7 @@ from fdbqueue.operate.overview.figures import Figures, KeyFigures, QueueFigures
 from fdbqueue.tasks.limiting.keys import LimitKeys
 from tests.metrics.support import checked_by_promtool
 from tests.tasks.support import LONG_S, Bench, StillClock
-from tests.tasks.test_round_trips import Trips
+from tests.tasks.trips import Trips
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from fdbqueue import Database, Group, Limit, Overview, Schedule, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from tests.tasks.support import StillClock
-from tests.tasks.test_round_trips import Trips, trips_of
+from tests.tasks.trips import Trips, trips_of
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from tests.tasks.support import LONG_S, Bench, StillClock
-from tests.tasks.test_round_trips import Trips, trips_of
+from tests.tasks.trips import Trips, trips_of
 
 KINDS = ["fifo", "fifottl", "limfifottl", "utube", "utubettl", "fair", "bag"]
 KEYS = RootKeys(DEFAULT_ROOT)

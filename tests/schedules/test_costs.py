@@ -16,7 +16,7 @@ from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.schedules import passing
 from fdbqueue.tasks.schedules.passing import Due, fire
 from tests.tasks.support import StillClock
-from tests.tasks.test_round_trips import Trips, trips_of
+from tests.tasks.trips import Trips, trips_of
 
 Traced = tuple[Database, Trips, StillClock]
 KEYS = RootKeys(DEFAULT_ROOT)

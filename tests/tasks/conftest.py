@@ -11,6 +11,7 @@ import fdbqueue
 from tests.conftest import TEST_ROOT, open_engine
 from tests.tasks.partitions import MakeBench, PartitionsBench
 from tests.tasks.support import Bench, StillClock
+from tests.tasks.trips import Trips
 
 
 @pytest.fixture
@@ -39,3 +40,9 @@ def parted(engine: str, clock: StillClock, tmp_path: Path) -> Iterator[MakeBench
     with open_engine(engine, tmp_path / "data", clock) as database:
         yield lambda kind="fifottl", **options: PartitionsBench(database, clock, root, kind, options)
         database.clear_range_startswith(root.key())
+
+
+@pytest.fixture
+def trips(still_db: fdbqueue.Database, clock: StillClock) -> tuple[fdbqueue.Database, Trips]:
+    engine = Trips(still_db.engine)
+    return fdbqueue.Database(engine, clock), engine  # type: ignore[arg-type]  # options are never asked for

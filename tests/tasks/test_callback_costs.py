@@ -1,31 +1,23 @@
 """The reads that on_task_change costs: each payload once in a transaction, however many events it has."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import fdbqueue
 from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.tasks.calls import calls_of
 from tests.tasks.support import StillClock
 from tests.tasks.test_callbacks import Told
-from tests.tasks.test_round_trips import Trips
+from tests.tasks.trips import Trips
 
 LARGE = "x" * (limits.RECORD_PAYLOAD_BYTES_MAX + 1)
 """A payload beside its record."""
 TASKS = 3
 
 Prepare = Callable[[Database, TaskQueue, Session], Any]
-
-
-@pytest.fixture
-def trips(clock: StillClock) -> Iterator[tuple[Database, Trips]]:
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        engine = Trips(db.engine)
-        yield Database(engine, clock), engine  # type: ignore[arg-type]  # options are never asked for
 
 
 def put(**options: Any) -> Prepare:

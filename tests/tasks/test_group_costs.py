@@ -1,6 +1,6 @@
 """The costs of groups: round trips and keys, with and without; a drop of a million members."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,15 +12,8 @@ from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.groups.settling import Settling
 from tests.tasks.support import StillClock
-from tests.tasks.test_round_trips import Trips, trips_of
+from tests.tasks.trips import Trips, trips_of
 from tests.test_call_counts import calls_of
-
-
-@pytest.fixture
-def trips(clock: StillClock) -> Iterator[tuple[Database, Trips]]:
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        engine = Trips(db.engine)
-        yield Database(engine, clock), engine  # type: ignore[arg-type]  # options are never asked for
 
 
 @pytest.mark.parametrize("partitions", [1, 4])

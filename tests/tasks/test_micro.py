@@ -37,119 +37,6 @@ def taken(b: Bench) -> Any:
 
 
 @both
-def test_one_task_of_each_key_at_a_time_in_order_of_heads(bench: MakeBench, kind: str) -> None:
-    b = bench(kind)
-    put_all(b, "a1", "a2", "b1", "a3", "c1", "b2")
-    assert b.taken_data() == ["a1", "b1", "c1"]
-
-
-@both
-def test_an_ack_or_a_delete_frees_the_next_of_its_key(bench: MakeBench, kind: str) -> None:
-    b = bench(kind)
-    ids = put_all(b, "a1", "a2", "b1", "b2")
-    first = b.take()
-    assert (first.data, taken(b), taken(b)) == ("a1", "b1", None)
-    b.queue.ack(b.db, first)
-    assert (taken(b), taken(b)) == ("a2", None)
-    b.queue.delete(b.db, ids["b1"])
-    assert (taken(b), taken(b)) == ("b2", None)
-
-
-@both
-def test_a_release_makes_the_same_task_the_head_again(bench: MakeBench, kind: str) -> None:
-    b = bench(kind)
-    put_all(b, "a1", "a2")
-    b.queue.release(b.db, b.take())
-    assert b.taken_data() == ["a1"]
-
-
-def test_a_delayed_release_frees_the_key_at_once(bench: MakeBench, clock: StillClock) -> None:
-    b = bench("utubettl")
-    put_all(b, "a1", "a2", "a3")
-    b.queue.release(b.db, b.take(), delay=5)
-    second = b.take()
-    clock.advance(6)
-    assert (second.data, taken(b)) == ("a2", None)  # due, and waiting for the one that is taken
-    b.queue.ack(b.db, second)
-    assert taken(b) == "a1"
-
-
-@both
-def test_buried_frees_its_key_and_kicked_waits_in_its_place(bench: MakeBench, kind: str) -> None:
-    b = bench(kind)
-    put_all(b, "a1", "a2", "a3")
-    b.queue.bury(b.db, b.take())
-    second = b.take()
-    assert (second.data, b.queue.kick(b.db), taken(b)) == ("a2", 1, None)
-    b.queue.ack(b.db, second)
-    assert taken(b) == "a1"
-
-
-@both
-def test_a_kick_into_a_key_with_nothing_else_can_be_taken(bench: MakeBench, kind: str) -> None:
-    b = bench(kind)
-    b.queue.bury(b.db, put_all(b, "a1")["a1"])
-    assert (taken(b), b.queue.kick(b.db), taken(b)) == (None, 1, "a1")
-
-
-def test_a_lease_that_is_over_gives_the_same_task_next(bench: MakeBench, clock: StillClock) -> None:
-    b = bench("utubettl", ttr=5)
-    put_all(b, "a1", "a2")
-    assert (taken(b), taken(b)) == ("a1", None)
-    clock.advance(6)
-    assert (taken(b), taken(b)) == ("a1", None)
-
-
-def test_ttl_does_not_end_a_lease(bench: MakeBench, clock: StillClock) -> None:
-    b = bench("utubettl", ttr=100)
-    b.put("a1", key="a", ttl=5)
-    task = b.take()
-    clock.advance(50)
-    assert b.queue.ack(b.db, task).data == "a1"
-
-
-def test_ttl_over_while_waiting_leaves_the_place_to_the_next(bench: MakeBench, clock: StillClock) -> None:
-    b = bench("utubettl")
-    b.put("a1", key="a", ttl=5)
-    b.put("a2", key="a")
-    clock.advance(6)
-    assert (taken(b), b.counts("ttl")) == ("a2", (1,))
-
-
-def test_priority_holds_for_all_keys_and_skips_busy_ones(bench: MakeBench) -> None:
-    b = bench("utubettl")
-    b.put("a9", key="a", pri=9)
-    b.put("b5", key="b", pri=5)
-    b.put("a1", key="a", pri=1)
-    b.put("b7", key="b", pri=7)
-    head = b.take()
-    b.put("a0", key="a", pri=0)
-    assert (head.data, taken(b), taken(b)) == ("a1", "b5", None)
-    b.queue.ack(b.db, head)
-    assert taken(b) == "a0"
-
-
-@both
-def test_the_end_of_a_session_frees_its_keys(bench: MakeBench, kind: str) -> None:
-    b = bench(kind)
-    put_all(b, "a1", "a2", "b1")
-    other = Session(b.db, ttr=LONG_S)
-    assert [task.data for task in b.queue.take_many(b.db, 5, session=other)] == ["a1", "b1"]
-    other.end()
-    assert b.taken_data() == ["a1", "b1"]
-
-
-@both
-def test_some_of_a_key_at_a_time(bench: MakeBench, kind: str) -> None:
-    b = bench(kind, key_concurrency=2)
-    put_all(b, "a1", "a2", "a3", "b1")
-    found = b.queue.take_many(b.db, 9, session=b.session)
-    assert [task.data for task in found] == ["a1", "a2", "b1"]
-    b.queue.ack(b.db, found[1])
-    assert b.taken_data() == ["a3"]
-
-
-@both
 def test_keys_are_compared_by_value_and_type(bench: MakeBench, kind: str) -> None:
     b = bench(kind)
     keys = [1, "1", None, True, 1.0]
@@ -182,9 +69,6 @@ def test_options_that_are_not_for_the_kind_are_refused(bench: MakeBench) -> None
             b.put("a1", key="a", **options)
     with pytest.raises(UnsupportedOption):
         TaskQueue.create(b.db, "plain", "fifo").put(b.db, 1, key=0)
-    for number in (0, -1, 1.5, True):
-        with pytest.raises(InvalidArgument):
-            TaskQueue.create(b.db, "never", "utube", key_concurrency=number)
 
 
 # Who meets whom.

@@ -1,6 +1,5 @@
 """The costs of a queue with partitions: round trips of its calls, watches of a process that waits."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,18 +10,10 @@ from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from tests.support import wait_until
-from tests.tasks.support import StillClock
-from tests.tasks.test_round_trips import Trips, trips_of
+from tests.tasks.trips import Trips, trips_of
 
 KINDS = [("fifottl", 1, 1, 1), ("bag", 1, 1, 1), ("utube", 1, 2, 2), ("fair", 1, 2, 1)]
 """A kind, and the round trips of a put, a take and an ack without partitions."""
-
-
-@pytest.fixture
-def trips(clock: StillClock) -> Iterator[tuple[Database, Trips]]:
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        engine = Trips(db.engine)
-        yield Database(engine, clock), engine  # type: ignore[arg-type]  # options are never asked for
 
 
 @pytest.mark.parametrize("moved", [False, True])

@@ -1,99 +1,21 @@
 """How many round trips in a row a call waits for: reads that do not depend on each other go together."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Failure, FairQueue, Limit, TaskQueue, transactional
+from fdbqueue import Database, DeadLetters, Failure, FairQueue, Limit, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from tests.conftest import TEST_ROOT
 from tests.tasks.support import StillClock
+from tests.tasks.trips import Trips, trips_of
 
 LARGE = "x" * limits.RECORD_PAYLOAD_BYTES_MAX
 PIECES = "x" * limits.PAYLOAD_PIECE_BYTES_MAX
-
-
-class Trips:
-    """An engine that tells how many of its replies were waited for one after the other.
-
-    Requests issued before a wait for a reply travel together with the request of that reply.
-    """
-
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        self.count = 0
-        self.reads = 0
-
-    def create_transaction(self) -> "Tripping":
-        return Tripping(self, self._engine.create_transaction())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-
-class Tripping:
-    """A transaction, or its snapshot."""
-
-    def __init__(self, trips: Trips, tr: Any, asked: dict[bytes, int] | None = None) -> None:
-        """`asked`: the round trips before the first read of each key; the client keeps its value."""
-        self._trips = self.db = trips
-        self._tr = tr
-        self._asked: dict[bytes, int] = {} if asked is None else asked
-
-    @property
-    def snapshot(self) -> "Tripping":
-        return Tripping(self._trips, self._tr.snapshot, self._asked)
-
-    def get(self, key: Any) -> "Reply":
-        return Reply(self._trips, self._tr.get(key), self._asked.setdefault(key, self._trips.count))
-
-    def get_range(self, *args: Any, **kwargs: Any) -> "Reply":
-        return Reply(self._trips, self._tr.get_range(*args, **kwargs))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tr, name)
-
-
-class Reply:
-    def __init__(self, trips: Trips, reply: Any, asked_at: int | None = None) -> None:
-        self._trips = trips
-        self._reply = reply
-        self._asked_at = trips.count if asked_at is None else asked_at
-        trips.reads += 1
-
-    def _arrived(self) -> Any:
-        self._trips.count = max(self._trips.count, self._asked_at + 1)
-        return self._reply
-
-    @property
-    def value(self) -> Any:
-        return self._arrived().value
-
-    def present(self) -> bool:
-        return bool(self._arrived().present())
-
-    def to_list(self) -> list[Any]:
-        return list(self._arrived())
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._arrived())
-
-
-@pytest.fixture
-def trips(clock: StillClock) -> Iterator[tuple[Database, Trips]]:
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        engine = Trips(db.engine)
-        yield Database(engine, clock), engine  # type: ignore[arg-type]  # options are never asked for
-
-
-def trips_of(engine: Trips, db: Database, body: Callable[[Any], Any]) -> tuple[int, Any]:
-    before = engine.count
-    result = transactional(body, parameter="tr")(db)
-    return engine.count - before, result
 
 
 @pytest.mark.parametrize(

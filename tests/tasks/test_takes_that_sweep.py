@@ -3,7 +3,6 @@
 None is true, within a bounded number of reads. Else the take raises.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from fdbqueue.tasks.records.keys import id_bytes
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench, StillClock
 from tests.tasks.test_poison import spoil_payload, spoil_records
-from tests.tasks.test_round_trips import Trips, trips_of
+from tests.tasks.trips import Trips, trips_of
 
 
 @pytest.fixture
@@ -29,13 +28,6 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def take(b: Any) -> Any:
     return run(b.db, lambda tr: b.queue.take(tr, session=b.session))
-
-
-@pytest.fixture
-def trips(clock: StillClock) -> Iterator[tuple[Database, Trips]]:
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        engine = Trips(db.engine)
-        yield Database(engine, clock), engine  # type: ignore[arg-type]  # options are never asked for
 
 
 def test_a_batch_is_swept_from_all_partitions_together(

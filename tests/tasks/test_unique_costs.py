@@ -1,6 +1,6 @@
 """The costs of unique keys: round trips, keys and Python calls, with and without."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,19 +10,12 @@ from fdbqueue import Database, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.calls.combine import Combiner
 from fdbqueue.tasks.kinds import kind_names
-from tests.tasks.support import Bench, StillClock
-from tests.tasks.test_round_trips import Trips, trips_of
+from tests.tasks.support import Bench
+from tests.tasks.trips import Trips, trips_of
 from tests.test_call_counts import calls_of
 
 LARGE = "x" * limits.RECORD_PAYLOAD_BYTES_MAX
 SCOPES = ["queued", "unfinished", 60]
-
-
-@pytest.fixture
-def trips(clock: StillClock) -> Iterator[tuple[Database, Trips]]:
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        engine = Trips(db.engine)
-        yield Database(engine, clock), engine  # type: ignore[arg-type]  # options are never asked for
 
 
 @pytest.mark.parametrize("scope", SCOPES)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("without_looks")
 LONG_S = 100 * PATIENCE_S
 
 MakeQueue = Callable[..., TaskQueue]
-Prepare = Callable[[TaskQueue], Callable[[], Any]]
 
 
 @pytest.fixture
@@ -58,64 +58,38 @@ class Waiters:
             assert not thread.is_alive()
 
 
-def wakes(
-    make: MakeQueue, db: Database, prepare: Callable[[TaskQueue], Callable[[], Any]], **options: Any
-) -> float:
-    """How long after what `prepare` returns was called a waiting take got its task."""
-    queue = make(**options)
-    call = prepare(queue)
+def taken(queue: TaskQueue, db: Database, session: Session, **options: Any) -> Any:
+    queue.put(db, 1, **options)
+    return queue.take(db, 0, session=session)
+
+
+def buried(queue: TaskQueue, db: Database, session: Session) -> None:
+    queue.bury(db, taken(queue, db, session))
+
+
+WAKES: dict[str, tuple[float, Callable[[TaskQueue, Database, Session], Any], Any]] = {
+    "a put": (0, lambda *_: None, lambda q, db, *_: q.put(db, 1)),
+    "a release": (0, taken, lambda q, db, _, task: q.release(db, task)),
+    "a kick": (0, buried, lambda q, db, *_: q.kick(db)),
+    "the end of a session": (0, taken, lambda _, __, session, *___: session.end()),
+    "the end of a delay": (0.45, lambda *_: None, lambda q, db, *_: q.put(db, 1, delay=0.5)),
+    "the end of a lease": (0, partial(taken, ttr=1), lambda *_: None),
+}
+"""The least time of the wait, what comes before it, and the call that wakes."""
+
+
+@pytest.mark.parametrize("what", WAKES)
+def test_a_waiting_take_is_woken(make: MakeQueue, db: Database, space: Subspace, what: str) -> None:
+    queue, session, (least_s, prepare, call) = make("fifottl"), Session(db, root=space), WAKES[what]
+    task = prepare(queue, db, session)
     with Waiters(queue, db, 1).waiting() as waiters:
         assert waiters.got == []
         called = time.monotonic()
-        call()
-    ((task, at),) = waiters.got
-    assert task is not None
-    return at - called
-
-
-def test_a_put_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
-    wakes(make, db, lambda queue: lambda: queue.put(db, 1))
-
-
-def test_a_release_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
-    def prepare(queue: TaskQueue) -> Callable[[], Any]:
-        queue.put(db, 1)
-        task = queue.take(db, 0)
-        return lambda: queue.release(db, task)
-
-    wakes(make, db, prepare)
-
-
-def test_a_kick_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
-    def prepare(queue: TaskQueue) -> Callable[[], Any]:
-        queue.bury(db, queue.put(db, 1))
-        return lambda: queue.kick(db)
-
-    wakes(make, db, prepare)
-
-
-def test_the_end_of_a_session_wakes_a_waiting_take(make: MakeQueue, db: Database, space: Subspace) -> None:
-    def prepare(queue: TaskQueue) -> Callable[[], Any]:
-        queue.put(db, 1)
-        session = Session(db, root=space)
-        queue.take(db, 0, session=session)
-        return session.end
-
-    wakes(make, db, prepare)
-
-
-def test_the_end_of_a_delay_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
-    took = wakes(make, db, lambda queue: lambda: queue.put(db, 1, delay=0.5), kind="fifottl")
-    assert took > 0.45
-
-
-def test_the_end_of_a_lease_wakes_a_waiting_take(make: MakeQueue, db: Database) -> None:
-    def prepare(queue: TaskQueue) -> Callable[[], Any]:
-        queue.put(db, 1, ttr=1)
-        queue.take(db, 0)
-        return lambda: None
-
-    wakes(make, db, prepare, kind="fifottl")
+        call(queue, db, session, task)
+    ((found, at),) = waiters.got
+    assert found is not None
+    assert at - called > least_s
+    session.end()
 
 
 def test_a_waiting_take_needs_no_sweep_at_the_end_of_a_delay() -> None:
@@ -124,16 +98,6 @@ def test_a_waiting_take_needs_no_sweep_at_the_end_of_a_delay() -> None:
         queue = TaskQueue.create(db, "waiting", "fifottl")
         queue.put(db, 1, delay=0.3)
         assert Running(lambda: queue.take(db, LONG_S)).result().data == 1
-
-
-def test_each_of_many_waiters_gets_one_task(make: MakeQueue, db: Database) -> None:
-    queue = make()
-    with Waiters(queue, db, 8).waiting() as waiters:
-        queue.put_many(db, range(4))
-        for number in range(4, 8):
-            queue.put(db, number)
-    assert sorted(task.data for task, _ in waiters.got) == list(range(8))
-    assert queue.statistics(db)["tasks"]["taken"] == 8
 
 
 def test_waiters_of_many_sessions_get_one_task_each(make: MakeQueue, db: Database, space: Subspace) -> None:

@@ -16,7 +16,7 @@ from fdbqueue.operate.verify.slices import slices
 from fdbqueue.operate.verify.verify import subject_of
 from fdbqueue.tasks.records.keys import TaskKeys
 from tests.tasks.support import StillClock
-from tests.tasks.test_round_trips import Trips
+from tests.tasks.trips import Trips
 
 TOO_OLD = 1007
 
