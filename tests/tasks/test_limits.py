@@ -2,24 +2,27 @@
 
 import threading
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import fdbqueue
-from fdbqueue import Database, Limit, TaskQueue, Why, verify
+from fdbqueue import Database, Limit, Task, TaskQueue, Why, verify
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes, cells_of
 from fdbqueue.tasks.limiting.rule import Rule
-from fdbqueue.tasks.limiting.state import State
+from fdbqueue.tasks.limiting.state import Bucket, State
 from fdbqueue.tasks.records.keys import id_bytes, record_of, record_to_bytes
 from tests.support import NOT_COMMITTED, commit_code, wait_until
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.test_call_counts import CALLS as COUNTED
+from tests.test_call_counts import ROOM, RUNS, WARM_UP, calls_of
 
 API, CALLS = "api.example.com", "calls"
 
@@ -453,3 +456,56 @@ def test_a_task_that_no_process_can_decode_gives_its_slot_back(slots: Callable[.
 
     assert b.state(id_) == "!"
     assert used(b.db) == 0
+
+
+NOW_NS = 10**18
+RULE = Rule(rate=1, per_us=1_000_000, burst=2 * limits.CELL_TOKENS_MIN)
+AHEAD_NS = 10**9
+"""Less than the clocks of two processes may differ by."""
+
+
+def bucket(*full_in_ns: int) -> Bucket:
+    return Bucket(RULE, [NOW_NS + span_ns for span_ns in full_in_ns], NOW_NS)
+
+
+def test_a_cell_of_a_clock_that_is_ahead_costs_no_other_cell() -> None:
+    """By this clock its next token comes in more than a whole burst."""
+    empty = bucket(0, 0)
+    full_ns = [room * empty.token_ns for room in empty.rooms]
+    found = bucket(full_ns[0] + AHEAD_NS, full_ns[1] - empty.token_ns)
+    assert (found.tokens, found.all_tokens()) == ([0, 1], 1)
+    assert found.taken(1, 0) == {1: NOW_NS + full_ns[1]}
+    assert found.taken(2, 0) is None
+
+
+def test_a_time_of_a_wrong_clock_counts_as_none() -> None:
+    empty = bucket(0, 0)
+    beyond_ns = empty.rooms[0] * empty.token_ns + round(limits.CLOCK_SKEW_S * 10**9) + 1
+    assert bucket(beyond_ns, 0).tokens == empty.tokens
+    assert bucket(beyond_ns - 1, 0).tokens == [0, empty.rooms[1]]
+
+
+def test_the_next_token_is_that_of_the_first_cell_to_get_one() -> None:
+    empty = bucket(0, 0)
+    full_ns = [room * empty.token_ns for room in empty.rooms]
+    found = bucket(full_ns[0], full_ns[1] - empty.token_ns // 2)
+    assert found.next_us() == -(-(NOW_NS + empty.token_ns // 2) // 1_000)
+    assert bucket(0, full_ns[1]).next_us() is None
+
+
+MORE = {"slots": 57, "starts": 58, "named slots": 96, "named starts": 98}
+"""Calls above the engine more than without a limit, as measured with Python 3.11."""
+
+
+@pytest.mark.parametrize("kind", sorted(MORE))
+def test_a_take_under_a_limit_makes_few_calls_more(kind: str) -> None:
+    is_named, name = kind.startswith("named "), kind.removeprefix("named ")
+    with fdbqueue.open("memory:") as db:
+        Limit.set(db, "slots", slots=1_000)
+        Limit.set(db, "starts", rate=1_000_000, per=1, burst=100_000)
+        queue = TaskQueue.create(db, "q", **{"task_limits" if is_named else "limits": [name]})
+        queue.put_many(db, range(RUNS + WARM_UP), limits=[name] if is_named else None)
+        taken: list[Task | None] = []
+        seen = [calls_of(lambda: taken.append(queue.take(db, 0)))[0] for _ in range(RUNS + WARM_UP)]
+    assert None not in taken
+    assert median(seen[WARM_UP:]) <= (COUNTED["take"] + MORE[kind]) * ROOM

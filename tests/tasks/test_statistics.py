@@ -1,19 +1,32 @@
-"""Statistics: how tasks have ended, which delayed ones are due, and the batch that a look sweeps."""
+"""Statistics, of a queue and by task key: how tasks have ended, what is due, the busiest keys."""
 
+import threading
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from fdb import tuple as layer
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Group, TaskQueue
+from fdbqueue import Database, Group, KeyStatistics, Session, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
+from fdbqueue.embedded import FDBError
 from fdbqueue.embedded.causes import no_room
 from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.disciplines.key_counts import level_of
+from fdbqueue.tasks.key_statistics import Waiting
 from fdbqueue.tasks.parts import Parts
-from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import Bench
+from tests.partitions.support import key_in, moving_key
+from tests.queue_support import faulty
+from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
+from tests.tasks.partitions import MakeBench as MakeParted
+from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.test_micro import meets, putting
 
 MakeBench = Callable[..., Bench]
 
@@ -121,3 +134,174 @@ def test_statistics_add_the_tasks_of_all_cancelled_groups(bench: Callable[..., B
         of.cancel(b.db)
     found = b.queue.statistics(b.db)["tasks"]
     assert (found["ready"], found["cancelled"]) == (5, 5)
+
+
+def index_of(b: Bench) -> list[tuple[int, bytes]]:
+    index, levels = run(b.db, lambda tr: b.queue._shape.discipline.counts.index(tr, 99))  # type: ignore[attr-defined]
+    assert index == levels
+    return index
+
+
+@pytest.mark.parametrize("kind", ["fair", "utubettl"])
+def test_the_busiest_first_with_their_numbers_and_their_oldest(
+    bench: MakeBench, clock: StillClock, kind: str
+) -> None:
+    b = bench(kind)
+    first = b.put("a1", key="a")
+    clock.advance(3)
+    ids = [b.put(word, key=word[0]) for word in ("b1", "b2", "b3", "a2", "c1", "c2")]
+    b.put("c3", key="c", delay=60)
+    b.queue.bury(b.db, ids[1])
+    clock.advance(4)
+    assert b.queue.key_statistics(b.db, 2) == [
+        KeyStatistics("a", ready=2, taken=0, buried=0, delayed=0, oldest=Waiting(first, 7.0)),
+        KeyStatistics("b", ready=2, taken=0, buried=1, delayed=0, oldest=Waiting(ids[0], 4.0)),
+    ]
+    assert (b.take().data, b.take().data, b.take().data) == ("a1", "b1", "c1")
+    found = {s.key: (s.ready, s.taken, s.buried, s.delayed) for s in b.queue.key_statistics(b.db, 9)}
+    assert found == {"a": (1, 1, 0, 0), "b": (1, 1, 1, 0), "c": (1, 1, 0, 1)}
+
+
+def test_without_a_key_the_key_is_none(bench: MakeBench) -> None:
+    b = bench("utube")
+    b.put("x")
+    assert [s.key for s in b.queue.key_statistics(b.db, 9)] == [None]
+
+
+def test_bad_questions(bench: MakeBench) -> None:
+    b = bench("utube")
+    for limit in (-1, 0, 1.5, True, limits.KEYS_LOOKED_AT_MAX + 1):
+        with pytest.raises(InvalidArgument):
+            b.queue.key_statistics(b.db, limit)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedOption):
+        TaskQueue.create(b.db, "plain", "fifo").key_statistics(b.db, 1)
+
+
+def test_among_too_many_keys_the_busy_ones_are_found(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 3)
+    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
+    b = bench("fair")
+    for key in range(20):
+        b.queue.put_many(b.db, ["x"] * {11: 9, 17: 30}.get(key, 1), key=key)
+    assert [(s.key, s.ready) for s in b.queue.key_statistics(b.db, 2)] == [(17, 30), (11, 9)]
+    b.queue.take_many(b.db, 40, session=b.session)  # a task of each, and then those of the two
+    assert [(s.key, s.ready) for s in b.queue.key_statistics(b.db, 2)] == [(17, 17)]
+
+
+def test_looking_reads_as_much_whatever_there_is(clock: StillClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 5)
+    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 0)
+
+    def read(keys: int) -> int:
+        with fdbqueue.open("memory:", runtime=clock) as db:
+            counted, engine = faulty(db, FDBError, clock)
+            queue = TaskQueue.create(counted, "many", "fair")
+            for key in range(keys):
+                queue.put_many(counted, ["x"] * 5, key=key)
+            engine.read_most = 0
+            assert len(queue.key_statistics(counted, 5)) == 5
+            found = engine.read_most
+            counted.close()
+            return found
+
+    assert read(60) == read(10)
+
+
+def test_the_level_follows_the_number_at_a_distance() -> None:
+    """So a number that swings does not move it: it is written once while the number doubles or halves."""
+    moves = []
+    level = 0
+    for waiting in [*range(300), *range(300, -1, -1)]:
+        new = level_of(waiting, level)
+        if new != level:
+            moves.append((waiting, new))
+        level = new
+    assert moves == [(64, 6), (128, 7), (256, 8), (127, 6), (31, 0)]
+
+
+def test_puts_of_one_key_do_not_meet_where_its_level_moves(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
+    b = bench("fair")
+    b.queue.put_many(b.db, ["x"] * 3, key="a")
+    assert not meets(b, putting(b, "a"), putting(b, "a"))
+    assert [s.ready for s in b.queue.key_statistics(b.db, 1)] == [5]
+    assert index_of(b) == [(2, layer.pack(("a",)))]
+
+
+@pytest.mark.parametrize("sizes", [(1, 9), (9, 1)], ids=["higher first", "lower first"])
+def test_moves_apart_meet_so_that_a_key_has_one_entry(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
+) -> None:
+    """Whichever of the two levels is committed first."""
+    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
+    b = bench("fair")
+    b.queue.put_many(b.db, ["x"] * 3, key="a")
+    mine, theirs = (partial(b.queue.put_many, data=["x"] * size, key="a") for size in sizes)
+    assert meets(b, mine, theirs)
+
+
+def test_counting_leaves_nothing_of_a_key_that_was_busy(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 0)
+    b = bench("utube", key_concurrency=5)
+    b.queue.put_many(b.db, range(20), key="a")
+    session = Session(b.db, ttr=LONG_S)
+    while tasks := b.queue.take_many(b.db, 3, session=session):
+        for task in tasks:
+            b.queue.ack(b.db, task)
+    assert b.contents() == []
+
+
+@pytest.mark.parametrize("kind", ["fair", "utube"])
+def test_numbers_and_index_are_true_beside_threads(
+    db: Database, space: Subspace, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
+    queue = TaskQueue.create(db, "numbers", kind, root=space)
+
+    def work(number: int) -> None:
+        if number % 2:
+            for size in (1, 2, 5, 1, 9):
+                queue.put_many(db, range(size), key="busy")
+                queue.put(db, 0, key=number)
+        else:
+            for _ in range(15):
+                task = queue.take(db, 0)
+                if task is not None:
+                    queue.ack(db, task)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    counted = {s.key: s.ready for s in queue.key_statistics(db, 9)}
+    assert counted == Counter(task.key for task in queue.tasks(db, "r", 500))
+    index, levels = run(db, lambda tr: queue._shape.discipline.counts.index(tr, 99))  # type: ignore[attr-defined]
+    assert index == levels
+    while task := queue.take(db, 0):
+        queue.ack(db, task)
+    assert queue.key_statistics(db, 9) == []
+    assert run(db, lambda tr: queue._shape.discipline.counts.index(tr, 99)) == ([], [])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
+def test_a_moving_key_has_its_oldest_task_in_either_partition(
+    parted: MakeParted, before: int, after: int
+) -> None:
+    b = parted("utube", partitions=before)
+    key = moving_key(0, 2, 4) if before < after else key_in(3, 4)
+    old = b.put("old", key=key)
+    b.clock.advance(5)
+    b.repartition(after)
+    b.put("new", key=key)
+    assert len({*b.places().values()}) == 2
+    [found] = b.queue.key_statistics(b.db, 9)
+    assert found.oldest is not None
+    assert (found.key, found.ready, found.oldest.id) == (key, 2, old)
+    assert found.oldest.age_s >= 5

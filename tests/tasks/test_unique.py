@@ -17,6 +17,7 @@ from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.puts import tasks_of
 from fdbqueue.tasks.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
 from fdbqueue.tasks.unique.entries import UniqueKeys, UniqueRows, without_unique
+from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 
 KEY = "invoice-17"
@@ -564,3 +565,25 @@ def test_a_put_that_sweeps_a_task_takes_its_key_over(parted: MakeBench) -> None:
         assert fdbqueue.verify(b.db, root=b.root).findings == ()
         assert put(b, scope="queued").id == second.id
         b.queue.drop(b.db)
+
+
+@pytest.mark.parametrize("on_conflict", ["replace", "debounce"])
+def test_a_put_with_other_data_conflicts_with_a_take(b: PartitionsBench, on_conflict: str) -> None:
+    """Otherwise the taken task would be ready, too."""
+    b.put("a", unique=KEY)
+    tr = begin(b.db)
+    most = 60 if on_conflict == "debounce" else None
+    b.queue.put(tr, "b", unique=KEY, on_conflict=on_conflict, debounce_max=most)
+    assert b.take().data == "a"
+    assert commit_code(tr) == NOT_COMMITTED
+
+
+def test_a_task_that_comes_back_has_no_key_within_a_window(b: PartitionsBench) -> None:
+    """The window outlives its task, and the put in it would make a second one."""
+    first = b.queue.put(b.db, "first", unique=KEY, scope="queued")
+    task = b.take()
+    second = b.queue.put(b.db, "second", unique=KEY, scope=30)
+    b.queue.delete(b.db, second)
+    b.queue.release(b.db, task)
+    assert b.queue.peek(b.db, first).unique is None
+    assert b.queue.put(b.db, "third", unique=KEY).id == second.id
