@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fdbqueue import ElementQueue, Queue, Subspace, TaskQueue
 from fdbqueue.core.calls.once import ATTEMPT
-from fdbqueue.core.limits import RECEIPT_STALE_S
+from fdbqueue.core.limits import RANDOM_SUFFIX_BYTES, RECEIPT_STALE_S
 from fdbqueue.core.line.keys import LineKeys
 from fdbqueue.core.line.source import Delivery
 from fdbqueue.core.registry.definition import Definition
@@ -288,12 +288,16 @@ def test_a_call_may_be_late_by_retries_after_old_versions(errors: int, judged: i
     assert len(list(late_in(trace))) == judged
 
 
-@pytest.mark.parametrize(("done", "judged"), [(1, 0), (2, 1)])
-def test_a_run_counts_one_end_for_each_lease(done: int, judged: int) -> None:
+@pytest.mark.parametrize(
+    ("done", "is_member", "judged"), [(1, True, 0), (2, True, 1), (0, True, 1), (0, False, 0)]
+)
+def test_a_run_counts_each_end_of_its_leases_once(done: int, is_member: bool, judged: int) -> None:
     keys = Registry(DEFAULT_ROOT).keys
     commit = Commit(7, 6, "worker/thread", "worker", 1, "", NOW_US)
     row = Values(None, packed(ENDS, {"done": done}))
-    ended = leases_ended(step(TAKEN, None))
+    lease = replace(TAKEN, token=bytes(RANDOM_SUFFIX_BYTES) + b"run")
+    mirror = Mirror.holding({keys.membership(b"s"): b"run"} if is_member else {})
+    ended = leases_ended(step(lease, None), keys, mirror)
     assert len(list(ends_counted(keys, Step(commit, {keys.run(b"run"): row}), ended))) == judged
 
 

@@ -6,6 +6,7 @@ at best by accident. The near ones have most seeds, and all others still have so
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import PurePath
 
 NEAR_P = 2 / 3
@@ -53,6 +54,7 @@ _LIMITS = ("limited", "limit_keys", "paired_limits", "laned", "exact_mixed")
 _FLEETS = ("exact_worker", "poisoned", "fleet", "several", "hooked", "retained", "unavailable", "outages")
 _GROUPS = ("groups", "exact_groups", "paired_groups", "follows", "joined")
 _PARTITIONS = ("partitions", "item_partitions", "paired_partitions", "exact_partitions")
+_PARTED = ("partitions", "paired_partitions", "together_partitions", "exact_partitions", "exact_mixed")
 
 ROOMS: Mapping[str, Sequence[str]] = {
     "aio": ("awaited_recipe", "awaited_tasks", "awaited_waits"),
@@ -80,12 +82,22 @@ ROOMS: Mapping[str, Sequence[str]] = {
 }
 """The near workloads of each folder in `fdbqueue`."""
 
+FILES: Mapping[str, Sequence[str]] = {
+    "recipe/parts": ("item_partitions", "exact_items", "recipe", "paired"),
+    "tasks/in_all": (*_PARTED, "exact", "paired"),
+    "tasks/parted": _PARTED,
+    "tasks/parts": (*_PARTED, "acks"),
+    "tasks/puts": (*_PARTED, "together", "paired", "bounded", "unique", "keyed"),
+    "tasks/repartition": _PARTED,
+}
+"""Those of files that other workloads judge than most files of their folder."""
+
 
 def near(paths: Iterable[str]) -> frozenset[str]:
-    """The workloads that are near to these files: those of the innermost room of each, if it has any."""
-    rooms = {_room_of(path) for path in paths}
-    return frozenset(name for room in rooms for name in ROOMS.get(room, ()))
+    """The workloads that are near to these files: their own, or those of the innermost room that has some."""
+    return frozenset(chain.from_iterable(map(_near, map(PurePath, paths))))
 
 
-def _room_of(path: str) -> str:
-    return next((part for part in reversed(PurePath(path).parts) if part in ROOMS), "")
+def _near(path: PurePath) -> Sequence[str]:
+    room = next((part for part in reversed(path.parts) if part in ROOMS), "")
+    return FILES.get(f"{path.parent.name}/{path.stem}", ROOMS.get(room, ()))

@@ -24,7 +24,7 @@ from fdbqueue.testing.trace import Commit, Trace
 from tests.system.audit.agreement import Agreement
 from tests.system.audit.answers import late_in
 from tests.system.audit.commit import Step, Values
-from tests.system.audit.ends import ends_counted
+from tests.system.audit.ends import Ended, ends_counted
 from tests.system.audit.handed import HandedLocks
 from tests.system.audit.history import History
 from tests.system.audit.item_partitions import PartitionedItems
@@ -109,16 +109,17 @@ class Auditor:
             yield from (f"the root: {text}" for text in told)
         receipts = {key: values for key, values in changes.items() if self._is_receipt(key)}
         yield from self._receipts.judge(Step(commit, receipts))
-        ended = 0
+        ended = list[Ended]()
         for rules in (*self._named.values(), *self._spaces):
             part = {key: values for key, values in changes.items() if key.startswith(rules.prefix)}
             if part:
                 unseen = [key for key in self.mirror.unseen if key in part]
                 kept = [key for key in self.mirror.kept if key.startswith(rules.prefix)]
                 yield from rules.judge(Step(commit, part, cleared, unseen, kept), self.mirror)
-                ended += rules.leases_ended
-        if root:
-            yield from ends_counted(self._registry.keys, Step(commit, root), ended)
+                ended.append(rules.ended)
+        if root or ended:
+            in_all = Ended(*map(sum, zip(Ended(), *ended, strict=True)))
+            yield from ends_counted(self._registry.keys, Step(commit, root), in_all)
         yield from self._orphans(changes)
 
     def _is_of_root(self, key: bytes) -> bool:

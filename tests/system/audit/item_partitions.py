@@ -15,6 +15,7 @@ from fdbqueue.operate.verify.verify import Subject
 from tests.system.audit.agreement import Agreement
 from tests.system.audit.commit import Step, Values
 from tests.system.audit.counters import Counters
+from tests.system.audit.ends import Ended
 from tests.system.audit.items import Items
 from tests.system.audit.line import LineStep, Requests, in_partition
 from tests.system.audit.liveness import Liveness
@@ -50,7 +51,7 @@ class _Part:
 
 
 class PartitionedItems:
-    leases_ended = 0
+    ended = Ended()
 
     def __init__(self, subject: Subject, queue: Partitioned, liveness: Liveness) -> None:
         self.prefix = subject.keys.start

@@ -22,7 +22,7 @@ from fdbqueue.tasks.shape import Shape
 from tests.system.audit import bounds, calls, counters, leases
 from tests.system.audit.agreement import Agreement
 from tests.system.audit.commit import Step
-from tests.system.audit.ends import leases_ended
+from tests.system.audit.ends import Ended, leases_ended
 from tests.system.audit.history import History
 from tests.system.audit.line import LineStep, in_partition, joined
 from tests.system.audit.losses import lost_leases
@@ -49,8 +49,9 @@ class Partitioned:
         self._parts = [replace(part, counts=list(part.counts)) for part in parts]
         self._high = shape.plan.high
         history.high = max(history.high, self._high)
-        self.leases_ended = 0
-        """The number of leases that the last commit has ended."""
+        self.ended = Ended()
+        """The leases that the last commit has ended."""
+        self._is_begun = False
 
     def judge(self, step: Step, mirror: Mirror) -> Iterator[str]:
         for number, part in enumerate(self._parts):
@@ -73,7 +74,7 @@ class Partitioned:
         yield from errors
         yield from changed_unseen_in_line(LineKeys(shared.line), step.changes)
         yield from calls.bell_rung(self._zero.keys, shared, step.changes)
-        self.leases_ended = leases_ended(step)
+        self.ended = leases_ended(step, self._zero.root, mirror)
         yield from calls.counted(step, line)
         yield from leases.delivered(self._zero, step, line, mirror)
         yield from lost_leases(self._zero, step, line, mirror, self._keys_of)
@@ -183,8 +184,24 @@ class Partitioned:
             for before, after in step.moves.values():
                 if before is not None and after is not None and is_taken(after) and not is_taken(before):
                     yield from self.overtaken(step, after, places)
+        yield from self.at_home(step, places)
         known = self.history.came_in
         self.history.came_in = {id_: known.get(id_, step.commit.version) for id_ in step.after}
+
+    def at_home(self, step: TaskStep, places: Mapping[int, Mapping[bytes, Record]]) -> Iterator[str]:
+        """A task that comes, or becomes ready after a delay or a burial, is where the plan has its task key,
+        or in an open partition. The commit that stores the plan may have come first to its tasks.
+        """
+        count = self._zero.plan.count if self._is_begun and self._zero.plan is not None else None
+        self._is_begun = True
+        for number, tasks in places.items() if count is not None else ():
+            for id_ in step.moves.keys() & tasks.keys():
+                before, after = step.moves[id_].before, tasks[id_]
+                home = (
+                    home_of(after.key, count) if isinstance(self._zero.discipline, Keyed) else number % count
+                )
+                if _arrives(before, after, step) and number != home:
+                    yield f"{id_text(id_)} has come into the partition {number}, and belongs into {home}"
 
     def overtaken(
         self, step: TaskStep, taken: Record, places: Mapping[int, Mapping[bytes, Record]]
@@ -208,6 +225,13 @@ class Partitioned:
                 is_there = number == here and not is_touched and other.state == TaskState.READY
                 if is_there and place(other) < place(taken) and other.expires_us > step.commit.now_us:
                     yield f"{told} is taken before {id_text(other.id)} of the same task key"
+
+
+def _arrives(before: Record | None, after: Record, step: TaskStep) -> bool:
+    """True for a task that joins the present partitions; an expired one stays for its end."""
+    if before is not None and (before.state in _ORDERED or after.state != TaskState.READY):
+        return False
+    return after.expires_us > step.commit.now_us
 
 
 def unflagged(shape: Shape, mirror: Mirror) -> Iterator[str]:

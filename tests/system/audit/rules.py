@@ -12,7 +12,7 @@ from tests.system.audit.agreement import Agreement
 from tests.system.audit.answers import Ready
 from tests.system.audit.commit import Step
 from tests.system.audit.elements import Elements
-from tests.system.audit.ends import leases_ended
+from tests.system.audit.ends import Ended, leases_ended
 from tests.system.audit.handed import HandedLocks
 from tests.system.audit.history import History
 from tests.system.audit.items import Items
@@ -59,8 +59,8 @@ class QueueRules:
             and not isinstance(self._tasks.checks.shape.discipline, Keyed)
         ):
             self._ready = Ready(self._tasks.keys.paused)
-        self.leases_ended = 0
-        """The number of leases that the last commit has ended."""
+        self.ended = Ended()
+        """The leases that the last commit has ended."""
 
     def untrue_in(self, trace: Trace) -> Iterator[str]:
         """Check the answers of nothing in a whole run."""
@@ -93,7 +93,7 @@ class QueueRules:
         line = self._requests.follow(step.changes, mirror, errors)
         yield from errors
         yield from self._order.judge(step, line, self._requests)
-        self.leases_ended = leases_ended(step)
+        self.ended = leases_ended(step, shape.root, mirror)
         if self._ready is not None:
             self._ready.follow(step)
         if tasks.registered:

@@ -17,7 +17,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import cramped, draw_limits, unswept
-from tests.system.workloads.exact_calls import Caller, caught, require_equal, step_by_step
+from tests.system.workloads.exact_calls import Caller, caught, step_by_step
 from tests.system.workloads.exact_looks import Looks
 from tests.system.workloads.exact_model import Model
 from tests.system.workloads.exact_verbs import KEYED, Many
@@ -204,13 +204,6 @@ def exact_partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 class Parted(Many):
-    def kick(self) -> None:
-        """Kick all buried tasks: the first ones are those of the first partition."""
-        buried = self.model.in_state("!")
-        found = self.caller.answer(lambda tr: self.q.kick(tr, 50), always_alone=True)
-        require_equal("kick", found, len(buried))
-        self.model.kick(buried)
-
     def pause(self) -> None:
         """Pause or resume the queue, or change the number of its partitions."""
         if self.q.kind in KEYED or self.random.random() < 0.3:

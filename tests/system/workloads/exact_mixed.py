@@ -171,26 +171,6 @@ class Mixed(DeadDeeds, MixedPuts, Many):
         if found.before != count or self.model.is_parted:
             self.model.options["partitions"] = count
 
-    def kick(self) -> None:
-        """Kick the first buried tasks; with partitions all, as the first ones are those of the first one."""
-        if not self.model.is_parted:
-            super().kick()
-            return
-        buried = self.model.in_state("!")
-        found = self.caller.answer(lambda tr: self.q.kick(tr, 50), always_alone=True)
-        require_equal("kick", found, len(buried))
-        self.model.kick(self.winners_first(buried))
-
-    def release_all(self) -> None:
-        self.caller.answer(self.q.release_all, always_alone=True)
-        for life in self.winners_first(
-            sorted(self.model.in_state("t"), key=lambda life: (life.session or "", life.id))
-        ):
-            self.model.release(life)
-
-    def _held_by(self, session: Session) -> list[Life]:
-        return self.winners_first(super()._held_by(session))
-
     def winners_first(self, lives: list[Life]) -> list[Life]:
         """Of tasks that have come back together, in several partitions, those first that have their unique
         keys now: the order of partitions has decided it.

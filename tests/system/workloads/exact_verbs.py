@@ -7,7 +7,9 @@ from math import inf
 from typing import Any
 
 from fdbqueue.core import limits
+from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotTaken, TaskNotFound
+from fdbqueue.core.page import every_row
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.tasks.queue import TaskQueue
@@ -286,15 +288,27 @@ LEASES: dict[str, Callable[[Verbs, Task], Made]] = {
 class Many(Verbs):
     def kick(self) -> None:
         count = self.random.choice((1, 2, 3, 5, 9))
-        buried = self.model.in_state("!")
+        buried = self._buried()
         many = count > limits.VERB_BATCH
         found = self.caller.answer(lambda tr: self.q.kick(tr, count), always_alone=many)
         require_equal(f"kick {count}", found, len(buried[:count]))
-        self.model.kick(buried[:count])
+        self.model.kick(self.winners_first(buried[:count]))
+
+    def _buried(self) -> list[Life]:
+        """The buried tasks in the order of kicks: with partitions, one partition after the other."""
+        if not self.model.is_parted:
+            return self.model.in_state("!")
+        listed = run(self.caller.client.db, lambda tr: list(every_row(partial(self.q.tasks, tr, "!", 50))))
+        return [self.model.lives[task.id] for task in listed]
+
+    def winners_first(self, lives: list[Life]) -> list[Life]:
+        """Tasks that have come back together; those first that have their unique keys now."""
+        return lives
 
     def release_all(self) -> None:
         self.caller.answer(self.q.release_all, always_alone=True)
-        for life in sorted(self.model.in_state("t"), key=lambda life: (life.session or "", life.id)):
+        taken = sorted(self.model.in_state("t"), key=lambda life: (life.session or "", life.id))
+        for life in self.winners_first(taken):
             self.model.release(life)
 
     def truncate(self) -> None:
@@ -348,5 +362,6 @@ class Many(Verbs):
             Session(db, name).end()
         self.caller.tick()
 
-    def _held_by(self, session: Session) -> list[Any]:
-        return [life for life in self.model.in_state("t") if life.session == session.id.hex()]
+    def _held_by(self, session: Session) -> list[Life]:
+        mine = [life for life in self.model.in_state("t") if life.session == session.id.hex()]
+        return self.winners_first(mine)

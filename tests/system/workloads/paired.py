@@ -23,7 +23,7 @@ from tests.system.workloads.paired_process import Process
 from tests.system.workloads.paired_queues import Persistent
 from tests.system.workloads.paired_store import NEVER, Twins
 from tests.system.workloads.paired_tasks import Moves, Tasks
-from tests.system.workloads.paired_threads import AT_ONCE, Doubts, Together
+from tests.system.workloads.paired_threads import AT_ONCE, Doubts, Spread, Together
 from tests.system.workloads.paired_world import World
 
 ANY: Sequence[type[World]] = (*(Tasks,) * 8, Items, Items, FairItems, Elements)
@@ -50,6 +50,7 @@ TABLE = (
     Pairs("paired_sessions", 12, [Sessions], {"VERB_BATCH": (1, 200), "DEAD_SESSIONS_MAX": (1, 100)}),
     Pairs("doubted", 16, (*ANY, Groups, Limits, Moves, Persistent, Schedules), process=Doubts),
     Pairs("together", 16, AT_ONCE, {"ACKS_APART_MAX": (0, 0, 1)}, Together),
+    Pairs("together_partitions", 16, [Spread], {"ACKS_APART_MAX": (0, 0, 1)}, Together),
 )
 
 

@@ -6,6 +6,7 @@ changes that key. Of all pairs of calls, only those can have an outcome that no 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import permutations
 from typing import Any, NamedTuple
 
 from fdbqueue.embedded.writes import KeySet
@@ -100,7 +101,9 @@ class Process:
         for _ in range(PAIRS):
             self._world.forget_focus()
             calls += (self._drawn(), self._drawn())
-        found = {meeting.kind: meeting for meeting in meetings([*map(self._footprint, calls)])}
+        footprints = [*map(self._footprint, calls)]
+        self._require_apart(footprints)
+        found = {meeting.kind: meeting for meeting in meetings(footprints)}
         rarest = sorted(found, key=self._met.__getitem__)
         for kind in [kind for kind in rarest if not self._met[kind]][:MET_AT_ONCE] or rarest[:1]:
             self._met[kind] += 1
@@ -141,6 +144,14 @@ class Process:
         assert not refused, f"{pair}, conflicts, and the promise is that it does not"
         missing = not conflicted and self._world.demands(one, other, answer)
         assert not missing, f"{pair}, does not conflict, and the promise is that it does"
+
+    def _require_apart(self, footprints: Sequence[Footprint]) -> None:
+        """Raises: AssertionError if a call, made alone, conflicts with another one against the promise."""
+        for one, other in permutations(footprints, 2):
+            met = any(commit.reads.meets(its.writes) for commit in one.commits for its in other.commits)
+            refused = met and self._world.promises(one.call, other.call)
+            pair = f"{self._world}: {one.call}, beside {other.call}"
+            assert not refused, f"{pair}, would conflict, and the promise is that it does not"
 
     def _happen(self, one: Call, other: Call, when: When, at: int | None) -> Outcome:
         """Make both calls."""

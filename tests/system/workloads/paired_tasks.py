@@ -239,15 +239,28 @@ class Tasks(TaskLooks):
         return of_any or ("task_limits" in self.options and one.name == "take")
 
     def promises(self, one: Call, other: Call) -> bool:
-        """Of queues without a capacity, task keys and limits: puts beside all, and verbs of two tasks."""
+        """Of queues without a capacity, task keys and limits: puts, takes, verbs of two tasks."""
         if self.kind not in ("fifo", "fifottl") or {"partitions", "limits", "task_limits"} & {*self.options}:
             return False
         if one.name == "plain put":
-            return other.name in ("plain put", "take", "of a task")
-        if one.name == other.name == "of a task":
+            return other.name in ("plain put", "take", "of a task", "kick")
+        if one.name == "take":
+            return self._finds_enough(one) and (other.name == "plain put" or self._is_held(other))
+        if one.name != "of a task":
+            return False
+        if other.name == "of a task":
             return bool(one.touches != other.touches)
+        return other.name == "plain put" or (self._finds_enough(other) and self._is_held(one))
+
+    def _finds_enough(self, call: Call) -> bool:
+        """True for a take that finds all that it wants, and nothing to sweep."""
         ready = sum(task.state == "r" for task in self.now_there.values())
-        return (one.name, other.name) == ("take", "plain put") and bool(one.touches <= ready)
+        return call.name == "take" and call.touches <= ready and (self.next_time(0) or inf) > self.twins.now
+
+    def _is_held(self, call: Call) -> bool:
+        """True for a verb of a task that no take finds."""
+        task = self.now_there.get(call.touches) if call.name == "of a task" else None
+        return task is not None and task.state == "t"
 
 
 def _lives(session: Session, tr: Transaction) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.observing import MAYBE_COMMITTED
+from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
@@ -29,9 +30,9 @@ from fdbqueue.testing.scheduler import Task as Fiber
 from fdbqueue.testing.simulation import Client
 from tests.system.workloads.paired_items import Elements, FairItems, Items
 from tests.system.workloads.paired_process import Process
-from tests.system.workloads.paired_store import Trouble, Twins, When
-from tests.system.workloads.paired_task_calls import BY_HOLDER, ROOT
-from tests.system.workloads.paired_tasks import KINDS, Tasks
+from tests.system.workloads.paired_store import Rows, Trouble, Twins, When
+from tests.system.workloads.paired_task_calls import BY_HOLDER, KEYED, ROOT
+from tests.system.workloads.paired_tasks import KINDS, TASK_KEYS, Moves, Seen, Tasks
 from tests.system.workloads.paired_world import (
     NO_CALL,
     Call,
@@ -46,7 +47,6 @@ from tests.system.workloads.paired_world import (
 )
 
 STALE = 0.25
-COUNTS = (2, 3, 3, 4)
 ALIKE, OF_ONE, DOUBTED, INTERRUPTED = 0.8, 0.4, 0.3, 0.5
 COMMIT_S = 20 * POINT_S
 VERIFIED = 0.3
@@ -83,11 +83,9 @@ class Held(Tasks):
         # A take of nothing for an overdue session may tell that it has ended, or not.
         self.sessions = [Session(twins.own, ttr=inf) for _ in self.sessions]
 
-    def refresh(self) -> None:
-        """Sweep first: a call given a database sweeps in transactions of its own, which others may follow."""
+    def settle(self) -> None:
         self.own.q.paused(self.twins.own)
         keeper_of(self.twins.own, ROOT).tick()
-        super().refresh()
 
     def _drawn_options(self) -> dict[str, Any]:
         return {name: value for name, value in super()._drawn_options().items() if name != "partitions"}
@@ -101,6 +99,31 @@ class Held(Tasks):
         if self.random.random() > STALE or held.token is None:
             return held
         return replace(held, token=bytes(reversed(held.token)))
+
+
+class Spread(Held, Moves):
+    """Tasks in partitions, of which there may be others than a process knows. Takes begin at any of them."""
+
+    kinds = tuple(kind for kind in Moves.kinds if kind[0] != "bag")
+    at_once = (1, 1, 2, 3)
+
+    def _drawn_options(self) -> dict[str, Any]:
+        return Moves._drawn_options(self)
+
+    def may_vary(self, one: Call) -> bool:
+        return one.name in TAKES
+
+    def top_up(self) -> None:
+        super().top_up()
+        self.learn(self.own.q.take_many(self.twins.own, 3, session=self.sessions[0]))
+
+    def _key(self) -> str:
+        return self.random.choice((self._moved, *TASK_KEYS))
+
+    def seen(self, tr: Transaction) -> Seen:
+        """The number of ready tasks in each partition, too, if their task keys tell it."""
+        parts = self.opened(self.twins.own).q.partitions(tr) if self.kind in KEYED else ()
+        return {**super().seen(tr), "places": [f"{part.number}: {part.ready}" for part in parts]}
 
 
 class InOnePart(Items):
@@ -155,45 +178,52 @@ class Strike:
 
 
 class Together(Process):
+    _older: Rows = {}
+    """The rows before the last step."""
+
     def step(self) -> None:
         self._move(0.4)
+        count = self._random.choice(self._world.at_once)
+        if count > 1:
+            self._world.settle()
         self._world.refresh()
-        self._before = self._twins.rows()
-        calls = self._drawn_calls()
+        self._older, self._before = self._before, self._twins.rows()
+        calls = self._drawn_calls(count)
         if calls:
             met = self._at_once(calls)
             self._require_an_order(calls, met)
             self._world.learn([met.answers[number] for number in met.ended])
 
-    def _drawn_calls(self) -> list[Call]:
+    def _drawn_calls(self, count: int) -> list[Call]:
         """Calls of different threads, mostly of one kind, about one task or several. None if no call fits."""
-        calls, count = list[Call](), self._random.choice(COUNTS)
+        calls = list[Call]()
         alike, of_one = self._random.random() < ALIKE, self._random.random() < OF_ONE
         self._world.forget_focus()
         for _ in range(20 * count):
             if not of_one:
                 self._world.forget_focus()
             call = self._drawn()
-            if self._fits(call, calls, alike):
+            if self._fits(call, calls, alike) or (count == 1 and self._is_clear(call)):
                 calls.append(call)
             if len(calls) == count:
                 break
         return calls
 
     def _fits(self, call: Call, others: Sequence[Call], alike: bool) -> bool:
-        if call.within or call.alone or len(call.adds) > 1 or call.name in IN_PARTS:
-            return False
-        if self._world.may_vary(call):
+        if call.alone or len(call.adds) > 1 or call.name in IN_PARTS or not self._is_clear(call):
             return False
         if alike and others and call.text.split()[0] != others[0].text.split()[0]:
             return False
         loose = self._world.is_loose
         return not any(loose(call, other) or loose(other, call) for other in others)
 
+    def _is_clear(self, call: Call) -> bool:
+        return not call.within and not self._world.may_vary(call)
+
     # Threads.
 
     def _at_once(self, calls: Sequence[Call]) -> Met:
-        self._begin()
+        self._begin(self._older)
         trap, random, answers = self._twins.trap, self._random, dict[int, Any]()
         if random.random() < DOUBTED:
             trap.doubt(random.randrange(2), random.choice(WAYS))
@@ -209,11 +239,14 @@ class Together(Process):
         trap.doubt(0, ())
         return Met(answers, [*answers])
 
-    def _begin(self) -> None:
-        """Let the process remember nothing."""
+    def _begin(self, known: Rows | None = None) -> None:
+        """Let the process remember nothing, or the queue as it was in the rows `known`."""
         twins = self._twins
         twins.restart()
+        if known and self._world.forgets:
+            twins.set_back(known)
         self._open()
+        twins.set_back(self._before)
         twins.trap.set(When.AFTER, twins.trap.forget)
         twins.runtime.draw_from(f"{self._seed} together")
 

@@ -69,6 +69,8 @@ class World(ABC):
     verbs: Sequence[str] = ()
     before: Sequence[int] = (2, 5, 10, 20)
     """The numbers of calls before the first pair."""
+    at_once: Sequence[int] = (2, 3, 3, 4)
+    """Numbers of calls of threads that meet."""
     space: AnyQueue | None = None
     """The queue, if it has no name."""
 
@@ -83,6 +85,9 @@ class World(ABC):
 
     def refresh(self) -> None:  # noqa: B027  # queues of items need none
         """Look at the queue, for calls that fit to its state."""
+
+    def settle(self) -> None:  # noqa: B027  # queues of items need none
+        """Sweep: a call given a database sweeps in transactions of its own, which others may follow."""
 
     def learn(self, answer: Any) -> None:  # noqa: B027  # queues of items need none
         """Note the answer of a call that has happened."""
