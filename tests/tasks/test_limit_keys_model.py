@@ -1,4 +1,4 @@
-"""Limits that count each key apart, against a plain model: two queues share them, in any order of verbs."""
+"""Limits that tasks name, whole or by key, against a plain model: two queues share them, in any order."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -18,7 +18,10 @@ from tests.conftest import SLOW
 from tests.tasks.support import LONG_S, StillClock, keeper
 from tests.tasks.test_limits_model import Tokens, rates
 
-TENANT, CALLS, ALL = "tenant", "calls", "all"
+TENANT, CALLS = "tenant", "calls"
+"""Limits that count each key apart."""
+ALL, RATE, QUEUE = "all", "rate", "queue"
+"""Whole limits; the last one is that of each task of a queue."""
 QUEUES = ("one", "two")
 TTR_S = 4.0
 keys = st.sampled_from(["a", "b", 3])
@@ -30,6 +33,8 @@ named = st.one_of(
     st.builds(lambda key: {CALLS: key}, keys),
     st.builds(lambda key: {CALLS: key, TENANT: None}, keys),
     st.just({ALL: None}),
+    st.just({RATE: None}),
+    st.builds(lambda key: {TENANT: key, RATE: None}, keys),
 )
 picks = st.integers(0, 9)
 Counted = tuple[str, Any]
@@ -52,15 +57,17 @@ class Known:
 
 class Keys(RuleBasedStateMachine):
     @initialize(
-        slots=st.tuples(st.integers(1, 2), st.integers(1, 6)),
+        slots=st.tuples(st.integers(1, 2), st.integers(1, 6), st.integers(1, 8)),
         rate=rates,
+        is_limited=st.booleans(),
         few=st.sampled_from([(16, 8, 50), (1, 1, 2)]),
         first=st.lists(named, max_size=12),
     )
     def create(
         self,
-        slots: tuple[int, int],
+        slots: tuple[int, int, int],
         rate: tuple[int, float, int],
+        is_limited: bool,
         few: tuple[int, int, int],
         first: list[Mapping[str, Any]],
     ) -> None:
@@ -68,12 +75,17 @@ class Keys(RuleBasedStateMachine):
         bounds.LANES_TURNED, bounds.KEYS_SETTLED, bounds.KEY_ROWS_WALKED = few
         self.clock = StillClock()
         self.db = fdbqueue.open("memory:", runtime=self.clock)
-        self.slots: dict[str, int | None] = {TENANT: slots[0], ALL: slots[1]}
+        self.slots: dict[str, int | None] = {TENANT: slots[0], ALL: slots[1], QUEUE: slots[2]}
+        self.of_all: list[Counted] = [(QUEUE, None)] if is_limited else []
         self.rate, self.tokens = rate, dict[Any, Tokens]()
         Limit.set(self.db, TENANT, slots=slots[0], per_key=True)
-        Limit.set(self.db, ALL, slots=slots[1])
+        for name in (ALL, QUEUE):
+            Limit.set(self.db, name, slots=self.slots[name])
+        Limit.set(self.db, RATE, rate=rate[0], per=rate[1], burst=rate[2])
+        self.whole = Tokens(*rate, self.clock.now())
         Limit.set(self.db, CALLS, rate=rate[0], per=rate[1], burst=rate[2], per_key=True)
-        options: Any = {"task_limits": [TENANT, CALLS, ALL], "ttr": TTR_S}
+        of_queue = [QUEUE] if is_limited else None
+        options: Any = {"task_limits": [TENANT, CALLS, ALL, RATE], "limits": of_queue, "ttr": TTR_S}
         self.queues = {name: TaskQueue.create(self.db, name, "fifottl", **options) for name in QUEUES}
         self.session = Session(self.db, ttr=LONG_S)
         self.tasks: dict[str, Known] = {}
@@ -94,12 +106,17 @@ class Keys(RuleBasedStateMachine):
     def bucket(self, key: Any) -> Tokens:
         return self.tokens.setdefault(key, Tokens(*self.rate, self.clock.now()))
 
+    def under(self, task: Known) -> list[Counted]:
+        """The limits of a task."""
+        return [*task.limits.items(), *self.of_all]
+
     def used(self) -> Counter[Counted]:
         return Counter(one for task in self.tasks.values() for one in task.held)
 
     def free(self, taken: Counter[Counted], one: Counted) -> bool:
-        if one[0] == CALLS:
-            return taken[one] < self.bucket(one[1]).now(self.clock.now())
+        if one[0] in (CALLS, RATE):
+            tokens = self.whole if one[0] == RATE else self.bucket(one[1])
+            return taken[one] < tokens.now(self.clock.now())
         slots = self.slots[one[0]]
         return slots is None or taken[one] < slots
 
@@ -108,7 +125,7 @@ class Keys(RuleBasedStateMachine):
         taken, found = self.used(), list[str]()
         mine = [(id_, task) for id_, task in self.tasks.items() if task.queue == queue]
         for id_, task in sorted(mine, key=lambda entry: (entry[1].pri, entry[0])):
-            counted = [*task.limits.items()]
+            counted = self.under(task)
             if task.state == "ready" and len(found) < count and all(self.free(taken, one) for one in counted):
                 taken.update(counted)
                 found.append(id_)
@@ -166,13 +183,12 @@ class Keys(RuleBasedStateMachine):
             assert task.limits == known.limits
             known.state, known.until = "taken", self.clock.now() + TTR_S
             known.held = tuple(
-                one
-                for one in known.limits.items()
-                if one[0] != CALLS and (one[0] != TENANT or self.slots[TENANT] is not None)
+                one for one in self.under(known) if one[0] in self.slots and self.slots[one[0]] is not None
             )
             self.leases[task.id] = task
             if CALLS in known.limits:
                 self.bucket(known.limits[CALLS]).left -= 1
+            self.whole.left -= RATE in known.limits
 
     @rule(
         pick=picks,
@@ -215,19 +231,24 @@ class Keys(RuleBasedStateMachine):
             if task.state == "buried" and task.queue == queue:
                 task.state = "ready"
 
-    @rule(verb=st.sampled_from(["release_all", "truncate"]), queue=st.sampled_from(QUEUES))
+    @rule(verb=st.sampled_from(["release_all", "truncate", "truncate_some"]), queue=st.sampled_from(QUEUES))
     def end_all(self, verb: str, queue: str) -> None:
         getattr(self.queues[queue], verb)(self.db)
         for id_, task in [*self.tasks.items()]:
             if task.queue == queue and task.state == "taken":
                 self.back(id_, "ready")
-            if task.queue == queue and verb == "truncate":
+            if task.queue == queue and verb != "release_all":
                 del self.tasks[id_]
 
-    @rule(name=st.sampled_from([TENANT, TENANT, ALL]), slots=st.sampled_from([1, 2, 3, 17]))
+    @rule(name=st.sampled_from([TENANT, TENANT, ALL, QUEUE]), slots=st.sampled_from([1, 2, 3, 17]))
     def change(self, name: str, slots: int) -> None:
         Limit.set(self.db, name, slots=slots, per_key=name == TENANT)
         self.slots[name] = slots
+
+    @rule(rate=rates)
+    def change_rate(self, rate: tuple[int, float, int]) -> None:
+        Limit.set(self.db, RATE, rate=rate[0], per=rate[1], burst=rate[2])
+        self.whole.changed(*rate, self.clock.now())
 
     @rule()
     def delete(self) -> None:
@@ -254,10 +275,10 @@ class Keys(RuleBasedStateMachine):
             return
         task, used = self.tasks[id_], self.used()
         reached = self.queues[task.queue].explain(self.db, id_).reached
-        full = {one for one in task.limits.items() if not self.free(used, one)}
+        full = {one for one in self.under(task) if not self.free(used, one)}
         assert {(one.name, one.key) for one in reached} == full
         for one in reached:
-            assert one.name == CALLS or len(one.holders) == used[one.name, one.key]
+            assert one.name in (CALLS, RATE) or len(one.holders) == used[one.name, one.key]
 
     @invariant()
     def keys_are_those_of_tasks_that_run(self) -> None:
@@ -270,11 +291,13 @@ class Keys(RuleBasedStateMachine):
             assert found == {key: count for (name, key), count in used.items() if name == TENANT and key}
             whole = sum(count for (name, _), count in used.items() if name == TENANT)
             assert Limit.open(self.db, TENANT).used == whole
+        for name in (ALL, QUEUE):
+            assert Limit.open(self.db, name).used == used[name, None]
         full = [key for key, bucket in self.tokens.items() if bucket.now(self.clock.now()) < self.rate[2]]
         assert {one.key for one in Limit.keys(self.db, CALLS)} == set(full)
 
 
 Keys.TestCase.settings = settings(
-    max_examples=300 if SLOW else 25, stateful_step_count=30, deadline=None, print_blob=True
+    max_examples=300 if SLOW else 30, stateful_step_count=30, deadline=None, print_blob=True
 )
 TestKeys = Keys.TestCase
