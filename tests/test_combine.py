@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 from unittest.mock import Mock
@@ -52,6 +52,13 @@ class Together:
         thread.start()
         self.threads.append(thread)
 
+    def start_all(self, count: int, **options: Any) -> None:
+        """Start the calls 0, 1, ...: the first one leads, and the others queue up in this order."""
+        for number in range(count):
+            self.start(number, **options)
+            self.first_batch.wait(10)
+            wait_for_pending(self.combiner, number + 1)
+
     def finish(self) -> dict[int, Any]:
         self.go_on.set()
         for thread in self.threads:
@@ -81,11 +88,7 @@ def interrupted_after(wait: Callable[[threading.Event], object]) -> RealRuntime:
 
 def test_calls_that_come_while_a_leader_works_share_its_do() -> None:
     together = Together(echo)
-    together.start(0)
-    together.first_batch.wait(10)
-    for number in range(1, 8):
-        together.start(number)
-    wait_for_pending(together.combiner, 7)
+    together.start_all(8)
     assert together.finish() == {number: [number] for number in range(8)}
     assert together.batches == [8]
 
@@ -108,55 +111,18 @@ def test_a_do_waits_for_those_of_the_last_one_to_come_back(monkeypatch: pytest.M
     monkeypatch.setattr(limits, "GATHER_SHARE", math.inf)
     monkeypatch.setattr(limits, "GATHER_MAX_S", PATIENCE_S)
     together = Together(echo)
-    together.start(0, times=5)
-    together.first_batch.wait(10)
-    for number in range(1, 4):
-        together.start(number, times=5)
-    wait_for_pending(together.combiner, 3)
+    together.start_all(4, times=5)
     together.finish()
     assert together.batches == [4, 4, 4, 4, 4]
 
 
 def test_a_leader_waits_only_a_moment_for_callers_to_return() -> None:
     together = Together(echo)
-    together.start(0)
-    together.first_batch.wait(10)
-    together.start(1)
-    wait_for_pending(together.combiner, 1)
+    together.start_all(2)
     together.finish()
     together.start(2)
     assert together.finish()[2] == [2]
     assert together.batches == [2, 1]
-
-
-def test_the_wait_for_callers_is_a_share_of_the_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "GATHER_MAX_S", PATIENCE_S)
-    waits: list[float] = []
-
-    class Noted(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            if timeout is None:  # a follower
-                return super().wait()
-            waits.append(timeout)
-            return False
-
-    class Clock(ManualClock):
-        def event(self) -> threading.Event:
-            return Noted()
-
-    def work(crew: Combiner, calls: list[Call]) -> None:
-        clock.advance(2.0)
-        echo(crew, calls)
-
-    clock = Clock()
-    together = Together(work, clock)
-    together.start(0)
-    together.first_batch.wait(10)
-    together.start(1)
-    wait_for_pending(together.combiner, 2)
-    together.finish()
-    together.combiner.call(2)
-    assert waits == [pytest.approx(2.0 * limits.GATHER_SHARE)]
 
 
 def test_an_error_of_the_work_is_raised_in_every_call_as_its_own() -> None:
@@ -164,10 +130,7 @@ def test_an_error_of_the_work_is_raised_in_every_call_as_its_own() -> None:
         raise ValueError("broken")
 
     together = Together(fail)
-    together.start(0)
-    together.first_batch.wait(10)
-    together.start(1)
-    wait_for_pending(together.combiner, 1)
+    together.start_all(2)
     first, second = together.finish().values()
     assert str(first) == str(second) == "broken"
     assert first is not second
@@ -178,11 +141,7 @@ def test_calls_left_dry_are_worked_for_in_the_next_do() -> None:
         crew.deal([calls[0].payload], to_all=False)
 
     together = Together(one_each)
-    together.start(0)
-    together.first_batch.wait(10)
-    together.start(1)
-    together.start(2)
-    wait_for_pending(together.combiner, 2)
+    together.start_all(3)
     assert together.finish() == {number: [number] for number in range(3)}
     assert together.batches == [3, 2, 1]
 
@@ -341,25 +300,11 @@ def test_claims_are_bounded_but_one_call_is_always_served() -> None:
     assert sizes == [1]
 
 
-def test_claims_of_several_calls_are_bounded_in_bytes() -> None:
-    together = Together(echo)
-    together.start(0, size_bytes=400)
-    together.first_batch.wait(10)
-    for number in (1, 2, 3):
-        together.start(number, size_bytes=400)
-        wait_for_pending(together.combiner, number + 1)
-    together.finish()
-    assert together.batches == [2, 2]
-
-
-def test_claims_of_several_calls_are_bounded_in_answers() -> None:
-    """As many as the bound still fit."""
+@pytest.mark.parametrize("options", [{"size_bytes": 400}, {"count": 500}], ids=repr)
+def test_claims_of_several_calls_are_bounded(options: dict[str, int]) -> None:
+    """In bytes and in answers: as many as the bound still fit."""
     together = Together(lambda crew, _: crew.deal([], to_all=True))
-    together.start(0, count=500)
-    together.first_batch.wait(10)
-    for number in (1, 2, 3):
-        together.start(number, count=500)
-        wait_for_pending(together.combiner, number + 1)
+    together.start_all(4, **options)
     together.finish()
     assert together.batches == [2, 2]
 
@@ -367,10 +312,7 @@ def test_claims_of_several_calls_are_bounded_in_answers() -> None:
 def test_a_stopped_call_is_not_claimed() -> None:
     """Its own thread has not woken yet, and could not return the answer."""
     together = Together(echo)
-    together.start(0)
-    together.first_batch.wait(10)
-    together.start(1)
-    wait_for_pending(together.combiner, 2)
+    together.start_all(2)
     [stopped] = [call for call in together.combiner._pending if call.payload == 1]
     stopped.stopped = True
     assert together.finish() == {0: [0], 1: "left"}
@@ -411,10 +353,7 @@ def test_a_call_stopped_after_its_release_is_not_claimed() -> None:
         echo(crew, crew.claim(1000, 1000))
 
     together = Together(work)
-    together.start(0)
-    together.first_batch.wait(10)
-    together.start(1)
-    wait_for_pending(together.combiner, 2)
+    together.start_all(2)
     assert together.finish() == {0: [0], 1: "left"}
 
 
@@ -458,3 +397,192 @@ def wait_for_pending(combiner: Combiner, count: int) -> None:
                 return
         RealRuntime.sleep(0.001)
     raise AssertionError("the calls never queued up")
+
+
+def payloads(calls: Sequence[Call]) -> list[Any]:
+    return [call.payload for call in calls]
+
+
+def test_calls_are_claimed_again_before_later_ones_and_in_order() -> None:
+    """As after a conflict. Otherwise new callers would keep an old one out of each batch."""
+
+    def call(number: int) -> None:
+        combiner.call(number)
+
+    def join(crew: Combiner, number: int, pending: int) -> None:
+        followers.append(threading.Thread(target=call, args=(number,)))
+        followers[-1].start()
+        wait_for_pending(crew, pending)
+
+    def work(crew: Combiner, _: Call) -> None:
+        if not claims:
+            join(crew, 1, 2)
+            claims.append(payloads(crew.claim(2, 1000)))
+            join(crew, 2, 1)
+            claims.append(payloads(crew.claim(2, 1000)))
+        echo(crew, crew.claim(1000, 1000))
+
+    claims: list[list[int]] = []
+    followers: list[threading.Thread] = []
+    combiner = Combiner(RealRuntime(), work)
+    call(0)
+    for follower in followers:
+        follower.join(PATIENCE_S)
+    assert claims == [[0, 1], [0, 1]]
+
+
+def test_an_error_before_the_claim_ends_the_leading_call() -> None:
+    """Later calls are led anew, and the failed one gets no answer."""
+
+    def work(crew: Combiner, _: Call) -> None:
+        batches.append([])
+        if len(batches) == 1:
+            raise ValueError("before the claim")
+        calls = crew.claim(1000, 1000)
+        batches[-1] += payloads(calls)
+        echo(crew, calls)
+
+    batches: list[list[int]] = []
+    combiner = Combiner(RealRuntime(), work)
+    with pytest.raises(ValueError, match="before the claim"):
+        combiner.call(0)
+    next_call = threading.Thread(target=combiner.call, args=(1,), daemon=True)
+    next_call.start()
+    next_call.join(PATIENCE_S)
+    assert batches == [[], [1]]
+
+
+def test_a_leader_past_its_time_stays_with_its_claim() -> None:
+    """It counts once, so there is no other call to go on with the work that has begun."""
+
+    def work(crew: Combiner, _: Call) -> bool:
+        claims.append(payloads(crew.claim(1000, 1000)))
+        return len(claims) < 3
+
+    claims: list[list[int]] = []
+    assert Combiner(RealRuntime(), work).call(0, until=0.0).state is CallState.LEFT
+    assert claims == [[0], [0], [0]]
+
+
+def test_a_follower_interrupted_with_the_lead_passes_it_on() -> None:
+    """It has got the lead, and has not woken yet. Later calls would wait for a leader for ever."""
+
+    def follow() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            combiner.call("interrupted")
+
+    def work(crew: Combiner, leader: Call) -> None:
+        if leader.payload == "first":
+            follower.start()
+            wait_for_pending(crew, 2)
+        calls = crew.claim(1, 1000)
+        served.extend(payloads(calls))
+        echo(crew, calls)
+
+    served: list[str] = []
+    combiner, follower = (
+        Combiner(interrupted_after(lambda event: threading.Event.wait(event, PATIENCE_S)), work),
+        threading.Thread(target=follow),
+    )
+    combiner.call("first")
+    follower.join(PATIENCE_S)
+    next_call = threading.Thread(target=combiner.call, args=("next",), daemon=True)
+    next_call.start()
+    next_call.join(PATIENCE_S)
+    assert served == ["first", "next"]
+
+
+def test_a_call_that_left_while_claimed_is_not_pending_again() -> None:
+    """It would get the lead and never work, so all later calls would wait for ever."""
+    is_claimed = threading.Event()
+
+    def follow() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            combiner.call("interrupted")
+
+    def work(crew: Combiner, leader: Call) -> None:
+        if leader.payload == "first":
+            follower.start()
+            wait_for_pending(crew, 2)
+        claims.append(payloads(crew.claim(1000, 1000)))
+        if leader.payload == "first":
+            is_claimed.set()
+            follower.join(PATIENCE_S)
+        crew.deal([1], to_all=False)
+
+    claims: list[list[str]] = []
+    combiner, follower = (
+        Combiner(interrupted_after(lambda _: is_claimed.wait(PATIENCE_S)), work),
+        threading.Thread(target=follow),
+    )
+    combiner.call("first")
+    next_call = threading.Thread(target=combiner.call, args=("next",), daemon=True)
+    next_call.start()
+    next_call.join(PATIENCE_S)
+    assert claims == [["first", "interrupted"], ["next"]]
+
+
+class Waits(ManualClock):
+    """A manual clock that notes the waits with a timeout, those of leaders, and ends them at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[float] = []
+
+    def event(self) -> threading.Event:
+        return _Noted(self.noted)
+
+
+class _Noted(threading.Event):
+    def __init__(self, noted: list[float]) -> None:
+        super().__init__()
+        self._noted = noted
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is None:
+            return super().wait()
+        self._noted.append(timeout)
+        return False
+
+
+def after_a_batch_of_two(clock: Waits, joining: int) -> Together:
+    """Two calls have shared a batch that took two seconds. `joining` calls have come meanwhile."""
+
+    def work(crew: Combiner, calls: list[Call]) -> None:
+        if len(together.batches) == 1:
+            for number in range(joining):
+                together.start(2 + number)
+                wait_for_pending(crew, 1 + number)
+            clock.advance(2.0)
+        echo(crew, calls)
+
+    together = Together(work, clock)
+    together.start_all(2)
+    together.finish()
+    return together
+
+
+def test_a_leader_waits_for_none_after_a_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The callers of the last batch have had the time to come back."""
+    monkeypatch.setattr(limits, "GATHER_MAX_S", math.inf)
+    clock = Waits()
+    together = after_a_batch_of_two(clock, joining=0)
+    clock.advance(2.0 * limits.GATHER_SHARE + 1)
+    assert together.combiner.call(2).answer == [2]
+    assert clock.noted == []
+
+
+def test_a_leader_waits_for_none_once_all_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GATHER_MAX_S", math.inf)
+    clock = Waits()
+    together = after_a_batch_of_two(clock, joining=2)
+    assert together.batches == [2, 2]
+    assert clock.noted == []
+
+
+def test_the_wait_for_callers_is_a_share_of_the_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GATHER_MAX_S", PATIENCE_S)
+    clock = Waits()
+    together = after_a_batch_of_two(clock, joining=0)
+    together.combiner.call(2)
+    assert clock.noted == [pytest.approx(2.0 * limits.GATHER_SHARE)]

@@ -65,7 +65,6 @@ def test_without_a_url_it_is_the_embedded_engine_here(somewhere_else):
 
 
 def test_without_create_a_missing_directory_stays_missing(somewhere_else):
-    """The error replaces an empty database."""
     with pytest.raises(DatabaseNotFound):
         fdbqueue.open("embedded:data", create=False)
     assert list(somewhere_else.iterdir()) == []
@@ -81,14 +80,12 @@ def test_the_url_of_the_environment_comes_first(monkeypatch, somewhere_else, clu
 
 
 def test_then_the_cluster_file_of_the_environment(monkeypatch, cluster):
-    """FDB_CLUSTER_FILE names the cluster."""
     monkeypatch.setenv("FDB_CLUSTER_FILE", "/etc/some.cluster")
     with fdbqueue.open():
         assert cluster.opened == ["/etc/some.cluster"]
 
 
 def test_a_url_of_the_call_is_not_asked_of_the_environment(monkeypatch, cluster):
-    """The argument of the program counts."""
     monkeypatch.setenv("FDBQUEUE_URL", "fdb:/etc/other.cluster")
     fdbqueue.open("memory:").close()
     assert cluster.opened == []
@@ -153,7 +150,6 @@ def test_the_api_version_is_chosen_unless_it_was(cluster):
     ["", "fdb", "embedded:", "embedded", "memory", "memory:x", "redis://localhost", "/some/path", "FDB:"],
 )
 def test_another_url_is_refused_with_the_choices(url):
-    """The error lists the possible URLs."""
     with pytest.raises(UnknownUrl) as refused:
         fdbqueue.open(url)
     assert repr(url) in str(refused.value)
@@ -163,7 +159,6 @@ def test_another_url_is_refused_with_the_choices(url):
 
 
 def test_a_closed_database_says_so():
-    """Every use after close is DatabaseClosed, closing again is nothing."""
     db = fdbqueue.open("memory:")
     db.close()
     db.close()
@@ -173,7 +168,6 @@ def test_a_closed_database_says_so():
 
 
 def test_the_context_manager_closes():
-    """It closes the database even if its block raises."""
     with pytest.raises(LookupError, match="mine"), fdbqueue.open("memory:") as db:
         raise LookupError("mine")
     assert db.closed
@@ -190,13 +184,11 @@ def test_a_transaction_of_a_closed_database_fails():
 
 
 def test_a_home_directory_in_a_path_is_not_guessed(somewhere_else):
-    """A path is taken as it is, relative ones from the working directory."""
     fdbqueue.open("embedded:deep/er/data").close()
     assert (somewhere_else / "deep" / "er" / "data").is_dir()
 
 
 def test_the_runtime_of_the_caller_is_the_engines_too():
-    """Simulation hands in its own clock."""
     clock = ManualClock()
     with fdbqueue.open("memory:", runtime=clock) as db:
         tr = begin(db)
@@ -395,7 +387,6 @@ def test_a_raw_database_outlives_its_companion():
 
 
 def test_the_error_names_an_object_that_is_no_database(tmp_path: Path):
-    """The error names the wrong object."""
     with pytest.raises(NotADatabase, match="PosixPath") as refused:
         fdbqueue.core.database.as_database(tmp_path)
     assert isinstance(refused.value, TypeError)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from tests.tasks.support import StillClock
 
 LONG_S = 60.0
 
-Waiting = Callable[[Stop | None], Any]
+Waiting = Callable[..., Any]
 """A call that waits for LONG_S and more, unless it is stopped."""
 
 
@@ -70,74 +71,32 @@ def other(engine: str, db: fdbqueue.Database, tmp_path: Path) -> Iterator[fdbque
         yield database
 
 
-def dequeue(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = Queue(space["q"], root=space["root"])
-    return lambda stop: q.dequeue(db, timeout=LONG_S, stop=stop)
+Make = Callable[[fdbqueue.Database, Subspace], Waiting]
 
 
-def dequeue_simply(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = Queue(space["q"], contended="simple", root=space["root"])
-    return lambda stop: q.dequeue(db, timeout=LONG_S, stop=stop)
+def plain(space: Subspace, **options: Any) -> Queue:
+    return Queue(space["q"], root=space["root"], **options)
 
 
-def hold(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    holder = Queue(space["q"], root=space["root"]).holder(db)
-    return lambda stop: holder.wait(LONG_S, stop=stop)
+def fair(space: Subspace) -> FairQueue:
+    return FairQueue(space["q"], key=str, root=space["root"])
 
 
-def get(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = FairQueue(space["q"], key=str, root=space["root"])
-    return lambda stop: q.get(db, LONG_S, stop=stop)
-
-
-def take_item(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = FairQueue(space["q"], key=str, root=space["root"])
-    return lambda stop: q.take_item(db, LONG_S, stop=stop)
-
-
-def take(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = TaskQueue.create(db, "q", root=space["root"])
-    return lambda stop: q.take(db, None, stop=stop)
-
-
-def take_many(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = TaskQueue.create(db, "q", root=space["root"])
-    return lambda stop: q.take_many(db, 5, LONG_S, stop=stop)
-
-
-def put(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = full_queue(db, space)
-    return lambda stop: q.put(db, "more", timeout=LONG_S, stop=stop)
-
-
-def put_many(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = full_queue(db, space)
-    return lambda stop: q.put_many(db, ["more"], timeout=LONG_S, stop=stop)
-
-
-def full_queue(db: fdbqueue.Database, space: Subspace) -> TaskQueue:
-    q = TaskQueue.create(db, "q", "limfifottl", capacity=1, root=space["root"])
-    q.put(db, "full")
+def tasks(db: fdbqueue.Database, space: Subspace, *data: str, **options: Any) -> TaskQueue:
+    q = TaskQueue.create(db, "q", root=space["root"], **options)
+    q.put_many(db, data)
     return q
 
 
-def proxy_get(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = PersistentQueue(db, "q", root=space["root"])
-    return lambda stop: q.get(stop=stop)
-
-
-def proxy_put(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = full_proxy(db, space)
-    return lambda stop: q.put("more", stop=stop)
-
-
-def proxy_join(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = full_proxy(db, space)
-    return lambda stop: q.join(stop=stop)
+def proxy(db: fdbqueue.Database, space: Subspace, *data: str) -> PersistentQueue:
+    q = PersistentQueue(db, "q", maxsize=1, root=space["root"])
+    for item in data:
+        q.put(item)
+    return q
 
 
 def proxy_transaction(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = full_proxy(db, space)
+    q = proxy(db, space, "full")
 
     def transaction(stop: Stop | None) -> None:
         with q.transaction():
@@ -146,15 +105,41 @@ def proxy_transaction(db: fdbqueue.Database, space: Subspace) -> Waiting:
     return transaction
 
 
-def full_proxy(db: fdbqueue.Database, space: Subspace) -> PersistentQueue:
-    q = PersistentQueue(db, "q", maxsize=1, root=space["root"])
-    q.put("full")
-    return q
+TAKES: dict[str, Make] = {
+    "dequeue": lambda db, s: partial(plain(s).dequeue, db, timeout=LONG_S),
+    "dequeue simply": lambda db, s: partial(plain(s, contended="simple").dequeue, db, timeout=LONG_S),
+    "get": lambda db, s: partial(fair(s).get, db, LONG_S),
+    "take item": lambda db, s: partial(fair(s).take_item, db, LONG_S),
+    "take": lambda db, s: partial(tasks(db, s).take, db, None),
+    "take many": lambda db, s: partial(tasks(db, s).take_many, db, 5, LONG_S),
+    "proxy get": lambda db, s: proxy(db, s).get,
+}
+CALLS: dict[str, Make] = {
+    **TAKES,
+    "hold": lambda db, s: partial(plain(s).holder(db).wait, LONG_S),
+    "put": lambda db, s: partial(tasks(db, s, "full", capacity=1).put, db, "more", timeout=LONG_S),
+    "put many": lambda db, s: partial(
+        tasks(db, s, "full", capacity=1).put_many, db, ["more"], timeout=LONG_S
+    ),
+    "proxy put": lambda db, s: partial(proxy(db, s, "full").put, "more"),
+    "proxy join": lambda db, s: proxy(db, s, "full").join,
+    "proxy transaction": proxy_transaction,
+}
 
 
-TAKES = [dequeue, dequeue_simply, get, take_item, take, take_many, proxy_get]
-CALLS = [*TAKES, hold, put, put_many, proxy_put, proxy_join, proxy_transaction]
-calls = pytest.mark.parametrize("make", CALLS, ids=lambda make: make.__name__)
+def dequeue_at_once(db: fdbqueue.Database, space: Subspace) -> Waiting:
+    plain(space).enqueue(db, "x")
+    return TAKES["dequeue"](db, space)
+
+
+AT_ONCE: dict[str, Make] = {
+    "dequeue at once": dequeue_at_once,
+    "take at once": lambda db, s: partial(tasks(db, s, "x").take, db, None),
+    "put at once": lambda db, s: partial(tasks(db, s, capacity=1).put, db, "x", timeout=LONG_S),
+    "proxy put at once": lambda db, s: partial(proxy(db, s).put, "x"),
+}
+"""Calls that need not wait."""
+calls = pytest.mark.parametrize("make", CALLS.values(), ids=CALLS)
 
 
 def contents(db: fdbqueue.Database, space: Subspace) -> list[tuple[bytes, bytes]]:
@@ -167,7 +152,7 @@ def contents(db: fdbqueue.Database, space: Subspace) -> list[tuple[bytes, bytes]
 
 def outcome(call: Waiting, stop: Stop | None) -> Any:
     try:
-        return call(stop)
+        return call(stop=stop)
     except fdbqueue.FdbQueueError as error:
         return type(error)
 
@@ -186,40 +171,8 @@ def test_a_call_that_is_stopped_leaves_nothing_behind(
     assert contents(db, space) == before
 
 
-@calls
+@pytest.mark.parametrize("make", [*CALLS.values(), *AT_ONCE.values()], ids=[*CALLS, *AT_ONCE])
 def test_a_call_with_a_set_event_does_nothing(make: Any, db: fdbqueue.Database, space: Subspace) -> None:
-    call, stop = make(db, space), threading.Event()
-    stop.set()
-    before = contents(db, space)
-    assert outcome(call, stop) is WaitStopped
-    assert contents(db, space) == before
-
-
-def dequeue_at_once(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    Queue(space["q"], root=space["root"]).enqueue(db, "x")
-    return dequeue(db, space)
-
-
-def take_at_once(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    call = take(db, space)
-    TaskQueue.open(db, "q", root=space["root"]).put(db, "x")
-    return call
-
-
-def put_at_once(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = TaskQueue.create(db, "q", "limfifottl", capacity=1, root=space["root"])
-    return lambda stop: q.put(db, "x", timeout=LONG_S, stop=stop)
-
-
-def proxy_put_at_once(db: fdbqueue.Database, space: Subspace) -> Waiting:
-    q = PersistentQueue(db, "q", maxsize=1, root=space["root"])
-    return lambda stop: q.put("x", stop=stop)
-
-
-@pytest.mark.parametrize("make", [dequeue_at_once, take_at_once, put_at_once, proxy_put_at_once])
-def test_a_set_event_ends_a_call_that_need_not_wait(
-    make: Any, db: fdbqueue.Database, space: Subspace
-) -> None:
     call, stop = make(db, space), threading.Event()
     stop.set()
     before = contents(db, space)
@@ -244,7 +197,7 @@ def test_closing_ends_the_wait_before_it_returns(
 
 
 def test_a_threading_event_stops_a_call(db: fdbqueue.Database, space: Subspace, runtime: Watched) -> None:
-    call, stop = take(db, space), threading.Event()
+    call, stop = TAKES["take"](db, space), threading.Event()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(outcome, call, stop)
         runtime.require_sleepers()
@@ -254,9 +207,9 @@ def test_a_threading_event_stops_a_call(db: fdbqueue.Database, space: Subspace, 
 
 
 def test_a_stop_must_be_an_event_and_not_in_a_transaction(db: fdbqueue.Database, space: Subspace) -> None:
-    call, stop = take(db, space), db.runtime.event()
+    call, stop = TAKES["take"](db, space), db.runtime.event()
     with pytest.raises(InvalidArgument, match="stop must be an event"):
-        call(True)  # type: ignore[arg-type]
+        call(stop=True)
     for compose in (
         lambda tr: Queue(space["plain"]).dequeue(tr, stop=stop),
         lambda tr: TaskQueue.open(db, "q", root=space["root"]).take(tr, stop=stop),
@@ -267,28 +220,28 @@ def test_a_stop_must_be_an_event_and_not_in_a_transaction(db: fdbqueue.Database,
             run(db, compose)
 
 
-@pytest.mark.parametrize("make", TAKES, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("name", TAKES)
 @pytest.mark.parametrize("stopped", [0, 1], ids=["leader", "follower"])
 def test_one_thread_is_stopped_and_the_other_waits_on(
-    make: Any, stopped: int, db: fdbqueue.Database, space: Subspace, runtime: Watched
+    name: str, stopped: int, db: fdbqueue.Database, space: Subspace, runtime: Watched
 ) -> None:
-    call, stops = make(db, space), [db.runtime.event(), db.runtime.event()]
+    call, stops = TAKES[name](db, space), [db.runtime.event(), db.runtime.event()]
     with ThreadPoolExecutor() as pool:
         first = pool.submit(outcome, call, stops[0])
         runtime.require_sleepers()
         waiting = [first, pool.submit(outcome, call, stops[1])]
         stops[stopped].set()
         assert waiting[stopped].result(PATIENCE_S) is WaitStopped
-        give(db, make, space)
+        give(db, name, space)
         assert waiting[1 - stopped].result(PATIENCE_S) not in (None, [], WaitStopped)
 
 
-def give(db: fdbqueue.Database, make: Any, space: Subspace) -> None:
+def give(db: fdbqueue.Database, name: str, space: Subspace) -> None:
     """Put an item into the queue of that call."""
-    if make in (dequeue, dequeue_simply):
-        Queue(space["q"], root=space["root"]).enqueue(db, "item")
-    elif make in (get, take_item):
-        FairQueue(space["q"], key=str, root=space["root"]).put(db, "item")
+    if name.startswith("dequeue"):
+        plain(space).enqueue(db, "item")
+    elif name in ("get", "take item"):
+        fair(space).put(db, "item")
     else:
         TaskQueue.open(db, "q", root=space["root"]).put(db, "item")
 
@@ -315,8 +268,8 @@ def test_an_item_that_was_delivered_to_a_stopped_call_goes_back(
 def test_a_task_taken_while_its_call_is_stopped_goes_back(
     db: fdbqueue.Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call, stop = take(db, space), db.runtime.event()
-    give(db, take, space)
+    call, stop = TAKES["take"](db, space), db.runtime.event()
+    give(db, "take", space)
     take_edge = edges.take
 
     def stopped_meanwhile(*args: Any) -> Any:
@@ -380,7 +333,7 @@ def test_results_for_a_closed_database_go_to_others_at_once(
     q = TaskQueue.create(db, "q", root=space["root"])
     Session(db, root=space["root"])  # of another thread, perhaps
     with ThreadPoolExecutor() as pool:
-        waiting = [pool.submit(outcome, lambda _: q.take(db, LONG_S), None) for _ in range(8)]
+        waiting = [pool.submit(outcome, lambda stop: q.take(db, LONG_S, stop=stop), None) for _ in range(8)]
         runtime.require_sleepers()
         db.close()
         q.put(other, "task")
@@ -395,7 +348,7 @@ def test_while_a_database_closes_other_threads_start_nothing(db: fdbqueue.Databa
 
     class Slow:
         def close(self) -> None:
-            begin = [lambda _: q.enqueue(db, 1), lambda _: Session(db, root=space["root"])]
+            begin = [lambda **_: q.enqueue(db, 1), lambda **_: Session(db, root=space["root"])]
             with ThreadPoolExecutor() as pool:
                 met.extend(pool.map(lambda call: outcome(call, None), begin))
 
