@@ -72,20 +72,6 @@ def test_none_is_a_key_and_an_item(db: Database, space: Subspace) -> None:
     ]
 
 
-def test_a_full_queue_refuses_and_says_what_and_how_many(db: Database, space: Subspace) -> None:
-    q = FairQueue(space, key=first_letter, capacity=2)
-    q.put(db, "a1")
-    q.put(db, "b1")
-    with pytest.raises(FairQueueFull, match="overflow") as refused:
-        q.put(db, "c1")
-    assert (refused.value.item, refused.value.current_size) == ("c1", 2)  # type: ignore[attr-defined]
-    assert q.get(db) == "a1"
-    q.put(db, "c1")
-    with pytest.raises(FairQueueFull):
-        q.put(db, "d1")
-    assert [q.get(db) for _ in range(3)] == ["b1", "c1", None]
-
-
 @pytest.mark.parametrize("within", [False, True])
 def test_an_item_that_is_given_back_needs_no_room(db: Database, space: Subspace, within: bool) -> None:
     q = FairQueue(space, key=first_letter, capacity=1)

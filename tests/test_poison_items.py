@@ -48,9 +48,6 @@ def items(db: Database, queue: Queue) -> list[Any]:
     return list(db.get_range(under.start, under.stop))
 
 
-def leave_as_it_is(_: Database, __: Queue) -> None: ...
-
-
 def cut_a_piece(db: Database, queue: Queue) -> None:
     under = keys_of(queue).pieces
     last = list(db.get_range(under.start, under.stop))[-1]
@@ -215,22 +212,15 @@ def test_a_handle_with_the_wrong_codec_moves_nothing(db: Database, space: Subspa
     assert right.dequeue_many(db, 3) == [["a"], ["b"], ["c"]]
 
 
-def test_a_handle_that_has_read_an_item_sets_damaged_ones_aside(db: Database, space: Subspace) -> None:
-    """It passed over that one: its own codec might have been the wrong one."""
+@pytest.mark.parametrize("together", [False, True])
+def test_a_handle_that_has_read_an_item_sets_damaged_ones_aside(
+    db: Database, space: Subspace, together: bool
+) -> None:
+    """It passed over that one: its own codec might have been the wrong one. A batch with both teaches it."""
     writer, reader = Queue(space[1], type=str, root=space[0]), Queue(space[1], root=space[0])
     writer.enqueue_many(db, ["bad", "good"])
     db[items(db, writer)[0].key] = b"\x00{"
-    assert reader.dequeue(db) == "good"
-    assert reader.dequeue(db) is None
-    assert (reader.size(db), reader.unreadable(db)) == (0, 1)
-
-
-def test_a_damaged_item_beside_the_first_one_read_is_set_aside(db: Database, space: Subspace) -> None:
-    """The batch with both teaches the handle its codec, and then judges the damaged one."""
-    writer, reader = Queue(space[1], type=str, root=space[0]), Queue(space[1], root=space[0])
-    writer.enqueue_many(db, ["bad", "good"])
-    db[items(db, writer)[0].key] = b"\x00{"
-    assert reader.dequeue_many(db, 2) == ["good"]
+    assert (reader.dequeue_many(db, 2) if together else [reader.dequeue(db)]) == ["good"]
     assert reader.dequeue(db) is None
     assert (reader.size(db), reader.unreadable(db)) == (0, 1)
 
@@ -365,35 +355,17 @@ def test_a_damaged_entry_of_a_fair_queue_is_met_in_its_turn(db: Database, space:
 
 
 @pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize(
+    "bounds",
+    [{"TIDY_ROUNDS_MAX": 3}, {"UNREADABLE_BYTES_MAX": 2 * len(LARGE), "BATCH_BYTES_MAX": len(LARGE)}],
+    ids=["number", "bytes"],
+)
 def test_nothing_is_never_told_beside_many_damaged_items(
-    db: Database, space: Subspace, fair: bool, monkeypatch: pytest.MonkeyPatch
+    db: Database, space: Subspace, fair: bool, bounds: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A transaction sets a bounded number of them aside."""
-    monkeypatch.setattr(limits, "TIDY_ROUNDS_MAX", 3)
-    fair_queue = FairQueue(space[1], key=lambda _: 0, root=space[0])
-    queue = fair_queue if fair else Queue(space[1], root=space[0])
-    add, take = (queue.put, queue.get) if isinstance(queue, FairQueue) else (queue.enqueue, queue.dequeue)
-    for item in [LARGE] * 5 + ["good"]:
-        add(db, item)
-    keys = TaskKeys(space[1])
-    under = (
-        keys_of(queue).pieces
-        if isinstance(queue, Queue)
-        else slice(PAYLOAD.start(keys.prefix), keys.ready.start)
-    )
-    db.clear_range(under.start, under.stop)
-    with pytest.raises(TooMuchToSweep):
-        take(db.create_transaction())
-    assert take(db) == "good"
-
-
-@pytest.mark.parametrize("fair", [False, True])
-def test_large_damaged_items_stop_no_take(
-    db: Database, space: Subspace, fair: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A take sets them aside a few at a time: all together, they would not fit into a transaction."""
-    monkeypatch.setattr(limits, "UNREADABLE_BYTES_MAX", 2 * len(LARGE))
-    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", len(LARGE))
+    """A transaction sets a bounded number of them aside, of bounded bytes."""
+    for name, most in bounds.items():
+        monkeypatch.setattr(limits, name, most)
     queue: Any = (
         FairQueue(space[1], key=lambda _: 0, root=space[0]) if fair else Queue(space[1], root=space[0])
     )
@@ -403,10 +375,8 @@ def test_large_damaged_items_stop_no_take(
     keys = TaskKeys(space[1])
     under = slice(PAYLOAD.start(keys.prefix), keys.ready.start) if fair else keys_of(queue).pieces
     db.clear_range(under.start, under.stop)
-
     with pytest.raises(TooMuchToSweep):
         take(db.create_transaction())
-
     assert take(db) == "good"
     assert queue.unreadable(db) == 5
 

@@ -381,17 +381,6 @@ def test_a_request_too_far_back_leaves_an_empty_queue(steps: Steps, monkeypatch:
     assert steps.look(third, otherwise=Otherwise.LEAVE).outcome is Outcome.LEFT
 
 
-def test_a_neglected_request_serves_the_whole_line(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests ahead may be frozen: it serves them, too, or it would never reach its own share."""
-    monkeypatch.setattr(limits, "SERVE_MAX", 2)
-    first, second, third = (steps.register() for _ in range(3))
-    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    assert steps.look(third, reason=Reason.NEGLECT).outcome is Outcome.AGAIN
-    assert steps.look(third, reason=Reason.NEGLECT).answers == ["c"]
-    assert [steps.look(who).answers for who in (second, first)] == [["b"], ["a"]]
-    assert steps.keys() == 0
-
-
 def test_large_items_of_requests_ahead_are_not_read(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SERVE_BYTES_MAX", 2_500)
     first, second, third = (steps.register() for _ in range(3))
@@ -400,25 +389,6 @@ def test_large_items_of_requests_ahead_are_not_read(steps: Steps, monkeypatch: p
     assert steps.look(first).answers == ["x" * 1000]
     assert steps.look(third, otherwise=Otherwise.LEAVE).answers == ["z" * 1000]
     assert steps.look(second).answers == ["y" * 1000]
-
-
-def test_a_request_that_has_slept_serves_the_ones_behind_it(steps: Steps) -> None:
-    first, second, third = (steps.register() for _ in range(3))
-    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    served = steps.look(first, reason=Reason.SIGNAL)
-    assert (served.outcome, served.answers, served.crowd) == (Outcome.SERVED, ["a"], 3)
-    assert steps.queue.size(steps.db) == 0
-    assert steps.look(third).answers == ["c"]
-    assert steps.look(second).answers == ["b"]
-    assert steps.keys() == 0
-
-
-def test_a_request_that_has_slept_serves_no_new_one_ahead(steps: Steps) -> None:
-    _first, second, third = (steps.register() for _ in range(3))
-    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    assert steps.look(second, reason=Reason.SIGNAL).answers == ["b"]
-    assert steps.look(third, reason=Reason.NOTICE).answers == ["c"]
-    assert steps.queue.items(steps.db, 9) == ["a"]
 
 
 @pytest.mark.parametrize("registered", [True, False])
@@ -442,14 +412,6 @@ def test_idle_requests_ahead_are_served_without_an_own_share(steps: Steps) -> No
     steps.queue.enqueue(steps.db, "a")
     assert steps.look(mine, LONG_AFTER, otherwise=Otherwise.LEAVE).outcome is Outcome.AGAIN
     assert steps.look(mine, LONG_AFTER, otherwise=Otherwise.LEAVE).outcome is Outcome.LEFT
-    assert steps.look(idle, LONG_AFTER).answers == ["a"]
-
-
-def test_after_a_conflict_a_request_takes_its_own_share_only(steps: Steps) -> None:
-    idle, mine, _behind = (steps.register(now_us=when) for when in (NOW, LONG_AFTER, LONG_AFTER))
-    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    assert steps.look(mine, LONG_AFTER, reason=Reason.CONFLICT).answers == ["b"]
-    assert steps.queue.items(steps.db, 9) == ["a", "c"]
     assert steps.look(idle, LONG_AFTER).answers == ["a"]
 
 
@@ -523,23 +485,6 @@ def test_an_item_is_not_both_delivered_and_dequeued(steps: Steps) -> None:
     assert steps.line.look(server, head, Look(NOW)).answers == ["a"]
     assert steps.queue.dequeue(taker) == "a"
     assert [commit_code(taker), commit_code(server)] == [0, NOT_COMMITTED]
-
-
-def test_a_request_for_several_is_satisfied_by_fewer(steps: Steps) -> None:
-    first, second = steps.register(3), steps.register(3)
-    steps.queue.enqueue_many(steps.db, [1, 2, 3, 4])
-    assert steps.look(first).answers == [1, 2, 3]
-    assert steps.look(second).answers == [4]
-
-
-def test_a_result_without_a_caller_returns_to_its_old_place(steps: Steps) -> None:
-    first, second = steps.register(), steps.register(3)
-    steps.queue.enqueue_many(steps.db, [0, 1, 2, 3])
-    steps.look(first, reason=Reason.SIGNAL)
-    steps.queue.enqueue(steps.db, 4)
-    assert steps.look(second, wanted=1).answers == [1]
-    assert steps.queue.items(steps.db, 9) == [2, 3, 4]
-    assert steps.queue.size(steps.db) == 3
 
 
 def test_a_dead_request_is_dropped_and_a_renewed_one_is_not(steps: Steps) -> None:
@@ -678,25 +623,6 @@ def test_a_check_takes_nothing_that_a_request_ahead_may_take(steps: Steps, db: D
     assert steps.look(second).answers == ["b"]
 
 
-def test_a_check_of_the_first_request_takes_its_share(steps: Steps) -> None:
-    first = steps.register()
-    steps.queue.enqueue(steps.db, "a")
-    assert steps.look(first, reason=Reason.RENEWAL).answers == ["a"]
-
-
-def test_results_of_dead_requests_return_to_their_old_keys(steps: Steps, db: Database) -> None:
-    server, _dead = steps.register(), steps.register(2)
-    steps.queue.enqueue_many(db, [0, 1, "x" * 200_000, 3])
-    steps.look(server, reason=Reason.SIGNAL)
-    later = NOW + DEADLINE_US + 1
-    assert steps.queue.size(db) == 1
-    mine = steps.register(now_us=later)
-    assert steps.look(mine, later, tidies=True).outcome is Outcome.AGAIN
-    assert steps.queue.items(db, 9) == [1, "x" * 200_000, 3]
-    assert steps.queue.size(db) == 3
-    assert steps.look(mine, later).answers == [1]
-
-
 @pytest.mark.parametrize("by", ["transaction", "database"])
 def test_a_call_that_finds_nothing_returns_overdue_results(db: Database, space: Subspace, by: str) -> None:
     long_ago = round(time.time() * 1_000_000) - 3 * DEADLINE_US
@@ -748,58 +674,6 @@ def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None
     )
     assert [commit_code(collector), commit_code(returner)] == [0, NOT_COMMITTED]
     assert steps.queue.size(db) == 0
-
-
-@pytest.mark.parametrize("notice_bytes_max", [0, limits.NOTICE_BYTES_MAX])
-def test_clear_removes_results_and_owners_register_again(
-    steps: Steps, db: Database, monkeypatch: pytest.MonkeyPatch, notice_bytes_max: int
-) -> None:
-    """The results may lie in the notice, or beside it."""
-    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", notice_bytes_max)
-    server, owner = steps.register(), steps.register()
-    steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server, reason=Reason.SIGNAL)
-    steps.queue.clear(db)
-    assert steps.look(owner).outcome is Outcome.GONE
-    assert steps.keys() == 0
-
-
-def test_items_come_back_before_those_enqueued_meanwhile(steps: Steps, db: Database) -> None:
-    """The first one is back before the others are enqueued: their places do not begin behind that one."""
-    server, *owners = [steps.register() for _ in range(4)]
-    steps.queue.enqueue_many(db, ["taken", *"abc"])
-    assert steps.look(server, reason=Reason.SIGNAL).answers == ["taken"]
-    steps.run(lambda tr: steps.line.withdraw(tr, owners[0]))
-    for name in "def":
-        steps.queue.enqueue(db, name)
-    for owner in owners[1:]:
-        steps.run(lambda tr, owner=owner: steps.line.withdraw(tr, owner))
-    assert steps.queue.dequeue_many(db, 9) == list("abcdef")
-
-
-def test_items_served_together_come_back_before_later_ones(steps: Steps, db: Database) -> None:
-    server, owner = steps.register(), steps.register(3)
-    steps.queue.enqueue_many(db, ["taken", *"abc"])
-    assert steps.look(server, reason=Reason.SIGNAL).answers == ["taken"]
-    for name in "def":
-        steps.queue.enqueue(db, name)
-    steps.run(lambda tr: steps.line.withdraw(tr, owner))
-    assert steps.queue.dequeue_many(db, 9) == list("abcdef")
-
-
-def test_a_withdrawn_request_returns_its_results_to_the_queue(steps: Steps, db: Database) -> None:
-    server, owner = steps.register(), steps.register()
-    steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server, reason=Reason.SIGNAL)
-    steps.run(lambda tr: steps.line.withdraw(tr, owner))
-    assert (steps.queue.items(db, 9), steps.keys()) == ([1], 0)
-
-
-def test_a_request_that_leaves_collects_its_results(steps: Steps, db: Database) -> None:
-    server, owner = steps.register(), steps.register()
-    steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server, reason=Reason.SIGNAL)
-    assert steps.look(owner, reason=Reason.NEGLECT, otherwise=Otherwise.LEAVE).answers == [1]
 
 
 def served_alone(steps: Steps, before: Ticket) -> None:
@@ -855,16 +729,6 @@ def test_a_dead_request_between_two_does_not_stop_a_wake_up(steps: Steps) -> Non
     assert steps.is_woken(watch)
 
 
-def test_requests_served_together_are_woken_together(steps: Steps) -> None:
-    head, *others = (steps.register() for _ in range(4))
-    watches = [steps.look(who).watches[0] for who in others]
-    steps.queue.enqueue_many(steps.db, range(4))
-    assert steps.look(head, reason=Reason.SIGNAL).answers == [0]
-    for number, (who, watch) in enumerate(zip(others, watches, strict=True), 1):
-        assert steps.is_woken(watch)
-        assert steps.look(who, reason=Reason.NOTICE).answers == [number]
-
-
 def test_a_request_woken_without_a_notice_looks_as_any_other(steps: Steps) -> None:
     """Another request may have removed it as dead, or its watch fired without a change."""
     first, second = steps.register(), steps.register()
@@ -872,16 +736,6 @@ def test_a_request_woken_without_a_notice_looks_as_any_other(steps: Steps) -> No
     assert steps.look(first, reason=Reason.NOTICE).outcome is Outcome.WAIT
     steps.run(lambda tr: steps.line.withdraw(tr, second))
     assert steps.look(second, reason=Reason.NOTICE).outcome is Outcome.GONE
-
-
-@pytest.mark.parametrize("size", [10, limits.NOTICE_BYTES_MAX, 3 * limits.NOTICE_BYTES_MAX])
-def test_results_of_any_size_reach_their_owner(steps: Steps, size: int) -> None:
-    server, owner = steps.register(), steps.register(3)
-    values = ["x" * size, "y" * size, "z"]
-    steps.queue.enqueue_many(steps.db, ["mine", *values])
-    steps.look(server, reason=Reason.SIGNAL)
-    assert steps.look(owner).answers == values
-    assert (steps.queue.size(steps.db), steps.keys()) == (0, 0)
 
 
 @pytest.mark.parametrize("floor", [0, 255, 70_000])
@@ -898,14 +752,6 @@ def test_a_full_serving_beside_its_notice_reaches_its_owner(
     assert steps.look(owner).answers == list("abc")
     steps.run(lambda tr: steps.line.withdraw(tr, server))
     assert (steps.queue.size(steps.db), steps.keys()) == (0, 0)
-
-
-def test_the_head_is_woken_if_another_request_serves_it(steps: Steps) -> None:
-    head, behind = steps.register(), steps.register()
-    own, _doorbell = steps.look(head).watches
-    steps.queue.enqueue(steps.db, "a")
-    steps.look(behind, reason=Reason.NEGLECT)
-    assert steps.is_woken(own)
 
 
 def test_leaving_conflicts_with_being_served(steps: Steps) -> None:

@@ -74,27 +74,13 @@ def test_values_spread_over_the_partitions(db: Database, queue: Queue) -> None:
     assert all(one.may_be_ready for one in queue.partitions(db))
 
 
-def test_a_dequeue_finds_a_value_of_any_partition(db: Database, queue: Queue) -> None:
+@pytest.mark.parametrize("within", [False, True])
+def test_a_dequeue_finds_a_value_of_any_partition(db: Database, queue: Queue, within: bool) -> None:
     for value in VALUES:
         queue.enqueue(db, value)
-        assert queue.dequeue(db) == value
+        assert (run(db, queue.dequeue) if within else queue.dequeue(db)) == value
     assert queue.dequeue(db, "nothing") == "nothing"
     assert queue.empty(db)
-
-
-def test_a_dequeue_in_a_transaction_finds_any_value(db: Database, queue: Queue) -> None:
-    for value in VALUES:
-        queue.enqueue(db, value)
-        tr = begin(db)
-        assert queue.dequeue(tr) == value
-        assert commit_code(tr) == 0
-    assert queue.empty(db)
-
-
-def test_each_value_is_dequeued_once(db: Database, queue: Queue) -> None:
-    spread(queue, db)
-    assert sorted(all_of(queue, db)) == VALUES
-    assert sizes(queue, db) == [0, 0, 0, 0]
 
 
 def test_the_values_of_one_enqueue_stay_in_order(db: Database, queue: Queue) -> None:
@@ -322,14 +308,6 @@ def test_an_answer_of_nothing_conflicts_with_an_enqueue(
     assert commit_code(tr) == NOT_COMMITTED
 
 
-def test_two_dequeues_of_one_value_conflict(db: Database, queue: Queue) -> None:
-    queue.enqueue(db, 1)
-    first, second = begin(db), begin(db)
-    assert queue.dequeue(first) == queue.dequeue(second) == 1
-    assert commit_code(first) == 0
-    assert commit_code(second) == NOT_COMMITTED
-
-
 def test_enqueues_do_not_conflict(db: Database, queue: Queue) -> None:
     spread(queue, db)
     transactions = [begin(db) for _ in range(2 * PARTITIONS)]
@@ -389,28 +367,17 @@ def test_closed_partitions_get_nothing_and_go_when_empty(db: Database, queue: Qu
     assert all(key.startswith(contents.under(1).start) for key in stored(db, contents.partitions.start))
 
 
-def test_a_held_large_value_survives_the_end_of_its_partition(db: Database, space: Subspace) -> None:
-    """Its pieces stay in place while it is held."""
-    queue = Queue.named(db, "q", partitions=2, root=space)
-    for _ in range(2):
-        queue.enqueue(db, LARGE)
-    holder = queue.holder(db)
-    assert holder.hold(2) == [LARGE] * 2
-    queue.repartition(db, 1)
-    queue.repartition(db, 1)
-    assert holder.settle(shown=0)
-    assert all_of(queue, db) == [LARGE] * 2
-
-
-def test_a_held_value_survives_the_end_of_its_partition(db: Database, queue: Queue) -> None:
-    for value in range(PARTITIONS):
+@pytest.mark.parametrize("value", ["x", LARGE], ids=["small", "large"])
+def test_a_held_value_survives_the_end_of_its_partition(db: Database, queue: Queue, value: str) -> None:
+    """The pieces of a large one stay in place while it is held."""
+    for _ in range(PARTITIONS):
         queue.enqueue(db, value)
     holder = queue.holder(db)
-    assert sorted(holder.hold(PARTITIONS)) == [0, 1, 2, 3]
+    assert holder.hold(PARTITIONS) == [value] * PARTITIONS
     queue.repartition(db, 1)
     queue.repartition(db, 1)
     assert holder.settle(shown=0)
-    assert sorted(all_of(queue, db)) == [0, 1, 2, 3]
+    assert all_of(queue, db) == [value] * PARTITIONS
 
 
 def test_a_held_value_keeps_its_place_in_a_partition_that_closed(db: Database, space: Subspace) -> None:
