@@ -99,12 +99,6 @@ def test_nothing_conflicts_with_a_put_anywhere(parted: MakeBench, place: bytes) 
     assert commit_code(tr) == NOT_COMMITTED
 
 
-def test_a_bag_that_a_take_sees_whole_comes_in_order(parted: MakeBench) -> None:
-    b = parted("bag")
-    ids = [b.put(n) for n in range(9)]
-    assert [task.id for task in b.queue.take_many(b.db, 10, 0, session=b.session)] == ids
-
-
 def test_a_released_task_lies_at_another_place(parted: MakeBench) -> None:
     b = parted("bag")
     id_ = id_bytes(b.put("x"))
@@ -117,26 +111,9 @@ def test_a_released_task_lies_at_another_place(parted: MakeBench) -> None:
     assert ready_keys(b)[id_] not in (before, released)
 
 
-def test_buried_tasks_of_a_bag_are_kicked_in_order(parted: MakeBench) -> None:
-    b = parted("bag")
-    ids = [b.put(n) for n in range(9)]
-    for id_ in reversed(ids):
-        b.queue.bury(b.db, id_)
-    assert [task.id for task in b.queue.tasks(b.db, "!", 9)] == ids
-    assert b.queue.kick(b.db, 3) == 3
-    assert sorted(task.id for task in b.queue.tasks(b.db, "r", 9)) == ids[:3]
-
-
-def test_a_bag_has_times_and_no_priorities(parted: MakeBench) -> None:
-    b = parted("bag", ttl=9, ttr=4)
-    b.put("expires", ttl=2)
-    b.put("delayed", delay=3)
-    b.clock.advance(3)
-    assert b.taken_data() == ["delayed"]
-    b.clock.advance(4)
-    assert b.take().attempts == 2
+def test_a_bag_has_no_priorities(parted: MakeBench) -> None:
     with pytest.raises(UnsupportedOption):
-        b.put("x", pri=1)
+        parted("bag").put("x", pri=1)
 
 
 def test_a_walk_reaches_each_task_in_time(bench: MakeBench) -> None:

@@ -240,17 +240,6 @@ def test_every_queue_is_swept_however_many_there_are(
     assert [queue.statistics(b.db)["tasks"]["ready"] for queue in queues] == [1] * 5
 
 
-def test_dead_sessions_end_although_a_queue_cannot_be_swept(bench: MakeBench) -> None:
-    b, broken = bench(), Broken("tidy", no_room("full"))
-    dead = Session(b.db, ttr=1)
-    keeper(b.db).forget(dead)
-    keeper(b.db).look_after(broken)
-    b.clock.advance(2)
-    with pytest.raises(StorageFull):
-        keeper(b.db).tick()
-    assert dead.id not in keys_of_beats(b)
-
-
 def keys_of_beats(b: Bench) -> list[bytes]:
     beats = [KEYS.beat_of(row.key) for row in b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)]
     return [beat[1] for beat in beats if beat is not None]

@@ -105,30 +105,20 @@ def test_a_change_of_a_rate_moves_the_next_token_of_a_key(keyed: Bench) -> None:
     assert not verify(keyed.db).findings
 
 
-def test_a_walk_keeps_the_slot_of_an_unreadable_task(keyed: Bench) -> None:
+def test_an_unreadable_task_keeps_its_slot_until_it_is_deleted(keyed: Bench) -> None:
+    """A walk over the keys counts it."""
     for number in range(2):
         keyed.put(number, limits={TENANT: "a"})
     task = keyed.take()
     keyed.db.set(keyed.queue._shape.keys.task(id_bytes(task.id)), b"damaged")
-
     Limit.set(keyed.db, TENANT, slots=1, per_key=True)
     for _ in range(3):
         keyed.sweep()
-
-    assert Limit.open(keyed.db, TENANT).used == 1
-    assert keyed.take() is None
-
-
-def test_an_unreadable_task_that_is_deleted_frees_its_key(keyed: Bench) -> None:
-    for number in range(2):
-        keyed.put(number, limits={TENANT: "a"})
-    task = keyed.take()
-    keyed.db.set(keyed.queue._shape.keys.task(id_bytes(task.id)), b"damaged")
+    assert (Limit.open(keyed.db, TENANT).used, keyed.take()) == (1, None)
 
     keyed.queue.delete(keyed.db, task.id)
     for _ in range(3):
         keyed.sweep()
-
     assert keyed.taken_data() == [1]
     assert Limit.open(keyed.db, TENANT).used == 1
 
@@ -166,24 +156,16 @@ def test_a_list_goes_on_behind_unreadable_limits(still_db: Database, monkeypatch
     assert [found.name for found in Limit.list(still_db)] == ["a", "b"]
 
 
-def test_a_start_that_exhausts_a_key_conflicts_with_a_new_lane(keyed: Bench) -> None:
+@pytest.mark.parametrize(("slots", "code"), [(1, NOT_COMMITTED), (2, 0)])
+def test_a_start_that_exhausts_a_key_conflicts_with_a_new_lane(keyed: Bench, slots: int, code: int) -> None:
     """The first task of the key in another queue begins an open lane, which the start has not parked."""
+    Limit.set(keyed.db, TENANT, slots=slots, per_key=True)
     other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
     keyed.put("x", limits={TENANT: "a"})
     start = begin(keyed.db)
     assert keyed.queue.take(start, session=keyed.session) is not None
     other.put(keyed.db, "y", limits={TENANT: "a"})
-    assert commit_code(start) == NOT_COMMITTED
-
-
-def test_a_start_that_leaves_room_conflicts_with_no_new_lane(keyed: Bench) -> None:
-    Limit.set(keyed.db, TENANT, slots=2, per_key=True)
-    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
-    keyed.put(1, limits={TENANT: "a"})
-    tr = begin(keyed.db)
-    assert keyed.queue.take(tr, session=keyed.session) is not None
-    other.put(keyed.db, 2, limits={TENANT: "a"})
-    assert commit_code(tr) == 0
+    assert commit_code(start) == code
     assert other.take(keyed.db, session=keyed.session) is not None
 
 
@@ -245,13 +227,19 @@ def parking(keyed: Bench) -> tuple[TaskQueue, Task, Any]:
     return other, task, sweep
 
 
-def test_a_sweep_that_parks_lanes_conflicts_with_an_end(
-    keyed: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("change", ["an end", "more slots"])
+def test_a_sweep_that_parks_lanes_conflicts_with_a_change(
+    keyed: Bench, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """The end has met no parked lane, so it opens none."""
+    """The end has met no parked lane, and the walk of the slots is over: nothing else would open the lane."""
     monkeypatch.setattr(limits, "LANES_TURNED", 1)
     other, task, sweep = parking(keyed)
-    keyed.queue.ack(keyed.db, task)
+    if change == "an end":
+        keyed.queue.ack(keyed.db, task)
+    else:
+        Limit.set(keyed.db, TENANT, slots=2, per_key=True)
+        for _ in range(3):
+            keyed.sweep()
     assert commit_code(sweep) == NOT_COMMITTED
     assert other.take(keyed.db, session=keyed.session) is not None
 
@@ -356,25 +344,17 @@ def test_a_change_during_a_walk_reaches_keys_behind_it(keyed: Bench, monkeypatch
     assert sorted(keyed.taken_data()) == [4, 5, 6, 7, 8]
 
 
-def test_an_unreadable_limit_can_be_deleted(keyed: Bench) -> None:
-    """Verification tells of it until then."""
-    row = LimitKeys(RootKeys(DEFAULT_ROOT).prefix, TENANT).row
-    keyed.db[row] = b"damaged"
-    Limit.delete(keyed.db, TENANT)
-    assert keyed.db[row] is None
-    assert not verify(keyed.db).findings
-
-
 @pytest.mark.parametrize("key", ["a", None])
 def test_an_unreadable_limit_in_use_is_not_deleted(keyed: Bench, key: str | None) -> None:
     """The ends of its tasks would take slots off, that a new limit of the name does not have."""
     keyed.put("x", limits={TENANT: key})
-    task = keyed.take()
-    keyed.db[LimitKeys(RootKeys(DEFAULT_ROOT).prefix, TENANT).row] = b"damaged"
+    task, row = keyed.take(), LimitKeys(RootKeys(DEFAULT_ROOT).prefix, TENANT).row
+    keyed.db[row] = b"damaged"
     with pytest.raises(LimitInUse, match="1 task"):
         Limit.delete(keyed.db, TENANT)
     keyed.queue.ack(keyed.db, task)
     Limit.delete(keyed.db, TENANT)
+    assert (keyed.db[row], verify(keyed.db).findings) == (None, ())
     assert Limit.set(keyed.db, TENANT, slots=1, per_key=True).used == 0
 
 
@@ -494,19 +474,6 @@ def test_an_end_conflicts_with_tasks_that_begin_to_wait(keyed: Bench, other: str
     assert commit_code(tr) == NOT_COMMITTED
     keyed.queue.ack(keyed.db, first)
     assert len(keyed.taken_data()) == 1
-
-
-def test_a_sweep_that_parks_lanes_conflicts_with_a_change(
-    keyed: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The walk of the change is over then, and nothing else would open the lane."""
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
-    other, _, sweep = parking(keyed)
-    Limit.set(keyed.db, TENANT, slots=2, per_key=True)
-    for _ in range(3):
-        keyed.sweep()
-    assert commit_code(sweep) == NOT_COMMITTED
-    assert other.take(keyed.db, session=keyed.session) is not None
 
 
 def test_the_keeper_wakes_for_the_first_limit_with_work(still_db: Database, clock: StillClock) -> None:

@@ -81,17 +81,13 @@ def test_keys_that_a_sweep_is_to_look_at_are_no_finding(keyed: Bench) -> None:
     assert verify(keyed.db).findings == ()
 
 
-def test_a_limit_without_a_queue_can_be_deleted(keyed: Bench) -> None:
-    """No sweep walks through its keys: no queue names it any more."""
-    start_each(keyed, 1)
-    drop_all(keyed)
-    Limit.delete(keyed.db, TENANT)
-    require_gone(keyed)
-
-
-def test_a_delete_walks_through_many_keys(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("keys", [1, 5])
+def test_a_limit_without_a_queue_can_be_deleted(
+    keyed: Bench, monkeypatch: pytest.MonkeyPatch, keys: int
+) -> None:
+    """No sweep walks through its keys, however many: no queue names it any more."""
     monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
-    start_each(keyed, 5)
+    start_each(keyed, keys)
     drop_all(keyed)
     Limit.delete(keyed.db, TENANT)
     require_gone(keyed)

@@ -128,23 +128,15 @@ def test_a_transaction_puts_tasks_of_several_keys(parted: MakeBench, kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("within", [False, True])
 @pytest.mark.commits_by_hand
-def test_a_take_finds_the_tasks_of_any_partition(parted: MakeBench, kind: str) -> None:
-    b = parted(kind, partitions=8)
-    b.put_each(range(40))
-    assert len(set(b.places().values())) == 8
-    assert sorted(b.taken_data()) == list(range(40))
-    assert b.take() is None
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_take_in_a_transaction_finds_them_too(parted: MakeBench, kind: str) -> None:
+def test_a_take_finds_the_tasks_of_any_partition(parted: MakeBench, kind: str, within: bool) -> None:
     b = parted(kind, partitions=8)
     b.put_each(range(20))
-    tr, taken = begin(b.db), []
-    while (task := b.queue.take(tr, session=b.session)) is not None:
-        taken.append(task.data)
-    assert sorted(taken) == list(range(20))
+    assert len(set(b.places().values())) == 8
+    tr = begin(b.db)
+    take = (lambda: b.queue.take(tr, session=b.session)) if within else b.take
+    assert sorted(task.data for task in iter(take, None)) == list(range(20))
     assert commit_code(tr) == 0
     assert b.counts("ready", "taken") == (0, 20)
 

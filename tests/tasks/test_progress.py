@@ -102,14 +102,6 @@ def test_a_wait_returns_the_data_of_the_task(bench: MakeBench) -> None:
     assert found.data == large
 
 
-def test_a_wait_for_an_ended_task_raises(bench: MakeBench) -> None:
-    b = bench()
-    id_ = b.put("x")
-    b.queue.ack(b.db, b.take())
-    with pytest.raises(TaskNotFound):
-        wait(b, id_)
-
-
 def test_a_wait_sees_the_end_of_a_lease_by_its_time(bench: MakeBench) -> None:
     """No key changes then."""
     b = bench("fifottl", ttr=60)

@@ -101,12 +101,6 @@ def test_a_row_has_the_columns_of_a_tally() -> None:
     assert Tally.__match_args__ == ENDS
 
 
-def test_a_lease_that_a_sweeper_ends_is_lost(b: Bench, run: Run, member: Member, clock: ManualClock) -> None:
-    b.put()
-    lapse(b, clock, member)
-    assert row(b, run) == {"lost": 1}
-
-
 def test_the_leases_of_a_dead_worker_are_lost(bench: Callable[..., Bench], clock: ManualClock) -> None:
     b = bench("fifo")
     run = Run(b.db, DEFAULT_ROOT)
@@ -145,15 +139,6 @@ def test_an_end_by_another_session_counts_for_the_holders_run(b: Bench, run: Run
     assert row(b, run) == {"buried": 1}
 
 
-def test_another_run_on_the_queue_does_not_count(b: Bench, run: Run, member: Member) -> None:
-    other = Run(b.db, DEFAULT_ROOT)
-    b.put()
-    b.put()
-    b.queue.ack(b.db, member.take())
-    b.queue.bury(b.db, Member(b, other).take())
-    assert (row(b, run), row(b, other)) == ({"done": 1}, {"buried": 1})
-
-
 def test_acks_together_count_each_for_its_run(b: Bench, run: Run, member: Member) -> None:
     other = Run(b.db, DEFAULT_ROOT)
     for _ in range(4):
@@ -164,14 +149,6 @@ def test_acks_together_count_each_for_its_run(b: Bench, run: Run, member: Member
         b.queue.ack(tr, task)
     tr.commit().wait()
     assert (row(b, run), row(b, other)) == ({"done": 2}, {"done": 1})
-
-
-def test_an_end_that_was_rolled_back_is_not_counted(b: Bench, run: Run, member: Member) -> None:
-    b.put()
-    tr = b.db.create_transaction()
-    b.queue.ack(tr, member.take())
-    tr.cancel()
-    assert row(b, run) == {}
 
 
 def test_without_a_fleet_no_key_of_a_run_is_written(b: Bench) -> None:

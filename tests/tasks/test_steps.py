@@ -107,14 +107,6 @@ def test_a_holder_that_has_lost_its_lease_stores_no_step(bench: MakeBench) -> No
     assert steps_of(b) == []
 
 
-def test_a_step_that_fails_stores_nothing_and_runs_again(bench: MakeBench) -> None:
-    b = bench()
-    task = stepped(b)
-    with pytest.raises(ZeroDivisionError):
-        b.queue.step(b.db, task, "divide", lambda: 1 / 0)
-    assert b.queue.step(b.db, task, "divide", lambda: 1) == 1
-
-
 @pytest.mark.parametrize(
     "end",
     [
