@@ -114,40 +114,25 @@ def test_drop_removes_the_contents(db: Database, registry: Registry, space: Subs
         registry.drop(db, "emails")
 
 
+CALLS: dict[str, Callable[[Queue, Database], Any]] = {
+    "enqueue": lambda queue, db: queue.enqueue(db, 1),
+    "enqueue_many": lambda queue, db: queue.enqueue_many(db, [1]),
+    "dequeue": lambda queue, db: queue.dequeue(db),
+    "wait": lambda queue, db: queue.dequeue(db, timeout=5),
+    "dequeue_many": lambda queue, db: queue.dequeue_many(db, 2),
+    "peek": lambda queue, db: queue.peek(db),
+    "items": lambda queue, db: queue.items(db, 2),
+    "empty": lambda queue, db: queue.empty(db),
+    "size": lambda queue, db: queue.size(db),
+    "clear": lambda queue, db: queue.clear(db),
+    "aside": lambda queue, db: queue.aside(db, 2),
+    "remove_aside": lambda queue, db: queue.remove_aside(db, [aside_text(bytes(ID_BYTES))]),
+    "unreadable": lambda queue, db: queue.unreadable(db),
+}
+
+
 @pytest.mark.parametrize("created_again", [False, True])
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda queue, db: queue.enqueue(db, 1),
-        lambda queue, db: queue.enqueue_many(db, [1]),
-        lambda queue, db: queue.dequeue(db),
-        lambda queue, db: queue.dequeue(db, timeout=5),
-        lambda queue, db: queue.dequeue_many(db, 2),
-        lambda queue, db: queue.peek(db),
-        lambda queue, db: queue.items(db, 2),
-        lambda queue, db: queue.empty(db),
-        lambda queue, db: queue.size(db),
-        lambda queue, db: queue.clear(db),
-        lambda queue, db: queue.aside(db, 2),
-        lambda queue, db: queue.remove_aside(db, [aside_text(bytes(ID_BYTES))]),
-        lambda queue, db: queue.unreadable(db),
-    ],
-    ids=[
-        "enqueue",
-        "enqueue_many",
-        "dequeue",
-        "wait",
-        "dequeue_many",
-        "peek",
-        "items",
-        "empty",
-        "size",
-        "clear",
-        "aside",
-        "remove_aside",
-        "unreadable",
-    ],
-)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_handle_to_a_dropped_queue_notices(
     db: Database,
     registry: Registry,

@@ -39,7 +39,6 @@ def test_a_database_runs_and_commits(db, k):
 
 
 def test_an_engines_own_database_will_do(engine_db, k):
-    """A database that we never wrapped."""
     put(engine_db, k("a"))
     assert engine_db[k("a")] == b"1"
 
@@ -142,7 +141,6 @@ def test_a_retry_limit_gives_up(db, fdb_module, k):
 
 @pytest.mark.commits_by_hand
 def test_a_timeout_gives_up(db, fdb_module, k):
-    """In seconds, over all attempts."""
     body = Contention(db, k("a"), losses=1_000_000)
 
     @fdbqueue.transactional(timeout_s=0.2)
@@ -182,7 +180,6 @@ def test_limits_do_not_touch_the_callers_transaction(db, k):
 
 
 def test_other_exceptions_come_out_and_nothing_is_committed(db, k):
-    """They are never retried."""
     attempts = []
 
     @fdbqueue.transactional
@@ -198,7 +195,6 @@ def test_other_exceptions_come_out_and_nothing_is_committed(db, k):
 
 
 def test_an_error_that_cannot_be_retried_comes_out(db, fdb_module):
-    """As the engine's own FDBError."""
 
     @fdbqueue.transactional
     def work(tr):
@@ -227,7 +223,6 @@ def test_generators_and_coroutines_are_refused_at_decoration():
 
 
 def test_a_function_without_the_parameter_is_refused_at_once():
-    """The decoration raises, not the first call."""
     with pytest.raises(TypeError, match="has no parameter 'tr'"):
 
         @fdbqueue.transactional
@@ -236,19 +231,16 @@ def test_a_function_without_the_parameter_is_refused_at_once():
 
 
 def test_anything_else_than_a_database_is_told(k):
-    """NotADatabase names the wrong object."""
     with pytest.raises(NotADatabase, match="'str'"):
         put("a database", k("a"))
 
 
 def test_a_missing_argument_is_pythons_own_error():
-    """With the function's own name in it."""
     with pytest.raises(TypeError, match="put"):
         put()
 
 
 def test_the_function_keeps_its_name_and_signature():
-    """functools.wraps."""
     assert put.__name__ == "put"
     assert put.__doc__ == "Set one key."
     assert put.__wrapped__ is not None

@@ -152,24 +152,29 @@ def test_when_none_of_them_holds_its_task_nothing_is_written(bench: Bench) -> No
     assert (bench.engine.written_most, bench.done()) == (0, 0)
 
 
-@pytest.mark.parametrize("committed", [True, False])
-def test_a_batch_with_an_unknown_result_happens_once(bench: Bench, committed: bool) -> None:
-    tasks = bench.fill(4)
-    behind = bench.behind(*tasks)
-    bench.engine.commits = 0
-    bench.engine.fate = lambda n: (COMMIT_UNKNOWN, committed) if n in (1, 2) else (0, True)
-    assert states(behind.finish()) == "---"
-    assert bench.done() == 4
+LOST, MAYBE = (NOT_COMMITTED, False), (COMMIT_UNKNOWN, False)
+FATES: dict[str, tuple[dict[int, tuple[int, bool]], str, int, int]] = {
+    "unknown, committed": (dict.fromkeys((1, 2), (COMMIT_UNKNOWN, True)), "---", 2, 4),
+    "unknown, not committed": (dict.fromkeys((1, 2), MAYBE), "---", 2, 4),
+    # The commit may be done, so no ack is tried again apart.
+    "an error of the database": ({2: (4100, True)}, "FFF", 2, 4),
+    "a conflict": ({2: LOST}, "---", 3, 4),
+    # An ack that conflicts every time must not delay the others.
+    "two conflicts": ({2: LOST, 3: LOST}, "---", 1 + limits.ATTEMPTS_TOGETHER_MAX + 3, 4),
+    # The attempt before it may have happened: a second ack would be told that its task is gone.
+    "conflicts after an unknown result": ({2: MAYBE, 3: LOST, 4: LOST}, "---", 2, 4),
+}
+"""The fates of commits, the answers, and the numbers of transactions and of tasks that are done."""
 
 
-def test_an_error_of_the_database_is_that_of_each_ack(bench: Bench) -> None:
-    """The commit may be done, so no ack is tried again apart."""
-    tasks = bench.fill(4)
-    behind = bench.behind(*tasks)
+@pytest.mark.parametrize("fate", FATES)
+def test_each_ack_happens_once_with_any_result_of_commits(bench: Bench, fate: str) -> None:
+    fates, answers, begun, done = FATES[fate]
+    behind = bench.behind(*bench.fill(4))
     bench.engine.commits = 0
-    bench.engine.fate = lambda n: (4100, True) if n == 2 else (0, True)
-    assert states(behind.finish()) == "FFF"
-    assert (behind.begun, bench.done()) == (2, 4)
+    bench.engine.fate = lambda n: fates.get(n, (0, True))
+    assert states(behind.finish()) == answers
+    assert (behind.begun, bench.done()) == (begun, done)
 
 
 def test_beside_a_stale_lease_unknown_acks_happen_once(bench: Bench) -> None:
@@ -180,36 +185,6 @@ def test_beside_a_stale_lease_unknown_acks_happen_once(bench: Bench) -> None:
     bench.engine.fate = lambda n: (COMMIT_UNKNOWN, True) if n == 2 else (0, True)
     assert states(behind.finish()) == "-N-"
     assert bench.done() == 3
-
-
-def test_a_batch_that_lost_a_conflict_tries_again_as_one(bench: Bench) -> None:
-    tasks = bench.fill(4)
-    behind = bench.behind(*tasks)
-    bench.engine.commits = 0
-    bench.engine.fate = lambda n: (NOT_COMMITTED, False) if n == 2 else (0, True)
-    assert states(behind.finish()) == "---"
-    assert (behind.begun, bench.done()) == (3, 4)
-
-
-def test_a_batch_that_loses_again_goes_apart(bench: Bench) -> None:
-    """An ack that conflicts every time must not delay the others."""
-    tasks = bench.fill(4)
-    behind = bench.behind(*tasks)
-    bench.engine.commits = 0
-    bench.engine.fate = lambda n: (NOT_COMMITTED, False) if n in (2, 3) else (0, True)
-    assert states(behind.finish()) == "---"
-    assert (behind.begun, bench.done()) == (1 + limits.ATTEMPTS_TOGETHER_MAX + 3, 4)
-
-
-def test_a_conflict_after_an_unknown_result_splits_no_batch(bench: Bench) -> None:
-    """The attempt before it may have happened: a second ack would be told that its task is gone."""
-    tasks = bench.fill(3)
-    behind = bench.behind(*tasks)
-    bench.engine.commits = 0
-    fates = {2: (COMMIT_UNKNOWN, False), 3: (NOT_COMMITTED, False), 4: (NOT_COMMITTED, False)}
-    bench.engine.fate = lambda n: fates.get(n, (0, True))
-    assert states(behind.finish()) == "--"
-    assert (behind.begun, bench.done()) == (2, 3)
 
 
 def test_an_error_that_one_has_brought_along_is_its_own(bench: Bench) -> None:

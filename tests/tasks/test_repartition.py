@@ -1,6 +1,6 @@
 """Repartitions: the number of partitions changes under load, and no promise is broken meanwhile."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -271,27 +271,23 @@ def test_a_client_with_an_old_plan_conflicts_and_then_follows(parted: MakeBench)
     assert b.places()[id_] == home_of(key_bytes(KEY), 4)
 
 
-@pytest.mark.parametrize("verb", ["take", "ack", "statistics", "peek", "kick", "delete"])
-def test_each_call_of_a_process_with_an_old_plan_follows(parted: MakeBench, verb: str) -> None:
+CALLS: dict[str, Callable[[PartitionsBench, TaskQueue, Session, str], object]] = {
+    "take": lambda _, q, session, id_: q.take(q._database, session=session).id == id_,
+    "ack": lambda b, q, _, id_: q.ack(q._database, b.take()).id == id_,
+    "statistics": lambda _, q, *__: q.statistics(q._database)["tasks"]["ready"] == 1,
+    "peek": lambda _, q, __, id_: q.peek(q._database, id_).id == id_,
+    "kick": lambda b, q, _, id_: b.queue.bury(b.db, id_) and q.kick(q._database) == 1,
+    "delete": lambda _, q, __, id_: q.delete(q._database, id_).id == id_,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_each_call_of_a_process_with_an_old_plan_follows(parted: MakeBench, call: Any) -> None:
     b = parted("utube")
     other = b.other_process()
     b.repartition(4)
-    session = Session(other._database, ttr=1e9, root=b.root)
-    id_ = b.put("x", key=KEY)
-    if verb == "take":
-        assert other.take(other._database, session=session).id == id_
-    elif verb == "ack":
-        assert other.ack(other._database, b.take()).id == id_
-    elif verb == "statistics":
-        assert other.statistics(other._database)["tasks"]["ready"] == 1
-    elif verb == "peek":
-        assert other.peek(other._database, id_).id == id_
-    elif verb == "kick":
-        b.queue.bury(b.db, id_)
-        assert other.kick(other._database) == 1
-    else:
-        assert other.delete(other._database, id_).id == id_
-    session.end()
+    with Session(other._database, ttr=1e9, root=b.root) as session:
+        assert call(b, other, session, b.put("x", key=KEY))
 
 
 def test_a_handle_tells_the_options_that_its_process_has_met(parted: MakeBench) -> None:

@@ -1,6 +1,5 @@
 """How many round trips in a row a call waits for: reads that do not depend on each other go together."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from tests.conftest import TEST_ROOT
 from tests.tasks.support import StillClock
-from tests.tasks.trips import Trips, trips_of
+from tests.tasks.trips import Trips, reads_of, trips_of
 
 LARGE = "x" * limits.RECORD_PAYLOAD_BYTES_MAX
 PIECES = "x" * limits.PAYLOAD_PIECE_BYTES_MAX
@@ -57,14 +56,8 @@ def test_blocked_tasks_cost_a_take_nothing(trips: tuple[Database, Trips], blocke
     other.put(db, "x")
     for start in range(0, blocked, 1_000):
         queue.put_many(db, [None] * min(1_000, blocked - start))
-
-    def read(take: Callable[[Any], Any]) -> tuple[int, int, bool]:
-        before = engine.reads
-        waits, task = trips_of(engine, db, take)
-        return waits, engine.reads - before, task is not None
-
-    assert read(lambda tr: other.take(tr, session=session)) == (1, 8, True)
-    assert read(lambda tr: queue.take(tr, session=session)) == (1, 9, False)
+    assert reads_of(engine, db, lambda tr: other.take(tr, session=session))[:2] == (1, 8)
+    assert reads_of(engine, db, lambda tr: queue.take(tr, session=session)) == (1, 9, None)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +79,8 @@ def test_blocked_tasks_in_front_cost_a_take_nothing(trips: tuple[Database, Trips
         queue.put(db, "free", limits=names)
 
     def read() -> tuple[int, int, tuple[str, ...] | None]:
-        before = engine.reads
-        waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
-        return waits, engine.reads - before, None if task is None else tuple(task.limits)
+        waits, reads, task = reads_of(engine, db, lambda tr: queue.take(tr, session=session))
+        return waits, reads, None if task is None else tuple(task.limits)
 
     assert read() == (2, 15, ("api",))  # the first take of a process asks whether the limits have keys
     assert read() == (1, 13, ())
@@ -112,10 +104,9 @@ def test_lane_0_and_the_first_lane_are_one_read(trips: tuple[Database, Trips]) -
     named.put_many(db, range(2), limits=["api"])
 
     def reads(queue: TaskQueue) -> tuple[int, int, Any]:
-        before = engine.reads
-        waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
+        waits, reads, task = reads_of(engine, db, lambda tr: queue.take(tr, session=session))
         assert task is not None
-        return waits, engine.reads - before, task.data
+        return waits, reads, task.data
 
     assert [reads(of_all)[1] for _ in range(3)] == [8] * 3
     assert reads(named)[2] == 0
@@ -147,9 +138,8 @@ def test_exhausted_keys_in_front_cost_a_take_nothing(
         queue.put(db, "free", limits={"tenant": key})
 
     def read() -> tuple[int, int, Any]:
-        before = engine.reads
-        waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
-        return waits, engine.reads - before, None if task is None else task.limits["tenant"]
+        waits, reads, task = reads_of(engine, db, lambda tr: queue.take(tr, session=session))
+        return waits, reads, None if task is None else task.limits["tenant"]
 
     # The first take of a process asks whether the limit has keys.
     assert [read(), read(), read()] == [(7, 23, "a"), (5, 23, "b"), (1, 14, None)]
@@ -159,12 +149,11 @@ def test_a_put_that_names_limits_reads_nothing_more(trips: tuple[Database, Trips
     db, engine = trips
     Limit.set(db, "api", slots=1)
     queue = TaskQueue.create(db, "trips", task_limits=["api"])
-
-    def reads(**options: Any) -> tuple[int, int]:
-        before = engine.reads
-        return trips_of(engine, db, lambda tr: queue.put(tr, "x", **options))[0], engine.reads - before
-
-    assert reads(limits=["api"]) == reads()
+    named, other = (
+        reads_of(engine, db, lambda tr, names=names: queue.put(tr, "x", limits=names))
+        for names in (["api"], None)
+    )
+    assert named[:2] == other[:2]
 
 
 def test_a_cancel_and_a_progress_take_one_round_trip(trips: tuple[Database, Trips]) -> None:
@@ -260,10 +249,9 @@ def test_a_result_costs_no_round_trip_of_its_ack(
     for options in ({}, {"result_ttl": 60}):
         assert trips_of(engine, db, lambda tr, options=options: queue.put(tr, "x", **options))[0] == 1
         waits, task = trips_of(engine, db, lambda tr: queue.take(tr, session=session))
-        before = engine.reads
-        acked = trips_of(engine, db, lambda tr, task=task: queue.ack(tr, task, result=result))[0]
+        acked, read, _ = reads_of(engine, db, lambda tr, task=task: queue.ack(tr, task, result=result))
         assert (waits, acked) == (1, 1)
-        reads.append(engine.reads - before)
+        reads.append(read)
     assert reads[0] == reads[1]
     assert trips_of(engine, db, lambda tr: queue.result(tr, task)) == (looked, result)
     assert trips_of(engine, db, lambda tr: queue.forget_result(tr, task)) == (1, True)
@@ -283,9 +271,9 @@ def test_a_step_costs_a_look_and_a_write(trips: tuple[Database, Trips]) -> None:
                 for _ in range(2)
             ]
             assert waited == [1, 1]  # the client keeps for the write what the look has read
-        before = engine.reads
-        assert trips_of(engine, db, lambda tr, task=task: queue.ack(tr, task))[0] == 1
-        acks.append(engine.reads - before)
+        acked, read, _ = reads_of(engine, db, lambda tr, task=task: queue.ack(tr, task))
+        assert acked == 1
+        acks.append(read)
     assert acks[0] == acks[1]
 
 

@@ -76,3 +76,10 @@ def trips_of(engine: Trips, db: Database, body: Callable[[Any], Any]) -> tuple[i
     before = engine.count
     result = transactional(body, parameter="tr")(db)
     return engine.count - before, result
+
+
+def reads_of(engine: Trips, db: Database, body: Callable[[Any], Any]) -> tuple[int, int, Any]:
+    """The round trips in a row, the reads, and the answer."""
+    before = engine.reads
+    waits, answer = trips_of(engine, db, body)
+    return waits, engine.reads - before, answer
