@@ -57,16 +57,6 @@ def test_a_held_item_is_invisible_and_not_counted(db: fdbqueue.Database, queue: 
     assert queue.holder(db).hold(1) == []
 
 
-def test_a_holder_works_again_and_again(db: fdbqueue.Database, queue: Queue) -> None:
-    queue.enqueue_many(db, list(range(7)))
-    holder, shown = queue.holder(db), []
-    while values := holder.hold(3):
-        shown += values
-        assert holder.settle(len(values))
-    assert shown == list(range(7))
-    assert queue.size(db) == 0
-
-
 def test_a_split_payload_is_held_and_returned_whole(db: fdbqueue.Database, queue: Queue) -> None:
     large = "x" * (3 * limits.PAYLOAD_PIECE_BYTES_MAX)
     queue.enqueue_many(db, [large, "small"])

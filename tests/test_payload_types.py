@@ -96,6 +96,8 @@ class Pickle:
         ({"a": (1,)}, "tuple", 'data["a"]'),
         ({1, 2}, "set", "data"),
         ([math.nan], "float", "data[0]"),
+        (math.inf, "float", "data"),
+        ([b"bytes"], "bytes", "data[0]"),
         ({"a": {1: "x"}}, "int", 'data["a"], key 1'),
         ({"a": {None: "x"}}, "NoneType", 'data["a"], key None'),
         ([{"a": "\ud800"}], "str", 'data[0]["a"]'),

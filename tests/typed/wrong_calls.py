@@ -104,6 +104,9 @@ def refuse(db: fdbqueue.AnyDatabase, tr: fdbqueue.Transaction) -> None:
     fdbqueue.transactional(retry_limit="3")
     fdbqueue.transactional(retries=3)
     fdbqueue.transactional("tr")
+    words.producer().take(db)
+    words.consumer().put(db, 1)
+    emails.consumer().enqueue(db, 1)
     # Each line above is wrong.
 
 
