@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Group, Session, TaskState
+from fdbqueue import Group, Session
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import GroupClosed
 from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runs import ENDS
-from fdbqueue.core.sessions.ending import end_the_dead
 from fdbqueue.core.task import Failure
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.records.keys import TaskKeys
@@ -21,7 +20,6 @@ from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
-KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair", "bag")
 End = Callable[[Bench, Any], Any]
 
 ENDED_BY: dict[str, End] = {
@@ -45,19 +43,6 @@ def is_gone(b: Bench) -> bool:
     left = [key for key, _ in b.stored() if key.startswith(keys.prefix)]
     of_tasks = [key for key in left if key < keys.beside or keys.failures.start <= key]
     return not of_tasks and b.counts("total") == (0,)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("state", ["ready", "buried"])
-def test_a_cancel_ends_a_task_that_is_not_taken(bench: MakeBench, kind: str, state: str) -> None:
-    b = bench(kind)
-    id_ = b.put("x")
-    if state == "buried":
-        b.queue.bury(b.db, id_)
-    ended = b.queue.cancel(b.db, id_)
-    assert (ended.id, ended.state, ended.data) == (id_, TaskState.DONE, "x")
-    assert is_gone(b)
-    assert b.counts("done", "cancel", "delete") == (1, 1, 0)
 
 
 def test_a_task_cancelled_on_its_way_to_a_call_does_not_begin(bench: MakeBench) -> None:
@@ -95,30 +80,6 @@ def test_a_member_on_its_way_to_a_call_ends_with_its_group(bench: MakeBench) -> 
     assert of.progress(b.db).failed == 1
 
 
-def test_the_holder_learns_of_a_cancel_when_it_renews_or_looks(bench: MakeBench) -> None:
-    b = bench("fifottl", ttr=60)
-    b.put("x")
-    b.put("y")
-    task, other = b.take(), b.take()
-    assert b.queue.renew(b.db, [task, other]).cancelled == set()
-    b.queue.cancel(b.db, task.id)
-    assert b.queue.renew(b.db, [task, other]).cancelled == {task.id}
-    assert b.queue.touch(b.db, task, 1).cancel_asked == b.clock.now()
-    assert b.queue.peek(b.db, task).cancel_asked == b.clock.now()
-
-
-def test_the_death_of_its_holder_ends_a_cancelled_task(bench: MakeBench) -> None:
-    b = bench("fifo")
-    b.put("x")
-    task = b.queue.take(b.db, 0, session=Session(b.db, ttr=5))
-    assert task is not None
-    b.queue.cancel(b.db, task.id)
-    b.clock.advance(6)
-    end_the_dead(b.db, RootKeys(DEFAULT_ROOT))
-    assert is_gone(b)
-    assert b.counts("cancel", "release") == (1, 0)
-
-
 @pytest.mark.parametrize("by", ENDED_BY)
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl", "fair"])
 def test_each_end_of_the_lease_ends_a_cancelled_task(bench: MakeBench, kind: str, by: str) -> None:
@@ -129,15 +90,6 @@ def test_each_end_of_the_lease_ends_a_cancelled_task(bench: MakeBench, kind: str
     ENDED_BY[by](b, task)
     assert is_gone(b)
     assert b.counts("cancel", "done", "release", "bury", "ttr") == (1, 1, 0, 0, 0)
-
-
-def test_a_second_cancel_keeps_the_time_of_the_first(bench: MakeBench) -> None:
-    b = bench("fifottl")
-    b.put("x")
-    task = b.take()
-    first = b.queue.cancel(b.db, task.id)
-    b.clock.advance(5)
-    assert b.queue.cancel(b.db, task.id).cancel_asked == first.cancel_asked
 
 
 def test_a_cancelled_group_takes_no_member_before_a_sweep(bench: MakeBench) -> None:
@@ -151,15 +103,6 @@ def test_a_cancelled_group_takes_no_member_before_a_sweep(bench: MakeBench) -> N
         of.put(b.db, b.queue, 3)
     assert commit_code(tr) == NOT_COMMITTED
     assert of.progress(b.db).total == 1
-
-
-def test_a_cancelled_task_is_not_buried_for_its_failures(bench: MakeBench) -> None:
-    b = bench("fifottl")
-    b.put("x")
-    b.queue.release(b.db, b.take(), failure=Failure("odd"))
-    task = b.take()
-    b.queue.cancel(b.db, task)
-    assert not b.queue.exhaust(b.db, task, 1)
 
 
 def test_the_run_of_a_lease_counts_its_cancel(bench: MakeBench) -> None:

@@ -12,7 +12,6 @@ from fdb import tuple as layer
 import fdbqueue
 from fdbqueue import Database, Explanation, Limit, Session, TaskPlace, TaskQueue, Why
 from fdbqueue.core import limits
-from fdbqueue.core.errors import TaskNotFound
 from fdbqueue.core.line.keys import LineKeys, Ticket, renewal_value, request_value
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import Failure
@@ -59,13 +58,6 @@ def test_the_place_is_the_number_of_tasks_before(bench: MakeBench, kind: str) ->
     found = explained(b, ids[4])
     assert found.reasons[0].why == Why.BEHIND
     assert found.reasons[0].text == "There are 3 tasks before it."
-
-
-def test_a_task_with_a_lower_priority_comes_later(bench: MakeBench) -> None:
-    b = bench(kind="fifottl")
-    last, first = b.put("last", pri=9), b.put("first", pri=1)
-    assert explained(b, first).place == TaskPlace(0)
-    assert explained(b, last).place == TaskPlace(1)
 
 
 def test_places_are_counted_up_to_a_bound(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,13 +180,6 @@ def test_a_fair_queue_tells_the_round_of_a_task(bench: MakeBench) -> None:
     assert place.current_round is not None
     assert (place.ahead_in_key, place.round - place.current_round) == (3, 4)
     assert explained(b, other).place == TaskPlace(0, 0, True, True, place.current_round, place.current_round)
-
-
-def test_a_missing_task_is_not_found(bench: MakeBench) -> None:
-    b = bench()
-    task = b.queue.delete(b.db, b.put("x"))
-    with pytest.raises(TaskNotFound):
-        b.queue.explain(b.db, task)
 
 
 def test_looking_conflicts_with_nothing(bench: MakeBench) -> None:

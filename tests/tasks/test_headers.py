@@ -8,56 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fdbqueue
-from fdbqueue import TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.records.extra import checked_headers
 from fdbqueue.tasks.records.keys import Extra, Record, new_id, record_of, record_to_bytes
-from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench
 
 HEADERS = {"tenant": "acme", "content-type": "text/plain"}
-
-
-def test_headers_are_read_wherever_the_task_is(bench: Callable[..., Bench]) -> None:
-    b = bench("fifottl", ttr=60)
-    put = b.queue.put(b.db, "x", headers=HEADERS)
-    assert put.headers == b.queue.peek(b.db, put).headers == HEADERS
-    assert [task.headers for task in b.queue.tasks(b.db, "r", 9)] == [HEADERS]
-    for end in (b.queue.release, b.queue.bury):
-        task = b.take()
-        assert task.headers == HEADERS
-        assert end(b.db, task).headers == HEADERS
-    b.queue.kick(b.db, 1)
-    assert b.queue.ack(b.db, b.take()).headers == HEADERS
-
-
-@pytest.mark.parametrize("kind", kind_names())
-def test_queues_of_every_kind_have_headers(db: fdbqueue.Database, space: Any, kind: str) -> None:
-    queue = TaskQueue.create(db, "q", kind, root=space)
-    queue.put_many(db, ["x", "y"], headers=HEADERS)
-    for _ in range(2):
-        task = queue.take(db, 0)
-        assert task is not None
-        assert queue.ack(db, task).headers == task.headers == HEADERS
-
-
-def test_headers_move_with_their_task_to_another_partition(parted: MakeBench) -> None:
-    b = parted("utubettl", partitions=2)
-    id_ = b.queue.put(b.db, "x", key="k", delay=5, headers=HEADERS).id
-    b.queue.repartition(b.db, 7)
-    b.clock.advance(6)
-    task = b.queue.take(b.db, 0)
-    assert task is not None
-    assert (task.id, task.headers) == (id_, HEADERS)
-
-
-def test_a_task_without_headers_has_none(bench: Callable[..., Bench]) -> None:
-    b = bench()
-    b.queue.put(b.db, "x", headers=None)
-    assert b.take().headers == {}
 
 
 def test_headers_cost_no_key(bench: Callable[..., Bench]) -> None:

@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-import fdbqueue
 from fdbqueue import Database, FairQueue, Queue, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.page import every_page
 from fdbqueue.tasks import payloads
-from fdbqueue.tasks.kinds import kind_named, kind_names
-from tests.tasks.support import LONG_S, Bench
+from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
 
@@ -126,46 +124,6 @@ def test_more_items_than_a_page_may_have_are_listed(db: Database, space: Subspac
         queue.enqueue_many(db, range(limits.BATCH_ITEMS_MAX))
     pages = list(every_page(lambda after: queue.items(db, 10**9, after=after)))
     assert [len(page) for page in pages] == [limits.BATCH_ITEMS_MAX] * 2
-
-
-@pytest.mark.parametrize("kind", kind_names())
-@pytest.mark.parametrize("limit", [1, 4, 7])
-def test_every_task_of_every_state_and_kind_is_listed_once(bench: MakeBench, kind: str, limit: int) -> None:
-    b = bench(kind)
-    keyed = kind_named(kind).supports("key")
-    ids = [b.put(n, **({"key": n % 20} if keyed else {})) for n in range(60)]
-    sessions = [fdbqueue.Session(b.db, ttr=LONG_S) for _ in range(3)]
-    held = [task for n in range(15) if (task := b.queue.take(b.db, 0, session=sessions[n % 3]))]
-    for task in held[:6]:
-        b.queue.defer(b.db, task, 99)
-    waiting = [id_ for id_ in ids if id_ not in {task.id for task in held}]
-    for id_ in waiting[25:35]:
-        b.queue.bury(b.db, id_)
-    for state, count in {"r": 35, "t": 9, "!": 10, "~": 6}.items():
-        pages = list(every_page(lambda after, state=state: b.queue.tasks(b.db, state, limit, after=after)))
-        listed = [task.id for page in pages for task in page]
-        assert sorted(listed) == [id_ for id_ in ids if b.state(id_) == state]
-        assert len(listed) == count
-        assert all(len(page) <= limit for page in pages)
-        assert listed == [task.id for task in b.queue.tasks(b.db, state, 1_000)]
-
-
-@pytest.mark.parametrize("limit", [1, 3, 1_000])
-@pytest.mark.parametrize("lapsed", [3, 20])
-def test_every_task_that_is_due_and_not_swept_is_listed_once(
-    bench: MakeBench, limit: int, lapsed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "DUE_BATCH", 5)
-    b = bench("fifottl", ttr=50)
-    ids = [b.put(n, delay=n % 2 * 60) for n in range(40)]
-    for _ in range(lapsed):
-        b.take()
-    b.clock.advance(70)
-    pages = list(every_page(lambda after: b.queue.tasks(b.db, "r", limit, after=after)))
-    assert sorted(task.id for page in pages for task in page) == ids
-    for state in "t~":
-        pages = list(every_page(lambda after, state=state: b.queue.tasks(b.db, state, limit, after=after)))
-        assert list(chain(*pages)) == []
 
 
 def test_a_sweep_between_two_pages_loses_no_task_that_stays(

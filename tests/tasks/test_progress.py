@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Database, TaskQueue, transactional
-from fdbqueue.core.errors import InvalidArgument, NotADatabase, NotTaken, TaskNotFound, WaitStopped
+from fdbqueue.core.errors import InvalidArgument, NotADatabase, TaskNotFound, WaitStopped
 from tests.support import PATIENCE_S
 from tests.tasks.support import Bench
 
@@ -21,46 +21,6 @@ def fraction(b: Bench, id_: str) -> float | None:
 def wait(b: Bench, id_: str, seen: float | None = None, timeout: float = 0) -> float | None:
     found = b.queue.wait_for_progress(b.db, id_, seen, timeout)
     return None if found is None else found.fraction
-
-
-def test_a_holder_tells_its_progress(bench: MakeBench) -> None:
-    b = bench("fifottl", ttr=60)
-    id_ = b.put("x")
-    task = b.take()
-    assert task.fraction is None
-    told = b.queue.progress(b.db, task, 0.4)
-    assert (told.fraction, told.fraction_told, told.data) == (0.4, b.clock.now(), "x")
-    assert fraction(b, id_) == 0.4
-    assert [listed.fraction for listed in b.queue.tasks(b.db, "t", 9)] == [0.4]
-    assert b.queue.progress(b.db, id_, 1, session=b.session).fraction == 1.0
-
-
-def test_a_renewal_keeps_the_progress(bench: MakeBench) -> None:
-    b = bench("fifottl", ttr=60)
-    id_ = b.put("x")
-    b.queue.progress(b.db, task := b.take(), 0.4)
-    b.queue.renew(b.db, [task])
-    b.queue.touch(b.db, task, 1)
-    assert fraction(b, id_) == 0.4
-
-
-@pytest.mark.parametrize("verb", ["release", "bury"])
-def test_the_progress_goes_with_the_lease(bench: MakeBench, verb: str) -> None:
-    b = bench("fifottl", ttr=60)
-    id_ = b.put("x")
-    b.queue.progress(b.db, task := b.take(), 0.4)
-    getattr(b.queue, verb)(b.db, task)
-    assert fraction(b, id_) is None
-
-
-def test_a_lease_that_is_over_tells_no_progress(bench: MakeBench) -> None:
-    b = bench("fifottl", ttr=60)
-    id_ = b.put("x")
-    b.queue.progress(b.db, task := b.take(), 0.4)
-    b.clock.advance(61)
-    assert fraction(b, id_) is None
-    with pytest.raises(NotTaken):
-        b.queue.progress(b.db, task, 0.5)
 
 
 @pytest.mark.parametrize("number", [-0.1, 1.1, float("nan"), float("inf"), True, "0.5", None])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fdbqueue
@@ -29,7 +29,7 @@ from fdbqueue.tasks.records.keys import Extra, Record, id_bytes, new_id, record_
 from fdbqueue.tasks.results import Results, Stored, stored_of
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.partitions import MakeBench as MakeParted
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
 LARGE = "x" * (limits.PAYLOAD_PIECE_BYTES_MAX + 1)
@@ -71,33 +71,6 @@ def test_a_task_without_result_ttl_stores_no_result(bench: MakeBench) -> None:
     b.queue.ack(b.db, b.take(), result=object())
     assert results_of(b) == []
     assert "is not there" in reason_of(b, id_)
-
-
-def test_an_ack_in_a_transaction_stores_the_result_with_it(bench: MakeBench) -> None:
-    b = bench()
-    id_ = b.put("x", result_ttl=60)
-    task = b.take()
-
-    @transactional
-    def both(tr: Any, fails: bool) -> None:
-        b.queue.ack(tr, task, result="done")
-        if fails:
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        both(b.db, fails=True)
-    with pytest.raises(ResultTimeout):
-        b.queue.result(b.db, id_, 0)
-    both(b.db, fails=False)
-    assert b.queue.result(b.db, id_, 0) == "done"
-
-
-def test_an_ack_by_id_stores_its_result(bench: MakeBench) -> None:
-    b = bench()
-    id_ = b.put("x", result_ttl=60)
-    b.take()
-    b.queue.ack(b.db, id_, session=b.session, result="done")
-    assert b.queue.result(b.db, id_, 0) == "done"
 
 
 def test_a_queue_of_bytes_has_results_of_bytes_and_none(bench: MakeBench) -> None:
@@ -153,17 +126,6 @@ def test_another_end_is_told_in_place_of_a_result(
     id_ = b.put("x", result_ttl=60, ttl=10)
     end(b, id_)
     assert reason_of(b, id_).startswith(told)
-
-
-def test_a_cancelled_task_tells_it_once_its_lease_is_over(bench: MakeBench) -> None:
-    b = bench("fifottl", ttr=5)
-    id_ = b.put("x", result_ttl=60)
-    b.take()
-    b.queue.cancel(b.db, id_)
-    with pytest.raises(ResultTimeout, match="it is taken"):
-        b.queue.result(b.db, id_, 0)
-    b.clock.advance(6)
-    assert reason_of(b, id_) == "it was cancelled."
 
 
 def test_a_buried_task_tells_its_failure_until_it_is_kicked(bench: MakeBench) -> None:
@@ -251,14 +213,6 @@ def test_two_sweeps_of_results_do_not_conflict(bench: MakeBench) -> None:
     assert results_of(b) == []
 
 
-def test_a_task_that_has_not_ended_has_no_result_to_forget(bench: MakeBench) -> None:
-    b = bench()
-    id_ = b.put("x", result_ttl=60)
-    assert not b.queue.forget_result(b.db, id_)
-    b.queue.ack(b.db, b.take(), result=1)
-    assert b.queue.result(b.db, id_, 0) == 1
-
-
 def test_a_result_that_is_not_there_to_forget_is_relied_on(bench: MakeBench) -> None:
     b = bench()
     b.put("x", result_ttl=60)
@@ -296,14 +250,6 @@ def test_a_result_ttl_is_a_positive_number(bench: MakeBench, result_ttl: Any) ->
     b = bench()
     with pytest.raises(InvalidArgument, match="result_ttl"):
         b.put("x", result_ttl=result_ttl)
-
-
-def test_a_task_shows_its_result_ttl(bench: MakeBench) -> None:
-    b = bench()
-    b.put("x", result_ttl=2.5)
-    assert b.take().result_ttl == 2.5
-    b.put("y")
-    assert b.take().result_ttl is None
 
 
 def test_a_result_outlives_the_partition_of_its_task(parted: MakeParted) -> None:
@@ -362,60 +308,3 @@ def test_a_stored_end_comes_back_equal(span_us: int, until_us: int, payload: byt
     assert stored_of(fdbqueue.tasks.results._to_bytes(stored)) == stored
     record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=Extra({}, span_us))
     assert record_of(record_to_bytes(record)) == record
-
-
-ENDS = ("ack", "bury", "delete", "release", "kick", "advance", "put")
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(ENDS), st.sampled_from([None, 20])), max_size=25))
-def test_every_task_answers_as_its_last_end_says(ops: list[tuple[str, int | None]]) -> None:
-    """The model: for each task the answer of `result`, and the time at which its end is over."""
-    clock = StillClock()
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        b = Bench(db, clock, "fifo")
-        model: dict[str, tuple[str, Any, float]] = {}
-        asked: dict[str, bool] = {}
-        for number, (op, result_ttl) in enumerate(ops):
-            task = b.take() if op in ("ack", "bury", "delete", "release") else None
-            over_at = clock.now() + 20
-            if op == "put":
-                id_ = b.put(number, result_ttl=result_ttl)
-                asked[id_], model[id_] = result_ttl is not None, ("pending", "ready", 0.0)
-            elif op == "ack" and task is not None:
-                b.queue.ack(db, task, result=number)
-                model[task.id] = ("value", number, over_at)
-            elif op == "bury" and task is not None:
-                b.queue.bury(db, task, failure=Failure("Odd", str(number)))
-                model[task.id] = ("failed", str(number), 0.0)
-            elif op == "delete" and task is not None:
-                b.queue.delete(db, task)
-                model[task.id] = ("none", "it was deleted.", over_at)
-            elif op == "release" and task is not None:
-                b.queue.release(db, task)
-            elif op == "kick":
-                b.queue.kick(db, 99)
-                model = {
-                    id_: ("pending", "ready", 0.0) if answer[0] == "failed" else answer
-                    for id_, answer in model.items()
-                }
-            elif op == "advance":
-                clock.advance(7.5)
-                b.sweep()
-            for id_, (kind, told, until) in model.items():
-                found = _answer(b, id_)
-                if not asked[id_] or (until and until <= clock.now()):
-                    assert found[0] == "none"
-                else:
-                    assert found == (kind, told)
-
-
-def _answer(b: Bench, id_: str) -> tuple[str, Any]:
-    try:
-        return "value", b.queue.result(b.db, id_, 0)
-    except ResultTimeout as error:
-        return "pending", error.state  # type: ignore[attr-defined]
-    except TaskFailed as error:
-        return "failed", error.failure.message  # type: ignore[attr-defined]
-    except NoResult as error:
-        return "none", str(error).partition("no result: ")[2]

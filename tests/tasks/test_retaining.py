@@ -47,24 +47,6 @@ def test_a_queue_without_retain_s_keeps_nothing(bench: MakeBench, kind: str) -> 
             look()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_acked_task_is_kept_with_its_times(bench: MakeBench, kind: str) -> None:
-    b = bench(kind, retain_s=60)
-    id_ = b.put("x")
-    b.clock.advance(2)
-    b.queue.release(b.db, b.take())
-    b.clock.advance(3)
-    task = b.take()
-    b.clock.advance(5)
-    b.queue.ack(b.db, task)
-    found = b.queue.ended_task(b.db, id_)
-    now = b.clock.now()
-    assert (found.id, found.outcome, found.attempts, found.failures) == (id_, "acked", 2, 0)
-    assert (found.created, found.taken, found.ended) == (now - 10, now - 5, now)
-    assert found.session == b.session.id.hex()
-    assert b.queue.ended_tasks(b.db, 10) == [found]
-
-
 def test_ended_tasks_are_kept_for_longer_than_the_clock_runs(bench: MakeBench) -> None:
     """The end of the oldest kept task would lie before the epoch."""
     b = bench(retain_s=limits.SPAN_MAX_S - 1)
@@ -73,31 +55,6 @@ def test_ended_tasks_are_kept_for_longer_than_the_clock_runs(bench: MakeBench) -
     b.sweep()
     assert b.queue.ended_task(b.db, id_).outcome == "acked"
     assert outcomes(b) == [(id_, "acked")]
-
-
-def test_a_task_that_ends_without_a_take_has_no_holder(bench: MakeBench) -> None:
-    b = bench(retain_s=60)
-    id_ = b.put("x")
-    b.queue.delete(b.db, id_)
-    found = b.queue.ended_task(b.db, id_)
-    assert (found.taken, found.session, found.attempts) == (None, None, 0)
-
-
-def test_each_end_of_a_task_has_an_outcome(bench: MakeBench) -> None:
-    b = bench("fifottl", retain_s=60)
-    ids = [b.put(n, ttl=1 if n == 3 else None) for n in range(5)]
-    b.queue.ack(b.db, b.take())
-    b.clock.advance(0.1)
-    b.queue.delete(b.db, ids[1])
-    b.clock.advance(0.1)
-    b.queue.cancel(b.db, ids[2])
-    b.clock.advance(1)
-    b.sweep()
-    b.queue.bury(b.db, ids[4])
-    wanted = ["expired", "cancelled", "deleted", "acked"]
-    assert outcomes(b) == list(zip([ids[3], ids[2], ids[1], ids[0]], wanted, strict=True))
-    with pytest.raises(TaskNotFound):
-        b.queue.ended_task(b.db, ids[4])
 
 
 def test_ended_tasks_are_listed_by_key(bench: MakeBench) -> None:
@@ -124,27 +81,6 @@ def test_no_page_holds_a_task_that_ended_retain_s_ago(bench: MakeBench) -> None:
 def test_a_queue_without_task_keys_lists_no_key(bench: MakeBench) -> None:
     with pytest.raises(UnsupportedOption):
         bench(retain_s=60).queue.ended_tasks_of(bench, "a", 10)
-
-
-@pytest.mark.parametrize("key", [None, "k"])
-def test_pages_list_each_ended_task_once(bench: MakeBench, key: str | None) -> None:
-    b = bench("fair", retain_s=60)
-    ids = []
-    for number in range(7):
-        ids.append(b.put(number, key="k"))
-        b.queue.delete(b.db, ids[-1])
-        b.clock.advance(number % 2)
-    found, after = [], None
-    while True:
-        if key is None:
-            page = b.queue.ended_tasks(b.db, 3, after=after)
-        else:
-            page = b.queue.ended_tasks_of(b.db, key, 3, after=after)
-        found += [task.id for task in page]
-        if (after := page.next) is None:
-            break
-    assert (sorted(found), len(found)) == (sorted(ids), 7)
-    assert found[0] == ids[-1]
 
 
 @pytest.mark.parametrize("after", ["x", "00", 1, b"00"])
@@ -198,20 +134,6 @@ def test_a_sweep_of_ended_tasks_does_not_conflict_with_an_end(bench: MakeBench) 
     assert Swept(calls_of(b.db, b.queue._shape).parts, b.db.runtime).tidy(tr)
     b.queue.ack(b.db, b.take())
     assert commit_code(tr) == 0
-
-
-def test_a_sweep_keeps_the_latest_ended_tasks(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RETAINED_MAX", 4)
-    monkeypatch.setattr(limits, "VERB_BATCH", 3)
-    b = bench(retain_s=1_000)
-    ids = []
-    for number in range(11):
-        ids.append(b.put(number))
-        b.queue.delete(b.db, ids[-1])
-        b.clock.advance(1)
-    b.sweep()
-    assert [id_ for id_, _ in outcomes(b)] == ids[:-5:-1]
-    assert columns(b)[ENDED_COUNT] == 4
 
 
 def test_two_sweeps_of_an_ended_task_conflict(bench: MakeBench) -> None:
@@ -273,15 +195,6 @@ def test_an_ended_task_is_found_in_the_partition_of_its_end(parted: Callable[...
     assert [task.ended for task in found] == sorted((task.ended for task in found), reverse=True)
     first = b.queue.ended_tasks(b.db, 4)
     assert [*first, *b.queue.ended_tasks(b.db, 4, after=first.next)] == found
-
-
-def test_a_truncate_leaves_the_ended_tasks(bench: MakeBench) -> None:
-    b = bench(retain_s=60)
-    id_ = b.put("x")
-    b.queue.ack(b.db, b.take())
-    b.put("y")
-    b.queue.truncate(b.db)
-    assert outcomes(b) == [(id_, "acked")]
 
 
 def test_a_drop_removes_the_ended_tasks(bench: MakeBench) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from fdbqueue import Session, Task, TaskState, transactional
 from fdbqueue.core import limits
-from fdbqueue.core.database import run
 from fdbqueue.core.errors import (
     BatchOverCapacity,
     InvalidArgument,
@@ -22,17 +21,6 @@ from tests.tasks.support import LONG_S, Bench
 
 MakeBench = Callable[..., Bench]
 TIMED = ("fifottl", "limfifottl")
-# Selection (section 3).
-
-
-@pytest.mark.parametrize("kind", TIMED)
-def test_fifottl_gives_the_smallest_priority_then_id(bench: MakeBench, kind: str) -> None:
-    b = bench(kind, pri=5)
-    for number, pri in enumerate([None, 9, 0, 2**32 - 1, 0, 5]):
-        b.put(number, pri=pri)
-    assert b.taken_data() == [2, 4, 0, 5, 1, 3]
-
-
 # Put options (section 2.2).
 
 
@@ -40,12 +28,6 @@ def test_no_delay_and_a_negative_one_are_the_same(bench: MakeBench) -> None:
     b = bench("fifottl", ttl=10)
     task = b.queue.put(b.db, 1, delay=-5)
     assert (task.state, task.expires) == (TaskState.READY, b.clock.now() + 10)
-
-
-def test_ttr_comes_from_the_queue_not_from_the_ttl_of_the_put(bench: MakeBench) -> None:
-    b = bench("fifottl", ttl=50)
-    b.put(1, ttl=90)
-    assert b.take().until == b.clock.now() + 50
 
 
 @pytest.mark.parametrize("options", [{"pri": -1}, {"pri": 2**32}, {"pri": 1.0}, {"delay": None}])
@@ -113,17 +95,6 @@ def _call(b: Bench, verb: str, task: Task | str) -> Task:
     return done
 
 
-def test_an_id_that_the_same_session_took_again_is_held(bench: MakeBench) -> None:
-    b = bench("fifottl", ttr=5)
-    id_ = b.put(1)
-    b.take()
-    b.clock.advance(5)
-    with pytest.raises(NotTaken):
-        b.queue.ack(b.db, id_, session=b.session)
-    b.take()
-    assert b.queue.ack(b.db, id_, session=b.session).state is TaskState.DONE
-
-
 def test_touch_of_more_than_a_hundred_years_is_for_ever(bench: MakeBench) -> None:
     b = bench("fifottl", ttl=10, ttr=3)
     b.put(1)
@@ -173,22 +144,6 @@ def test_a_malformed_id_is_refused(bench: MakeBench, verb: str, id_: str) -> Non
         _call(b, verb, id_)
 
 
-@pytest.mark.parametrize("within", [False, True])
-def test_a_kick_goes_on_behind_expired_tasks(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, within: bool
-) -> None:
-    monkeypatch.setattr(limits, "VERB_BATCH", 2)
-    b = bench("fifottl")
-    for number in range(6):
-        b.queue.bury(b.db, b.put(number, ttl=1 if number in (0, 3) else 9))
-    b.clock.advance(2)
-    if within:
-        assert run(b.db, lambda tr: b.queue.kick(tr, 2)) == 2
-    else:
-        assert b.queue.kick(b.db, 6) == 4
-    assert b.taken_data() == ([1, 2] if within else [1, 2, 4, 5])
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
 def test_a_kick_of_several_batches_kicks_no_more_than_asked(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch, count: int
@@ -211,18 +166,6 @@ def test_a_take_of_several_keys_relies_on_those_that_it_takes(bench: MakeBench) 
     assert commit_code(tr) == 0
 
 
-def test_release_all_releases_tasks_of_any_holder(bench: MakeBench) -> None:
-    b = bench()
-    for n in range(450):  # more than two transactions' worth
-        b.put(n)
-    b.queue.take_many(b.db, 300, session=b.session)
-    with Session(b.db, ttr=LONG_S) as other:
-        assert len(b.queue.take_many(b.db, 150, session=other)) == 150
-        b.queue.release_all(b.db)
-        assert b.counts("ready", "taken", "release") == (450, 0, 450)
-    assert b.taken_data() == list(range(450))
-
-
 def test_a_kick_of_no_tasks_changes_nothing(bench: MakeBench) -> None:
     b = bench()
     b.queue.bury(b.db, b.put(1))
@@ -242,29 +185,6 @@ def test_verbs_over_too_many_tasks_refuse_a_transaction(bench: MakeBench) -> Non
     with pytest.raises(TooMuchForOneTransaction):
         b.queue.kick(b.db.create_transaction(), 201)
     assert b.queue.kick(b.db, 500) == 201
-
-
-@pytest.mark.parametrize("state", ["r", "t", "!", "~", "-"])
-def test_tasks_lists_those_of_a_state_in_order(bench: MakeBench, state: str) -> None:
-    b = bench("fifottl", ttr=5)
-    ids = {"t": [b.put(0)]}
-    b.take()
-    ids["r"] = [b.put(n) for n in (1, 2)]
-    ids["~"] = [b.put(3, delay=9)]
-    ids["!"] = [b.put(n) for n in (4, 5)]
-    for id_ in reversed(ids["!"]):
-        b.queue.bury(b.db, id_)
-    assert [task.id for task in b.queue.tasks(b.db, state, 9)] == ids.get(state, [])
-    assert [task.id for task in b.queue.tasks(b.db, state, 1)] == ids.get(state, [])[:1]
-
-
-def test_tasks_judges_deadlines_that_are_not_swept(bench: MakeBench) -> None:
-    b = bench("fifottl", ttr=5)
-    ids = [b.put(0), b.put(1, delay=5), b.put(2, ttl=5)]
-    b.take()
-    b.clock.advance(5)
-    assert [task.id for task in b.queue.tasks(b.db, "r", 9)] == ids[:2]
-    assert b.queue.tasks(b.db, "t", 9) == b.queue.tasks(b.db, "~", 9) == []
 
 
 def test_a_listing_of_due_tasks_does_not_conflict_with_a_sweep(
@@ -311,17 +231,6 @@ def test_an_expiry_makes_room_for_a_put_that_waits(bench: MakeBench) -> None:
     b.put(1, timeout=30)
     assert b.clock.now() - started == pytest.approx(10, abs=0.1)
     assert b.take().data == 1
-
-
-def test_a_take_finds_a_task_behind_many_expired_ones(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "DUE_BATCH", 2)
-    b = bench("fifottl")
-    b.queue.put_many(b.db, range(9), ttl=1)
-    b.put("stays")
-    b.clock.advance(2)
-    assert b.take().data == "stays"
 
 
 def test_a_put_reads_a_bounded_number_of_due_tasks_for_room(
@@ -391,24 +300,6 @@ def test_a_put_at_the_edge_conflicts_with_one_far_below_it(bench: MakeBench, edg
 
 
 # In the caller's transaction.
-
-
-def test_a_put_and_an_ack_happen_with_the_callers_transaction(bench: MakeBench) -> None:
-    b = bench()
-    tr = b.db.create_transaction()
-    b.queue.put(tr, "never")
-    tr.cancel()
-    tr = b.db.create_transaction()
-    b.queue.put(tr, 1)
-    b.queue.put(tr, 2)
-    taken = b.queue.take(tr, session=b.session)
-    assert taken is not None
-    b.queue.ack(tr, taken)
-    tr[b"effect"] = b"1"
-    tr.commit().wait()
-    assert (bytes(b.db[b"effect"]), taken.data) == (b"1", 1)
-    assert b.taken_data() == [2]
-    assert b.counts("put", "take", "ack", "done") == (2, 2, 1, 1)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "fair", "bag"])

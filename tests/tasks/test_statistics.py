@@ -11,7 +11,7 @@ from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Group, KeyStatistics, Session, TaskQueue
+from fdbqueue import Database, Group, Session, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
@@ -19,7 +19,6 @@ from fdbqueue.embedded import FDBError
 from fdbqueue.embedded.causes import no_room
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.disciplines.key_counts import level_of
-from fdbqueue.tasks.key_statistics import Waiting
 from fdbqueue.tasks.parts import Parts
 from tests.partitions.support import key_in, moving_key
 from tests.queue_support import faulty
@@ -140,26 +139,6 @@ def index_of(b: Bench) -> list[tuple[int, bytes]]:
     index, levels = run(b.db, lambda tr: b.queue._shape.discipline.counts.index(tr, 99))  # type: ignore[attr-defined]
     assert index == levels
     return index
-
-
-@pytest.mark.parametrize("kind", ["fair", "utubettl"])
-def test_the_busiest_first_with_their_numbers_and_their_oldest(
-    bench: MakeBench, clock: StillClock, kind: str
-) -> None:
-    b = bench(kind)
-    first = b.put("a1", key="a")
-    clock.advance(3)
-    ids = [b.put(word, key=word[0]) for word in ("b1", "b2", "b3", "a2", "c1", "c2")]
-    b.put("c3", key="c", delay=60)
-    b.queue.bury(b.db, ids[1])
-    clock.advance(4)
-    assert b.queue.key_statistics(b.db, 2) == [
-        KeyStatistics("a", ready=2, taken=0, buried=0, delayed=0, oldest=Waiting(first, 7.0)),
-        KeyStatistics("b", ready=2, taken=0, buried=1, delayed=0, oldest=Waiting(ids[0], 4.0)),
-    ]
-    assert (b.take().data, b.take().data, b.take().data) == ("a1", "b1", "c1")
-    found = {s.key: (s.ready, s.taken, s.buried, s.delayed) for s in b.queue.key_statistics(b.db, 9)}
-    assert found == {"a": (1, 1, 0, 0), "b": (1, 1, 1, 0), "c": (1, 1, 0, 1)}
 
 
 def test_without_a_key_the_key_is_none(bench: MakeBench) -> None:

@@ -11,7 +11,6 @@ from fdbqueue import TaskQueue, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnknownSession, UnsupportedOption
 from fdbqueue.core.fdberror import engine_errors
-from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.puts import tasks_of
@@ -240,31 +239,6 @@ def put_together(b: PartitionsBench, keys: Sequence[int]) -> list[Any]:
 # Scopes.
 
 
-def test_one_of_two_tasks_that_come_back_together_has_their_key(b: PartitionsBench) -> None:
-    for _ in range(2):
-        put(b, scope="queued")
-        b.queue.bury(b.db, b.take())
-    assert b.queue.kick(b.db, 2) == 2
-    assert [task.unique for task in b.queue.tasks(b.db, TaskState.READY, 9)].count(KEY) == 1
-
-
-def test_a_release_tells_that_its_key_is_gone(b: PartitionsBench) -> None:
-    put(b, scope="queued")
-    task = b.take()
-    put(b, scope="queued")
-    assert b.queue.release(b.db, task).unique is None
-
-
-def test_a_lost_key_stays_lost(b: PartitionsBench) -> None:
-    """The burial sweeps the lease that is over, and then changes the task again."""
-    first = put(b, scope="queued", ttl=None)
-    b.take()
-    put(b, scope="queued", ttl=None)
-    b.clock.advance(61)
-    assert b.queue.bury(b.db, first.id).unique is None
-    assert b.queue.peek(b.db, first).unique is None
-
-
 @pytest.mark.parametrize("way", ["release", "delayed", "kicked", "given back"])
 def test_a_task_that_comes_back_finds_a_window_over(b: PartitionsBench, way: str) -> None:
     """No task has the key any more, though no sweep has removed its entry yet."""
@@ -358,16 +332,6 @@ def test_a_dropped_queue_leaves_no_entry(b: PartitionsBench) -> None:
 # Conflicts.
 
 
-def test_replace_keeps_the_place_and_the_identity(b: PartitionsBench) -> None:
-    first = put(b, "a", pri=1)
-    b.clock.advance(5)
-    again = put(b, "b", pri=9, headers={"h": "1"}, ttl=50, ttr=7, on_conflict="replace")
-    assert (again.id, again.existed, again.data, again.pri) == (first.id, True, "b", 1)
-    assert (again.created, again.expires) == (first.created, b.clock.now() + 50)
-    taken = b.take()
-    assert (taken.data, taken.headers, taken.until) == ("b", {"h": "1"}, b.clock.now() + 7)
-
-
 @pytest.mark.parametrize("sizes", [(0, 2_000), (2_000, 0), (2_000, 1_000), (300_000, 2_000)])
 def test_replace_leaves_nothing_of_the_old_payload(b: PartitionsBench, sizes: tuple[int, int]) -> None:
     old, new = ("x" * size for size in sizes)
@@ -379,20 +343,6 @@ def test_replace_leaves_nothing_of_the_old_payload(b: PartitionsBench, sizes: tu
     b.queue.ack(b.db, task)
     left = [key for key in b.contents() if b.queue._shape.keys.parts_of(key)[0] in (TASK, PAYLOAD)]
     assert left == []
-
-
-@pytest.mark.parametrize("on_conflict", ["replace", "debounce"])
-@pytest.mark.parametrize("state", ["taken", "buried"])
-def test_data_of_taken_and_buried_tasks_stay(b: PartitionsBench, on_conflict: str, state: str) -> None:
-    put(b, 1)
-    task = b.take()
-    if state == "buried":
-        b.queue.bury(b.db, task)
-    latest = {"debounce_max": 9} if on_conflict == "debounce" else {}
-    with pytest.raises(UniqueTaskBusy, match=f"{task.id}.*{KEY}.*{state}") as raised:
-        put(b, 2, on_conflict=on_conflict, **latest)
-    assert (raised.value.id, raised.value.state, raised.value.unique) == (task.id, state, KEY)
-    assert b.queue.peek(b.db, task).data == 1
 
 
 # Beside other features.
