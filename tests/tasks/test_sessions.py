@@ -13,7 +13,7 @@ import fdbqueue
 from fdbqueue import Database, ElementQueue, Queue, Session, SimpleElementQueue, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.errors import InvalidArgument, NotTaken, UnknownSession
+from fdbqueue.core.errors import InvalidArgument, UnknownSession
 from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.core.registry.registry import Registry
@@ -152,19 +152,6 @@ def test_a_take_conflicts_with_the_end_of_its_session(bench: MakeBench) -> None:
     assert commit_code(tr) == NOT_COMMITTED
 
 
-def test_an_ended_session_takes_nothing_and_ends_once(bench: MakeBench) -> None:
-    b = bench()
-    b.put(1)
-    session = Session(b.db)
-    session.end()
-    session.end()
-    with pytest.raises(UnknownSession):
-        b.queue.take(b.db, 0, session=session)
-    with pytest.raises(UnknownSession):
-        b.queue.take(b.db.create_transaction(), session=session)
-    assert b.counts("ready") == (1,)
-
-
 def test_a_take_of_an_ended_session_fails_in_a_crowd_too(bench: MakeBench) -> None:
     """The line serves a request without a check of its session; the take must not register repeatedly."""
     b = bench()
@@ -178,23 +165,6 @@ def test_a_take_of_an_ended_session_fails_in_a_crowd_too(bench: MakeBench) -> No
     with pytest.raises(UnknownSession):
         b.queue.take(b.db, 0, session=session)
     assert b.counts("ready") == (1,)
-
-
-def test_a_dead_session_keeps_its_tasks_for_its_ttr_only(bench: MakeBench) -> None:
-    b = bench()
-    b.put(1)
-    session = Session(b.db, ttr=10)
-    task = b.queue.take(b.db, 0, session=session)
-    b.clock.advance(9.9)
-    sweep_dead(b)
-    assert b.counts("taken") == (1,)
-    b.clock.advance(0.1)
-    sweep_dead(b)
-    assert b.counts("ready", "taken", "release") == (1, 0, 1)
-    with pytest.raises(NotTaken):
-        b.queue.ack(b.db, task)
-    session.beat()
-    assert session.lost
 
 
 def test_all_sessions_that_are_not_wanted_end_together(bench: MakeBench) -> None:
@@ -325,31 +295,6 @@ def test_a_silence_ends_with_the_next_tick_of_the_keeper(
     began = clock.now()
     swept._run()
     assert (clock.now() - began, swept.silence.longest_s(since=began)) == (60, 10)
-
-
-def test_a_name_goes_on_with_the_tasks_of_a_process_that_died(bench: MakeBench) -> None:
-    b = bench()
-    id_ = b.put(1)
-    dead = Session(b.db, name="worker-7", ttr=10)
-    b.queue.take(b.db, 0, session=dead)
-    b.clock.advance(9)
-    again = Session(b.db, name="worker-7", ttr=10)
-    assert again.id == dead.id
-    b.clock.advance(9)
-    sweep_dead(b)
-    assert b.queue.ack(b.db, id_, session=again).data == 1
-
-
-def test_the_name_of_a_dead_session_begins_a_new_one(bench: MakeBench) -> None:
-    b = bench()
-    id_ = b.put(1)
-    dead = Session(b.db, name="worker-7", ttr=10)
-    b.queue.take(b.db, 0, session=dead)
-    b.clock.advance(10)  # nobody has swept
-    again = Session(b.db, name="worker-7", ttr=10)
-    assert again.id != dead.id
-    assert b.counts("ready", "release") == (1, 1)
-    assert b.queue.peek(b.db, id_).failures == 1  # as after a sweep
 
 
 def test_the_process_opens_another_session_when_its_own_was_lost(bench: MakeBench) -> None:
