@@ -13,7 +13,6 @@ from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.partitions.keys import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.tasks.groups.settling import Settling
-from fdbqueue.tasks.kinds import kind_names
 from tests.tasks.partitions import MakeBench, PartitionsBench
 
 ENDS = ["ack", "delete", "cancel", "truncate", "truncate_some", "expire", "cancel taken"]
@@ -103,24 +102,6 @@ def test_a_transaction_that_fails_leaves_no_group(b: PartitionsBench, then: Task
     assert then.statistics(b.db)["tasks"]["total"] == 0
 
 
-@pytest.mark.parametrize("kind", kind_names())
-def test_members_of_every_kind_of_queue_are_counted(parted: MakeBench, kind: str) -> None:
-    b = parted(kind)
-    of = made(b)
-    options = {"key": "k"} if kind in ("utube", "utubettl", "fair") else {}
-    for number in range(3):
-        of.put(b.db, b.queue, number, **options)
-    of.close(b.db)
-    b.queue.ack(b.db, take(b))
-    b.queue.release(b.db, take(b))
-    b.queue.bury(b.db, take(b))
-    assert counts(b, of) == (1, 0, 2)
-    assert of.progress(b.db).buried == 1
-    b.queue.truncate(b.db)
-    settle(b)
-    assert of.wait(b.db, 0).failed == 2
-
-
 # Buried members.
 
 
@@ -141,25 +122,6 @@ def test_a_member_counts_once_also_after_a_kick(b: PartitionsBench, then: TaskQu
     settle(b)
     assert counts(b, of) == ((1, 1, 0) if how == "ack" else (0, 2, 0))
     assert started(then, b) == ["then"]
-
-
-def test_a_redrive_into_another_queue_keeps_the_member(b: PartitionsBench, then: TaskQueue) -> None:
-    second = TaskQueue.create(b.db, "second", "fifottl", root=b.root)
-    of = made(b, then)
-    of.put(b.db, b.queue, 1)
-    of.close(b.db)
-    b.queue.bury(b.db, take(b))
-    letters = fdbqueue.DeadLetters.open(b.db, b.queue.name, root=b.root)
-    letters.begin_redrive(b.db, into="second")
-    letters.run_redrive(b.db)
-    settle(b)
-    assert (started(then, b), counts(b, of), of.progress(b.db).buried) == ([], (0, 0, 1), 0)
-    moved = second.take(b.db, 0)
-    assert moved is not None
-    assert moved.groups == (of.id,)
-    second.ack(b.db, moved)
-    settle(b)
-    assert (started(then, b), counts(b, of)) == (["then"], (1, 0, 0))
 
 
 # Removed all at once.
@@ -319,30 +281,6 @@ def test_a_task_after_another_starts_at_its_end(b: PartitionsBench, how: str) ->
     assert reason.text == f"It waits for the end of the task {parent.id}."
     end(b, parent, how)
     settle(b)
-    assert take(b).data == "child"
-
-
-@pytest.mark.parametrize("buried_first", [True, False])
-def test_a_task_after_a_buried_one_waits_for_its_kick(b: PartitionsBench, buried_first: bool) -> None:
-    """The verification of the fixture compares the counts of buried members."""
-    parent = b.queue.put(b.db, "parent")
-    if buried_first:
-        b.queue.bury(b.db, take(b))
-    b.queue.put(b.db, "child", after=parent)
-    if not buried_first:
-        b.queue.bury(b.db, take(b))
-    settle(b)
-    assert b.queue.take(b.db, 0) is None
-    b.queue.kick(b.db)
-    b.queue.ack(b.db, take(b))
-    settle(b)
-    assert take(b).data == "child"
-
-
-def test_a_task_after_an_ended_one_is_ready(b: PartitionsBench) -> None:
-    parent = b.queue.put(b.db, "parent")
-    b.queue.ack(b.db, take(b))
-    assert b.queue.put(b.db, "child", after=parent).state == TaskState.READY
     assert take(b).data == "child"
 
 

@@ -18,7 +18,7 @@ from fdbqueue.tasks.records.keys import id_bytes, partition_of
 from fdbqueue.tasks.repartition import Settling
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.partitions import MakeBench, PartitionsBench
+from tests.tasks.partitions import MakeBench
 
 KINDS = ("fifottl", "utube", "fair", "bag")
 KEYED = ("utube", "utubettl", "fair")
@@ -110,35 +110,7 @@ def test_each_caller_of_a_shared_put_gets_its_own_task(parted: MakeBench, kind: 
     assert [task.data for task in tasks] == list(range(9))
 
 
-@pytest.mark.parametrize("kind", KEYED)
-def test_a_transaction_puts_tasks_of_several_keys(parted: MakeBench, kind: str) -> None:
-    b = parted(kind, partitions=4)
-    tr = begin(b.db)
-    ids = [b.queue.put(tr, n, key=n % 5).id for n in range(20)]
-    assert len(set(ids)) == 20
-    assert commit_code(tr) == 0
-    done: dict[int, list[int]] = {}
-    while task := b.take():
-        done.setdefault(task.key, []).append(task.data)
-        b.queue.ack(b.db, task)
-    assert done == {key: list(range(key, 20, 5)) for key in range(5)}
-
-
 # Taking.
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("within", [False, True])
-@pytest.mark.commits_by_hand
-def test_a_take_finds_the_tasks_of_any_partition(parted: MakeBench, kind: str, within: bool) -> None:
-    b = parted(kind, partitions=8)
-    b.put_each(range(20))
-    assert len(set(b.places().values())) == 8
-    tr = begin(b.db)
-    take = (lambda: b.queue.take(tr, session=b.session)) if within else b.take
-    assert sorted(task.data for task in iter(take, None)) == list(range(20))
-    assert commit_code(tr) == 0
-    assert b.counts("ready", "taken") == (0, 20)
 
 
 def test_a_take_elsewhere_conflicts_with_no_put_at_home(parted: MakeBench) -> None:
@@ -198,71 +170,6 @@ def test_a_put_conflicts_with_the_clear_of_its_flag(parted: MakeBench) -> None:
 # Verbs about many tasks, and numbers.
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.commits_by_hand
-def test_numbers_are_sums_over_all_partitions(parted: MakeBench, kind: str) -> None:
-    b = parted(kind, partitions=4)
-    b.put_each(range(20))
-    for _ in range(5):
-        b.queue.bury(b.db, b.take())
-    b.queue.ack(b.db, b.take())
-    held = [b.take() for _ in range(3)]
-    assert b.counts("ready", "taken", "buried", "total", "put", "take", "ack") == (11, 3, 5, 19, 20, 9, 1)
-    parts = b.queue.partitions(b.db)
-    assert [sum(getattr(part, name) for part in parts) for name in ("ready", "taken", "buried")] == [11, 3, 5]
-    listed = {task.id for state in "rt!" for task in _all_pages(b, state)}
-    assert len(listed) == 19
-    assert {task.id for task in held} <= listed
-
-
-def _all_pages(b: PartitionsBench, state: str) -> list[Any]:
-    found: list[Any] = []
-    after = None
-    while True:
-        page = b.queue.tasks(b.db, state, 2, after=after)
-        found += page
-        after = page.next
-        if after is None:
-            return found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_kick_goes_through_all_partitions(parted: MakeBench, kind: str) -> None:
-    b = parted(kind, partitions=4)
-    for id_ in b.put_each(range(12)):
-        b.queue.bury(b.db, id_)
-    assert b.queue.kick(b.db, 5) == 5
-    assert b.counts("ready", "buried") == (5, 7)
-    assert b.queue.kick(b.db, 99) == 7
-    assert len(b.taken_data()) == 12
-
-
-def test_a_pause_holds_for_all_partitions(parted: MakeBench) -> None:
-    b = parted(partitions=4)
-    b.put_each(range(8))
-    b.queue.pause(b.db)
-    assert b.take() is None
-    b.repartition(8)
-    b.put_each(range(8, 16))
-    assert b.take() is None
-    assert b.queue.paused(b.db)
-    b.queue.resume(b.db)
-    assert sorted(b.taken_data()) == list(range(16))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_truncate_empties_all_partitions(parted: MakeBench, kind: str) -> None:
-    b = parted(kind, partitions=4)
-    ids = b.put_each(range(12))
-    b.queue.bury(b.db, ids[0])
-    b.take()
-    b.queue.truncate(b.db)
-    assert b.counts("ready", "taken", "buried", "total") == (0, 0, 0, 0)
-    assert b.take() is None
-    b.put_each(range(12))
-    assert len(b.taken_data()) == 12
-
-
 def test_a_truncate_in_steps_empties_all_partitions(parted: MakeBench) -> None:
     b = parted(partitions=4)
     b.put_each(range(12))
@@ -280,14 +187,6 @@ def test_a_drop_sees_all_partitions_and_leaves_no_key(parted: MakeBench) -> None
         b.queue.ack(b.db, task)
     b.queue.drop(b.db)
     assert b.contents() == {}
-
-
-def test_release_all_goes_through_all_partitions(parted: MakeBench) -> None:
-    b = parted(partitions=4)
-    b.put_each(range(8))
-    assert len(b.taken_data()) == 8
-    b.queue.release_all(b.db)
-    assert b.counts("ready", "taken") == (8, 0)
 
 
 # Sessions.
@@ -346,18 +245,6 @@ class Asking:
 
 
 # Capacity.
-
-
-def test_the_capacity_is_that_of_all_partitions(parted: MakeBench) -> None:
-    b = parted("limfifottl", capacity=10, partitions=4)
-    b.put_each(range(10))
-    with pytest.raises(QueueFull) as full:
-        b.put("x")
-    assert (full.value.current_size, full.value.capacity) == (10, 10)
-    b.queue.ack(b.db, b.take())
-    b.put("x")
-    with pytest.raises(QueueFull):
-        b.queue.put_many(b.db, list("ab"))
 
 
 def test_concurrent_puts_never_exceed_the_capacity(parted: MakeBench) -> None:

@@ -25,7 +25,6 @@ from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 from tests.tasks.support import StillClock
 
 YEAR_S = 365 * 86400.0
-KINDS = ("fifottl", "utube", "utubettl", "fair", "bag")
 KEYED = ("utube", "utubettl", "fair")
 KEY = moving_key(1, 4)
 
@@ -37,23 +36,6 @@ def done_by_key(b: PartitionsBench) -> dict[Any, list[Any]]:
         found.setdefault(task.key, []).append(task.data)
         b.queue.ack(b.db, task)
     return found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("counts", [(4, 2), (2, 1), (8, 3, 1), (1,)])
-def test_no_task_is_lost_or_doubled(parted: MakeBench, kind: str, counts: tuple[int, ...]) -> None:
-    b = parted(kind)
-    ids = b.put_each(range(20))
-    acked = []
-    for number, count in enumerate(counts, 1):
-        b.repartition(count)
-        ids += b.put_each(range(20 * number, 20 * number + 20))
-        while not b.repartition(count).is_finished:
-            acked.append(b.queue.ack(b.db, b.take()).id)
-    while (task := b.take()) is not None:
-        acked.append(b.queue.ack(b.db, task).id)
-    assert sorted(acked) == sorted(ids)
-    assert b.counts("total", "put", "take", "ack") == (0, len(ids), len(ids), len(ids))
 
 
 @pytest.mark.parametrize("kind", KEYED)
@@ -215,37 +197,6 @@ def test_a_truncate_leaves_no_place_of_a_task_that_moved(parted: MakeBench) -> N
     assert list(b.db.get_range(under.start, under.stop)) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_verbs_find_a_task_that_has_moved(parted: MakeBench, kind: str) -> None:
-    b = parted(kind, partitions=4)
-    ids = b.put_each(range(8))
-    for id_ in ids:
-        b.queue.bury(b.db, id_)
-    b.repartition(1)
-    b.queue.kick(b.db, 99)
-    assert any(partition_of(id_bytes(id_)) for id_ in ids)
-    assert set(b.places().values()) == {0}
-    taken = [b.take() for _ in range(4)]
-    assert all(task.id in ids for task in taken)
-    b.queue.ack(b.db, taken[0])
-    b.queue.release(b.db, taken[1])
-    if b.queue._shape.kind.supports("ttr"):
-        b.queue.touch(b.db, taken[2], 5)
-    b.queue.bury(b.db, taken[3])
-    for task in b.queue.tasks(b.db, "r", 9):
-        assert b.queue.peek(b.db, task.id).id == task.id
-        assert b.queue.explain(b.db, task.id).task.id == task.id
-        b.queue.cancel(b.db, task.id)
-    b.queue.delete(b.db, taken[3].id)
-    b.queue.ack(b.db, taken[2])
-    for id_ in ids:
-        with pytest.raises(TaskNotFound):
-            b.queue.peek(b.db, id_)
-    assert b.counts("total") == (0,)
-    shared = b.queue._shape.shared
-    assert not [key for key in b.contents() if shared.all_moved.start <= key < shared.all_moved.stop]
-
-
 def test_a_second_repartition_is_refused_and_names_the_first(parted: MakeBench) -> None:
     b = parted("utube")
     b.put("x", key=KEY)
@@ -318,20 +269,6 @@ def test_the_command_finishes_a_dead_repartition(parted: MakeBench) -> None:
     other = b.other_process()
     again = other.repartition(other._database, 4)
     assert (again.before, again.partitions, again.is_finished) == (1, 4, True)
-
-
-def test_tasks_of_a_dead_session_come_back_everywhere(parted: MakeBench) -> None:
-    b = parted("utubettl", partitions=4)
-    dead = Session(b.other_process()._database, ttr=5, root=b.root)
-    b.put_each(range(12))
-    taken = [b.queue.take(b.db, session=dead) for _ in range(12)]
-    assert len({b.places()[task.id] for task in taken}) == 4
-    b.clock.advance(60)
-    b.settle()
-    assert b.counts("ready", "taken") == (12, 0)
-    with pytest.raises(NotTaken):
-        b.queue.ack(b.db, taken[0])
-    assert sorted(b.taken_data()) == list(range(12))
 
 
 def test_an_empty_closed_partition_goes(parted: MakeBench) -> None:
