@@ -1,6 +1,5 @@
 """The waiting line: shares, serving, dead requests; no wake-up and no item is lost."""
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -49,9 +48,6 @@ from tests.support import (
 )
 
 NOW = 10**15
-LONG_AFTER = NOW + round(limits.SHARE_HELD_S * 1_000_000) + 1
-
-
 # Plans.
 
 
@@ -391,30 +387,6 @@ def test_large_items_of_requests_ahead_are_not_read(steps: Steps, monkeypatch: p
     assert steps.look(second).answers == ["y" * 1000]
 
 
-@pytest.mark.parametrize("registered", [True, False])
-def test_idle_requests_ahead_are_served(steps: Steps, registered: bool) -> None:
-    """They sleep, are slow or are dead, and must not keep back the later items of a key."""
-    idle, fresh = steps.register(), steps.register(now_us=LONG_AFTER)
-    mine = steps.register(now_us=LONG_AFTER)
-    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    if registered:
-        assert steps.look(mine, LONG_AFTER).answers == ["c"]
-    else:
-        steps.run(lambda tr: steps.line.withdraw(tr, mine))
-        assert steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", LONG_AFTER)).answers == ["c"]
-    assert steps.queue.items(steps.db, 9) == ["b"]
-    assert steps.look(idle, LONG_AFTER, reason=Reason.NOTICE).answers == ["a"]
-    assert steps.look(fresh, LONG_AFTER).answers == ["b"]
-
-
-def test_idle_requests_ahead_are_served_without_an_own_share(steps: Steps) -> None:
-    idle, mine = steps.register(), steps.register(now_us=LONG_AFTER)
-    steps.queue.enqueue(steps.db, "a")
-    assert steps.look(mine, LONG_AFTER, otherwise=Otherwise.LEAVE).outcome is Outcome.AGAIN
-    assert steps.look(mine, LONG_AFTER, otherwise=Otherwise.LEAVE).outcome is Outcome.LEFT
-    assert steps.look(idle, LONG_AFTER).answers == ["a"]
-
-
 def test_a_serving_request_conflicts_with_the_served_one(steps: Steps) -> None:
     first, second = steps.register(), steps.register()
     steps.queue.enqueue_many(steps.db, ["a", "b"])
@@ -429,13 +401,6 @@ def test_registrations_do_not_conflict(steps: Steps) -> None:
     first, second = begin(steps.db), begin(steps.db)
     places = [steps.register_by(tr) for tr in (first, second)]
     assert places == sorted(places, key=lambda ticket: ticket.stamp)
-
-
-def test_a_request_is_found_by_its_name(steps: Steps) -> None:
-    """After an unknown result, a call does not know the stamp of its request."""
-    tickets = [steps.register() for _ in range(3)]
-    assert [steps.run(lambda tr, t=t: steps.line.find(tr, t.rid)) for t in tickets] == tickets
-    assert steps.run(lambda tr: steps.line.find(tr, b"nobody's")).stamp == b""
 
 
 def test_a_request_is_found_behind_a_long_line(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,15 +450,6 @@ def test_an_item_is_not_both_delivered_and_dequeued(steps: Steps) -> None:
     assert steps.line.look(server, head, Look(NOW)).answers == ["a"]
     assert steps.queue.dequeue(taker) == "a"
     assert [commit_code(taker), commit_code(server)] == [0, NOT_COMMITTED]
-
-
-def test_a_dead_request_is_dropped_and_a_renewed_one_is_not(steps: Steps) -> None:
-    dead, renewed, mine = steps.register(), steps.register(), steps.register(now_us=NOW + DEADLINE_US)
-    assert steps.look(renewed, NOW + DEADLINE_US, otherwise=Otherwise.RENEW).renewed
-    steps.queue.enqueue(steps.db, "a")
-    steps.look(mine, NOW + DEADLINE_US + 1, reason=Reason.NEGLECT)
-    assert steps.look(dead).outcome is Outcome.GONE
-    assert steps.look(renewed).answers == ["a"]
 
 
 def test_a_renewal_of_a_dropped_request_conflicts(steps: Steps) -> None:
@@ -623,19 +579,6 @@ def test_a_check_takes_nothing_that_a_request_ahead_may_take(steps: Steps, db: D
     assert steps.look(second).answers == ["b"]
 
 
-@pytest.mark.parametrize("by", ["transaction", "database"])
-def test_a_call_that_finds_nothing_returns_overdue_results(db: Database, space: Subspace, by: str) -> None:
-    long_ago = round(time.time() * 1_000_000) - 3 * DEADLINE_US
-    steps = Steps(db, space)
-    server, _dead = steps.register(now_us=long_ago), steps.register(now_us=long_ago)
-    steps.queue.enqueue_many(db, ["mine", "overdue"])
-    steps.look(server, long_ago, reason=Reason.SIGNAL)
-    assert steps.queue.empty(db)
-    take = steps.queue.dequeue
-    assert (take(db) if by == "database" else steps.run(take)) == "overdue"
-    assert (steps.queue.size(db), steps.keys()) == (0, 0)
-
-
 def test_a_return_of_overdue_results_has_a_bound_of_items(
     db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -651,16 +594,6 @@ def test_a_return_of_overdue_results_has_a_bound_of_items(
         steps.run(lambda tr: results.return_overdue(tr, results.overdue(results.ask_due(tr), now_us)))
         left.append(steps.queue.size(db))
     assert left == [2, 3]
-
-
-def test_a_plain_take_returns_overdue_results_beside_items(db: Database, space: Subspace) -> None:
-    long_ago = round(time.time() * 1_000_000) - 3 * DEADLINE_US
-    steps = Steps(db, space)
-    server, _dead = steps.register(now_us=long_ago), steps.register(now_us=long_ago)
-    steps.queue.enqueue_many(db, ["mine", "overdue", "more", "still more"])
-    steps.look(server, long_ago, reason=Reason.SIGNAL)
-    assert [steps.queue.dequeue(db) for _ in range(3)] == ["overdue", "more", "still more"]
-    assert (steps.queue.size(db), steps.keys()) == (0, 0)
 
 
 def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None:
@@ -729,15 +662,6 @@ def test_a_dead_request_between_two_does_not_stop_a_wake_up(steps: Steps) -> Non
     assert steps.is_woken(watch)
 
 
-def test_a_request_woken_without_a_notice_looks_as_any_other(steps: Steps) -> None:
-    """Another request may have removed it as dead, or its watch fired without a change."""
-    first, second = steps.register(), steps.register()
-    assert steps.look(second, reason=Reason.NOTICE).outcome is Outcome.WAIT
-    assert steps.look(first, reason=Reason.NOTICE).outcome is Outcome.WAIT
-    steps.run(lambda tr: steps.line.withdraw(tr, second))
-    assert steps.look(second, reason=Reason.NOTICE).outcome is Outcome.GONE
-
-
 @pytest.mark.parametrize("floor", [0, 255, 70_000])
 def test_a_full_serving_beside_its_notice_reaches_its_owner(
     steps: Steps, monkeypatch: pytest.MonkeyPatch, floor: int
@@ -764,23 +688,6 @@ def test_leaving_conflicts_with_being_served(steps: Steps) -> None:
     assert steps.look(head).answers == ["a"]
 
 
-def test_a_call_that_passes_by_leaves_the_line_its_shares(steps: Steps, db: Database) -> None:
-    now_us = round(time.time() * 1_000_000)
-    waiting = steps.register(2, now_us=now_us)
-    steps.queue.enqueue_many(db, ["theirs", "theirs, too", "mine"])
-    assert steps.queue.dequeue(db) == "mine"
-    assert steps.look(waiting, now_us).answers == ["theirs", "theirs, too"]
-
-
-def test_nothing_is_answered_once_the_others_have_their_shares(steps: Steps, db: Database) -> None:
-    now_us = round(time.time() * 1_000_000)
-    waiting = steps.register(now_us=now_us)
-    steps.queue.enqueue(db, "theirs")
-    assert steps.queue.dequeue(db) is None
-    assert steps.queue.empty(db)
-    assert steps.look(waiting, now_us, reason=Reason.NOTICE).answers == ["theirs"]
-
-
 def test_passing_by_writes_nothing_if_all_items_are_shares(steps: Steps) -> None:
     """It will look again from the line. A commit with its receipt only would be a cost without a use."""
     steps.register()
@@ -799,18 +706,6 @@ def test_a_call_that_cannot_see_the_end_does_not_pass_by(
     turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", NOW))
     assert turn.outcome is Outcome.AGAIN
     assert steps.queue.size(steps.db) == 3
-
-
-def test_passing_by_finds_overdue_results_before_nothing(steps: Steps) -> None:
-    """An answer of nothing must be true: overdue results become available first."""
-    server, _dead = steps.register(), steps.register()
-    steps.queue.enqueue_many(steps.db, ["a", "b"])
-    steps.look(server, reason=Reason.SIGNAL)
-    later = NOW + DEADLINE_US + 1
-    for outcome in (Outcome.AGAIN, Outcome.SERVED):
-        turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", later))
-        assert turn.outcome is outcome
-    assert turn.answers == ["b"]
 
 
 def test_a_busy_process_looks_for_overdue_results_at_times(steps: Steps) -> None:
@@ -1001,15 +896,6 @@ def test_waiting_ends_in_time_with_nothing_left_behind(db: Database, space: Subs
     assert steps.keys() == 0
 
 
-def test_a_follower_that_times_out_leaves_the_leader_waiting(db: Database, space: Subspace) -> None:
-    queue = Queue(space[0], root=space[1])
-    with in_threads(1, lambda _: queue.dequeue(db, "nothing", timeout=PATIENCE_S)) as answers:
-        db.runtime.sleep(0.1)
-        assert queue.dequeue(db, "nothing", timeout=0.1) == "nothing"
-        queue.enqueue(db, "a")
-    assert answers == ["a"]
-
-
 def test_a_leader_that_times_out_leaves_its_request_to_others(db: Database, space: Subspace) -> None:
     queue = Queue(space[0], root=space[1])
     timeouts = [0.3, PATIENCE_S, PATIENCE_S]
@@ -1031,14 +917,6 @@ def test_a_dead_head_costs_time_never_an_answer(db: Database, space: Subspace) -
     steps.register(now_us=round(time.time() * 1_000_000))
     steps.queue.enqueue_many(db, ["theirs", "mine"])
     assert steps.queue.dequeue(db, timeout=PATIENCE_S) == "mine"
-
-
-def test_waiting_may_be_for_ever(db: Database, space: Subspace) -> None:
-    queue = Queue(space[0], root=space[1])
-    with in_threads(2, lambda _: queue.dequeue(db, timeout=math.inf)) as answers:
-        db.runtime.sleep(0.1)
-        queue.enqueue_many(db, [1, 2])
-    assert sorted(answers) == [1, 2]
 
 
 def test_closing_ends_the_waiting(db: Database, space: Subspace) -> None:
