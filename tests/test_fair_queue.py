@@ -232,18 +232,6 @@ def in_threads(count: int, body: Callable[[int], object]) -> None:
         thread.join(3 * PATIENCE_S)
 
 
-def test_the_basic_concurrent_test_of_the_reference(db: Database, space: Subspace) -> None:
-    """Put by one thread, then taken by nine, one after the other."""
-    q = FairQueue(space, key=first_letter)
-    words = ["a1", "b1", "a2", "a3", "b2", "c1", "c2", "c3", "c4"]
-    in_threads(1, lambda _: [q.put(db, word) for word in words])
-    found: list[str] = []
-    for _ in words:
-        in_threads(1, lambda _: found.append(q.get(db)))
-    assert found == ["a1", "b1", "c1", "a2", "b2", "c2", "a3", "c3", "c4"]
-    assert q.size(db) == 0
-
-
 def test_the_stress_test_of_the_reference(
     db: Database, space: Subspace, engine: str, rounds: Callable[[int, int], int]
 ) -> None:
@@ -405,32 +393,6 @@ def test_one_callers_bad_item_is_no_others(db: Database, space: Subspace) -> Non
     in_threads(8, work)
     assert sorted(refused) == [1, 3, 5, 7]
     assert q.size(db) == 4
-
-
-def test_concurrent_writers_and_readers_lose_and_double_nothing(db: Database, space: Subspace) -> None:
-    q = FairQueue(space, key=lambda item: item[0], capacity=None)
-    got: Counter[str] = Counter()
-    lock = threading.Lock()
-
-    def write(key: str) -> None:
-        for number in range(60):
-            q.put(db, [key, number])
-
-    def read() -> None:
-        while sum(got.values()) < 180:
-            found, item = q.take_item(db)
-            if found:
-                with lock:
-                    got[f"{item[0]}{item[1]}"] += 1
-
-    threads = [threading.Thread(target=write, args=(key,)) for key in "abc"]
-    threads += [threading.Thread(target=read) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert got == Counter({f"{key}{number}": 1 for key in "abc" for number in range(60)})
-    assert q.size(db) == 0
 
 
 @pytest.mark.parametrize("fate", FATES)

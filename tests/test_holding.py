@@ -37,35 +37,6 @@ def timed(clock: ManualClock) -> Iterator[fdbqueue.Database]:
         yield database
 
 
-def test_shown_items_leave_and_the_others_return_to_their_places(db: fdbqueue.Database, queue: Queue) -> None:
-    queue.enqueue_many(db, list("abcde"))
-    holder = queue.holder(db)
-    assert holder.hold(3) == ["a", "b", "c"]
-    queue.enqueue(db, "f")
-    assert holder.settle(shown=1)
-    assert queue.size(db) == 5
-    assert queue.items(db, 10) == list("bcdef")
-
-
-def test_a_held_item_is_invisible_and_not_counted(db: fdbqueue.Database, queue: Queue) -> None:
-    queue.enqueue_many(db, list("abc"))
-    holder = queue.holder(db)
-    assert holder.hold(2) == ["a", "b"]
-    assert queue.size(db) == 1
-    assert queue.holder(db).hold(5) == ["c"]
-    assert queue.dequeue(db) is None
-    assert queue.holder(db).hold(1) == []
-
-
-def test_a_split_payload_is_held_and_returned_whole(db: fdbqueue.Database, queue: Queue) -> None:
-    large = "x" * (3 * limits.PAYLOAD_PIECE_BYTES_MAX)
-    queue.enqueue_many(db, [large, "small"])
-    holder = queue.holder(db)
-    assert holder.hold(2) == [large, "small"]
-    assert holder.settle(shown=0)
-    assert queue.dequeue_many(db, 2) == [large, "small"]
-
-
 def test_payloads_of_several_megabytes_are_held_a_few_at_a_time(db: fdbqueue.Database, queue: Queue) -> None:
     """Within limits.BATCH_BYTES_MAX, like every take of many."""
     large = "x" * 600_000
@@ -82,17 +53,6 @@ def test_no_more_than_one_serving_is_held(db: fdbqueue.Database, queue: Queue) -
     assert queue.holder(db).hold(1_000) == list(range(limits.SERVE_MAX))
 
 
-def test_an_item_of_a_dead_holder_returns_to_its_place(
-    timed: fdbqueue.Database, queue: Queue, clock: ManualClock
-) -> None:
-    queue.enqueue_many(timed, list("abc"))
-    assert queue.holder(timed).hold(3) == ["a", "b", "c"]
-    assert queue.holder(timed).hold(1) == []
-    clock.advance(OVERDUE_S)
-    assert queue.holder(timed).hold(2) == ["a", "b"]
-    assert queue.dequeue(timed) == "c"
-
-
 def test_a_crowded_line_returns_the_items_of_a_dead_holder(
     timed: fdbqueue.Database, queue: Queue, clock: ManualClock
 ) -> None:
@@ -103,29 +63,6 @@ def test_a_crowded_line_returns_the_items_of_a_dead_holder(
     memory = queue._calls_of(timed)._narrow._memory  # type: ignore[attr-defined]
     memory.note(Turn(Outcome.SERVED, ["x"], crowd=limits.CROWD_MIN))
     assert queue.dequeue(timed) == "a"
-
-
-def test_settling_too_late_says_so_and_removes_nothing(
-    timed: fdbqueue.Database, queue: Queue, clock: ManualClock
-) -> None:
-    queue.enqueue(timed, "a")
-    slow = queue.holder(timed)
-    assert slow.hold(1) == ["a"]
-    clock.advance(OVERDUE_S)
-    assert queue.holder(timed).hold(1) == ["a"]
-    assert not slow.settle(shown=1)
-    assert queue.size(timed) == 0
-
-
-def test_settling_late_works_until_another_take_comes(
-    timed: fdbqueue.Database, queue: Queue, clock: ManualClock
-) -> None:
-    queue.enqueue(timed, "a")
-    slow = queue.holder(timed)
-    assert slow.hold(1) == ["a"]
-    clock.advance(OVERDUE_S)
-    assert slow.settle(shown=1)
-    assert queue.dequeue(timed) is None
 
 
 def test_clear_removes_held_items(db: fdbqueue.Database, queue: Queue) -> None:
@@ -147,18 +84,6 @@ def test_clear_removes_values_held_from_partitions(db: fdbqueue.Database, space:
     queue.clear(db)
     assert not holder.settle(shown=0)
     assert (queue.dequeue(db), queue.size(db)) == (None, 0)
-
-
-def test_a_value_that_returns_to_an_empty_partition_is_found(db: fdbqueue.Database, space: Subspace) -> None:
-    """A call has met all partitions empty meanwhile."""
-    queue = Queue.named(db, "q", partitions=2, root=space["root"])
-    queue.enqueue(db, "a")
-    holder = queue.holder(db)
-    assert holder.hold(1) == ["a"]
-    assert queue.dequeue(db) is None
-    assert holder.settle(shown=0)
-    assert queue.peek(db) == "a"
-    assert not queue.empty(db)
 
 
 def test_a_holder_gets_values_laid_ready_in_a_partition(db: fdbqueue.Database, space: Subspace) -> None:

@@ -30,19 +30,6 @@ def queue(space: Subspace) -> Queue:
     return Queue(space[0], root=space[1])
 
 
-def test_first_in_first_out(db: Database, queue: Queue) -> None:
-    for number in range(5):
-        queue.enqueue(db, number)
-    queue.enqueue_many(db, [5, 6])
-    assert queue.size(db) == 7
-    assert queue.peek(db) == 0
-    assert queue.items(db, 3) == [0, 1, 2]
-    assert queue.dequeue(db) == 0
-    assert queue.dequeue_many(db, 3) == [1, 2, 3]
-    assert queue.dequeue_many(db, 100) == [4, 5, 6]
-    assert queue.empty(db)
-
-
 def test_nothing_there(db: Database, queue: Queue) -> None:
     assert queue.dequeue(db) is None
     assert queue.dequeue(db, "nothing") == "nothing"
@@ -53,27 +40,10 @@ def test_nothing_there(db: Database, queue: Queue) -> None:
     assert queue.empty(db)
 
 
-def test_values_that_are_given_back_come_first(db: Database, queue: Queue) -> None:
-    """Also before the first value of all, and again and again."""
-    queue.enqueue_many(db, ["a", "b"])
-    for number in range(6):
-        first, second = queue.dequeue_many(db, 2)
-        queue.enqueue(db, number)
-        queue.give_back(db, [first, second])
-    assert queue.dequeue_many(db, 9) == ["a", "b", *range(6)]
-
-
 def test_many_values_that_are_given_back_keep_their_order(db: Database, queue: Queue) -> None:
     """All have one index: the number behind it has two bytes."""
     queue.give_back(db, range(300))
     assert queue.dequeue_many(db, 300) == [*range(300)]
-
-
-def test_looks_find_a_value_that_is_given_back_to_partitions(db: Database, space: Subspace) -> None:
-    """The first value of a partition sets its flag, and looks go by the flags."""
-    queue = Queue.named(db, "q", partitions=2, root=space)
-    queue.give_back(db, ["x"])
-    assert (queue.empty(db), queue.peek(db), queue.dequeue(db)) == (False, "x", "x")
 
 
 def test_a_delivery_below_index_0_keeps_the_order(db: Database, queue: Queue, space: Subspace) -> None:
@@ -90,15 +60,6 @@ def test_a_delivery_below_index_0_keeps_the_order(db: Database, queue: Queue, sp
 def test_none_is_a_value(db: Database, queue: Queue) -> None:
     queue.enqueue(db, None)
     assert queue.dequeue(db, "nothing") is None
-
-
-def test_clear_empties_and_the_queue_goes_on(db: Database, queue: Queue) -> None:
-    queue.enqueue_many(db, [1, 2, "x" * 200_000])
-    queue.clear(db)
-    assert queue.empty(db)
-    assert queue.size(db) == 0
-    queue.enqueue(db, 3)
-    assert queue.dequeue(db) == 3
 
 
 def test_a_value_over_the_value_limit_returns_whole(db: Database, queue: Queue, space: Subspace) -> None:

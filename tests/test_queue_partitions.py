@@ -74,54 +74,6 @@ def test_values_spread_over_the_partitions(db: Database, queue: Queue) -> None:
     assert all(one.may_be_ready for one in queue.partitions(db))
 
 
-@pytest.mark.parametrize("within", [False, True])
-def test_a_dequeue_finds_a_value_of_any_partition(db: Database, queue: Queue, within: bool) -> None:
-    for value in VALUES:
-        queue.enqueue(db, value)
-        assert (run(db, queue.dequeue) if within else queue.dequeue(db)) == value
-    assert queue.dequeue(db, "nothing") == "nothing"
-    assert queue.empty(db)
-
-
-def test_the_values_of_one_enqueue_stay_in_order(db: Database, queue: Queue) -> None:
-    for start in (0, 10, 20):
-        queue.enqueue_many(db, range(start, start + 5))
-    found = all_of(queue, db)
-    assert all(
-        [value for value in found if value // 10 == tens] == [*range(10 * tens, 10 * tens + 5)]
-        for tens in range(3)
-    )
-
-
-@pytest.mark.commits_by_hand
-def test_looks_see_the_values_of_all_partitions(db: Database, queue: Queue) -> None:
-    spread(queue, db)
-    assert queue.size(db) == len(VALUES)
-    first = queue.items(db, 5)
-    assert list(first) == [value for value in VALUES if value % PARTITIONS == first[0]]
-    assert queue.peek(db) == first[0]
-    assert not queue.empty(db)
-
-
-def test_a_look_finds_the_value_of_the_last_partition(db: Database, queue: Queue) -> None:
-    spread(queue, db)
-    emptied(queue, db, keep=1)
-    assert not queue.empty(db)
-    assert queue.peek(db) == queue.items(db, 1)[0] == queue.dequeue(db)
-    assert queue.peek(db, "nothing") == "nothing"
-
-
-@pytest.mark.parametrize("limit", [1, 2, 5, 7])
-def test_pages_hold_each_value_once(db: Database, queue: Queue, limit: int) -> None:
-    spread(queue, db)
-    found, page = [], queue.items(db, limit)
-    found += page
-    while page.next is not None:
-        page = queue.items(db, limit, after=page.next)
-        found += page
-    assert sorted(found) == VALUES
-
-
 def test_a_page_behind_an_emptied_partition_is_whole(db: Database, queue: Queue) -> None:
     """The place of a page is one in its own partition only."""
     spread(queue, db)
@@ -171,35 +123,6 @@ def test_pages_go_on_once_a_queue_has_partitions(db: Database, space: Subspace) 
     assert list(page) + list(queue.items(db, 99, after=page.next)) == VALUES
 
 
-def test_clear_empties_every_partition(db: Database, queue: Queue) -> None:
-    spread(queue, db)
-    queue.enqueue(db, LARGE)
-    queue.clear(db)
-    assert queue.empty(db)
-    assert queue.size(db) == 0
-    assert queue.dequeue(db) is None
-    spread(queue, db)
-    assert sorted(all_of(queue, db)) == VALUES
-
-
-def test_values_that_are_given_back_are_found(db: Database, queue: Queue) -> None:
-    spread(queue, db)
-    given = [queue.dequeue_many(db, 2) for _ in range(5)]
-    for values in given:
-        queue.give_back(db, values)
-    assert sorted(all_of(queue, db)) == VALUES
-
-
-def test_a_holder_holds_values_of_every_partition(db: Database, queue: Queue) -> None:
-    spread(queue, db)
-    holder, shown = queue.holder(db), []
-    while values := holder.hold(3):
-        assert holder.settle(1)
-        shown += values[:1]
-    assert sorted(shown) == VALUES
-    assert queue.size(db) == 0
-
-
 def test_a_holder_follows_a_repartition_of_another_process(db: Database, space: Subspace) -> None:
     queue = Queue.named(db, "one", root=space)
     holder = queue.holder(db)
@@ -212,27 +135,6 @@ def test_a_holder_follows_a_repartition_of_another_process(db: Database, space: 
         there.enqueue(other, there.dequeue(other))
     assert holder.hold(9) == ["x"]
     assert holder.settle(1)
-
-
-@pytest.mark.parametrize("notice_bytes_max", [0, limits.NOTICE_BYTES_MAX])
-def test_a_holder_removes_the_values_that_were_shown(
-    db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch, notice_bytes_max: int
-) -> None:
-    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", notice_bytes_max)
-    for first in range(0, 12, 3):
-        queue.enqueue_many(db, range(first, first + 3))
-    holder = queue.holder(db)
-    held = holder.hold(12)
-    assert len(held) == 12
-    assert holder.settle(shown=5)
-    assert sorted(all_of(queue, db)) == sorted(held[5:])
-
-
-def test_a_large_value_is_whole(db: Database, queue: Queue) -> None:
-    for _ in range(PARTITIONS):
-        queue.enqueue(db, LARGE)
-    assert queue.items(db, 1) == [LARGE]
-    assert all_of(queue, db) == [LARGE] * PARTITIONS
 
 
 def test_a_damaged_value_of_any_partition_is_set_aside(db: Database, queue: Queue) -> None:
@@ -317,23 +219,6 @@ def test_enqueues_do_not_conflict(db: Database, queue: Queue) -> None:
 
 
 # Repartitions.
-
-
-@pytest.mark.parametrize("counts", [(4, 2), (2, 1), (8, 3, 1), (1, 5), (16,)], ids=repr)
-@pytest.mark.parametrize("first", [None, 1, 4])
-def test_a_repartition_keeps_every_value(
-    db: Database, space: Subspace, first: int | None, counts: tuple[int, ...]
-) -> None:
-    queue = Queue.named(db, "q", partitions=first, root=space)
-    spread(queue, db)
-    enqueued = list(VALUES)
-    for count in counts:
-        before = sum(one.state == PartitionState.OPEN for one in queue.partitions(db))
-        assert queue.repartition(db, count) == Repartition(before, count, is_finished=True)
-        queue.enqueue(db, count)
-        enqueued.append(count)
-    assert queue.size(db) == len(enqueued)
-    assert sorted(all_of(queue, db)) == sorted(enqueued)
 
 
 def test_looks_at_partitions_tell_their_flags_and_states(db: Database, queue: Queue) -> None:
