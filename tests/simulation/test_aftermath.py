@@ -43,6 +43,7 @@ WITHOUT = {
     "receipts",
     "rings",
     "together",
+    "together_partitions",
     "unflushed",
 }
 """The workloads of the engine alone, and those of databases of their own."""

@@ -53,8 +53,9 @@ _ENGINE = ("serial", "processes", "rings", "unflushed", "bank")
 _LIMITS = ("limited", "limit_keys", "paired_limits", "laned", "exact_mixed")
 _FLEETS = ("exact_worker", "poisoned", "fleet", "several", "hooked", "retained", "unavailable", "outages")
 _GROUPS = ("groups", "exact_groups", "paired_groups", "follows", "joined")
-_PARTITIONS = ("partitions", "item_partitions", "paired_partitions", "exact_partitions")
-_PARTED = ("partitions", "paired_partitions", "together_partitions", "exact_partitions", "exact_mixed")
+_OF_TASKS = ("partitions", "paired_partitions", "together_partitions", "exact_partitions")
+_PARTITIONS = (*_OF_TASKS, "item_partitions")
+_PARTED = (*_OF_TASKS, "exact_mixed")
 
 ROOMS: Mapping[str, Sequence[str]] = {
     "aio": ("awaited_recipe", "awaited_tasks", "awaited_waits"),

@@ -65,7 +65,7 @@ SHARES: Sequence[Share] = (
     Share(
         3.0,
         "calls of several threads meet in each step: it finds an answer that goes to the wrong one",
-        ("together",),
+        ("together", "together_partitions"),
     ),
     Share(
         2.5,

@@ -101,7 +101,8 @@ class TaskCalls(World):
         options |= special
         name = "put" if special or "limits" in options or "group" in options else "plain put"
         text = f"put {data} with {options}"
-        return self._call(name, text, lambda at, tr: at.q.put(tr, data, **options), adds=[data])
+        key = options.get("key")
+        return self._call(name, text, lambda at, tr: at.q.put(tr, data, **options), adds=[data], touches=key)
 
     def _put_many(self) -> Call:
         data, options = self.data(self._count_to_put()), self._put_options()

@@ -239,9 +239,12 @@ class Tasks(TaskLooks):
         return of_any or ("task_limits" in self.options and one.name == "take")
 
     def promises(self, one: Call, other: Call) -> bool:
-        """Of queues without a capacity, task keys and limits: puts, takes, verbs of two tasks."""
-        if self.kind not in ("fifo", "fifottl") or {"partitions", "limits", "task_limits"} & {*self.options}:
+        """Without a capacity and limits: puts, takes, verbs of two tasks; or those of two task keys."""
+        if {"capacity", "partitions", "limits", "task_limits"} & {*self.options} or self.kind == "bag":
             return False
+        if self.kind in KEYED:
+            keys = {*map(self._key_of, (one, other))}
+            return len(keys) == 2 and None not in keys
         if one.name == "plain put":
             return other.name in ("plain put", "take", "of a task", "kick")
         if one.name == "take":
@@ -251,6 +254,13 @@ class Tasks(TaskLooks):
         if other.name == "of a task":
             return bool(one.touches != other.touches)
         return other.name == "plain put" or (self._finds_enough(other) and self._is_held(one))
+
+    def _key_of(self, call: Call) -> str | None:
+        """The task key of a put, or of a verb of a task; None for another call."""
+        if call.name == "plain put":
+            return str(call.touches)
+        task = self.now_there.get(call.touches) if call.name == "of a task" else None
+        return None if task is None else str(task.key)
 
     def _finds_enough(self, call: Call) -> bool:
         """True for a take that finds all that it wants, and nothing to sweep."""
@@ -290,7 +300,7 @@ class Moves(Table, Tasks):
     topped_up = 0.8
     kinds: tuple[tuple[str, dict[str, Any]], ...] = (
         *(("utube", {}), ("utubettl", {"ttr": 2}), ("fair", {}), ("fair", {"capacity": 5})) * 3,
-        ("utube", {"key_concurrency": 2}),
+        *(("utube", {"key_concurrency": 2}),) * 3,
         ("fifo", {}),
         ("limfifottl", {"capacity": 4}),
         ("bag", {}),
@@ -308,7 +318,7 @@ class Moves(Table, Tasks):
         return self._moved if self.random.random() < 0.7 else super()._key()
 
     def top_up(self) -> None:
-        """Begin a repartition, with one taken task of a key in its old partition."""
+        """Begin a repartition, with a taken task or two of a key in its old partition."""
         own, q = self.twins.own, self.own.q
         if len(self.now_there) > FEW:
             q.truncate(own)
@@ -318,9 +328,9 @@ class Moves(Table, Tasks):
         now, count = self._count(), self.random.choice(COUNTS)
         self._moved = self.random.choice([key for key in TASK_KEYS if moves(key, now, count)] or TASK_KEYS)
         options: dict[str, Any] = {"key": self._moved} if self.kind in KEYED else {}
-        caught(lambda db: q.put_many(db, self.data(self.random.choice((1, 1, 2))), **options), own)
+        caught(lambda db: q.put_many(db, self.data(self.random.choice((1, 2, 2))), **options), own)
         q.resume(own)
-        self.learn(q.take_many(own, 1, session=self.sessions[0]))
+        self.learn(q.take_many(own, self.random.choice((1, 2)), session=self.sessions[0]))
         if count != now:
             caught(lambda db: run(db, lambda tr: q.repartition(tr, count)), own)
 

@@ -105,7 +105,8 @@ class Spread(Held, Moves):
     """Tasks in partitions, of which there may be others than a process knows. Takes begin at any of them."""
 
     kinds = tuple(kind for kind in Moves.kinds if kind[0] != "bag")
-    at_once = (1, 1, 2, 3)
+    verbs = (*("put", "use_a_lease") * 3, "by_id", "kick", "tick", "repartition", "many")
+    at_once = (1, 1, 4, 5)
 
     def _drawn_options(self) -> dict[str, Any]:
         return Moves._drawn_options(self)
