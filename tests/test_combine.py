@@ -52,9 +52,9 @@ class Together:
         thread.start()
         self.threads.append(thread)
 
-    def start_all(self, count: int, **options: Any) -> None:
+    def start_all(self, calls: int, **options: Any) -> None:
         """Start the calls 0, 1, ...: the first one leads, and the others queue up in this order."""
-        for number in range(count):
+        for number in range(calls):
             self.start(number, **options)
             self.first_batch.wait(10)
             wait_for_pending(self.combiner, number + 1)

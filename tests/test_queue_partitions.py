@@ -26,7 +26,7 @@ from tests.support import NOT_COMMITTED, PATIENCE_S, ManualClock, becomes_ready,
 
 PARTITIONS = 4
 VALUES = list(range(20))
-LARGE = "x" * (3 * limits.PAYLOAD_PIECE_BYTES_MAX)
+LARGE = "x" * (2 * limits.PAYLOAD_PIECE_BYTES_MAX)
 
 
 @pytest.fixture
