@@ -5,9 +5,13 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import fdbqueue
 from fdbqueue import FdbQueueError
 from fdbqueue.core import errors
+from fdbqueue.core.errors import LimitInUse, QueueFull
+from fdbqueue.core.visible import counted
 from tests.page import page
 
 PUBLIC = {
@@ -56,3 +60,14 @@ def test_without_docstrings_an_error_names_class_and_data() -> None:
     program = "import fdbqueue\ntry:\n    fdbqueue.open('odd')\nexcept ValueError as error:\n    print(error)"
     done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "UnknownUrl(url='odd')\n"
+
+
+@pytest.mark.parametrize(("count", "told"), [(0, "0 tasks"), (1, "1 task"), (2_000, "2,000 tasks")])
+def test_only_one_thing_has_the_singular(count: int, told: str) -> None:
+    assert counted(count, "task") == told
+
+
+def test_the_message_of_an_error_counts_its_nouns() -> None:
+    full = QueueFull(name="q", current_size=1, capacity=2, wanted=2)
+    assert "no room for 2 tasks: it holds 1 task, its capacity is 2" in str(full)
+    assert "is in use by 3 tasks:" in str(LimitInUse(name="q", used=3))

@@ -1,4 +1,4 @@
-"""FairQueue: the reference's examples and tests, its monitoring view, and clients side by side."""
+"""FairQueue: the reference's examples and tests, looks, conflicts, damage, and clients side by side."""
 
 import threading
 import time
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 from fdb.subspace_impl import Subspace
 from hypothesis import given, settings
@@ -17,9 +18,10 @@ from fdbqueue import Database, FairQueue, QueueBy
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import FairQueueFull, InvalidArgument, PayloadMismatch
-from fdbqueue.tasks.records.keys import PAYLOAD
+from fdbqueue.core.line.source import Delivery
+from fdbqueue.tasks.records.keys import PAYLOAD, TaskKeys
 from tests.queue_support import FATES, faulty
-from tests.support import PATIENCE_S
+from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.fair_model import Overflow, Rounds
 
 SPACE = Subspace(("fair",))
@@ -408,3 +410,135 @@ def test_every_call_happens_once_whatever_becomes_of_its_commits(
     assert q.size(db) == 0
     engine.fate = lambda _: (0, True)
     unsure.close()
+
+
+def test_a_look_at_a_fair_queue_conflicts_with_nothing(db: Database, space: Subspace) -> None:
+    q = FairQueue(space["fair"], key=first_letter)
+    for item in ("a1", "b1", "a2"):
+        q.put(db, item)
+    tr = begin(db)
+    q.size(tr)
+    q.snapshot(tr)
+    q.key_statistics(tr, 9)
+    tr[space["beside"].key()] = b""
+    assert q.get(db) == "a1"
+    q.put(db, "c1")
+    assert commit_code(tr) == 0
+
+
+def test_puts_of_different_keys_conflict_only_at_the_edge(db: Database, space: Subspace) -> None:
+    """Each of these keys has an item already. With no capacity there is no edge."""
+    for capacity, code in ((None, 0), (5, NOT_COMMITTED)):
+        q = FairQueue(space[repr(capacity)], key=first_letter, capacity=capacity)
+        for item in ("a1", "b1", "c1"):
+            q.put(db, item)
+        first, second = begin(db), begin(db)
+        q.put(first, "a2")
+        q.put(second, "b2")
+        assert (commit_code(first), commit_code(second)) == (0, code)
+
+
+def test_a_put_conflicts_with_no_delivery_of_another_key(db: Database, space: Subspace) -> None:
+    """The delivery moves the floor, which the put reads."""
+    q = FairQueue(space["fair"], key=first_letter)
+    for item in ("a1", "b1", "a2", "b2"):
+        q.put(db, item)
+    tr, items = begin(db), q._items
+    q.put(tr, "b3")
+    [handed] = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 1, 0)), b""))
+    assert commit_code(tr) == 0
+    assert run(db, lambda tr: items.collect(tr, [handed])) == [("a1", 1)]
+
+
+LARGE = "x" * 200_000
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+def fair_of(space: Subspace, **options: Any) -> FairQueue:
+    return FairQueue(space[1], key=lambda item: len(str(item)), root=space[0], **options)
+
+
+def pieces(db: Database, space: Subspace) -> list[Any]:
+    """Of the payloads that lie beside their records."""
+    keys = TaskKeys(space[1])
+    return list(db.get_range(PAYLOAD.start(keys.prefix), keys.ready.start))
+
+
+def damage(db: Database, space: Subspace, payload: bytes) -> None:
+    for row in db.get_range(space[1].key(), space[1].key() + b"\xff"):
+        if payload in row.value:
+            db[row.key] = row.value.replace(payload, b"{" * len(payload))
+
+
+def test_a_take_teaches_a_fair_queue_its_codec(db: Database, space: Subspace) -> None:
+    """Damage is passed over only as long as the codec of the handle may be the wrong one."""
+    writer, reader = fair_of(space), fair_of(space)
+    writer.put(db, "good")
+    writer.put(db, "damaged")
+    damage(db, space, b'"damaged"')
+    other = Database(db.engine)
+    assert reader.get(other) == "good"
+    assert reader.get(other) is None
+    assert (writer.size(db), writer.unreadable(db)) == (0, 1)
+    other.close()
+
+
+def test_an_item_set_aside_leaves_no_piece_in_its_place(db: Database, space: Subspace) -> None:
+    queue = fair_of(space)
+    queue.put(db, LARGE)
+    first, *others = pieces(db, space)
+    db.clear(first.key)
+    assert queue.get(db) is None
+    [aside] = queue.aside(db, 9)
+    assert list(aside.values[1:]) == [bytes(piece.value) for piece in others]
+    assert pieces(db, space) == []
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_item_passed_over_keeps_its_pieces(db: Database, space: Subspace, beside: bool) -> None:
+    """Alone in its transaction, or with an item that is handed out."""
+    plain, typed = fair_of(space), fair_of(space, type=Point)
+    plain.put(db, {"y": LARGE})
+    if beside:
+        plain.put(db, {"x": 1})
+        assert run(db, lambda tr: typed._items.taker.take(tr, 2, b"", 0).values) == [(Point(1), 1)]
+    with pytest.raises(PayloadMismatch):
+        typed.get(db)
+    assert plain.get(db) == {"y": LARGE}
+
+
+def test_a_delivery_with_a_damaged_record_is_set_aside(db: Database, space: Subspace) -> None:
+    """The others of its batch are handed out."""
+    queue = fair_of(space)
+    for item in ("a", LARGE):
+        queue.put(db, item)
+    items = queue._items
+    whole, large = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 2, 0)), b""))
+    damaged = Delivery(large.id, b"damaged")
+    assert run(db, lambda tr: items.collect(tr, [damaged, whole])) == [("a", 1)]
+    [aside] = queue.aside(db, 9)
+    assert aside.values[0] == b"damaged"
+    assert pieces(db, space) == []
+
+
+def test_a_delivery_damaged_on_its_way_back_is_set_aside(db: Database, space: Subspace) -> None:
+    queue = fair_of(space)
+    for item in ("a", "bb"):
+        queue.put(db, item)
+    items = queue._items
+    first, second = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 2, 0)), b""))
+    run(db, lambda tr: items.give_back(tr, [Delivery(first.id, b"damaged"), second]))
+    assert (queue.get(db), queue.get(db)) == ("bb", None)
+    assert (queue.size(db), queue.unreadable(db)) == (0, 1)
+
+
+@pytest.mark.parametrize("value", [b"\xff" * 8, b"\xff" * 20])
+def test_a_damaged_floor_stops_no_put(db: Database, space: Subspace, value: bytes) -> None:
+    queue = FairQueue(space[1], key=lambda _: 0, root=space[0])
+    queue.put(db, "a")
+    db[queue._items.floor] = value
+    queue.put(db, "b")
+    assert [queue.get(db) for _ in range(3)] == ["a", "b", None]
