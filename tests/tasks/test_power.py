@@ -58,6 +58,12 @@ class Bench:
         assert task is not None
         return task
 
+    def cancelled(self, **options: Any) -> fdbqueue.Task:
+        """A taken one: it ends as it comes back."""
+        task = self.taken(**options)
+        self.queue.cancel(self.db, task.id)
+        return task
+
     def lapsed(self) -> fdbqueue.Task:
         """A task with a lease that is over; no sweep has seen it."""
         task = self.taken(ttr=1)
@@ -98,49 +104,23 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     bench.db.close()
 
 
-def a_take(b: Bench) -> Step:
-    b.put()
-    return b.take
-
-
-def a_take_behind_a_lapsed_lease(b: Bench) -> Step:
-    b.lapsed()
-    return b.take
-
-
-def a_sweep_of_lapsed_leases(b: Bench) -> Step:
-    b.lapsed()
-    return b.sweep
-
-
-def a_take_by_the_line(b: Bench) -> Step:
-    b.put()
-    b.crowd()
-    return b.take
-
-
-def a_take_of_nothing_by_the_line(b: Bench) -> Step:
-    b.crowd()
-    return b.take
-
-
-def a_take_that_serves_another_request(b: Bench) -> Step:
-    b.joined(b.named)
-    b.put()
-    return b.take
+def after(*prepared: Any) -> Step:
+    """The last one, behind what was done for the others."""
+    step: Step = prepared[-1]
+    return step
 
 
 MAY_UNDO: dict[str, Callable[[Bench], Step]] = {
-    "a take": a_take,
-    "a take behind a lapsed lease": a_take_behind_a_lapsed_lease,
+    "a take": lambda b: after(b.put(), b.take),
+    "a take behind a lapsed lease": lambda b: after(b.lapsed(), b.take),
     "a renewal": lambda b: partial(b.queue.renew, b.db, [b.taken()]),
     "a return": lambda b: partial(b.queue.give_back, b.db, b.taken()),
     "a take without a caller": lambda b: partial(b.calls._undo_take, [b.taken()]),
-    "a sweep of lapsed leases": a_sweep_of_lapsed_leases,
+    "a sweep of lapsed leases": lambda b: after(b.lapsed(), b.sweep),
     "a heartbeat": lambda b: b.session.beat,
-    "a take by the line": a_take_by_the_line,
-    "a take of nothing by the line": a_take_of_nothing_by_the_line,
-    "a take that serves another request": a_take_that_serves_another_request,
+    "a take by the line": lambda b: after(b.put(), b.crowd(), b.take),
+    "a take of nothing by the line": lambda b: after(b.crowd(), b.take),
+    "a take that serves another request": lambda b: after(b.joined(b.named), b.put(), b.take),
 }
 
 
@@ -178,22 +158,6 @@ def _collection(b: Bench, session: Session, monkeypatch: pytest.MonkeyPatch) -> 
     return partial(b.take, session)
 
 
-def a_take_of_a_named_session(b: Bench) -> Step:
-    b.put()
-    return partial(b.take, b.named)
-
-
-def a_take_of_a_named_session_by_the_line(b: Bench) -> Step:
-    b.put()
-    b.crowd(b.named)
-    return partial(b.take, b.named)
-
-
-def a_take_within_a_transaction(b: Bench) -> Step:
-    b.put()
-    return lambda: run(b.db, lambda tr: b.queue.take(tr, session=b.session))
-
-
 def a_take_that_buries_an_unreadable_task(b: Bench) -> Step:
     unreadable = b.queue.put(b.db, "x" * 2 * limits.RECORD_PAYLOAD_BYTES_MAX)
     b.db[TaskKeys(b.queue.contents).payload(id_bytes(unreadable.id), 0)] = b"{"
@@ -201,47 +165,10 @@ def a_take_that_buries_an_unreadable_task(b: Bench) -> Step:
     return b.take
 
 
-def a_take_behind_an_expired_task(b: Bench) -> Step:
-    b.put(ttl=1)
-    b.put()
-    b.clock.advance(2)
-    return b.take
-
-
-def a_sweep_of_a_delay(b: Bench) -> Step:
-    b.put(delay=1)
-    b.clock.advance(2)
-    return b.sweep
-
-
-def a_sweep_that_ends_a_cancelled_task(b: Bench) -> Step:
-    b.queue.cancel(b.db, b.taken(ttr=1).id)
-    b.clock.advance(2)
-    return b.sweep
-
-
-def a_sweep_that_ends_an_expired_task(b: Bench) -> Step:
-    b.taken(ttr=1, ttl=2)
-    b.clock.advance(3)
-    return b.sweep
-
-
-def a_return_of_a_cancelled_task(b: Bench) -> Step:
-    task = b.taken()
-    b.queue.cancel(b.db, task.id)
-    return partial(b.queue.give_back, b.db, task)
-
-
 def a_renewal_that_sets_a_task_aside(b: Bench) -> Step:
     tasks = [b.taken(), b.taken()]
     b.db[b.queue._shape.keys.task(id_bytes(tasks[1].id))] = b"damaged"
     return partial(b.queue.renew, b.db, tasks)
-
-
-def a_take_without_a_caller_beside_a_cancelled_task(b: Bench) -> Step:
-    tasks = [b.taken(), b.taken()]
-    b.queue.cancel(b.db, tasks[1].id)
-    return partial(b.calls._undo_take, tasks)
 
 
 def a_dequeue(b: Bench) -> Step:
@@ -251,18 +178,24 @@ def a_dequeue(b: Bench) -> Step:
 
 
 MAY_NOT_UNDO: dict[str, Callable[[Bench], Step]] = {
-    "a take of a named session": a_take_of_a_named_session,
-    "a take of a named session by the line": a_take_of_a_named_session_by_the_line,
-    "a take within a transaction": a_take_within_a_transaction,
+    "a take of a named session": lambda b: after(b.put(), partial(b.take, b.named)),
+    "a take of a named session by the line": lambda b: after(
+        b.put(), b.crowd(b.named), partial(b.take, b.named)
+    ),
+    "a take within a transaction": lambda b: after(
+        b.put(), lambda: run(b.db, lambda tr: b.queue.take(tr, session=b.session))
+    ),
     "a take that buries an unreadable task": a_take_that_buries_an_unreadable_task,
-    "a take behind an expired task": a_take_behind_an_expired_task,
-    "a sweep of a delay": a_sweep_of_a_delay,
-    "a sweep that ends a cancelled task": a_sweep_that_ends_a_cancelled_task,
-    "a sweep that ends an expired task": a_sweep_that_ends_an_expired_task,
+    "a take behind an expired task": lambda b: after(b.put(ttl=1), b.put(), b.clock.advance(2), b.take),
+    "a sweep of a delay": lambda b: after(b.put(delay=1), b.clock.advance(2), b.sweep),
+    "a sweep that ends a cancelled task": lambda b: after(b.cancelled(ttr=1), b.clock.advance(2), b.sweep),
+    "a sweep that ends an expired task": lambda b: after(b.taken(ttr=1, ttl=2), b.clock.advance(3), b.sweep),
     "a release": lambda b: partial(b.queue.release, b.db, b.taken()),
-    "a return of a cancelled task": a_return_of_a_cancelled_task,
+    "a return of a cancelled task": lambda b: partial(b.queue.give_back, b.db, b.cancelled()),
     "a renewal that sets a task aside": a_renewal_that_sets_a_task_aside,
-    "an undone take beside a cancelled task": a_take_without_a_caller_beside_a_cancelled_task,
+    "an undone take beside a cancelled task": lambda b: partial(
+        b.calls._undo_take, [b.taken(), b.cancelled()]
+    ),
     "a burial": lambda b: partial(b.queue.bury, b.db, b.taken(), failure=Failure("x")),
     "a touch": lambda b: partial(b.queue.touch, b.db, b.taken(), 1),
     "a progress": lambda b: partial(b.queue.progress, b.db, b.taken(), 0.5),

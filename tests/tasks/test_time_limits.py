@@ -45,18 +45,6 @@ def wait_for_progress_of_a_group(b: Bench, timeout: float) -> None:
     assert of.wait_for_progress(b.db, of.progress(b.db), timeout) is None
 
 
-def wait_for_an_item(b: Bench, timeout: float) -> None:
-    assert Queue.named(b.db, "items").dequeue(b.db, timeout=timeout) is None
-
-
-def wait_for_an_item_without_a_line(b: Bench, timeout: float) -> None:
-    assert Queue.named(b.db, "simple", contended="simple").dequeue(b.db, timeout=timeout) is None
-
-
-def wait_for_a_fair_item(b: Bench, timeout: float) -> None:
-    assert FairQueue(Subspace(("fair",)), key=str).get(b.db, timeout) is None
-
-
 WAITS: dict[str, Wait] = {
     "a task": lambda b, timeout: b.take(timeout),
     "room": wait_for_a_put,
@@ -64,9 +52,11 @@ WAITS: dict[str, Wait] = {
     "progress": wait_for_progress,
     "a group": wait_for_a_group,
     "the progress of a group": wait_for_progress_of_a_group,
-    "an item": wait_for_an_item,
-    "an item without a line": wait_for_an_item_without_a_line,
-    "a fair item": wait_for_a_fair_item,
+    "an item": lambda b, timeout: Queue.named(b.db, "items").dequeue(b.db, timeout=timeout),
+    "an item without a line": lambda b, timeout: Queue.named(b.db, "items", contended="simple").dequeue(
+        b.db, timeout=timeout
+    ),
+    "a fair item": lambda b, timeout: FairQueue(Subspace(("fair",)), key=str).get(b.db, timeout),
 }
 
 
@@ -78,5 +68,5 @@ def test_a_wait_ends_at_its_time_limit(
     """Shorter and longer than the time after which it looks again by itself."""
     b = bench("fifottl")
     began = clock.monotonic()
-    WAITS[name](b, timeout)
+    assert WAITS[name](b, timeout) is None
     assert clock.monotonic() - began == pytest.approx(timeout)

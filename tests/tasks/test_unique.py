@@ -246,27 +246,19 @@ def test_a_task_that_comes_back_finds_a_window_over(b: PartitionsBench, way: str
     task = b.take()
     b.queue.delete(b.db, put(b, scope=5))
     b.clock.advance(6)
-    come_back(b, way, task)
-    assert b.queue.peek(b.db, first).unique == KEY
-    assert put(b, scope="queued").id == first.id
-    assert entries(b) == 1
-
-
-def come_back(b: PartitionsBench, way: str, task: Any = None) -> None:
-    task = task or b.take()
     match way:
         case "release":
             b.queue.release(b.db, task)
         case "delayed":
             b.queue.release(b.db, task, delay=5)
-        case "lease over":
-            b.clock.advance(61)
-            b.settle()
         case "kicked":
             b.queue.bury(b.db, task)
             b.queue.kick(b.db, 1)
         case "given back":
             b.queue.give_back(b.db, task)
+    assert b.queue.peek(b.db, first).unique == KEY
+    assert put(b, scope="queued").id == first.id
+    assert entries(b) == 1
 
 
 def test_a_sweep_removes_the_entry_of_a_scope_that_is_over(b: PartitionsBench) -> None:
