@@ -242,12 +242,11 @@ def ask_and_be_interrupted(path: str, key: str) -> None:
     say("afterwards", db[key.encode()])
 
 
-def fork_while_leading(path: str, ending: str = "") -> None:
-    """Lead in a thread for ever, close the database if asked to, and leave a child behind."""
+def fork_while_leading(path: str) -> None:
+    """Lead in a thread for ever, close the database, and leave a child behind."""
     db = fdb.open(path)
     lead_in_a_thread(db)
-    if ending == "closed":
-        db.close()
+    db.close()
     if os.fork():
         say("leading")
     sys.stdin.readline()
@@ -300,15 +299,6 @@ def watch_and_fork(path: str, key: str) -> None:
         say("saw", value.value)  # the child, which has closed the parent's files already
     sys.stdin.readline()
     del changed
-
-
-def take_a_slot_and_fork(path: str) -> None:
-    """Print the slot, and leave a child behind."""
-    db = fdb.open(path)
-    take_a_slot(db)
-    if os.fork():
-        say(pool_of(db)._slot)
-    sys.stdin.readline()
 
 
 if __name__ == "__main__":

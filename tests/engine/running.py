@@ -55,12 +55,3 @@ def running(*arguments: object, patience_s: float = 3 * PATIENCE_S, within: Sequ
         program.process.wait()
         program.process.stdout.close()
         program.process.stdin.close()
-
-
-def wait_until(condition):
-    pause = threading.Event()
-    for _ in range(10_000):
-        if condition():
-            return
-        pause.wait(0.001)
-    raise AssertionError("waited in vain")

@@ -31,11 +31,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-@pytest.fixture
 def db(path: Path) -> Iterator[fdbqueue.Database]:
     with fdbqueue.open(f"embedded:{path}") as opened:
         yield opened

@@ -30,8 +30,11 @@ def test_a_format_with_a_larger_minor_number_is_opened(tmp_path: Path, file: str
 
 
 @pytest.mark.parametrize("file", ["data.mdb", "base.mdb"])
-def test_the_numbers_of_formats_are_no_text(tmp_path: Path, file: str) -> None:
-    """As a text, ten comes before two."""
+def test_a_newer_format_is_refused(tmp_path: Path, file: str) -> None:
+    """The numbers are no text: as a text, ten comes before two. Nothing is changed."""
     path = made(tmp_path, file, b"10.0")
-    with pytest.raises(StorageFormat):
+    before = (path / file).read_bytes()
+    with pytest.raises(StorageFormat, match="upgrade fdbqueue") as refused:
         fdbqueue.open(f"embedded:{path}")
+    assert str(path) in str(refused.value)
+    assert (path / file).read_bytes() == before

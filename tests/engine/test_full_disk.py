@@ -9,7 +9,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -228,61 +228,67 @@ class Failing:
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[fdbqueue.Database]:
     with fdbqueue.open(f"embedded:{tmp_path}/data", runtime=Ageless()) as database:
+        database[b"old"] = b"x" * 1_000
         yield database
 
 
-def test_only_what_makes_room_uses_the_reserve(
-    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(10):
-        db[b"%d" % number] = b"x" * 1_000
-    FullDisk(db, monkeypatch)
-    for grows in (
-        lambda: db.set(b"new", b""),
-        lambda: db.set(b"1", b"x" * 1_001),
-        lambda: db.set_versionstamped_value(b"stamp", bytes(14)),
-    ):
-        with pytest.raises(StorageFull):
-            grows()
-    assert db.engine._store.reserve.size_bytes == BYTES_MAX, "nothing of it was given up"
-    del db[b"1"]
-    db.clear_range(b"2", b"4")
-    assert [bytes(row.key) for row in db.get_range(b"", b"\xff")] == [
-        b"0",
-        *(b"%d" % n for n in range(4, 10)),
-    ]
+@pytest.fixture
+def full(db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    return FullDisk(db, monkeypatch)
 
 
-@pytest.mark.parametrize("key", [b"old", b"stamped"])
-def test_a_removal_that_stores_more_than_it_frees_is_refused(
-    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch, key: bytes
-) -> None:
-    """A key written again in a cleared range is freed once only; a key with a stamp takes room as well."""
-    db[b"old"] = b"x" * 1_000
-    FullDisk(db, monkeypatch)
-    tr = db.create_transaction()
-    tr.clear_range(b"old", b"old\x00")
-    if key == b"old":
-        tr[key] = b"x" * 1_900
-    else:
-        tr.set_versionstamped_key(key + bytes(10) + len(key).to_bytes(4, "little"), b"x" * 1_900)
-    with pytest.raises(StorageFull):
-        tr.commit().wait()
-    assert db[b"old"] == b"x" * 1_000
-
-
-def test_a_removal_does_not_fail_with_the_puts_of_its_batch(
-    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each request of a batch has an answer of its own."""
-    db[b"old"] = b"x" * 1_000
-    FullDisk(db, monkeypatch)
+@pytest.fixture
+def free_bytes(db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Give up the reserve; a call sets the bytes of the free pages in the data file."""
     store = db.engine._store
+    store.reserve.give_up()
+    store.committer._pool.note_short(True)
+    monkeypatch.setattr(store.reserve, "make", lambda: False)
+    return lambda count: monkeypatch.setattr(store, "free_bytes", lambda: count)
+
+
+def test_only_what_makes_room_uses_the_reserve(db: fdbqueue.Database, full: FullDisk) -> None:
+    """A key written again in a cleared range is freed once only; a key with a stamp takes room as well."""
+
+    def again(tr: fdbqueue.Transaction) -> None:
+        tr.clear_range(b"old", b"old\x00")
+        tr[b"old"] = b"x" * 1_900
+
+    def stamped(tr: fdbqueue.Transaction) -> None:
+        tr.clear(b"old")
+        tr.set_versionstamped_key(b"stamped" + bytes(10) + (7).to_bytes(4, "little"), b"x" * 1_900)
+
+    for grows in (
+        lambda tr: tr.set(b"new", b""),
+        lambda tr: tr.set(b"old", b"x" * 1_001),
+        lambda tr: tr.set_versionstamped_value(b"stamp", bytes(14)),
+        again,
+        stamped,
+    ):
+        tr = db.create_transaction()
+        grows(tr)
+        with pytest.raises(StorageFull):
+            tr.commit().wait()
+    assert full.store.reserve.size_bytes == BYTES_MAX, "nothing of it was given up"
+    assert [(row.key, row.value) for row in db.get_range(b"", b"\xff")] == [(b"old", b"x" * 1_000)]
+
+
+@pytest.mark.parametrize("remove", [lambda db: db.clear(b"old"), lambda db: db.clear_range(b"o", b"p")])
+def test_a_removal_uses_the_reserve(
+    db: fdbqueue.Database, full: FullDisk, remove: Callable[[fdbqueue.Database], None]
+) -> None:
+    remove(db)
+    assert db[b"old"] is None
+    assert full.is_full
+
+
+def test_a_removal_does_not_fail_with_the_puts_of_its_batch(db: fdbqueue.Database, full: FullDisk) -> None:
+    """Each request of a batch has an answer of its own."""
     grows, shrinks = db.create_transaction(), db.create_transaction()
     grows[b"new"] = b"y"
     del shrinks[b"old"]
     requests = [batch.CommitRequest(tr._buffer, tr._reads, None, tr._size_bytes) for tr in (grows, shrinks)]
-    store.committer._commit_batch(requests)
+    full.store.committer._commit_batch(requests)
     assert isinstance(requests[0].error, StorageFull)
     assert requests[1].error is None
     assert db[b"old"] is None
@@ -312,17 +318,15 @@ def test_a_full_disk_answers_requests_asked_of_others(
 
 
 def test_a_reserve_given_up_in_vain_is_made_again(
-    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+    db: fdbqueue.Database, full: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db[b"a"] = b"x" * 1_000
-    disk = FullDisk(db, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(FullDisk, "has_room", property(lambda _: False))
         with pytest.raises(StorageFull):
-            del db[b"a"]
-    assert disk.store.reserve.is_whole
-    del db[b"a"]
-    assert db[b"a"] is None
+            del db[b"old"]
+    assert full.store.reserve.is_whole
+    del db[b"old"]
+    assert db[b"old"] is None
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
@@ -357,42 +361,31 @@ def test_an_element_is_locked_and_removed_on_a_full_disk(
     assert queue.count(db) == 0
 
 
-def test_set_bypass_storage_quota_uses_the_reserve(
-    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_another_attempt", [False, True])
+def test_the_quota_is_bypassed_by_one_attempt(
+    db: fdbqueue.Database, full: FullDisk, is_another_attempt: bool
 ) -> None:
-    """As on a cluster, it is for transactions that make room later, or let others make it."""
-    FullDisk(db, monkeypatch)
-    tr = db.create_transaction()
-    tr[b"a"] = b"1"
-    tr.options.set_bypass_storage_quota()
-    tr.commit().wait()
-    assert db[b"a"] == b"1"
+    """As on a cluster, the option is for transactions that make room later, or let others make it.
 
-
-def test_another_attempt_does_not_bypass_the_quota(
-    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A body may choose by what it finds, and finds something else in its second attempt."""
-    FullDisk(db, monkeypatch)
+    A body may choose by what it finds, and finds something else in its second attempt.
+    """
+    assert full.is_full
     tr = db.engine.create_transaction()
     tr.options.set_bypass_storage_quota()
-    tr.on_error(NOT_COMMITTED).wait()
+    if is_another_attempt:
+        tr.on_error(NOT_COMMITTED).wait()
     tr[b"a"] = b"1"
-    with pytest.raises(StorageFull):
+    with pytest.raises(StorageFull) if is_another_attempt else nullcontext():
         tr.commit().wait()
+    assert db[b"a"] == (None if is_another_attempt else b"1")
 
 
 @pytest.mark.parametrize(("left_bytes", "admitted"), [(BYTES_MAX // 2, b"1"), (BYTES_MAX // 2 - 1, None)])
 def test_the_second_half_of_the_reserve_is_for_removals(
-    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch, left_bytes: int, admitted: bytes | None
+    db: fdbqueue.Database, free_bytes: Callable[[int], None], left_bytes: int, admitted: bytes | None
 ) -> None:
     """A disk could not be emptied if takes and sessions had used up all of it."""
-    store = db.engine._store
-    db[b"old"] = b"1"
-    store.reserve.give_up()
-    store.committer._pool.note_short(True)
-    monkeypatch.setattr(store.reserve, "make", lambda: False)
-    monkeypatch.setattr(store, "free_bytes", lambda: left_bytes)
+    free_bytes(left_bytes)
     tr = db.create_transaction()
     tr.options.set_bypass_storage_quota()
     tr[b"session"] = b"1"
@@ -415,19 +408,14 @@ def test_an_opening_without_the_whole_reserve_keeps_free_pages(
 
 
 def test_a_reserve_that_is_not_whole_is_kept_in_free_pages(
-    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+    db: fdbqueue.Database, free_bytes: Callable[[int], None]
 ) -> None:
     """Otherwise puts would use up all room that the first drain has left, and no removal could commit."""
-    store = db.engine._store
-    db[b"a"] = b"1"
-    store.reserve.give_up()
-    store.committer._pool.note_short(True)
-    monkeypatch.setattr(store.reserve, "make", lambda: False)
-    monkeypatch.setattr(store, "free_bytes", lambda: BYTES_MAX)
+    free_bytes(BYTES_MAX)
     with pytest.raises(StorageFull):
         db[b"b"] = b"1"
-    del db[b"a"]
-    monkeypatch.setattr(store, "free_bytes", lambda: BYTES_MAX + 100_000)
+    del db[b"old"]
+    free_bytes(BYTES_MAX + 100_000)
     db[b"b"] = b"1"
     assert db[b"b"] == b"1"
 

@@ -16,8 +16,8 @@ import fdbqueue
 import fdbqueue.embedded
 from fdbqueue.embedded.request import CommitRequest
 from tests.engine import programs
-from tests.engine.running import running, wait_until
-from tests.support import PATIENCE_S
+from tests.engine.running import running
+from tests.support import PATIENCE_S, wait_until
 
 ONE = (1).to_bytes(8, "little")
 

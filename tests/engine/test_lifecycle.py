@@ -34,56 +34,31 @@ def test_a_commit_shows_to_transactions_that_begin_after_it(db, k):
     assert k.names(begin(db).get_range(k.begin, k.end)) == "ab"
 
 
-def test_an_uncommitted_transaction_leaves_nothing(db, k):
-    """Dropping a transaction drops its writes."""
-    tr = db.create_transaction()
-    tr[k("a")] = b"1"
-    del tr
-    assert db[k("a")] is None
-
-
-def test_an_empty_transaction_commits(db):
-    """It writes nothing and succeeds."""
-    assert commit_code(db.create_transaction()) == 0
-
-
 def test_the_committed_version_follows_the_read_version(db, k):
-    """Versions ascend with every commit."""
+    """Before the commit it is -1."""
     tr = begin(db)
     read_version = tr.get_read_version().wait()
     tr[k("a")] = b"1"
+    assert tr.get_committed_version() == -1
     tr.commit().wait()
     assert tr.get_committed_version() > read_version
 
 
-def test_a_read_only_transaction_has_no_committed_version(db, k):
-    """get_committed_version returns -1."""
-    tr = begin(db)
-    tr[k("a")].wait()
-    tr.commit().wait()
-    assert tr.get_committed_version() == -1
-
-
-def test_clearing_an_empty_range_writes_nothing(db, k):
+@pytest.mark.parametrize(
+    ("use", "is_commit"),
+    [
+        (lambda *_: None, False),
+        (lambda tr, key: tr[key].wait(), False),
+        (lambda tr, key: tr.clear_range(key, key), False),
+        (lambda tr, key: tr.add_write_conflict_key(key), True),
+    ],
+    ids=["nothing", "a read", "an empty range", "a conflict"],
+)
+def test_only_a_commit_of_writes_has_a_version(db, k, use, is_commit):
     tr = db.create_transaction()
-    tr.clear_range(k("a"), k("a"))
-    tr.commit().wait()
-    assert tr.get_committed_version() == -1
-
-
-def test_before_the_commit_there_is_no_committed_version(db, k):
-    """get_committed_version returns -1 until the commit."""
-    tr = db.create_transaction()
-    tr[k("a")] = b"1"
-    assert tr.get_committed_version() == -1
-
-
-def test_a_conflict_range_is_enough_for_a_committed_version(db, k):
-    """A transaction that only declares a write goes through the commit."""
-    tr = db.create_transaction()
-    tr.add_write_conflict_key(k("a"))
-    tr.commit().wait()
-    assert tr.get_committed_version() > 0
+    use(tr, k("a"))
+    assert commit_code(tr) == 0
+    assert (tr.get_committed_version() > 0) is is_commit
 
 
 def test_reset_forgets_everything(db, k):
@@ -128,29 +103,23 @@ def test_reset_begins_the_back_off_anew(monkeypatch):
 def test_a_cancelled_transaction_is_over(db, k, fdb_module):
     """Every use fails with 1025, until a reset."""
     tr, selector = begin(db), fdb_module.KeySelector.first_greater_than
+    snapshot = tr.snapshot
     tr[k("a")] = b"1"
     tr.cancel()
-    assert error_code(lambda: tr[k("a")].wait()) == CANCELLED
-    assert error_code(lambda: tr.get_key(selector(k("a"))).wait()) == CANCELLED
-    assert error_code(lambda: tr.get_range(k.begin, k.end).to_list()) == CANCELLED
-    assert error_code(lambda: tr.get_read_version().wait()) == CANCELLED
-    assert commit_code(tr) == CANCELLED
-    assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == CANCELLED
+    for use in (
+        lambda: tr[k("a")].wait(),
+        lambda: snapshot[k("a")].wait(),
+        lambda: tr.get_key(selector(k("a"))).wait(),
+        lambda: tr.get_range(k.begin, k.end).to_list(),
+        lambda: tr.get_read_version().wait(),
+        lambda: tr.commit().wait(),
+        lambda: tr.on_error(NOT_COMMITTED).wait(),
+    ):
+        assert error_code(use) == CANCELLED
     tr.reset()
     tr[k("b")] = b"1"
     assert commit_code(tr) == 0
     assert k.names(db.get_range(k.begin, k.end)) == "b"
-
-
-def test_a_snapshot_lives_with_its_transaction(db, k):
-    """`tr.snapshot` reads at the transaction's version and ends with it."""
-    snapshot = begin(db).snapshot
-    db[k("a")] = b"1"
-    tr = db.create_transaction()
-    snapshot = tr.snapshot
-    assert snapshot.get_read_version().wait() == tr.get_read_version().wait()
-    tr.cancel()
-    assert error_code(lambda: snapshot[k("a")].wait()) == CANCELLED
 
 
 def test_a_transaction_knows_its_database(db):
@@ -179,8 +148,7 @@ def test_futures_tell_when_they_are_ready(db, k):
 
 def test_a_callback_that_raises_harms_no_other(db, k, capfd):
     """No caller waits for it, so its exception is logged and dropped."""
-    tr = begin(db)
-    future = tr.get(k("a"))
+    future = begin(db).get(k("a"))
     assert becomes_ready(future)
     future.on_ready(lambda _: 1 / 0)
     assert becomes_ready(future)
@@ -188,33 +156,23 @@ def test_a_callback_that_raises_harms_no_other(db, k, capfd):
     capfd.readouterr()
 
 
-def test_wait_for_any_gives_the_index_of_a_ready_one(db, fdb_module, k):
-    """It returns as soon as one is ready."""
+@pytest.mark.parametrize("waits", [False, True])
+def test_wait_for_any_gives_the_index_of_a_ready_one(db, fdb_module, k, waits):
+    """It blocks until a future is ready; without a future it would wait for ever."""
+    with pytest.raises(ValueError, match="at least one future"):
+        fdb_module.Future.wait_for_any()
     tr = db.create_transaction()
     watches = [tr.watch(k(name)) for name in "abc"]
     tr.commit().wait()
-    db[k("b")] = b"1"
-    assert fdb_module.Future.wait_for_any(*watches) == 1
-    del watches
-
-
-def test_wait_for_any_wakes_a_waiting_thread(db, fdb_module, k):
-    """It blocks until a future is ready."""
-    tr = db.create_transaction()
-    watches = [tr.watch(k(name)) for name in "ab"]
-    tr.commit().wait()
     found = []
     waiter = threading.Thread(target=lambda: found.append(fdb_module.Future.wait_for_any(*watches)))
-    waiter.start()
+    if waits:
+        waiter.start()
     db[k("b")] = b"1"
+    if not waits:
+        waiter.start()
     waiter.join(20)
     assert found == [1]
-
-
-def test_wait_for_any_needs_a_future(fdb_module):
-    """Without a future it would wait for ever."""
-    with pytest.raises(ValueError, match="at least one future"):
-        fdb_module.Future.wait_for_any()
 
 
 def test_a_cancelled_future_says_so(db, k):
@@ -226,17 +184,6 @@ def test_a_cancelled_future_says_so(db, k):
     assert future.is_ready()
     tr[k("b")] = b"1"
     assert commit_code(tr) == 0
-
-
-def test_a_thousand_small_transactions_in_a_row(db, k):
-    """No resource runs out."""
-    for number in range(1_000):
-        tr = db.create_transaction()
-        tr.get(k("a")).wait()
-        if number % 100 == 0:
-            tr[k("a")] = b"%d" % number
-        tr.commit().wait()
-    assert db[k("a")] == b"900"
 
 
 def test_many_open_transactions_at_once(db, k):
@@ -251,29 +198,20 @@ def test_many_open_transactions_at_once(db, k):
 def test_threads_share_a_database(db, k):
     """Increments of many threads, each retried until it commits, are all counted."""
 
-    def increment(tr):
-        tr[k("n")] = b"%d" % (int(tr[k("n")].value or b"0") + 1)
+    def increment():
+        tr, code = db.create_transaction(), None
+        while code != 0:
+            tr[k("n")] = b"%d" % (int(tr[k("n")].value or b"0") + 1)
+            code = commit_code(tr)
+            if code:
+                tr.on_error(code).wait()
 
-    def work():
-        for _ in range(25):
-            run(db, increment)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: [increment() for _ in range(25)]) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert db[k("n")] == b"200"
-
-
-def run(db, body):
-    tr = db.create_transaction()
-    while True:
-        body(tr)
-        code = commit_code(tr)
-        if code == 0:
-            return
-        tr.on_error(code).wait()
 
 
 @pytest.mark.parametrize("end", ["cancel", "on_error"])

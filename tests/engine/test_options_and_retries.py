@@ -46,48 +46,39 @@ def test_on_error_raises_what_cannot_be_retried(db, k, code):
 
 
 def test_on_error_takes_an_error_or_its_code(db, fdb_module):
-    """FDBError(1020) and 1020 are the same to it."""
+    """An exception that is no FDBError is raised unchanged, and the code of success is refused."""
     tr = begin(db)
     assert tr.on_error(fdb_module.FDBError(NOT_COMMITTED)).wait() is None
     assert tr.on_error(NOT_COMMITTED).wait() is None
-
-
-def test_on_error_raises_any_other_exception(db):
-    """An exception that is no FDBError is raised unchanged."""
     with pytest.raises(ZeroDivisionError):
-        begin(db).on_error(ZeroDivisionError())
+        tr.on_error(ZeroDivisionError())
+    assert error_code(lambda: tr.on_error(0).wait()) == INVALID_OPERATION
 
 
-def test_the_retry_limit_counts_retries(db):
-    """With a limit of two, the third error comes back."""
-    tr = begin(db)
-    tr.options.set_retry_limit(2)
-    tr.options.set_max_retry_delay(1)
-    assert [error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) for _ in range(3)] == [0, 0, NOT_COMMITTED]
-
-
-def test_a_retry_limit_of_zero_means_no_retry(db):
-    """The first error comes back."""
-    tr = begin(db)
-    tr.options.set_retry_limit(0)
-    assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == NOT_COMMITTED
-
-
-def test_a_retry_limit_of_minus_one_means_for_ever(db):
-    """-1 takes the limit away."""
+def test_other_options_count_for_one_attempt(db, k):
+    """Timeout, retry limit and delay last until reset."""
+    db[k("a")] = b"old"
     tr = begin(db)
     tr.options.set_max_retry_delay(1)
-    tr.options.set_retry_limit(1)
-    tr.options.set_retry_limit(-1)
-    assert [error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) for _ in range(5)] == [0] * 5
+    tr.options.set_snapshot_ryw_disable()
+    tr.options.set_size_limit(2_000)
+    tr.on_error(NOT_COMMITTED).wait()
+    tr[k("a")] = b"v" * 3_000
+    assert tr.snapshot[k("a")] == b"v" * 3_000
+    assert commit_code(tr) == 0
 
 
-def test_reset_gives_the_retries_back(db):
-    """A reset transaction has made no retries, and has no limit."""
+@pytest.mark.parametrize(
+    ("limits", "codes"),
+    [([2], [0, 0, NOT_COMMITTED]), ([0], [NOT_COMMITTED]), ([1, -1], [0] * 5), ([0, None], [0] * 5)],
+)
+def test_the_retry_limit_counts_retries(db, limits, codes):
+    """-1 takes the limit away, and so does a reset."""
     tr = begin(db)
-    tr.options.set_retry_limit(0)
-    tr.reset()
-    assert error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) == 0
+    for limit in limits:
+        tr.reset() if limit is None else tr.options.set_retry_limit(limit)
+    tr.options.set_max_retry_delay(1)
+    assert [error_code(lambda: tr.on_error(NOT_COMMITTED).wait()) for _ in codes] == codes
 
 
 def use_until_it_fails(tr, key):
@@ -116,15 +107,6 @@ def test_a_timeout_is_over_all_attempts(db):
         codes.append(error_code(lambda: tr.on_error(NOT_COMMITTED).wait()))
     assert codes[-1] == TIMED_OUT
     assert len(codes) > 2
-
-
-def test_reset_takes_the_timeout_away(db, k):
-    """A reset transaction can be used again."""
-    tr = db.create_transaction()
-    tr.options.set_timeout(1)
-    use_until_it_fails(tr, k("a"))
-    tr.reset()
-    assert error_code(lambda: tr[k("a")].wait()) == 0
 
 
 def test_a_timeout_of_zero_means_none(db, k):
@@ -159,33 +141,20 @@ def test_a_timeout_that_is_over_when_it_is_set_fires(db, k):
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("timeout", -1), ("retry_limit", -2), ("max_retry_delay", -1), ("size_limit", 31)]
+    ("option", "value"),
+    [
+        ("timeout", -1),
+        ("retry_limit", -2),
+        ("max_retry_delay", -1),
+        ("size_limit", 31),
+        ("size_limit", 10_000_001),
+    ],
 )
 def test_an_option_out_of_its_range_is_refused(db, k, option, value):
     """The error comes with the next future, like that of a bad write."""
     tr = db.create_transaction()
     getattr(tr.options, f"set_{option}")(value)
     assert error_code(lambda: tr[k("a")].wait()) == INVALID_OPTION_VALUE
-
-
-def test_only_options_of_the_retry_loop_survive_on_error(db, k):
-    """Timeout, retry limit and delay last until reset; other options count for one attempt."""
-    db[k("a")] = b"old"
-    tr = begin(db)
-    tr.options.set_max_retry_delay(1)
-    tr.options.set_snapshot_ryw_disable()
-    tr.on_error(NOT_COMMITTED).wait()
-    tr[k("a")] = b"new"
-    assert tr.snapshot[k("a")] == b"new"
-
-
-def test_a_size_limit_is_for_one_attempt(db, k):
-    """A limit set by the database counts for every attempt."""
-    tr = begin(db)
-    tr.options.set_size_limit(2_000)
-    tr.on_error(NOT_COMMITTED).wait()
-    tr[k("a")] = b"v" * 3_000
-    assert commit_code(tr) == 0
 
 
 def test_a_later_database_default_counts_from_the_reset(db, k):
@@ -201,31 +170,6 @@ def test_a_later_database_default_counts_from_the_reset(db, k):
         assert commit_code(tr) == 2101
     finally:
         db.options.set_transaction_size_limit(10_000_000)
-
-
-def test_own_writes_can_be_disabled_until_the_first_read(db, k):
-    """get_read_version does not count as a read."""
-    tr = begin(db)
-    tr.options.set_read_your_writes_disable()
-    tr[k("a")] = b"1"
-    assert not tr[k("a")].present()
-    tr = begin(db)
-    tr.snapshot[k("a")].wait()
-    tr.options.set_read_your_writes_disable()
-    assert error_code(lambda: tr[k("a")].wait()) == INVALID_OPERATION
-
-
-def test_on_error_refuses_the_code_of_success(db):
-    """Code 0 cannot be retried."""
-    assert error_code(lambda: db.create_transaction().on_error(0).wait()) == INVALID_OPERATION
-
-
-def test_a_cancelled_transaction_has_no_versionstamp(db):
-    """Its future fails, since no commit can follow."""
-    tr = db.create_transaction()
-    stamp = tr.get_versionstamp()
-    tr.cancel()
-    assert error_code(lambda: stamp.wait()) == CANCELLED
 
 
 def test_the_database_sets_defaults_for_its_transactions(db, k):
@@ -276,23 +220,17 @@ def test_options_check_their_argument(db):
 
 
 def test_used_during_commit_is_an_error(db, k):
-    """After commit was called every use but reset and on_error fails with 2017."""
+    """After commit was called every use but reset and on_error fails with 2017. No write counts any more."""
     tr = begin(db)
     tr[k("a")] = b"1"
     tr.commit().wait()
-    assert error_code(lambda: tr[k("a")].wait()) == USED_DURING_COMMIT
-    assert error_code(lambda: tr.get_range(k.begin, k.end).to_list()) == USED_DURING_COMMIT
-    assert commit_code(tr) == USED_DURING_COMMIT
-    assert error_code(lambda: tr.get_versionstamp().wait()) == USED_DURING_COMMIT
-
-
-def test_a_write_after_the_commit_is_not_committed(db, k):
-    """The next future raises an error."""
-    tr = begin(db)
-    tr[k("a")] = b"1"
-    tr.commit().wait()
-    tr[k("b")] = b"1"
-    assert commit_code(tr) == USED_DURING_COMMIT
+    for use in (
+        lambda: tr[k("a")].wait(),
+        lambda: tr.get_range(k.begin, k.end).to_list(),
+        lambda: tr.get_versionstamp().wait(),
+        lambda: (tr.set(k("b"), b"1"), tr.commit().wait()),
+    ):
+        assert error_code(use) == USED_DURING_COMMIT
     assert k.names(db.get_range(k.begin, k.end)) == "a"
 
 
@@ -324,17 +262,18 @@ def test_the_error_of_a_conflict_can_be_retried(db, k):
     assert (attempts, db[k("a")]) == (2, b"11")
 
 
-def test_predicates_know_what_to_do_about_an_error(fdb_module):
-    """They are retryable, maybe committed, and retryable and not committed."""
-    error, predicates = fdb_module.FDBError, fdb_module.predicates
-    assert predicates.is_retryable(error(NOT_COMMITTED))
-    assert predicates.is_retryable(error(COMMIT_UNKNOWN))
-    assert not predicates.is_retryable(error(KEY_TOO_LARGE))
-    assert predicates.is_maybe_committed(error(COMMIT_UNKNOWN))
-    assert not predicates.is_maybe_committed(error(NOT_COMMITTED))
-    assert predicates.is_retryable_not_committed(error(NOT_COMMITTED))
-    assert predicates.is_retryable_not_committed(error(TOO_OLD))
-    assert not predicates.is_retryable_not_committed(error(COMMIT_UNKNOWN))
+@pytest.mark.parametrize(
+    ("predicate", "right", "wrong"),
+    [
+        ("is_retryable", [NOT_COMMITTED, COMMIT_UNKNOWN], [KEY_TOO_LARGE]),
+        ("is_maybe_committed", [COMMIT_UNKNOWN], [NOT_COMMITTED]),
+        ("is_retryable_not_committed", [NOT_COMMITTED, TOO_OLD], [COMMIT_UNKNOWN]),
+    ],
+)
+def test_predicates_know_what_to_do_about_an_error(fdb_module, predicate, right, wrong):
+    is_so = getattr(fdb_module.predicates, predicate)
+    assert all(is_so(fdb_module.FDBError(code)) for code in right)
+    assert not any(is_so(fdb_module.FDBError(code)) for code in wrong)
 
 
 @pytest.mark.slow
@@ -372,7 +311,7 @@ def clocked(clock):
 
 
 def test_a_transaction_is_too_old_after_five_seconds(clock, clocked):
-    """Five seconds after its read version a transaction reads and commits no more."""
+    """It reads and commits no more; 1007 is retryable, at a new version."""
     tr = begin(clocked)
     clock.advance(4.9)
     assert error_code(lambda: tr[b"a"].wait()) == 0
@@ -381,6 +320,9 @@ def test_a_transaction_is_too_old_after_five_seconds(clock, clocked):
     tr[b"a"] = b"1"
     assert commit_code(tr) == TOO_OLD
     assert clocked[b"a"] is None
+    tr.on_error(TOO_OLD).wait()
+    tr[b"a"].wait()
+    assert commit_code(tr) == 0
 
 
 def test_a_blind_write_is_never_too_old(clock, clocked):
@@ -388,16 +330,6 @@ def test_a_blind_write_is_never_too_old(clock, clocked):
     tr = clocked.create_transaction()
     tr[b"a"] = b"1"
     clock.advance(100)
-    assert commit_code(tr) == 0
-
-
-def test_a_retry_after_too_old_succeeds(clock, clocked):
-    """1007 is retryable, at a new version."""
-    tr = begin(clocked)
-    clock.advance(6)
-    assert error_code(lambda: tr[b"a"].wait()) == TOO_OLD
-    tr.on_error(TOO_OLD).wait()
-    tr[b"a"].wait()
     assert commit_code(tr) == 0
 
 
@@ -420,21 +352,14 @@ def test_max_retry_delay_bounds_the_back_off(clock, clocked):
     assert max(clock.slept) <= 0.02
 
 
-def test_a_timeout_is_in_milliseconds_of_the_clock(clock, clocked):
-    """Counted from the transaction's creation."""
-    tr = clocked.create_transaction()
-    tr.options.set_timeout(1_000)
-    clock.advance(0.9)
-    assert error_code(lambda: tr[b"a"].wait()) == 0
-    clock.advance(0.2)
-    assert error_code(lambda: tr[b"a"].wait()) == TIMED_OUT
-
-
-def test_a_retry_does_not_begin_the_timeout_anew(clock, clocked):
+@pytest.mark.parametrize("again", [lambda _: None, lambda tr: tr.on_error(NOT_COMMITTED).wait()])
+def test_a_timeout_is_in_milliseconds_of_all_attempts(clock, clocked, again):
+    """It counts from the creation of the transaction."""
     tr = clocked.create_transaction()
     tr.options.set_timeout(1_000)
     clock.advance(0.6)
-    tr.on_error(NOT_COMMITTED).wait()
+    again(tr)
+    assert error_code(lambda: tr[b"a"].wait()) == 0
     clock.advance(0.6)
     assert error_code(lambda: tr[b"a"].wait()) == TIMED_OUT
 

@@ -21,11 +21,6 @@ from tests.support import PATIENCE_S, Ageless, run_program
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-@pytest.fixture
 def db(path: Path) -> Iterator[fdbqueue.Database]:
     with fdbqueue.open(f"embedded:{path}", runtime=Ageless()) as database:
         programs.take_a_slot(database.engine)

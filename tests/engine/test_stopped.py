@@ -28,11 +28,6 @@ ONE = (1).to_bytes(8, "little")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-@pytest.fixture
 def db(path: Path) -> Iterator[fdbqueue.Database]:
     with fdbqueue.open(f"embedded:{path}") as database:
         yield database

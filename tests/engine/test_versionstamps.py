@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support import (
+    CANCELLED,
     INVALID_OPERATION,
     NO_COMMIT_VERSION,
     NOT_COMMITTED,
@@ -20,44 +21,21 @@ def offset(position):
     return position.to_bytes(4, "little")
 
 
-def test_a_versionstamped_value_is_completed_at_commit(db, k):
-    """The stamp replaces ten bytes at the offset, the offset itself is not stored."""
-    tr = db.create_transaction()
-    tr.set_versionstamped_value(k("a"), b"<" + PLACEHOLDER + b">" + offset(1))
-    stamp = tr.get_versionstamp()
-    tr.commit().wait()
-    assert db[k("a")] == b"<" + stamp.value + b">"
-
-
-def test_a_versionstamped_key_is_completed_at_commit(db, k):
-    """The stamp replaces ten bytes of the key at the offset."""
+def test_a_stamp_replaces_ten_bytes_of_keys_and_values(db, k):
+    """It is the commit version, big endian, and a number within it. The offset itself is not stored."""
     tr = db.create_transaction()
     tr.set_versionstamped_key(k(b"<" + PLACEHOLDER + b">") + offset(len(k("<"))), b"value")
+    for name in ("a", "b"):
+        tr.set_versionstamped_value(k(name), b"<" + PLACEHOLDER + b">" + offset(1))
     stamp = tr.get_versionstamp()
+    assert not stamp.is_ready()
     tr.commit().wait()
-    assert [(row.key, row.value) for row in db.get_range(k.begin, k.end)] == [
-        (k(b"<" + stamp.value + b">"), b"value")
-    ]
-
-
-def test_a_versionstamp_is_the_commit_version_and_a_number(db, k):
-    """Ten bytes: the commit version, big endian, then the number within it."""
-    tr = db.create_transaction()
-    tr[k("a")] = b"1"
-    stamp = tr.get_versionstamp()
-    tr.commit().wait()
+    assert becomes_ready(stamp)
+    told = b"<" + stamp.value + b">"
     assert len(stamp.value) == 10
     assert int.from_bytes(stamp.value[:8], "big") == tr.get_committed_version()
-
-
-def test_all_stamps_of_a_transaction_are_the_same(db, k):
-    """One transaction, one stamp, however often it is used."""
-    tr = db.create_transaction()
-    for name in "abc":
-        tr.set_versionstamped_value(k(name), PLACEHOLDER + offset(0))
-    stamp = tr.get_versionstamp()
-    tr.commit().wait()
-    assert {row.value for row in db.get_range(k.begin, k.end)} == {stamp.value}
+    rows = [(row.key, row.value) for row in db.get_range(k.begin, k.end)]
+    assert rows == [(k(told), b"value"), (k("a"), told), (k("b"), told)]
 
 
 def test_stamps_ascend_in_commit_order(db, k):
@@ -84,22 +62,16 @@ def test_concurrent_stamps_are_unique(db, k):
     assert len(db.get_range(k.begin, k.end)) == 20
 
 
-def test_the_stamp_is_ready_only_with_the_commit(db, k):
-    """get_versionstamp is called before the commit, and ready after it."""
-    tr = db.create_transaction()
-    tr[k("a")] = b"1"
-    stamp = tr.get_versionstamp()
-    assert not stamp.is_ready()
-    tr.commit().wait()
-    assert becomes_ready(stamp)
-
-
-def test_a_read_only_transaction_has_no_stamp(db):
-    """Without a write there is no commit version."""
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [(lambda tr: tr.commit().wait(), NO_COMMIT_VERSION), (lambda tr: tr.cancel(), CANCELLED)],
+    ids=["read-only", "cancelled"],
+)
+def test_without_a_commit_of_writes_there_is_no_stamp(db, end, code):
     tr = begin(db)
     stamp = tr.get_versionstamp()
-    tr.commit().wait()
-    assert error_code(stamp.wait) == NO_COMMIT_VERSION
+    end(tr)
+    assert error_code(lambda: stamp.wait()) == code
 
 
 def test_each_attempt_has_a_versionstamp_of_its_own(db, k):
@@ -127,16 +99,16 @@ def test_a_refused_commit_ends_the_wait_for_its_versionstamp(db, k):
     assert error_code(lambda: stamp.wait()) != 0
 
 
-def test_versionstamped_keys_conflict_where_they_land(db, k):
+@pytest.mark.parametrize(("read_end", "code"), [(b"\xff", NOT_COMMITTED), (b"\x00", 0)])
+def test_versionstamped_keys_conflict_where_they_land(db, k, read_end, code):
     """A read of the key that the stamp completes conflicts; a read beside it does not."""
-    for read_end, expected in ((b"\xff", 1020), (b"\x00", 0)):
-        tr = begin(db)
-        tr.get_range(k("s"), k(b"s" + read_end)).to_list()
-        writer = db.create_transaction()
-        writer.set_versionstamped_key(k(b"s" + PLACEHOLDER) + offset(len(k("s"))), b"")
-        writer.commit().wait()
-        tr[k("out")] = b"1"
-        assert commit_code(tr) == expected
+    tr = begin(db)
+    tr.get_range(k("s"), k(b"s" + read_end)).to_list()
+    writer = db.create_transaction()
+    writer.set_versionstamped_key(k(b"s" + PLACEHOLDER) + offset(len(k("s"))), b"")
+    writer.commit().wait()
+    tr[k("out")] = b"1"
+    assert commit_code(tr) == code
 
 
 def test_versionstamped_writes_never_conflict(db, k):
@@ -152,16 +124,16 @@ def test_versionstamped_writes_never_conflict(db, k):
     "value",
     [b"", b"\x00\x00\x00", PLACEHOLDER + offset(1), PLACEHOLDER + b"\xff\xff\xff\xff", b"123" + offset(0)],
 )
-def test_a_stamp_must_fit_its_value(db, k, value):
-    """Ten bytes from the offset must be inside the value."""
+def test_a_stamp_must_fit_into_its_value(db, k, value):
+    """Ten bytes from the offset must be inside."""
     tr = db.create_transaction()
     tr.set_versionstamped_value(k("a"), value)
     assert commit_code(tr) == INVALID_OPERATION
 
 
-def test_a_stamp_must_fit_its_key(db, k):
-    """Ten bytes from the offset must be inside the key."""
-    for key in (b"\x00", k(PLACEHOLDER) + offset(len(k.prefix) + 1), k(PLACEHOLDER) + b"\xff\xff\xff\xff"):
+@pytest.mark.parametrize("place", [lambda _: b"\xff\xff\xff\xff", lambda k: offset(len(k.prefix) + 1)])
+def test_a_stamp_must_fit_into_its_key(db, k, place):
+    for key in (b"\x00", k(PLACEHOLDER) + place(k)):
         tr = db.create_transaction()
         tr.set_versionstamped_key(key, b"value")
         assert commit_code(tr) == INVALID_OPERATION

@@ -14,13 +14,8 @@ from fdbqueue.core import limits
 from fdbqueue.embedded import commitlog
 from fdbqueue.embedded import watches as doorbell_module
 from tests.engine import programs
-from tests.engine.running import running, wait_until
-from tests.support import OPERATION_CANCELLED, PATIENCE_S, becomes_ready, error_code
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data"
+from tests.engine.running import running
+from tests.support import OPERATION_CANCELLED, PATIENCE_S, becomes_ready, error_code, wait_until
 
 
 @pytest.fixture

@@ -31,74 +31,50 @@ def watch(db, key):
     return future
 
 
-@pytest.mark.parametrize("change", ["set", "clear", "clear_range", "add"])
-def test_a_watch_fires_after_a_change(db, k, change):
-    """Any committed change of the value fires it."""
-    db[k("a")] = b"\x01"
+def silent_set(tr, k):
+    tr.options.set_next_write_no_write_conflict_range()
+    tr[k("a")] = b"2"
+
+
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        (b"\x01", lambda tr, k: tr.set(k("a"), b"2")),
+        (b"\x01", lambda tr, k: tr.clear(k("a"))),
+        (b"\x01", lambda tr, k: tr.clear_range(k.begin, k.end)),
+        (b"\x01", lambda tr, k: tr.add(k("a"), b"\x01")),
+        (b"\x01", silent_set),
+        (None, lambda tr, k: tr.set(k("a"), b"")),
+    ],
+    ids=["set", "clear", "clear_range", "add", "silent set", "set of an absent key"],
+)
+def test_a_watch_fires_after_a_change(db, k, before, change):
+    """The option for silent writes hides a write from the conflict check, not from watches."""
+    if before is not None:
+        db[k("a")] = before
     future = watch(db, k("a"))
     assert not future.is_ready()
     tr = db.create_transaction()
-    arguments = {
-        "set": (k("a"), b"2"),
-        "clear": (k("a"),),
-        "clear_range": (k.begin, k.end),
-        "add": (k("a"), b"\x01"),
-    }
-    getattr(tr, change)(*arguments[change])
+    change(tr, k)
     assert not future.is_ready()
     tr.commit().wait()
     assert becomes_ready(future)
     assert future.wait() is None
 
 
-def test_a_watch_fires_for_a_write_without_conflict_range(db, k):
-    """next_write_no_write_conflict_range hides a write from the conflict check, not from watches."""
-    future = watch(db, k("a"))
-    tr = db.create_transaction()
-    tr.options.set_next_write_no_write_conflict_range()
-    tr[k("a")] = b"1"
-    tr.commit().wait()
-    assert becomes_ready(future)
-
-
-def test_a_watch_of_an_absent_key_fires_when_it_is_set(db, k):
-    """From absent to present is a change."""
-    future = watch(db, k("a"))
-    db[k("a")] = b""
-    assert becomes_ready(future)
-
-
-def test_a_watch_does_not_fire_for_other_keys(db, k):
-    """Neighbours are other keys."""
+def test_a_watch_ignores_other_keys_and_the_same_value(db, k):
     db[k("b")] = b"1"
     future = watch(db, k("b"))
     k.write(db, "ac", b"other")
     db[k("b\x00")] = b"other"
+    db[k("b")] = b"1"
     assert not becomes_ready(future, A_WHILE_S)
-
-
-def test_a_watch_does_not_fire_for_the_same_value(db, k):
-    """Writing the stored value again is no change."""
-    db[k("a")] = b"1"
-    future = watch(db, k("a"))
-    db[k("a")] = b"1"
-    assert not becomes_ready(future, A_WHILE_S)
-    db[k("a")] = b"2"
-    assert becomes_ready(future)
-
-
-def test_a_watch_fires_for_a_change_before_its_commit(db, k):
-    """A change between the read version and the watch's commit is not missed."""
-    db[k("a")] = b"1"
-    tr = begin(db)
-    future = tr.watch(k("a"))
-    db[k("a")] = b"2"
-    assert commit_code(tr) == 0
+    db[k("b")] = b"2"
     assert becomes_ready(future)
 
 
 def test_a_watch_lives_only_once_its_transaction_committed(db, k):
-    """Before its transaction's commit a watch never fires."""
+    """A change between the read version and the watch's commit is not missed."""
     tr = begin(db)
     future = tr.watch(k("a"))
     db[k("a")] = b"1"
@@ -115,17 +91,6 @@ def test_a_watch_is_a_serialisable_read(db, k):
     db[k("a")] = b"other"
     assert commit_code(tr) == NOT_COMMITTED
     tr.reset()
-    assert becomes_ready(future)
-
-
-def test_a_watch_in_a_writing_transaction_sees_its_own_write(db, k):
-    """A watch after a set waits for a value other than the one set."""
-    tr = db.create_transaction()
-    tr[k("a")] = b"mine"
-    future = tr.watch(k("a"))
-    tr.commit().wait()
-    assert not becomes_ready(future, A_WHILE_S)
-    db[k("a")] = b"other"
     assert becomes_ready(future)
 
 
@@ -165,19 +130,10 @@ def test_an_own_write_after_the_watch_fires_it(db, k):
     assert becomes_ready(future)
 
 
-def test_a_watch_survives_its_transaction(db, k):
-    """Once committed, the transaction may be forgotten."""
+def test_a_live_watch_outlives_its_transaction(db, k):
+    """A reset after the commit cancels no watch, and neither does the transaction's timeout."""
     tr = db.create_transaction()
-    future = tr.watch(k("a"))
-    tr.commit().wait()
-    del tr
-    db[k("a")] = b"1"
-    assert becomes_ready(future)
-
-
-def test_a_live_watch_survives_the_reset_of_its_transaction(db, k):
-    """A reset after the commit cancels no watch."""
-    tr = db.create_transaction()
+    tr.options.set_timeout(50)
     future = tr.watch(k("a"))
     tr.commit().wait()
     tr.reset()
@@ -187,23 +143,12 @@ def test_a_live_watch_survives_the_reset_of_its_transaction(db, k):
     assert future.wait() is None
 
 
-def test_an_uncommitted_watch_is_cancelled_by_reset(db, k):
-    """A reset ends an unarmed watch with an error."""
+@pytest.mark.parametrize("again", [lambda tr: tr.reset(), lambda tr: tr.on_error(NOT_COMMITTED).wait()])
+def test_another_attempt_cancels_an_uncommitted_watch(db, k, again):
     tr = begin(db)
     future = tr.watch(k("a"))
-    tr.reset()
+    again(tr)
     assert becomes_ready(future)
-    assert error_code(future.wait) == CANCELLED
-
-
-def test_an_uncommitted_watch_is_cancelled_by_on_error(db, k):
-    """A retry starts with no watches."""
-    tr = begin(db)
-    future = tr.watch(k("a"))
-    tr[k("b")] = b"1"
-    db[k("a")] = b"other"
-    assert commit_code(tr) == NOT_COMMITTED
-    tr.on_error(NOT_COMMITTED).wait()
     assert error_code(future.wait) in (CANCELLED, NOT_COMMITTED)
 
 
@@ -215,41 +160,22 @@ def test_a_cancelled_watch_raises_its_error(db, k):
     assert error_code(future.wait) == OPERATION_CANCELLED
 
 
-def test_a_watch_fires_once(db, k):
-    """One change, one callback, however many changes follow."""
-    future = watch(db, k("a"))
-    fired = []
-    future.on_ready(fired.append)
-    db[k("a")] = b"1"
-    assert becomes_ready(future)
-    db[k("a")] = b"2"
-    assert becomes_ready(watch_and_change(db, k("a")))
-    assert len(fired) == 1
-
-
-def watch_and_change(db, key):
-    future = watch(db, key)
-    db[key] = b"3"
-    return future
-
-
-def test_all_watches_of_a_key_fire(db, k):
-    """Each of many waiters is woken."""
-    futures = [watch(db, k("a")) for _ in range(20)]
+def test_each_watch_of_a_key_fires_once(db, k):
+    """One change, one callback for each of many waiters, however many changes follow."""
+    futures, fired = [watch(db, k("a")) for _ in range(20)], []
+    for future in futures:
+        future.on_ready(fired.append)
     db[k("a")] = b"1"
     assert all(becomes_ready(future) for future in futures)
+    later = watch(db, k("a"))
+    db[k("a")] = b"2"
+    assert becomes_ready(later)
+    assert len(fired) == 20
 
 
 def test_a_thread_that_waits_for_a_watch_is_woken_by_another(db, k):
-    """Blocking in wait() ends with the change."""
-    future = watch(db, k("a"))
-    woken = threading.Event()
-
-    def wait():
-        future.wait()
-        woken.set()
-
-    waiter = threading.Thread(target=wait)
+    future, woken = watch(db, k("a")), threading.Event()
+    waiter = threading.Thread(target=lambda: (future.wait(), woken.set()))
     waiter.start()
     assert not woken.wait(A_WHILE_S)
     db[k("a")] = b"1"
@@ -257,94 +183,70 @@ def test_a_thread_that_waits_for_a_watch_is_woken_by_another(db, k):
     waiter.join()
 
 
-def test_get_and_watch_gives_the_value_and_its_change(db, k):
-    """The database's conveniences return a live watch."""
-    db[k("a")] = b"1"
-    value, future = db.get_and_watch(k("a"))
+def test_the_calls_of_a_database_return_a_live_watch(db, k):
+    """They read or write, and the watch is for the next change."""
+    written = db.set_and_watch(k("a"), b"1")
+    value, read = db.get_and_watch(k("a"))
     assert value == b"1"
-    assert not future.is_ready()
-    db[k("a")] = b"2"
-    assert becomes_ready(future)
-
-
-def test_set_and_watch_and_clear_and_watch(db, k):
-    """They write, and return a watch for the next change."""
-    future = db.set_and_watch(k("a"), b"1")
-    assert db[k("a")] == b"1"
-    assert not becomes_ready(future, A_WHILE_S)
+    assert not becomes_ready(written, A_WHILE_S)
+    assert not read.is_ready()
     cleared = db.clear_and_watch(k("a"))
-    assert becomes_ready(future)
+    assert becomes_ready(written)
+    assert becomes_ready(read)
     assert not db[k("a")]
     db[k("a")] = b"2"
     assert becomes_ready(cleared)
 
 
-def test_watches_need_read_your_writes(db, k):
-    """With read_your_writes_disable there are no watches."""
-    tr = db.create_transaction()
-    tr.options.set_read_your_writes_disable()
-    assert error_code(lambda: tr.watch(k("a")).wait()) == WATCHES_DISABLED
-
-
-def test_a_watched_key_must_be_a_legal_one(db, k):
-    """System keys and too long ones cannot be watched."""
-    assert error_code(lambda: db.create_transaction().watch(b"\xff\x01").wait()) == KEY_OUTSIDE_LEGAL_RANGE
-    assert error_code(lambda: db.create_transaction().watch(k(b"x" * 10_000)).wait()) == KEY_TOO_LARGE
-
-
-def test_a_watch_after_the_commit_is_refused(db, k):
-    """After the commit the transaction has ended."""
+@pytest.mark.parametrize(
+    ("before", "key", "code"),
+    [
+        (lambda tr: tr.options.set_read_your_writes_disable(), b"a", WATCHES_DISABLED),
+        (lambda tr: tr.commit().wait(), b"a", USED_DURING_COMMIT),
+        (lambda _: None, b"\xff\x01", KEY_OUTSIDE_LEGAL_RANGE),
+        (lambda _: None, b"x" * 10_001, KEY_TOO_LARGE),
+    ],
+    ids=["without own writes", "after the commit", "a system key", "a large key"],
+)
+def test_a_watch_is_refused(db, before, key, code):
     tr = begin(db)
-    tr.commit().wait()
-    assert error_code(lambda: tr.watch(k("a")).wait()) == USED_DURING_COMMIT
+    before(tr)
+    assert error_code(lambda: tr.watch(key).wait()) == code
 
 
-def test_the_watch_limit(db, k):
+@pytest.fixture
+def watches_max(db):
+    """Set the bound of watches, until the test ends."""
+    yield db.options.set_max_watches
+    db.options.set_max_watches(10_000)
+
+
+def test_the_watch_limit(db, k, watches_max):
     """Beyond max_watches outstanding the next is refused, until one ends."""
-    db.options.set_max_watches(3)
-    try:
-        futures = [watch(db, k(name)) for name in "abc"]
-        tr = begin(db)
-        refused = tr.watch(k("d"))
-        assert TOO_MANY_WATCHES in (error_code(lambda: tr.commit().wait()), error_code(refused.wait))
-        db[k("a")] = b"1"
-        assert becomes_ready(futures[0])
-        tr = begin(db)
-        admitted = tr.watch(k("d"))
-        tr.commit().wait()
-        db[k("d")] = b"1"
-        assert becomes_ready(admitted)
-        for future in futures:
-            future.cancel()
-    finally:
-        db.options.set_max_watches(10_000)
-
-
-def test_a_watch_that_has_fired_counts_once_for_the_limit(db, k):
-    """Dropping its future must not make room for another one."""
-    db.options.set_max_watches(2)
-    try:
-        fired, kept = watch(db, k("a")), watch(db, k("b"))
-        db[k("a")] = b"1"
-        assert becomes_ready(fired)
-        del fired
-        another = watch(db, k("c"))
-        tr = begin(db)
-        refused = tr.watch(k("d"))
-        assert error_code(lambda: tr.commit().wait()) == TOO_MANY_WATCHES or becomes_ready(refused, 5)
-        assert not refused.is_ready() or error_code(refused.wait) == TOO_MANY_WATCHES
-        del kept, another
-    finally:
-        db.options.set_max_watches(10_000)
-
-
-def test_a_watch_has_no_time_limit(db, k):
-    """The transaction's timeout ends with the transaction, not the watch."""
-    tr = db.create_transaction()
-    tr.options.set_timeout(50)
-    future = tr.watch(k("a"))
-    tr.commit().wait()
-    assert not becomes_ready(future, A_WHILE_S)
+    watches_max(3)
+    futures = [watch(db, k(name)) for name in "abc"]
+    tr = begin(db)
+    refused = tr.watch(k("d"))
+    assert TOO_MANY_WATCHES in (error_code(lambda: tr.commit().wait()), error_code(refused.wait))
     db[k("a")] = b"1"
-    assert becomes_ready(future)
-    assert future.wait() is None
+    assert becomes_ready(futures[0])
+    admitted = watch(db, k("d"))
+    db[k("d")] = b"1"
+    assert becomes_ready(admitted)
+    for future in futures:
+        future.cancel()
+
+
+def test_a_watch_that_has_fired_counts_once_for_the_limit(db, k, watches_max):
+    """Dropping its future must not make room for another one."""
+    watches_max(2)
+    fired, kept = watch(db, k("a")), watch(db, k("b"))
+    db[k("a")] = b"1"
+    assert becomes_ready(fired)
+    del fired
+    another = watch(db, k("c"))
+    tr = begin(db)
+    refused = tr.watch(k("d"))
+    assert error_code(lambda: tr.commit().wait()) == TOO_MANY_WATCHES or becomes_ready(refused, 5)
+    assert not refused.is_ready() or error_code(refused.wait) == TOO_MANY_WATCHES
+    del kept, another
