@@ -1,7 +1,5 @@
 """Scripts of queues without leases: the recipe, fair queues over a subspace, elements."""
 
-from collections.abc import Iterator
-
 from fdbqueue.core.limits import PAYLOAD_PIECE_BYTES_MAX
 from fdbqueue.core.line.keys import Due, LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.core.registry.registry import Registry
@@ -11,32 +9,18 @@ from fdbqueue.queues.elements.keys import ElementKeys, name_at
 from fdbqueue.queues.elements.queue import ElementQueue
 from fdbqueue.queues.recipe.keys import QueueKeys, suffix
 from fdbqueue.queues.recipe.queue import Queue
-from tests.system.vectors.applying import Applier
-from tests.system.vectors.script import Script
+from tests.system.vectors.script import Script, Scripts
 from tests.system.vectors.telling import told
 from tests.system.vectors.verbs import ELEMENTS, FAIR, RECIPE, ROOT, SCHEMA, SIMPLE
 
 _LARGE = told(b"x" * PAYLOAD_PIECE_BYTES_MAX + b"rest")
 
 
-def item_scripts(applier: Applier) -> Iterator[Script]:
-    yield recipe(applier)
-    yield bare_recipe(applier)
-    yield waited_for(applier)
-    yield delivered(applier)
-    yield partitioned(applier)
-    yield receipts(applier)
-    yield fair(applier)
-    yield bounded_fair(applier)
-    yield elements(applier)
-    yield bare_elements(applier)
-    yield simple_elements(applier)
-    yield taken_names(applier)
+item_scripts = Scripts()
 
 
-def recipe(applier: Applier) -> Script:
-    script = Script(applier, RECIPE)
-    script.call("create", codec="bytes")
+@item_scripts.add(RECIPE, create={})
+def recipe(script: Script) -> None:
     script.call("peek")
     script.call("enqueue", payload="first")
     script.call("enqueue", payload="second")
@@ -52,17 +36,15 @@ def recipe(applier: Applier) -> Script:
     script.call("enqueue", payload="first again")
     script.call("clear")
     script.call("drop")
-    return script
 
 
-def bare_recipe(applier: Applier) -> Script:
+@item_scripts.add(RECIPE, "queue-over-a-subspace", subspace="%02bare%00")
+def bare_recipe(script: Script) -> None:
     """A queue over a subspace has no definition."""
-    script = Script(applier, RECIPE, "queue-over-a-subspace", subspace="%02bare%00")
     script.call("enqueue", payload="first")
     script.call("enqueue", payload="second")
     script.call("dequeue", count=1)
     script.call("clear")
-    return script
 
 
 _FIRST = QueueKeys(Registry(ROOT).keys.contents(1))
@@ -75,19 +57,20 @@ def _begin_with(script: Script, keys: Keys) -> None:
     script.given_keys(keys)
 
 
-def waited_for(applier: Applier) -> Script:
+@item_scripts.add(RECIPE, "queue-with-a-request")
+def waited_for(script: Script) -> None:
     """A request waits in the line: an enqueue raises the size, which its process watches."""
-    script, line = Script(applier, RECIPE, "queue-with-a-request"), LineKeys(_FIRST.line)
+    line = LineKeys(_FIRST.line)
     ticket = Ticket(b"\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00", b"request-0001", 1)
     _begin_with(script, {line.request(ticket): request_value(1, 1_700_000_060_000_000, b"")})
     script.call("enqueue", payload="for the request")
     script.call("dequeue", count=1)
-    return script
 
 
-def delivered(applier: Applier) -> Script:
+@item_scripts.add(RECIPE, "queue-with-an-overdue-result")
+def delivered(script: Script) -> None:
     """An item lies ready for a request that is dead: a take that finds nothing returns it."""
-    script, line = Script(applier, RECIPE, "queue-with-an-overdue-result"), LineKeys(_FIRST.line)
+    line = LineKeys(_FIRST.line)
     rid, until_us = b"request-0001", 1_700_000_000_500_000
     results = ((suffix(4, b"random-text1"), b"\x00returned"),)
     _begin_with(
@@ -102,12 +85,10 @@ def delivered(applier: Applier) -> Script:
     script.call("enqueue", payload="behind the floor")
     script.call("dequeue", count=1)
     script.call("dequeue", count=1)
-    return script
 
 
-def partitioned(applier: Applier) -> Script:
-    script = Script(applier, RECIPE, "queue-with-partitions")
-    script.call("create", codec="bytes", partitions=3)
+@item_scripts.add(RECIPE, "queue-with-partitions", create={"partitions": 3})
+def partitioned(script: Script) -> None:
     for number in range(4):
         script.call("enqueue", payload=f"value-{number}")
     script.call("size")
@@ -115,21 +96,18 @@ def partitioned(applier: Applier) -> Script:
     script.call("dequeue", count=1)
     script.call("repartition", partitions=2)
     script.call("enqueue", payload="after the repartition")
-    return script
 
 
-def receipts(applier: Applier) -> Script:
+@item_scripts.add(RECIPE, "queue-with-receipts", create={})
+def receipts(script: Script) -> None:
     """Calls given a database: each writes a receipt, too."""
-    script = Script(applier, RECIPE, "queue-with-receipts")
-    script.call("create", codec="bytes")
     receipt = {"process": "producer-001", "slot": 1, "number": 1}
     script.call("enqueue", payload="first", receipt=receipt)
     script.call("enqueue_many", payloads=["second", "third"], receipt=receipt)
-    return script
 
 
-def fair(applier: Applier) -> Script:
-    script = Script(applier, FAIR, subspace="%02fair%00")
+@item_scripts.add(FAIR, subspace="%02fair%00")
+def fair(script: Script) -> None:
     for key, payload in (("ada", "a1"), ("ada", "a2"), ("bob", "b1"), ("ada", "a3")):
         script.call("put", key=key, payload=payload)
     script.call("put", key="bob", payload="b2", cost=2)
@@ -139,22 +117,18 @@ def fair(applier: Applier) -> Script:
     script.call("give_back", key="ada", payload="a2")
     for _ in range(4):
         script.call("get", key="ada")
-    return script
 
 
-def bounded_fair(applier: Applier) -> Script:
-    script = Script(
-        applier, FAIR, "bounded-fair-queue", subspace="%02fair%00", capacity=4, weights={"ada": 2}
-    )
+@item_scripts.add(FAIR, "bounded-fair-queue", subspace="%02fair%00", capacity=4, weights={"ada": 2})
+def bounded_fair(script: Script) -> None:
     for number in range(5):
         script.call("put", key="ada", payload=f"a{number}")
     script.call("get", key="ada")
     script.call("put", key="bob", payload="b")
-    return script
 
 
-def elements(applier: Applier) -> Script:
-    script = Script(applier, ELEMENTS)
+@item_scripts.add(ELEMENTS)
+def elements(script: Script) -> None:
     script.call("create")
     first = script.call("add", pieces={"body": "hello"})
     second = script.call("add", pieces={"body": "again"})
@@ -171,32 +145,29 @@ def elements(applier: Applier) -> Script:
     script.call("purge", maxlock=30)
     script.call("dequeue", name=second)
     script.call("drop")
-    return script
 
 
-def bare_elements(applier: Applier) -> Script:
+@item_scripts.add(ELEMENTS, "elements-over-a-subspace", subspace="%02bare%00")
+def bare_elements(script: Script) -> None:
     """Elements over a subspace have no definition."""
-    script = Script(applier, ELEMENTS, "elements-over-a-subspace", subspace="%02bare%00")
     name = script.call("add", pieces={"body": "hello"})
     script.call("lock", name=name)
     script.call("get", name=name)
     script.call("remove", name=name)
-    return script
 
 
-def simple_elements(applier: Applier) -> Script:
-    script = Script(applier, SIMPLE)
+@item_scripts.add(SIMPLE)
+def simple_elements(script: Script) -> None:
     script.call("create")
     name = script.call("add", payload=escaped(b"\x00 some bytes"))
     script.call("lock", name=name)
     script.call("get", name=name)
     script.call("remove", name=name)
-    return script
 
 
-def taken_names(applier: Applier) -> Script:
+@item_scripts.add(ELEMENTS, "elements-taken-names")
+def taken_names(script: Script) -> None:
     """The microsecond of a taken name is counted up, into the next second too; its first part stays."""
-    script = Script(applier, ELEMENTS, "elements-taken-names")
     script.given(lambda db: ElementQueue.named(db, script.name, SCHEMA, root=ROOT))
     keys = ElementKeys(RootKeys(ROOT).contents(1))
     end_of_a_minute_us = 1_700_000_039_999_999
@@ -206,4 +177,3 @@ def taken_names(applier: Applier) -> Script:
     script.call("add", pieces={"body": "two names are taken"})
     script.wait(37.999_999)
     script.call("add", pieces={"body": "in the next minute"})
-    return script

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.operate.conformance.vectors import Keys, Step, escaped
 from fdbqueue.tasks.groups.group import Group
+from fdbqueue.tasks.queue import TaskQueue
 from tests.system.vectors.applying import Applier
 from tests.system.vectors.runtime import in_turn
 from tests.system.vectors.telling import changes, step_to_json, told
@@ -15,6 +16,7 @@ from tests.system.vectors.verbs import ROOT
 
 _START_S = 1_700_000_000
 _US = 1_000_000
+_USUAL: dict[str, Any] = {"codec": "bytes", "root": ROOT}
 SESSION = "session-of-taker"
 """The session that takes tasks: 16 bytes."""
 
@@ -79,6 +81,52 @@ class Script:
         if self._given:
             stored["given"] = {escaped(key): told(value) for key, value in self._given.items()}
         return {**stored, "steps": [step_to_json(step) for step in self.steps]}
+
+
+Body = TypeVar("Body", bound=Callable[[Script], object])
+
+
+class Scripts:
+    """The scripts of a file, in the order in which their bodies are declared."""
+
+    def __init__(self) -> None:
+        self._makers: list[Callable[[Applier], Script]] = []
+
+    def add(
+        self,
+        kind: str,
+        name: str = "",
+        *,
+        session: bool = False,
+        given: dict[str, Any] | None = None,
+        create: dict[str, Any] | None = None,
+        **always: Any,
+    ) -> Callable[[Body], Body]:
+        """Decorate a body, which makes the calls. Two of the arguments are options of a queue of tasks.
+
+        `session`: begin with a session that takes tasks. `given`: begin with this queue. `create`: the first
+        call creates it.
+        """
+
+        def added(body: Body) -> Body:
+            def made(applier: Applier) -> Script:
+                script = Script(applier, kind, name, **always)
+                if session:
+                    script.given_session()
+                if given is not None:
+                    script.given(lambda db: TaskQueue.create(db, script.name, kind, **_USUAL, **given))
+                if create is not None:
+                    script.call("create", codec="bytes", **create)
+                body(script)
+                return script
+
+            self._makers.append(made)
+            return body
+
+        return added
+
+    def __call__(self, applier: Applier) -> list[Script]:
+        return [make(applier) for make in self._makers]
 
 
 def _draw(db: Database, text: str) -> None:

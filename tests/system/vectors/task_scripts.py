@@ -1,6 +1,5 @@
 """Scripts of task queues: the life of tasks in each kind, and the options that tasks of any kind may have."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -14,35 +13,14 @@ from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import TaskKeys
 from fdbqueue.tasks.records.statistics import LIVE, packed
-from tests.system.vectors.applying import Applier
-from tests.system.vectors.script import SESSION, Script
+from tests.system.vectors.script import SESSION, Script, Scripts
 from tests.system.vectors.telling import told
 from tests.system.vectors.verbs import ROOT
 
 _FAILURE = {"error": "ValueError", "message": "no such address"}
 
 
-def task_scripts(applier: Applier) -> Iterator[Script]:
-    yield life(applier, "fifo")
-    yield life(applier, "fifottl", timed=True)
-    yield life(applier, "limfifottl", timed=True, capacity=100)
-    yield life(applier, "utube", key="ada")
-    yield life(applier, "utubettl", timed=True, key="ada")
-    yield life(applier, "fair", key="ada", cost=2)
-    yield life(applier, "bag")
-    yield timed(applier)
-    yield bounded(applier)
-    yield micro(applier)
-    yield busy(applier)
-    yield fair(applier)
-    yield bag(applier)
-    yield options(applier)
-    yield unique(applier)
-    yield groups(applier)
-    yield limited(applier)
-    yield partitioned(applier)
-    yield partitioned_by_key(applier)
-    yield retained(applier)
+task_scripts = Scripts()
 
 
 def _held(task: str) -> dict[str, str]:
@@ -54,11 +32,8 @@ def _take(script: Script, count: int = 1) -> Any:
     return taken[0] if count == 1 and taken else taken
 
 
-def life(applier: Applier, kind: str, *, timed: bool = False, capacity: int = 0, **puts: Any) -> Script:
+def life(script: Script, *, timed: bool = False, **puts: Any) -> None:
     """Every edge of the life cycle once."""
-    script = Script(applier, kind)
-    script.given_session()
-    script.call("create", codec="bytes", **({"capacity": capacity} if capacity else {}))
     put = partial(script.call, "put", **puts)
     ids = [*put(payload="first"), *put(payload="second")]
     ids += script.call("put_many", payloads=["third", "fourth"], **puts)
@@ -68,7 +43,7 @@ def life(applier: Applier, kind: str, *, timed: bool = False, capacity: int = 0,
     script.call("ack", **_held(acked))
     script.call("release", **_held(_take(script)))
     taken = _take(script)
-    if timed or kind in ("fair", "bag"):
+    if timed:
         script.call("touch", increment=30, **_held(taken))
         script.call("release", delay=2, **_held(taken))
         script.wait(5)
@@ -86,14 +61,23 @@ def life(applier: Applier, kind: str, *, timed: bool = False, capacity: int = 0,
     script.call("truncate")
     _take(script)
     script.call("drop")
-    return script
 
 
-def timed(applier: Applier) -> Script:
+for _kind, _created, _puts in (
+    ("fifo", {}, {}),
+    ("fifottl", {}, {"timed": True}),
+    ("limfifottl", {"capacity": 100}, {"timed": True}),
+    ("utube", {}, {"key": "ada"}),
+    ("utubettl", {}, {"timed": True, "key": "ada"}),
+    ("fair", {}, {"timed": True, "key": "ada", "cost": 2}),
+    ("bag", {}, {"timed": True}),
+):
+    task_scripts.add(_kind, session=True, create=_created)(partial(life, **_puts))
+
+
+@task_scripts.add("fifottl", "fifottl-times", session=True, create={"ttr": 10, "pri": 5})
+def timed(script: Script) -> None:
     """Priorities, delays, the end of a ttl and of a lease."""
-    script = Script(applier, "fifottl", "fifottl-times")
-    script.given_session()
-    script.call("create", codec="bytes", ttr=10, pri=5)
     script.call("put", payload="usual")
     script.call("put", payload="urgent", pri=1)
     script.call("put", payload="later", delay=3, ttl=60)
@@ -105,7 +89,6 @@ def timed(applier: Applier) -> Script:
     script.wait(20)
     script.call("ack", **_held(taken))
     _take(script, 3)
-    return script
 
 
 def _token_of(script: Script) -> str:
@@ -114,23 +97,18 @@ def _token_of(script: Script) -> str:
     return takes[-1].random[0].decode()
 
 
-def bounded(applier: Applier) -> Script:
+@task_scripts.add("limfifottl", "limfifottl-capacity", session=True, create={"capacity": 4})
+def bounded(script: Script) -> None:
     """A capacity: puts far below it, at its edge, and beyond it."""
-    script = Script(applier, "limfifottl", "limfifottl-capacity")
-    script.given_session()
-    script.call("create", codec="bytes", capacity=4)
     for number in range(5):
         script.call("put", payload=f"task-{number}")
     script.call("ack", **_held(_take(script)))
     script.call("put", payload="fits again")
-    return script
 
 
-def micro(applier: Applier) -> Script:
+@task_scripts.add("utubettl", "utubettl-keys", session=True, create={})
+def micro(script: Script) -> None:
     """At most one task of a task key runs, and priorities order the tasks of one key."""
-    script = Script(applier, "utubettl", "utubettl-keys")
-    script.given_session()
-    script.call("create", codec="bytes")
     script.call("put", payload="a1", key="ada", pri=5)
     script.call("put", payload="b1", key="bob", pri=3)
     script.call("put", payload="a2", key="ada", pri=1)
@@ -139,15 +117,14 @@ def micro(applier: Applier) -> Script:
     script.call("put", payload="a3", key="ada")
     script.call("ack", **_held(taken[0]))
     _take(script)
-    return script
 
 
-def busy(applier: Applier) -> Script:
+@task_scripts.add("utube", "utube-busy-key")
+def busy(script: Script) -> None:
     """The 64th ready task of a task key gives the key an entry among the busy ones.
 
     The counters tell of 63 tasks, which a put does not read.
     """
-    script = Script(applier, "utube", "utube-busy-key")
     counts = KeyCounts(TaskKeys(RootKeys(ROOT).contents(1)).beside).counts_key(slug_of(key_bytes("ada")))
 
     def count(tr: Transaction) -> None:
@@ -159,13 +136,10 @@ def busy(applier: Applier) -> Script:
 
     script.given(body)
     script.call("put", payload="the 64th", key="ada")
-    return script
 
 
-def fair(applier: Applier) -> Script:
-    script = Script(applier, "fair", "fair-rounds")
-    script.given_session()
-    script.call("create", codec="bytes", weights={"ada": 2}, capacity=50)
+@task_scripts.add("fair", "fair-rounds", session=True, create={"weights": {"ada": 2}, "capacity": 50})
+def fair(script: Script) -> None:
     for number in range(4):
         script.call("put", payload=f"a{number}", key="ada")
     script.call("put", payload="b0", key="bob")
@@ -173,25 +147,19 @@ def fair(applier: Applier) -> Script:
     _take(script, 4)
     script.call("put", payload="c0", key="cat")
     _take(script, 4)
-    return script
 
 
-def bag(applier: Applier) -> Script:
-    script = Script(applier, "bag", "bag-times")
-    script.given_session()
-    script.call("create", codec="bytes", ttl=100)
+@task_scripts.add("bag", "bag-times", session=True, create={"ttl": 100})
+def bag(script: Script) -> None:
     script.call("put", payload="first", delay=2)
     script.call("put", payload="second")
     script.wait(3)
     _take(script, 2)
-    return script
 
 
-def options(applier: Applier) -> Script:
+@task_scripts.add("fifo", "fifo-options", session=True, create={})
+def options(script: Script) -> None:
     """Options that tasks of every kind may have."""
-    script = Script(applier, "fifo", "fifo-options")
-    script.given_session()
-    script.call("create", codec="bytes")
     script.call("put", payload="with headers", headers={"sender": "ada"})
     script.call("put", payload="with a result", result_ttl=100)
     script.call("put", payload=told(b"x" * (RECORD_PAYLOAD_BYTES_MAX + 1)))
@@ -199,13 +167,10 @@ def options(applier: Applier) -> Script:
     script.call("ack", **_held(taken[0]))
     script.call("ack", result="the result", **_held(taken[1]))
     script.call("ack", **_held(taken[2]))
-    return script
 
 
-def unique(applier: Applier) -> Script:
-    script = Script(applier, "fifottl", "fifottl-unique")
-    script.given_session()
-    script.call("create", codec="bytes")
+@task_scripts.add("fifottl", "fifottl-unique", session=True, create={})
+def unique(script: Script) -> None:
     script.call("put", payload="one", unique="u1")
     script.call("put", payload="two", unique="u1")
     script.call("put", payload="three", unique="u1", on_conflict="replace")
@@ -216,12 +181,10 @@ def unique(applier: Applier) -> Script:
     script.call("put", payload="queued again", unique="u2", scope="queued")
     script.call("ack", **_held(taken[1]))
     script.call("put", payload="in the window", unique="u3", scope=30)
-    return script
 
 
-def groups(applier: Applier) -> Script:
-    script = Script(applier, "fifo", "fifo-groups")
-    script.given_session()
+@task_scripts.add("fifo", "fifo-groups", session=True)
+def groups(script: Script) -> None:
     group = script.given_group()
     script.call("create", codec="bytes")
     first = script.call("put", payload="member", group=group)
@@ -231,17 +194,15 @@ def groups(applier: Applier) -> Script:
     script.call("ack", **_held(taken[0]))
     script.call("bury", task=taken[1])
     script.call("truncate")
-    return script
 
 
-def limited(applier: Applier) -> Script:
-    script = Script(applier, "fifo", "fifo-limits")
+@task_scripts.add("fifo", "fifo-limits", session=True)
+def limited(script: Script) -> None:
 
     def body(db: Database) -> None:
         Limit.set(db, "mails", slots=2, root=ROOT)
         Limit.set(db, "tenant", slots=1, per_key=True, root=ROOT)
 
-    script.given_session()
     script.given(body)
     script.call("create", codec="bytes", task_limits=["mails", "tenant"])
     script.call("put", payload="free")
@@ -250,39 +211,29 @@ def limited(applier: Applier) -> Script:
     script.call("put", payload="of the same", limits={"tenant": "ada"})
     taken = _take(script, 4)
     script.call("ack", **_held(taken[0]))
-    return script
 
 
-def partitioned(applier: Applier) -> Script:
-    script = Script(applier, "fifo", "fifo-with-partitions")
-    script.given_session()
-    script.call("create", codec="bytes", partitions=2)
+@task_scripts.add("fifo", "fifo-with-partitions", session=True, create={"partitions": 2})
+def partitioned(script: Script) -> None:
     for number in range(3):
         script.call("put", payload=f"task-{number}")
     script.call("ack", **_held(_take(script)))
     _take(script, 5)
     _take(script)
-    return script
 
 
-def partitioned_by_key(applier: Applier) -> Script:
-    script = Script(applier, "utube", "utube-with-partitions")
-    script.given_session()
-    script.call("create", codec="bytes", partitions=4)
+@task_scripts.add("utube", "utube-with-partitions", session=True, create={"partitions": 4})
+def partitioned_by_key(script: Script) -> None:
     for key in ("ada", "bob", "cat", 7):
         script.call("put", payload=f"of {key}", key=key)
     script.call("repartition", partitions=8)
     script.call("put", payload="of ada, later", key="ada")
     script.call("put", payload="of dan", key="dan")
-    return script
 
 
-def retained(applier: Applier) -> Script:
-    script = Script(applier, "utube", "utube-with-ended-tasks")
-    script.given_session()
-    script.call("create", codec="bytes", retain_s=60)
+@task_scripts.add("utube", "utube-with-ended-tasks", session=True, create={"retain_s": 60})
+def retained(script: Script) -> None:
     script.call("put", payload="acked", key="ada")
     second = script.call("put", payload="deleted", key="ada")
     script.call("ack", **_held(_take(script)))
     script.call("delete", task=second[0])
-    return script

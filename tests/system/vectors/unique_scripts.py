@@ -1,6 +1,5 @@
 """Scripts of unique keys, and of all that a put may ask of a queue with partitions."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,31 +10,19 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.records.keys import new_id
-from tests.system.vectors.applying import Applier
-from tests.system.vectors.script import SESSION, Script
+from tests.system.vectors.script import SESSION, Script, Scripts
 from tests.system.vectors.verbs import ROOT
 
 _SHARED = SharedKeys(RootKeys(ROOT).contents(1))
 """The shared keys of the first queue of a root."""
 
 
-def unique_scripts(applier: Applier) -> Iterator[Script]:
-    yield windows(applier)
-    yield scopes(applier)
-    yield left_behind(applier)
-    yield partitioned_unique(applier)
-    yield partitioned_members(applier)
-    yield partitioned_lanes(applier)
-    yield partitioned_capacity(applier)
-    yield last_partition(applier)
-    yield held_in_partitions(applier)
+unique_scripts = Scripts()
 
 
-def windows(applier: Applier) -> Script:
+@unique_scripts.add("fifo", "fifo-unique-windows", session=True, create={})
+def windows(script: Script) -> None:
     """A scope in seconds goes on when its task has ended, and ends when its time is over."""
-    script = Script(applier, "fifo", "fifo-unique-windows")
-    script.given_session()
-    script.call("create", codec="bytes")
     put = partial(script.call, "put", unique="u")
     put(payload="one", scope=30)
     _ack(script)
@@ -45,7 +32,6 @@ def windows(applier: Applier) -> Script:
     script.wait(9)
     put(payload="at its end", scope="unfinished")
     put(payload="of the last one", scope="queued")
-    return script
 
 
 def _ack(script: Script) -> None:
@@ -53,11 +39,9 @@ def _ack(script: Script) -> None:
     script.call("ack", task=taken, session=SESSION)
 
 
-def scopes(applier: Applier) -> Script:
+@unique_scripts.add("fifottl", "fifottl-unique-scopes", session=True, create={})
+def scopes(script: Script) -> None:
     """The scope is that of the task which has the key, as it is now. One that has expired has no key."""
-    script = Script(applier, "fifottl", "fifottl-unique-scopes")
-    script.given_session()
-    script.call("create", codec="bytes")
     script.call("put", payload="unfinished", unique="u1")
     script.call("put", payload="queued", unique="u2", scope="queued", delay=1)
     script.wait(1)
@@ -68,30 +52,20 @@ def scopes(applier: Applier) -> Script:
     script.call("put", payload="short", unique="u3", ttl=5)
     script.wait(5)
     script.call("put", payload="it has expired", unique="u3")
-    return script
 
 
-def left_behind(applier: Applier) -> Script:
+@unique_scripts.add("fifo", "fifo-unique-entries", given={})
+def left_behind(script: Script) -> None:
     """Entries that do not count: their tasks are gone, or have other keys."""
-    script = Script(applier, "fifo", "fifo-unique-entries")
-    script.given(lambda db: TaskQueue.create(db, script.name, "fifo", codec="bytes", root=ROOT))
     first, gone = new_id(0, b"random-byte1"), new_id(9, b"random-byte9")
     script.given_keys({_SHARED.unique(key_bytes("u2")): gone, _SHARED.unique(key_bytes("u3")): first})
     for name in ("u1", "u2", "u3"):
         script.call("put", payload=name, unique=name)
-    return script
 
 
-def _in_partitions(applier: Applier, kind: str, name: str, **options: Any) -> Script:
-    script = Script(applier, kind, f"{kind}-partitions-{name}")
-    script.given_session()
-    script.given(lambda db: TaskQueue.create(db, script.name, kind, codec="bytes", root=ROOT, **options))
-    return script
-
-
-def partitioned_unique(applier: Applier) -> Script:
+@unique_scripts.add("fifottl", "fifottl-partitions-unique", session=True, given={"partitions": 3})
+def partitioned_unique(script: Script) -> None:
     """An entry holds for all partitions; after a repartition, its task may have moved."""
-    script = _in_partitions(applier, "fifottl", "unique", partitions=3)
     put = partial(script.call, "put")
     put(payload="one", unique="u1")
     put(payload="of another partition", unique="u1")
@@ -102,23 +76,20 @@ def partitioned_unique(applier: Applier) -> Script:
     script.wait(20)
     put(payload="behind the window", unique="u2", scope=20)
     put(payload="still delayed", unique="u3")
-    return script
 
 
-def partitioned_members(applier: Applier) -> Script:
-    script = Script(applier, "fifo", "fifo-partitions-group")
+@unique_scripts.add("fifo", "fifo-partitions-group", given={"partitions": 3})
+def partitioned_members(script: Script) -> None:
     group = script.given_group()
-    script.given(lambda db: TaskQueue.create(db, script.name, "fifo", codec="bytes", partitions=3, root=ROOT))
     script.call("put", payload="member", group=group)
     script.call("put_many", payloads=["third", "fourth"], group=group)
     script.call("truncate")
     script.call("put", payload="of the next epoch", group=group)
-    return script
 
 
-def partitioned_lanes(applier: Applier) -> Script:
+@unique_scripts.add("fifo", "fifo-partitions-lanes")
+def partitioned_lanes(script: Script) -> None:
     names = ["mails", "pages"]
-    script = Script(applier, "fifo", "fifo-partitions-lanes")
 
     def body(db: Database) -> None:
         for name in names:
@@ -130,30 +101,29 @@ def partitioned_lanes(applier: Applier) -> Script:
     script.call("put", payload="free")
     script.call("put", payload="a page", limits=["pages"])
     script.call("put", payload="both", limits=["pages", "mails"])
-    return script
 
 
-def partitioned_capacity(applier: Applier) -> Script:
+@unique_scripts.add(
+    "limfifottl", "limfifottl-partitions-capacity", session=True, given={"partitions": 3, "capacity": 4}
+)
+def partitioned_capacity(script: Script) -> None:
     """The bound is that of all partitions together."""
-    script = _in_partitions(applier, "limfifottl", "capacity", partitions=3, capacity=4)
     for number in range(5):
         script.call("put", payload=f"task-{number}")
     _ack(script)
     script.call("put_many", payloads=["one fits", "two do not"])
-    return script
 
 
-def last_partition(applier: Applier) -> Script:
+@unique_scripts.add("utube", "utube-partitions-last", session=True, given={"partitions": 256})
+def last_partition(script: Script) -> None:
     """The most partitions. The task key belongs to the last one, and its tasks have the last indexes."""
-    script = _in_partitions(applier, "utube", "last", partitions=256)
     for number in range(2):
         script.call("put", payload=f"task-{number}", key="key-486")
-    return script
 
 
-def held_in_partitions(applier: Applier) -> Script:
+@unique_scripts.add("utube", "utube-partitions-held-key", session=True, given={"partitions": 4})
+def held_in_partitions(script: Script) -> None:
     """A key that moves while it has a task in its old partition waits in the new one."""
-    script = _in_partitions(applier, "utube", "held-key", partitions=4)
     script.call("put", payload="b1", key="bob")
     script.call("repartition", partitions=8)
     script.call("put", payload="b2", key="bob")
@@ -161,4 +131,3 @@ def held_in_partitions(applier: Applier) -> Script:
     script.call("put", payload="d1", key="dan")
     _ack(script)
     script.call("put", payload="b4", key="bob")
-    return script
