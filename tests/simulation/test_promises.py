@@ -3,60 +3,23 @@
 import inspect
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import NamedTuple
 
 import pytest
 
 from fdbqueue.testing import checkers, soundness
 from tests.simulation.planted import PLANTS
-from tests.system.aftermath import left, waiters, watching
-from tests.system.audit import (
-    answers,
-    bounds,
-    calls,
-    counters,
-    elements,
-    ends,
-    item_partitions,
-    items,
-    leases,
-    limits,
-    line,
-    lives,
-    losses,
-    order,
-    partitions,
-    pauses,
-    receipts,
-    sessions,
-    unseen,
-)
+from tests.system import aftermath, audit
 from tests.system.workloads import all_workloads, by_key, common
 
 PAGE = Path(__file__).parents[2] / "docs" / "tests.md"
-AUDIT = (
-    answers,
-    bounds,
-    calls,
-    counters,
-    elements,
-    item_partitions,
-    ends,
-    items,
-    leases,
-    limits,
-    line,
-    lives,
-    losses,
-    order,
-    partitions,
-    pauses,
-    receipts,
-    sessions,
-    unseen,
-)
-"""The rules of the auditor, which judge every workload."""
-AFTERMATH = (left, waiters, watching)
+JUDGES = [
+    import_module(f"{package.__name__}.{module.name}")
+    for package in (audit, aftermath)
+    for module in iter_modules(package.__path__)
+]
+"""The rules of the auditor and of the aftermath, which judge every workload."""
 _BUGS = {plant.what: plant for plant in PLANTS}
 
 
@@ -96,5 +59,5 @@ def _source_of(workload: str) -> str:
         for line in here.splitlines()
         if line.startswith(("from fdbqueue.testing", "from tests.system"))
     ]
-    modules = [checkers, soundness, common, by_key, *AUDIT, *AFTERMATH, *map(import_module, beside)]
+    modules = [checkers, soundness, common, by_key, *JUDGES, *map(import_module, beside)]
     return here + "".join(map(inspect.getsource, modules))
