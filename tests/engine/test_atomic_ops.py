@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import SLOW
 from tests.support import INVALID_MUTATION_TYPE, commit_code, error_code
 from tests.system.plain_operations import OPERATIONS
 
@@ -62,7 +63,11 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    max_examples=60 if SLOW else 20,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_operations_stack_in_order(db, k, data):
     """Several operations on one key in one transaction apply one after the other."""

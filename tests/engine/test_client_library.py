@@ -65,16 +65,9 @@ def differences(
                 yield asked, name, theirs, own
 
 
-def test_the_predicates_are_the_librarys(library, ours) -> None:
-    assert dict(zip(CODES, ours["predicates"], strict=True)) == dict(
-        zip(CODES, library["predicates"], strict=True)
-    )
-
-
-def test_on_error_tries_again_what_the_library_tries_again(library, ours) -> None:
-    assert dict(zip(CODES, ours["on_error"], strict=True)) == dict(
-        zip(CODES, library["on_error"], strict=True)
-    )
+@pytest.mark.parametrize("asked", ["predicates", "on_error"])
+def test_errors_are_tried_again_as_the_library_does(library, ours, asked: str) -> None:
+    assert dict(zip(CODES, ours[asked], strict=True)) == dict(zip(CODES, library[asked], strict=True))
 
 
 def test_the_sentences_of_errors_are_the_librarys(library, ours) -> None:

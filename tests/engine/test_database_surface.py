@@ -5,35 +5,24 @@ import pytest
 import fdbqueue
 
 
-def test_a_database_is_a_mapping_of_bytes(db, k):
-    """`db[key]`, `db[key] = value` and `del db[key]` are transactions of their own."""
-    db[k("a")] = b"1"
-    assert db[k("a")] == b"1"
-    assert db.get(k("a")) == b"1"
-    del db[k("a")]
-    assert db[k("a")] is None
-
-
-def test_a_database_sets_and_clears_by_name(db, k):
-    """set, clear, clear_range and clear_range_startswith commit at once."""
+def test_the_calls_of_a_database_commit_at_once(db, k):
+    """`db[key]`, `db[key] = value` and `del db[key]` are transactions of their own, and so are the others."""
     for name in ("a", "b", "c", "ca", "cb", "d"):
         db.set(k(name), b"1")
+    db[k("aa")] = b"1"
+    assert db[k("a")] == db.get(k("aa")) == b"1"
     db.clear(k("a"))
+    del db[k("aa")]
+    assert db[k("a")] is None
     db.clear_range_startswith(k("c"))
-    assert k.names(db.get_range(k.begin, k.end)) == "bd"
+    rows = db.get_range(k.begin, k.end, limit=2, reverse=True)
+    assert isinstance(rows, list)
+    assert k.names(rows) == "db"
+    assert len(db.get_range(None, None, 1)) == 1
     db.clear_range(k("b"), k("c"))
     assert k.names(db.get_range(k.begin, k.end)) == "d"
     del db[k.begin : k.end]
     assert db.get_range(k.begin, k.end) == []
-
-
-def test_a_database_reads_ranges_as_lists(db, k):
-    """With limit and reverse like a transaction's."""
-    k.write(db, "abc")
-    rows = db.get_range(k.begin, k.end, limit=2, reverse=True)
-    assert isinstance(rows, list)
-    assert k.names(rows) == "cb"
-    assert len(db.get_range(None, None, 1)) == 1
 
 
 def test_clear_takes_selectors(db, fdb_module, k):
@@ -59,42 +48,24 @@ def test_a_row_is_a_pair(db, k):
 def test_a_value_behaves_as_its_bytes(db, k):
     """Comparison, concatenation, length, slices and the methods of bytes."""
     db[k("a")] = b"abc"
+    db[k("number")] = b"42"
     tr = db.create_transaction()  # kept: dropping a transaction cancels its reads on the way
     value = tr[k("a")]
-    assert value == b"abc"
+    assert value == tr[k("a")] == b"abc"
     assert value != b"abd"
-    assert value == b"abc"
     assert value < b"b"
     assert value >= b"abc"
-    assert value < b"b"
     assert value + b"d" == b"abcd"
     assert b"_" + value == b"_abc"
-    assert value * 2 == b"abcabc"
-    assert len(value) == 3
-    assert value[1:] == b"bc"
-    assert value[0] == 97
+    assert value + tr[k("a")] == value * 2 == b"abcabc"
+    assert (len(value), value[1:], value[0]) == (3, b"bc", 97)
     assert value.startswith(b"ab")
     assert value.upper() == b"ABC"
     assert hash(value) == hash(b"abc")
     assert bytes(value) == b"abc"
     assert isinstance(value, bytes)
-    assert str(value) == "b'abc'"
-    assert repr(value) == "b'abc'"
-
-
-def test_two_values_compare_by_their_bytes(db, k):
-    """This holds before the reads are awaited, too."""
-    k.write(db, "ab", b"same")
-    tr = db.create_transaction()
-    assert tr[k("a")] == tr[k("b")]
-    assert tr[k("a")] + tr[k("b")] == b"samesame"
-
-
-def test_a_number_in_a_value_is_an_int(db, k):
-    """`int(value)` reads decimal digits."""
-    db[k("a")] = b"42"
-    tr = db.create_transaction()
-    assert int(tr[k("a")]) == 42
+    assert str(value) == repr(value) == "b'abc'"
+    assert int(tr[k("number")]) == 42
 
 
 def test_a_value_is_a_future_and_never_none(db, k):
@@ -107,12 +78,15 @@ def test_a_value_is_a_future_and_never_none(db, k):
     assert value.wait() is value
 
 
-def test_a_value_can_be_a_key_or_a_value_of_the_next_write(db, k):
-    """Values and Keys are taken wherever bytes are."""
+def test_what_was_read_is_a_key_or_a_value_of_a_write(db, k, fdb_module):
     db[k("a")] = k("b")
     tr = db.create_transaction()
-    tr[tr[k("a")]] = tr[k("a")]
-    assert tr[k("b")] == k("b")
+    read, found = tr[k("a")], tr.get_key(fdb_module.KeySelector.first_greater_or_equal(k("a")))
+    tr[read] = read
+    tr.set(k("names"), found)
+    tr[found] = b"written"
+    tr.commit().wait()
+    assert (db[k("b")], db[k("names")], db[k("a")]) == (k("b"), k("a"), b"written")
 
 
 def test_a_subspace_is_a_key(db, space):
@@ -154,13 +128,6 @@ def test_the_size_of_a_range_is_estimated(db, k):
     assert (points[0], points[-1]) == (k.begin, k.end)
     with pytest.raises(Exception, match="Invalid begin key"):
         tr.get_range_split_points(None, k.end, 1)
-
-
-def test_the_embedded_engine_counts_the_bytes_of_keys_and_values():
-    with fdbqueue.open("memory:") as database:
-        database[b"key"] = b"value"
-        tr = database.create_transaction()
-        assert tr.get_estimated_range_size_bytes(b"", b"\xff").wait() == len(b"key" + b"value")
 
 
 def test_closing_twice_leaves_the_other_database_open(tmp_path):
@@ -253,17 +220,3 @@ def test_an_exception_in_a_transactional_commits_nothing(engine_db, fdb_module, 
     with pytest.raises(LookupError, match="no"):
         fail(engine_db)
     assert engine_db[k("a")] is None
-
-
-def test_a_value_read_is_a_value_to_write(db, k, fdb_module):
-    """A value or key that a read returned may be written again."""
-    db[k("a")] = b"kept"
-    tr = db.create_transaction()
-    read, found = tr[k("a")], tr.get_key(fdb_module.KeySelector.first_greater_or_equal(k("a")))
-    tr[k("copy")] = read
-    tr[found] = read
-    tr.set(k("names"), found)
-    tr.commit().wait()
-    assert db[k("copy")] == b"kept"
-    assert db[k("a")] == b"kept"
-    assert db[k("names")] == k("a")

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.support import (
     PATIENCE_S,
     FailsOnce,
     commit_code,
+    in_child,
     run_program,
     wait_until,
 )
@@ -49,47 +50,61 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> Flushes:
     return counted
 
 
-@contextmanager
-def opened(path: Path, durability: str, flushes: Flushes) -> Iterator[fdbqueue.Database]:
-    with fdbqueue.open(f"embedded:{path}/data{durability}") as db:
-        flushes.count = 0
-        flushes.another.clear()
-        yield db
+Opened = Callable[..., AbstractContextManager[fdbqueue.Database]]
+
+
+@pytest.fixture
+def opened(path: Path, flushes: Flushes) -> Opened:
+    """Open the directory; flushes are counted from then on."""
+
+    @contextmanager
+    def counting(durability: str = "") -> Iterator[fdbqueue.Database]:
+        with fdbqueue.open(f"embedded:{path}{durability}") as db:
+            flushes.count = 0
+            flushes.another.clear()
+            yield db
+
+    return counting
+
+
+def lose_power(path: Path) -> None:
+    """The machine starts again: what the journal and the base do not have is not believed."""
+    (path / "in-use").write_bytes(b"of another boot")
 
 
 @pytest.mark.parametrize("durability", ["", "?durability=commit"])
-def test_a_durable_commit_is_one_flush(tmp_path: Path, flushes: Flushes, durability: str) -> None:
-    with opened(tmp_path, durability, flushes) as db:
+def test_a_durable_commit_is_one_flush(opened: Opened, flushes: Flushes, durability: str) -> None:
+    with opened(durability) as db:
         for number in range(5):
             db[b"%d" % number] = b"x"
         assert flushes.count == 5
 
 
-def test_a_commit_that_may_wait_is_flushed_soon(tmp_path: Path, flushes: Flushes) -> None:
-    with opened(tmp_path, "?durability=soon", flushes) as db:
+def test_a_commit_that_may_wait_is_flushed_soon(opened: Opened, flushes: Flushes) -> None:
+    with opened("?durability=soon") as db:
         for number in range(5):
             db[b"%d" % number] = b"x"
         assert flushes.another.wait(PATIENCE_S)
         assert flushes.count < 5
 
 
-def test_a_commit_that_may_wait_is_flushed_at_closing(tmp_path: Path, flushes: Flushes) -> None:
-    with opened(tmp_path, "?durability=soon", flushes) as db:
+def test_a_commit_that_may_wait_is_flushed_at_closing(opened: Opened, flushes: Flushes) -> None:
+    with opened("?durability=soon") as db:
         db[b"a"] = b"x"
     assert flushes.count >= 1
 
 
-def test_a_commit_for_the_process_is_never_flushed(tmp_path: Path, flushes: Flushes) -> None:
-    with opened(tmp_path, "?durability=process", flushes) as db:
+def test_a_commit_for_the_process_is_never_flushed(path: Path, opened: Opened, flushes: Flushes) -> None:
+    with opened("?durability=process") as db:
         db[b"a"] = b"x"
         assert not any(thread.name == "fdbqueue-flush" for thread in threading.enumerate())
     assert flushes.count == 0
-    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+    with fdbqueue.open(f"embedded:{path}") as db:
         assert db[b"a"] == b"x"
 
 
-def test_an_option_of_a_transaction_lets_its_commit_wait(tmp_path: Path, flushes: Flushes) -> None:
-    with opened(tmp_path, "", flushes) as db:
+def test_an_option_of_a_transaction_lets_its_commit_wait(opened: Opened, flushes: Flushes) -> None:
+    with opened() as db:
         tr = db.create_transaction()
         tr.options.set_durability_risky()
         tr[b"a"] = b"x"
@@ -101,9 +116,9 @@ def test_an_option_of_a_transaction_lets_its_commit_wait(tmp_path: Path, flushes
         assert flushes.count >= 2, "the option counts for one transaction"
 
 
-def test_another_attempt_is_durable_without_the_option(tmp_path: Path, flushes: Flushes) -> None:
+def test_another_attempt_is_durable_without_the_option(opened: Opened, flushes: Flushes) -> None:
     """A body may choose by what it finds, and finds something else in its second attempt."""
-    with opened(tmp_path, "", flushes) as db:
+    with opened() as db:
         tr = db.engine.create_transaction()
         tr.options.set_durability_risky()
         tr.on_error(NOT_COMMITTED).wait()
@@ -112,8 +127,8 @@ def test_another_attempt_is_durable_without_the_option(tmp_path: Path, flushes: 
         assert flushes.count == 1
 
 
-def test_an_option_brings_no_flush_forward(tmp_path: Path, flushes: Flushes) -> None:
-    with opened(tmp_path, "?durability=process", flushes) as db:
+def test_an_option_brings_no_flush_forward(opened: Opened, flushes: Flushes) -> None:
+    with opened("?durability=process") as db:
         tr = db.create_transaction()
         tr.options.set_durability_risky()
         tr[b"a"] = b"x"
@@ -123,9 +138,9 @@ def test_an_option_brings_no_flush_forward(tmp_path: Path, flushes: Flushes) -> 
 
 @pytest.mark.parametrize("flush", [(Flush.NOW, Flush.NEVER), (Flush.NEVER, Flush.NOW)])
 def test_a_batch_with_one_durable_commit_is_flushed(
-    tmp_path: Path, flushes: Flushes, flush: tuple[Flush, Flush]
+    opened: Opened, flushes: Flushes, flush: tuple[Flush, Flush]
 ) -> None:
-    with opened(tmp_path, "", flushes) as db:
+    with opened() as db:
         requests = []
         for number, wanted in enumerate(flush):
             tr = db.engine.create_transaction()
@@ -134,6 +149,11 @@ def test_a_batch_with_one_durable_commit_is_flushed(
             requests[-1].flush = wanted
         db.engine._store.committer.commit_all(requests)
         assert flushes.count == 1
+
+
+def base_of(path: Path) -> int:
+    """The number of the base's file, which each new base changes."""
+    return (path / "base.mdb").stat().st_ino
 
 
 def failing_flush() -> tuple[threading.Event, Callable[..., None]]:
@@ -148,31 +168,25 @@ def failing_flush() -> tuple[threading.Event, Callable[..., None]]:
 
 
 def test_a_failed_late_flush_renews_the_journal(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+    path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the old journal is believed, and all that was committed is in the new base."""
     failed, broken = failing_flush()
-    with opened(tmp_path, "?durability=soon", flushes) as db:
+    with opened("?durability=soon") as db:
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "flush", broken)
             db[b"a"] = b"x"
             assert failed.wait(PATIENCE_S)
-        before = (tmp_path / "data" / "base.mdb").stat().st_ino
-        while (tmp_path / "data" / "base.mdb").stat().st_ino == before:
+        before = base_of(path)
+        while base_of(path) == before:
             db[b"b"] = b"y"
-    data = tmp_path / "data"
-    (data / "in-use").write_bytes(b"of another boot")
-    with fdbqueue.open(f"embedded:{data}") as db:
+    lose_power(path)
+    with fdbqueue.open(f"embedded:{path}") as db:
         assert (db[b"a"], db[b"b"]) == (b"x", b"y")
 
 
-def base_of(path: Path) -> int:
-    """The number of the base's file, which each new base changes."""
-    return (path / "data" / "base.mdb").stat().st_ino
-
-
 def test_no_commit_follows_a_flush_that_failed(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+    path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel may have dropped the changes of earlier commits, too: the next one begins a new journal."""
     flush = Journal.flush
@@ -181,28 +195,28 @@ def test_no_commit_follows_a_flush_that_failed(
         monkeypatch.setattr(Journal, "flush", flush)
         raise JournalLost
 
-    with opened(tmp_path, "", flushes) as db:
-        before = base_of(tmp_path)
+    with opened() as db:
+        before = base_of(path)
         monkeypatch.setattr(Journal, "flush", broken)
         tr = db.create_transaction()
         tr[b"a"] = b"x"
         assert commit_code(tr) == COMMIT_UNKNOWN
         db[b"b"] = b"y"
-        renewed = base_of(tmp_path)
+        renewed = base_of(path)
         assert renewed != before
         db[b"c"] = b"z"
-        assert base_of(tmp_path) == renewed, "once is enough"
+        assert base_of(path) == renewed, "once is enough"
 
 
-def test_a_renewed_journal_must_be_there_after_a_power_cut(tmp_path: Path, flushes: Flushes) -> None:
-    with opened(tmp_path, "", flushes) as db:
+def test_a_renewed_journal_must_be_there_after_a_power_cut(path: Path, opened: Opened) -> None:
+    with opened() as db:
         db.engine._store.committer._batches._durability.renew()
         db[b"a"] = b"x"
     for name in FILES:
-        (tmp_path / "data" / name).unlink()
-    (tmp_path / "data" / "in-use").write_bytes(b"of another boot")
+        (path / name).unlink()
+    lose_power(path)
     with pytest.raises(StorageInUse):
-        fdbqueue.open(f"embedded:{tmp_path}/data")
+        fdbqueue.open(f"embedded:{path}")
 
 
 RENEWS = """
@@ -222,16 +236,17 @@ RENEWS = """
 """
 
 
-def test_a_process_goes_on_in_the_journal_that_another_one_began(tmp_path: Path, flushes: Flushes) -> None:
-    data = tmp_path / "data"
-    with opened(tmp_path, "", flushes) as db:
+def test_a_process_goes_on_in_the_journal_that_another_one_began(
+    path: Path, tmp_path: Path, opened: Opened
+) -> None:
+    with opened() as db:
         db[b"a"] = b"x"
         run_program(tmp_path, RENEWS)
-        base = (data / "base.mdb").stat().st_ino
+        base = base_of(path)
         db[b"b"] = b"y"
-        assert (data / "base.mdb").stat().st_ino == base
-    (data / "in-use").write_bytes(b"of another boot")
-    with fdbqueue.open(f"embedded:{data}") as db:
+        assert base_of(path) == base
+    lose_power(path)
+    with fdbqueue.open(f"embedded:{path}") as db:
         assert (db[b"a"], db[b"b"], db[b"of another process"]) == (b"x", b"y", b"x")
 
 
@@ -247,49 +262,42 @@ RENEWS_AND_DIES = """
 
 
 def test_a_process_without_rights_finds_a_new_journal(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may not look whether the directory has changed, and files without names are lost."""
 
     def refused(_: str) -> os.stat_result:
         raise PermissionError
 
-    with opened(tmp_path, "", flushes) as db:
+    with opened() as db:
         db[b"a"] = b"x"
         monkeypatch.setattr(db.engine._store.in_place, "_stat", refused)
         run_program(tmp_path, RENEWS_AND_DIES)
         db[b"b"] = b"y"
-    (tmp_path / "data" / "in-use").write_bytes(b"of another boot")
-    with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+    lose_power(path)
+    with fdbqueue.open(f"embedded:{path}") as db:
         assert (db[b"a"], db[b"b"]) == (b"x", b"y")
 
 
 def test_a_failed_late_flush_is_known_to_all_processes(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+    path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next commit of another process would follow a record that no power cut leaves."""
     failed, broken = failing_flush()
-    with opened(tmp_path, "?durability=soon", flushes) as db:
-        before = (tmp_path / "data" / "base.mdb").stat().st_ino
+    with opened("?durability=soon") as db:
+        before = base_of(path)
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "flush", broken)
             db[b"a"] = b"x"
             assert failed.wait(PATIENCE_S)
             wait_until(lambda: db.engine._store.newest_place() == NOWHERE)
-        child = os.fork()
-        if not child:
-            try:
-                db[b"b"] = b"y"
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert (tmp_path / "data" / "base.mdb").stat().st_ino != before
+        assert in_child(lambda: db.set(b"b", b"y") is None)
+        assert base_of(path) != before
 
 
-def test_a_late_note_of_a_failed_flush_spares_the_next_journal(tmp_path: Path, flushes: Flushes) -> None:
+def test_a_late_note_of_a_failed_flush_spares_the_next_journal(opened: Opened) -> None:
     """A leader may have begun that journal between the failure and the note."""
-    with opened(tmp_path, "", flushes) as db:
+    with opened() as db:
         db[b"a"] = b"x"
         store = db.engine._store
         place = store.newest_place()
@@ -298,10 +306,10 @@ def test_a_late_note_of_a_failed_flush_spares_the_next_journal(tmp_path: Path, f
 
 
 def test_a_commit_during_a_flush_is_flushed_by_the_next_one(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The flush that is under way may not have met it."""
-    with opened(tmp_path, "?durability=soon", flushes) as db:
+    with opened("?durability=soon") as db:
         flusher, committing = Flusher(db.engine._store), []
         flush = flusher._flush_newest
 
@@ -320,11 +328,9 @@ def test_a_commit_during_a_flush_is_flushed_by_the_next_one(
         assert flushes.count == 1
 
 
-def test_closing_waits_for_the_end_of_a_late_flush(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_waits_for_the_end_of_a_late_flush(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """It opens its files below the descriptor of the directory, which another file could get."""
-    with opened(tmp_path, "?durability=process", flushes) as db:
+    with opened("?durability=process") as db:
         flusher, ended = Flusher(db.engine._store), []
         closing = threading.Thread(target=lambda: (flusher.close(), ended.append("closing")), daemon=True)
 
@@ -352,10 +358,10 @@ class Ticks:
 
 
 def test_the_flushing_thread_stays_for_a_commit_beside_its_flush(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That commit has found the thread running, and has started no other one."""
-    with opened(tmp_path, "?durability=process", flushes) as db:
+    with opened("?durability=process") as db:
         flusher, flushed = Flusher(db.engine._store), []
 
         def beside_a_commit() -> None:
@@ -372,9 +378,9 @@ def test_the_flushing_thread_stays_for_a_commit_beside_its_flush(
 
 
 def test_without_a_thread_a_late_flush_comes_at_once(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(tmp_path, "?durability=soon", flushes) as db:
+    with opened("?durability=soon") as db:
         refused = FailsOnce(RuntimeError("can't start new thread"))
         monkeypatch.setattr(db.engine._store.runtime, "spawn", refused)
         db[b"a"] = b"x"
@@ -382,10 +388,10 @@ def test_without_a_thread_a_late_flush_comes_at_once(
 
 
 def test_a_late_flush_that_could_not_begin_stays_due(
-    tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The place of the newest commit is read first, and for that a reader slot may be missing."""
-    with opened(tmp_path, "?durability=process", flushes) as db:
+    with opened("?durability=process") as db:
         db[b"a"] = b"x"
         flusher = Flusher(db.engine._store)
         monkeypatch.setattr(flusher, "_start", lambda: None)
@@ -399,7 +405,7 @@ def test_a_late_flush_that_could_not_begin_stays_due(
 
 
 @pytest.mark.parametrize("durability", ["?durability=", "?durability=later", "?durability=soon&x=1"])
-def test_an_unknown_durability_is_refused(tmp_path: Path, durability: str) -> None:
+def test_an_unknown_durability_is_refused(path: Path, tmp_path: Path, durability: str) -> None:
     with pytest.raises(UnknownUrl):
-        fdbqueue.open(f"embedded:{tmp_path}/data{durability}")
+        fdbqueue.open(f"embedded:{path}{durability}")
     assert not list(tmp_path.iterdir())

@@ -27,7 +27,8 @@ from fdbqueue.embedded.durability import Durable
 from fdbqueue.embedded.journal import Journal
 from fdbqueue.embedded.users import Users
 from fdbqueue.embedded.writes import KeySet
-from tests.support import PATIENCE_S
+from tests.engine import programs
+from tests.support import PATIENCE_S, in_child
 
 ENTRIES = {b"key %d" % number: b"value %d" % number for number in range(5)}
 # The calls before which the process is killed: all that change a file.
@@ -117,11 +118,6 @@ def killed_everywhere(path: Path, tmp_path: Path, look: Callable[[Path], object]
         at += 1
 
 
-def test_after_a_power_cut_all_is_there(path: Path) -> None:
-    lose_power(path)
-    assert entries(path) == ENTRIES
-
-
 def test_a_copied_directory_holds_all(path: Path, tmp_path: Path) -> None:
     shutil.copytree(path, tmp_path / "copy")
     assert entries(tmp_path / "copy") == ENTRIES
@@ -185,23 +181,46 @@ def test_without_its_lock_file_a_directory_in_use_is_refused(path: Path) -> None
     assert entries(path) == ENTRIES
 
 
-def test_a_copy_without_its_base_is_refused(path: Path) -> None:
-    (path / bases.FILE).unlink()
-    lose_power(path)
-
-    with pytest.raises(StorageInUse, match=r"base.mdb is missing: restore all files"):
-        fdbqueue.open(url(path))
+def newer(base: Path) -> None:
+    with lmdb.open(str(base), subdir=False, lock=False) as env, env.begin(write=True) as txn:
+        txn.put(layout.FORMAT_KEY, b"3.0")
 
 
-def test_after_a_power_cut_a_missing_journal_is_told(path: Path) -> None:
-    """Its commits are gone: all since the last checkpoint."""
-    (path / "journal.1").unlink()
+@pytest.mark.parametrize(
+    ("file", "damage", "error", "text"),
+    [
+        (bases.FILE, Path.unlink, StorageInUse, "base.mdb is missing: restore all files"),
+        (
+            bases.FILE,
+            lambda base: base.write_bytes(b""),
+            StorageInUse,
+            "base.mdb has no state, so it is damaged",
+        ),
+        (bases.FILE, newer, StorageFormat, ""),
+        (
+            "journal.1",
+            Path.unlink,
+            StorageInUse,
+            "journal.1 is missing: .* or go on without the last commits",
+        ),
+    ],
+    ids=["no base", "empty base", "newer base", "no journal"],
+)
+def test_after_a_power_cut_a_damaged_directory_is_refused(
+    path: Path, file: str, damage: Callable[[Path], object], error: type[Exception], text: str
+) -> None:
+    damage(path / file)
     lose_power(path)
 
     for _ in range(2):
-        with pytest.raises(StorageInUse, match=r"journal.1 is missing: .* or go on without the last commits"):
+        with pytest.raises(error, match=text):
             fdbqueue.open(url(path))
-    (path / "journal.1").touch()
+
+
+def test_after_a_power_cut_a_directory_goes_on_without_a_journal(path: Path) -> None:
+    """Its commits are gone: all since the last checkpoint."""
+    lose_power(path)
+    (path / "journal.1").write_bytes(b"")
     assert entries(path) == {}
 
 
@@ -217,15 +236,6 @@ def test_files_that_were_copied_in_use_are_refused(path: Path, monkeypatch: Any)
 
     with pytest.raises(StorageInUse, match=r"commits between base.mdb and the journal are missing"):
         fdbqueue.open(url(path))
-
-
-def test_an_empty_base_is_refused(path: Path) -> None:
-    (path / bases.FILE).write_bytes(b"")
-    lose_power(path)
-
-    for _ in range(2):
-        with pytest.raises(StorageInUse, match=r"base.mdb has no state, so it is damaged"):
-            fdbqueue.open(url(path))
 
 
 @pytest.mark.parametrize("generation_bytes", [limits.GENERATION_BYTES_MAX, 1_000])
@@ -245,32 +255,15 @@ def test_an_old_copy_over_the_data_is_not_read(
     assert entries(path) == ENTRIES | later
 
 
-def test_in_the_same_boot_a_missing_base_is_made_again(path: Path) -> None:
-    (path / bases.FILE).unlink()
-    assert entries(path) == ENTRIES
-    lose_power(path)
-    assert entries(path) == ENTRIES
-
-
-def test_in_the_same_boot_a_missing_journal_is_made_again(path: Path) -> None:
-    (path / "journal.0").unlink()
-    (path / "journal.1").unlink()
+@pytest.mark.parametrize("files", [[bases.FILE], ["journal.0", "journal.1"]], ids=["base", "journal"])
+def test_in_the_same_boot_missing_files_are_made_again(path: Path, files: list[str]) -> None:
+    for name in files:
+        (path / name).unlink()
     with fdbqueue.open(url(path)) as db:
         db[b"new"] = b"value"
     lose_power(path)
 
     assert entries(path) == {**ENTRIES, b"new": b"value"}
-
-
-def test_a_directory_of_a_newer_release_is_not_recovered(path: Path) -> None:
-    with lmdb.open(str(path / bases.FILE), subdir=False, lock=False) as env, env.begin(write=True) as txn:
-        txn.put(layout.FORMAT_KEY, b"3.0")
-    lose_power(path)
-
-    with pytest.raises(StorageFormat):
-        fdbqueue.open(url(path))
-    with pytest.raises(StorageFormat):
-        fdbqueue.open(url(path))
 
 
 def test_versions_go_on_above_all_that_were_handed_out(path: Path) -> None:
@@ -355,24 +348,9 @@ def test_a_full_disk_has_room_in_the_file_that_is_wrong(path: Path, monkeypatch:
     assert entries(path) == ENTRIES
 
 
-def test_an_interrupt_after_a_commit_cuts_no_record(path: Path, monkeypatch: Any) -> None:
-    """The record would be gone, and all behind it."""
-    with fdbqueue.open(url(path)) as db:
-
-        def interrupt(*_: object) -> None:
-            raise Interrupt
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Durable, "committed", interrupt)
-            with pytest.raises(Interrupt):
-                db[b"interrupted"] = b"value"
-        db[b"later"] = b"value"
-    lose_power(path)
-
-    assert entries(path) == {**ENTRIES, b"interrupted": b"value", b"later": b"value"}
-
-
-def test_a_commit_that_is_interrupted_at_its_end_is_noted(path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_an_interrupt_after_a_commit_cuts_no_record(path: Path, monkeypatch: Any, is_noted: bool) -> None:
+    """The record would be gone, and all behind it: also if the end of the commit is noted as a failure."""
     ends: list[Any] = []
 
     def interrupt(*given: object) -> None:
@@ -384,8 +362,9 @@ def test_a_commit_that_is_interrupted_at_its_end_is_noted(path: Path, monkeypatc
             patched.setattr(Durable, "committed", interrupt)
             with pytest.raises(Interrupt):
                 db[b"interrupted"] = b"value"
-        [(durable, entry, flush)] = ends
-        durable.failed(entry, flush)
+        if is_noted:
+            [(durable, entry, flush)] = ends
+            durable.failed(entry, flush)
         db[b"later"] = b"value"
     lose_power(path)
 
@@ -470,19 +449,6 @@ def test_a_renewal_that_is_interrupted_is_repeated(path: Path, monkeypatch: Any)
 def test_forks_leave_no_descriptor_of_the_parent(path: Path) -> None:
     with fdbqueue.open(url(path)) as db:
         db[b"before"] = b"value"
-        opened = len(journals())
-        child = os.fork()
-        if not child:
-            try:
-                db[b"in the child"] = b"value"
-                os._exit(int(len(journals()) != opened))
-            finally:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        opened = programs.journals()
+        assert in_child(lambda: (db.set(b"in the child", b"value"), programs.journals() == opened)[1])
         assert db[b"in the child"] == b"value"
-
-
-def journals() -> list[str]:
-    """The open files of journals."""
-    names = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
-    return [name for name in names if "/journal." in name]

@@ -9,7 +9,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.embedded import FDBError, environment, futures, predicates
-from tests.support import PATIENCE_S, TOO_OLD, Ageless, ManualClock, begin, error_code
+from tests.support import PATIENCE_S, TOO_OLD, Ageless, ManualClock, begin, error_code, in_child
 
 
 @pytest.fixture
@@ -144,28 +144,20 @@ def test_a_transaction_of_the_parent_is_too_old_in_a_child(tmp_path):
     """Its LMDB transaction is the parent's, which reuses the pages once it has ended its own."""
     with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
         tr = begin(db)
-        child = os.fork()
-        if child == 0:
-            os._exit(error_code(lambda: tr[b"a"].wait()) == TOO_OLD)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 1
+        assert in_child(lambda: error_code(lambda: tr[b"a"].wait()) == TOO_OLD)
         assert error_code(lambda: tr[b"a"].wait()) == 0
 
 
 def test_a_fork_while_a_watch_completes_leaves_a_working_child(tmp_path):
     with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
+
+        def watches() -> bool:
+            watch = db.get_and_watch(b"a")[1]
+            db[b"a"] = b"1"
+            return watch.wait() is None
+
         with futures._outcome_lock:  # a thread that the child does not have may hold it
-            child = os.fork()
-            if child == 0:
-                try:
-                    watch = db.get_and_watch(b"a")[1]
-                    threading.Timer(10, os._exit, (1,)).start()
-                    db[b"a"] = b"1"
-                    watch.wait()
-                finally:
-                    os._exit(0)
-        _, status = os.waitpid(child, 0)
-        assert status == 0
+            assert in_child(watches)
 
 
 class Changing(dict):
