@@ -56,4 +56,4 @@ def ends_counted(keys: RootKeys, step: Step, ended: Ended) -> Iterator[str]:
             old, new = unpacked(ENDS, values.before), unpacked(ENDS, values.after)
             counted += sum(max(0, signed(new[name]) - signed(old[name])) for name in ENDS)
     if not ended.of_runs <= counted <= ended.leases:
-        yield f"{ended} have ended, and {counted} ends are counted for runs"
+        yield f"{counted} ends are counted, of {ended.leases} leases, of which {ended.of_runs} are of runs"

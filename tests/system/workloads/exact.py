@@ -204,6 +204,13 @@ def exact_partitions(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 class Parted(Many):
+    def kick(self) -> None:
+        """Bury some tasks first: a kick goes on from one partition to the next."""
+        there = [*self.model.lives]
+        for id_ in self.random.sample(there, min(4, len(there))):
+            self._call(f"bury {id_}", partial(self.q.bury, task=id_), partial(self._by_id, "bury", id_))
+        super().kick()
+
     def pause(self) -> None:
         """Pause or resume the queue, or change the number of its partitions."""
         if self.q.kind in KEYED or self.random.random() < 0.3:

@@ -21,7 +21,7 @@ from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
 from tests.system.workloads.exact_calls import caught
 from tests.system.workloads.paired_store import Twins
-from tests.system.workloads.paired_task_calls import KEYED, ROOT, TaskCalls
+from tests.system.workloads.paired_task_calls import KEYED, ROOT, UNTIMED, TaskCalls
 from tests.system.workloads.paired_world import Call, Table, data_of, shown, text_of
 
 NAME, THEN = "paired", "paired_then"
@@ -44,7 +44,7 @@ ALL = 99
 PAGE, TAKES_MAX = 99, 12
 STATES = {"r": "ready", "t": "taken", "!": "buried", "~": "delayed"}
 Seen = dict[str, Sequence[str]]
-COUNTS, FEW, TASK_KEYS = (1, 2, 3), 3, "abcd"
+COUNTS, FEW, TASK_KEYS = (1, 2, 3), 4, "abcd"
 
 
 class Handles:
@@ -318,7 +318,7 @@ class Moves(Table, Tasks):
         return self._moved if self.random.random() < 0.7 else super()._key()
 
     def top_up(self) -> None:
-        """Begin a repartition, with a taken task or two of a key in its old partition."""
+        """Begin a repartition, with taken tasks and a delayed one of a key in its old partition."""
         own, q = self.twins.own, self.own.q
         if len(self.now_there) > FEW:
             q.truncate(own)
@@ -329,6 +329,8 @@ class Moves(Table, Tasks):
         self._moved = self.random.choice([key for key in TASK_KEYS if moves(key, now, count)] or TASK_KEYS)
         options: dict[str, Any] = {"key": self._moved} if self.kind in KEYED else {}
         caught(lambda db: q.put_many(db, self.data(self.random.choice((1, 2, 2))), **options), own)
+        if self.kind not in UNTIMED:
+            caught(lambda db: q.put(db, self.data(1)[0], delay=1, **options), own)
         q.resume(own)
         self.learn(q.take_many(own, self.random.choice((1, 2)), session=self.sessions[0]))
         if count != now:

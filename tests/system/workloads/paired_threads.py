@@ -19,6 +19,7 @@ from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
+from fdbqueue.core.database import run
 from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.observing import MAYBE_COMMITTED
 from fdbqueue.core.seam import Transaction
@@ -50,6 +51,7 @@ STALE = 0.25
 ALIKE, OF_ONE, DOUBTED, INTERRUPTED = 0.8, 0.4, 0.3, 0.5
 COMMIT_S = 20 * POINT_S
 VERIFIED = 0.3
+SWEPT = 0.4
 IN_PARTS = ("kick", "many", "redrive", "repartition", "clear", "purge")
 """Calls that are made in several transactions: others may come between these."""
 TAKES = ("take", "dequeue", "get")
@@ -83,9 +85,10 @@ class Held(Tasks):
         # A take of nothing for an overdue session may tell that it has ended, or not.
         self.sessions = [Session(twins.own, ttr=inf) for _ in self.sessions]
 
-    def settle(self) -> None:
-        self.own.q.paused(self.twins.own)
-        keeper_of(self.twins.own, ROOT).tick()
+    def settle(self, count: int) -> None:
+        if count > 1:
+            self.own.q.paused(self.twins.own)
+            keeper_of(self.twins.own, ROOT).tick()
 
     def _drawn_options(self) -> dict[str, Any]:
         return {name: value for name, value in super()._drawn_options().items() if name != "partitions"}
@@ -107,6 +110,7 @@ class Spread(Held, Moves):
     kinds = tuple(kind for kind in Moves.kinds if kind[0] != "bag")
     verbs = (*("put", "use_a_lease") * 3, "by_id", "kick", "tick", "repartition", "many")
     at_once = (1, 1, 4, 5)
+    _is_alone = False
 
     def _drawn_options(self) -> dict[str, Any]:
         return Moves._drawn_options(self)
@@ -117,9 +121,28 @@ class Spread(Held, Moves):
     def top_up(self) -> None:
         super().top_up()
         self.learn(self.own.q.take_many(self.twins.own, 3, session=self.sessions[0]))
+        if self._is_alone:  # the delay of a task is over
+            self.twins.move_to(self.twins.now + 1_000_000)
 
     def _key(self) -> str:
         return self.random.choice((self._moved, *TASK_KEYS))
+
+    def settle(self, count: int) -> None:
+        self._is_alone = count == 1
+        super().settle(count)
+
+    def draw(self) -> Call:
+        return self._sweep() if self._is_alone and self.random.random() < SWEPT else super().draw()
+
+    def _sweep(self) -> Call:
+        """A transaction of the keeper, which has looked at the queue before a repartition. A commit in doubt
+        happens again, so its answer tells nothing.
+        """
+
+        def verb(at: Any, db: Any) -> None:
+            run(db, at.q._calls(db).parts.tidy)
+
+        return Call("sweep", "sweep", verb, alone=True)
 
     def seen(self, tr: Transaction) -> Seen:
         """The number of ready tasks in each partition, too, if their task keys tell it."""
@@ -185,8 +208,7 @@ class Together(Process):
     def step(self) -> None:
         self._move(0.4)
         count = self._random.choice(self._world.at_once)
-        if count > 1:
-            self._world.settle()
+        self._world.settle(count)
         self._world.refresh()
         self._older, self._before = self._before, self._twins.rows()
         calls = self._drawn_calls(count)

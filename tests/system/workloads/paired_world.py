@@ -86,8 +86,8 @@ class World(ABC):
     def refresh(self) -> None:  # noqa: B027  # queues of items need none
         """Look at the queue, for calls that fit to its state."""
 
-    def settle(self) -> None:  # noqa: B027  # queues of items need none
-        """Sweep: a call given a database sweeps in transactions of its own, which others may follow."""
+    def settle(self, count: int) -> None:  # noqa: B027  # queues of items need none
+        """Sweep before several calls meet: others could follow a sweep of one of them."""
 
     def learn(self, answer: Any) -> None:  # noqa: B027  # queues of items need none
         """Note the answer of a call that has happened."""
