@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fdbqueue import Queue
 from fdbqueue.core.database import Database
 from fdbqueue.core.line.keys import Ticket
 from fdbqueue.core.line.staging import Line
@@ -31,6 +32,19 @@ FATES: dict[str, Fate] = {
     "unknown, not committed, then conflict": in_turn(_UNKNOWN_NOT_DONE, _CONFLICT, _DONE),
 }
 """Commits that fail again and again: every call has its effect once all the same."""
+
+QUEUE_CALLS: dict[str, Callable[[Queue, Any], Any]] = {
+    "empty": lambda queue, tr: queue.empty(tr),
+    "size": lambda queue, tr: queue.size(tr),
+    "peek": lambda queue, tr: queue.peek(tr),
+    "items": lambda queue, tr: queue.items(tr, 9),
+    "dequeue": lambda queue, tr: queue.dequeue(tr),
+    "dequeue_many": lambda queue, tr: queue.dequeue_many(tr, 9),
+    "enqueue": lambda queue, tr: queue.enqueue(tr, 1),
+    "enqueue_many": lambda queue, tr: queue.enqueue_many(tr, [1, 2]),
+    "clear": lambda queue, tr: queue.clear(tr),
+}
+"""The calls of a queue, in a transaction or not."""
 
 
 def registered(db: Any, line: Line, rid: bytes, now_us: int, count: int = 1, params: bytes = b"") -> Ticket:

@@ -24,7 +24,7 @@ from fdbqueue.core.errors import (
 from fdbqueue.core.registry.definition import ID_MAX, Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import LAYOUT
-from tests.queue_support import faulty
+from tests.queue_support import QUEUE_CALLS, faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, begin, commit_code
 
 
@@ -101,30 +101,14 @@ def test_a_damaged_last_id_creates_no_queue(db: Database, registry: Registry, la
 def test_an_id_is_never_used_again(db: Database, registry: Registry) -> None:
     first = registry.create(db, "jobs", "fifo", {})
     registry.drop(db, "jobs")
+    with pytest.raises(QueueNotFound):
+        registry.drop(db, "jobs")
     assert registry.create(db, "jobs", "fifo", {}).id > first.id
 
 
-def test_drop_removes_the_contents(db: Database, registry: Registry, space: Subspace) -> None:
-    queue = Queue.named(db, "emails", root=space)
-    queue.enqueue_many(db, ["a", "x" * 200_000])
-    contents = registry.contents(registry.find(db, "emails")).range()
-    registry.drop(db, "emails")
-    assert list(db.get_range(contents.start, contents.stop)) == []
-    with pytest.raises(QueueNotFound):
-        registry.drop(db, "emails")
-
-
 CALLS: dict[str, Callable[[Queue, Database], Any]] = {
-    "enqueue": lambda queue, db: queue.enqueue(db, 1),
-    "enqueue_many": lambda queue, db: queue.enqueue_many(db, [1]),
-    "dequeue": lambda queue, db: queue.dequeue(db),
+    **QUEUE_CALLS,
     "wait": lambda queue, db: queue.dequeue(db, timeout=5),
-    "dequeue_many": lambda queue, db: queue.dequeue_many(db, 2),
-    "peek": lambda queue, db: queue.peek(db),
-    "items": lambda queue, db: queue.items(db, 2),
-    "empty": lambda queue, db: queue.empty(db),
-    "size": lambda queue, db: queue.size(db),
-    "clear": lambda queue, db: queue.clear(db),
     "aside": lambda queue, db: queue.aside(db, 2),
     "remove_aside": lambda queue, db: queue.remove_aside(db, [aside_text(bytes(ID_BYTES))]),
     "unreadable": lambda queue, db: queue.unreadable(db),

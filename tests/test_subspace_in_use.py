@@ -12,6 +12,7 @@ from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, 
 from fdbqueue.core.calls.once import sweep
 from fdbqueue.core.errors import SubspaceInUse
 from fdbqueue.core.root_keys import RootKeys
+from tests.queue_support import QUEUE_CALLS
 
 Rows = list[tuple[bytes, bytes]]
 
@@ -33,19 +34,6 @@ def recipe_enqueue(tr: Any, space: Subspace, value: bytes) -> None:
 def fill(tr: Any, space: Subspace, *keys: tuple[Any, ...]) -> None:
     for key in keys:
         tr[space.pack(key)] = b"theirs"
-
-
-QUEUE_CALLS: dict[str, Callable[[Queue, Any], Any]] = {
-    "empty": lambda queue, tr: queue.empty(tr),
-    "size": lambda queue, tr: queue.size(tr),
-    "peek": lambda queue, tr: queue.peek(tr),
-    "items": lambda queue, tr: queue.items(tr, 9),
-    "dequeue": lambda queue, tr: queue.dequeue(tr),
-    "dequeue_many": lambda queue, tr: queue.dequeue_many(tr, 9),
-    "enqueue": lambda queue, tr: queue.enqueue(tr, 1),
-    "enqueue_many": lambda queue, tr: queue.enqueue_many(tr, [1, 2]),
-    "clear": lambda queue, tr: queue.clear(tr),
-}
 
 
 @pytest.mark.parametrize("contended", ["staged", "simple"])
