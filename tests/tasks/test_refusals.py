@@ -102,6 +102,7 @@ class Bench:
         yield "truncate some", lambda tr: q.truncate_some(tr, 2)
         yield "pause", lambda tr: q.pause(tr)
         yield "resume", lambda tr: q.resume(tr)
+        yield "paused", lambda tr: q.paused(tr)
         yield "put", lambda tr: q.put(tr, 3)
         yield "put after", lambda tr: q.put(tr, 3, after=id_)
         yield "put many", lambda tr: q.put_many(tr, [3, 4])
