@@ -4,11 +4,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 
+import fdbqueue
 from tests.engine import programs
-from tests.support import PATIENCE_S
+from tests.support import PATIENCE_S, wait_until
 
 
 class Program:
@@ -55,3 +56,17 @@ def running(*arguments: object, patience_s: float = 3 * PATIENCE_S, within: Sequ
         program.process.wait()
         program.process.stdout.close()
         program.process.stdin.close()
+
+
+def in_turn(db: fdbqueue.Database, *commits: Callable[[], object]) -> None:
+    """Run each commit in a thread: the first one leads, and the others wait in this order. All have ended."""
+    committer = db.engine._store.committer
+    threads = [threading.Thread(target=commit, daemon=True) for commit in commits]
+    holding = db.engine._store.begin(write=True)
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda number=number: committer._leader and len(committer._waiting) == number)
+    holding.abort()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()

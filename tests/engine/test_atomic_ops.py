@@ -70,7 +70,6 @@ steps = st.lists(
 )
 @given(data=st.data())
 def test_operations_stack_in_order(db, k, data):
-    """Several operations on one key in one transaction apply one after the other."""
     old = data.draw(st.sampled_from(OLD_VALUES), label="old value")
     program = data.draw(steps, label="operations")
     tr = db.create_transaction()
@@ -91,7 +90,6 @@ def test_operations_stack_in_order(db, k, data):
 
 
 def test_append_stops_at_the_value_limit(db, k):
-    """An append that would not fit leaves the value as it was."""
     db[k("a")] = b"x" * 99_999
     db.append_if_fits(k("a"), b"yy")
     assert len(db[k("a")]) == 99_999
@@ -100,7 +98,6 @@ def test_append_stops_at_the_value_limit(db, k):
 
 
 def test_concurrent_operations_all_count(db, k):
-    """Atomic operations on one key never conflict, and none is lost."""
     writers = [db.create_transaction() for _ in range(10)]
     for tr in writers:
         tr.get_read_version().wait()
@@ -122,7 +119,6 @@ def test_operations_have_two_names_and_take_read_values(db, k):
 
 @pytest.mark.parametrize("code", [3, 200])
 def test_an_unknown_operation_is_refused(db, k, code):
-    """Codes outside the table are an error at the next future."""
     tr = db.create_transaction()
     tr._atomic_operation(code, k("a"), b"\x01")
     assert error_code(lambda: tr[k("a")].wait()) == INVALID_MUTATION_TYPE

@@ -179,7 +179,6 @@ def test_a_write_before_the_read_version_is_no_conflict(db, stored):
 
 
 def test_write_only_transactions_never_conflict(db, stored):
-    """Blind writes of one key all commit, the last one stays."""
     k = stored
     writers = [begin(db) for _ in range(5)]
     for number, tr in enumerate(writers):
@@ -287,7 +286,6 @@ def test_a_read_before_the_write_of_a_key_conflicts(db, fdb_module, stored, read
 
 
 def test_on_error_after_a_conflict_starts_afresh(db, stored):
-    """After on_error the transaction reads at a new version and has forgotten its writes."""
     k = stored
     tr = begin(db)
     tr[k("b")].wait()

@@ -26,7 +26,6 @@ def test_the_calls_of_a_database_commit_at_once(db, k):
 
 
 def test_clear_takes_selectors(db, fdb_module, k):
-    """A selector given to clear or clear_range is resolved first."""
     k.write(db, "abcdef")
     selector = fdb_module.KeySelector
     tr = db.create_transaction()
@@ -37,7 +36,6 @@ def test_clear_takes_selectors(db, fdb_module, k):
 
 
 def test_a_row_is_a_pair(db, k):
-    """KeyValue unpacks into key and value, and has them as attributes."""
     db[k("a")] = b"1"
     (row,) = db.create_transaction().get_range(k.begin, k.end)
     key, value = row
@@ -90,7 +88,6 @@ def test_what_was_read_is_a_key_or_a_value_of_a_write(db, k, fdb_module):
 
 
 def test_a_subspace_is_a_key(db, space):
-    """An object with `as_foundationdb_key` is a key."""
     tr = db.create_transaction()
     tr[space["x"]] = b"1"
     assert tr[space["x"]] == b"1"
@@ -120,7 +117,6 @@ def test_selectors_add_and_subtract(fdb_module):
 
 
 def test_the_size_of_a_range_is_estimated(db, k):
-    """get_estimated_range_size_bytes and get_range_split_points are there."""
     k.write(db, "abc")
     tr = db.create_transaction()
     assert tr.get_estimated_range_size_bytes(k.begin, k.end).wait() >= 0
@@ -131,12 +127,14 @@ def test_the_size_of_a_range_is_estimated(db, k):
 
 
 def test_closing_twice_leaves_the_other_database_open(tmp_path):
-    """Both are of one directory, and share its files."""
+    """Both are of one directory: they share its files, and see the same keys."""
     with fdbqueue.open(f"embedded:{tmp_path}/data") as one, fdbqueue.open(f"embedded:{tmp_path}/data") as two:
-        one.engine.close()
-        one.engine.close()
         two[b"a"] = b"1"
-        assert two[b"a"] == b"1"
+        assert one[b"a"] == b"1"
+        one.engine.close()
+        one.engine.close()
+        two[b"a"] = b"2"
+        assert two[b"a"] == b"2"
 
 
 def test_the_embedded_engine_cuts_a_range_at_full_chunks():
@@ -188,7 +186,6 @@ def test_an_engines_own_transactional_runs_and_retries(engine_db, fdb_module, k)
 
 
 def test_an_engines_transactional_names_its_parameter(engine_db, fdb_module, k):
-    """`parameter=` says which argument is the database."""
 
     @fdb_module.transactional(parameter="where")
     def put(key, where):
@@ -210,7 +207,6 @@ def test_an_engines_transactional_refuses_generators(engine_db, fdb_module):
 
 
 def test_an_exception_in_a_transactional_commits_nothing(engine_db, fdb_module, k):
-    """The caller gets the exception."""
 
     @fdb_module.transactional
     def fail(tr):

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -16,7 +17,7 @@ import fdbqueue
 import fdbqueue.embedded
 from fdbqueue.embedded.request import CommitRequest
 from tests.engine import programs
-from tests.engine.running import running
+from tests.engine.running import in_turn, running
 from tests.support import PATIENCE_S, wait_until
 
 ONE = (1).to_bytes(8, "little")
@@ -106,7 +107,7 @@ class InterruptedTurn:
 def test_a_follower_interrupted_as_leader_passes_the_lead_on(db, monkeypatch):
     """A thread leads, the next one is interrupted as it is made leader, and the third one commits."""
     store = db.engine._store
-    committer, locks = store.committer, iter((InterruptedTurn(), threading.Lock()))
+    locks = iter((InterruptedTurn(), threading.Lock()))
     monkeypatch.setattr(store, "system", replace(store.system, lock=lambda: next(locks)))
     interrupted: list[bool] = []
 
@@ -116,14 +117,7 @@ def test_a_follower_interrupted_as_leader_passes_the_lead_on(db, monkeypatch):
         except Interrupt:
             interrupted.append(True)
 
-    threads = [threading.Thread(target=commit, args=(key,)) for key in (b"first", b"second", b"third")]
-    holding = store.begin(write=True)
-    for number, thread in enumerate(threads):
-        thread.start()
-        wait_until(lambda number=number: committer._leader and len(committer._waiting) == number)
-    holding.abort()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    in_turn(db, *(partial(commit, key) for key in (b"first", b"second", b"third")))
     assert [db[key] for key in (b"first", b"second", b"third")] == [b"1", None, b"1"]
     assert interrupted == [True]
 
@@ -143,15 +137,7 @@ def test_an_interrupt_before_the_wake_up_wakes_the_next_leader(db, monkeypatch):
             db[key] = b"1"
 
     monkeypatch.setattr(CommitRequest, "wake", interrupted_once)
-    threads = [threading.Thread(target=commit, args=(key,), daemon=True) for key in (b"first", b"second")]
-    holding = db.engine._store.begin(write=True)
-    for number, thread in enumerate(threads):
-        thread.start()
-        wait_until(lambda number=number: committer._leader and len(committer._waiting) == number)
-    holding.abort()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert [thread.is_alive() for thread in threads] == [False, False]
+    in_turn(db, partial(commit, b"first"), partial(commit, b"second"))
     assert (len(interrupted), db[b"second"]) == (1, b"1")
 
 
@@ -177,14 +163,7 @@ def test_a_leader_interrupted_late_keeps_the_results_of_others(db, monkeypatch):
             outcomes[key] = error
 
     monkeypatch.setattr(committer, "_hand_over", interrupted_once)
-    threads = [threading.Thread(target=commit, args=(key,)) for key in (b"first", b"second", b"third")]
-    holding = store.begin(write=True)
-    for number, thread in enumerate(threads):
-        thread.start()
-        wait_until(lambda number=number: committer._leader and len(committer._waiting) == number)
-    holding.abort()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    in_turn(db, *(partial(commit, key) for key in (b"first", b"second", b"third")))
     assert isinstance(outcomes.pop(b"second"), Interrupt)
     assert outcomes == {b"first": True, b"third": True}
 

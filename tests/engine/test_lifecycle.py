@@ -24,7 +24,6 @@ from tests.support import (
 
 
 def test_a_commit_shows_to_transactions_that_begin_after_it(db, k):
-    """Its writes appear all at once."""
     tr = db.create_transaction()
     tr[k("a")] = b"1"
     tr[k("b")] = b"1"
@@ -62,7 +61,6 @@ def test_only_a_commit_of_writes_has_a_version(db, k, use, is_commit):
 
 
 def test_reset_forgets_everything(db, k):
-    """Writes, conflicts and the read version are gone."""
     tr = begin(db)
     tr[k("a")].wait()
     tr[k("b")] = b"1"
@@ -123,14 +121,12 @@ def test_a_cancelled_transaction_is_over(db, k, fdb_module):
 
 
 def test_a_transaction_knows_its_database(db):
-    """`tr.db` makes more transactions."""
     tr = db.create_transaction()
     assert tr.db.create_transaction().get_read_version().wait() > 0
     assert tr.snapshot.db is tr.db
 
 
 def test_futures_tell_when_they_are_ready(db, k):
-    """on_ready calls back once, with the future, also when it is ready already."""
     db[k("a")] = b"1"
     transactions = [db.create_transaction(), db.create_transaction()]
     for future in (transactions[0][k("a")], transactions[1].commit()):
@@ -187,7 +183,6 @@ def test_a_cancelled_future_says_so(db, k):
 
 
 def test_many_open_transactions_at_once(db, k):
-    """Two hundred read versions can be held at the same time."""
     readers = []
     for number in range(200):
         db[k("a")] = b"%d" % number
@@ -196,7 +191,6 @@ def test_many_open_transactions_at_once(db, k):
 
 
 def test_threads_share_a_database(db, k):
-    """Increments of many threads, each retried until it commits, are all counted."""
 
     def increment():
         tr, code = db.create_transaction(), None

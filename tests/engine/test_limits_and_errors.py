@@ -68,7 +68,6 @@ def test_a_bad_write_is_reported_by_the_next_future(db, k):
 
 
 def test_the_first_bad_write_is_the_one_reported(db, k):
-    """Later errors do not hide the first."""
     tr = db.create_transaction()
     tr[k("a")] = b"v" * (VALUE_BYTES_MAX + 1)
     tr[b"\xff\x01"] = b"1"
@@ -76,7 +75,6 @@ def test_the_first_bad_write_is_the_one_reported(db, k):
 
 
 def test_a_bad_write_commits_nothing(db, k):
-    """The good writes beside it are not committed either."""
     tr = db.create_transaction()
     tr[k("a")] = b"1"
     tr[b"\xff\x01"] = b"1"
@@ -114,7 +112,6 @@ def test_another_attempt_forgets_a_bad_write(db, k, again):
     ],
 )
 def test_keys_from_ff_on_are_the_systems(db, use):
-    """Reading or writing system keys without permission is refused."""
     tr = db.create_transaction()
     assert error_code(lambda: (use(tr), tr.commit().wait())) == KEY_OUTSIDE_LEGAL_RANGE
 
@@ -171,7 +168,6 @@ def test_size_limit_lowers_the_limit(db, k, value_bytes, code):
 
 
 def test_the_approximate_size_grows_with_each_operation(db, k):
-    """Mutations and conflict ranges all count, resets start at nothing."""
     tr = begin(db)
     sizes = [tr.get_approximate_size().wait()]
     for step in (
@@ -242,7 +238,6 @@ def test_values_are_bytes(db, k, value):
 
 
 def test_an_error_carries_its_code_and_description(db, fdb_module, k):
-    """FDBError has `code` and `description`; its text has both."""
     tr = db.create_transaction()
     tr[k("a")] = b"v" * (VALUE_BYTES_MAX + 1)
     with pytest.raises(fdb_module.FDBError) as raised:

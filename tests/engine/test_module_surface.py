@@ -183,5 +183,4 @@ def test_embedding_needs_no_client_library(tmp_path, monkeypatch):
     ("key", "end"), [(b"a", b"b"), (b"a\xff", b"b"), (b"\x00", b"\x01"), (b"a\xfe\xff\xff", b"a\xff")]
 )
 def test_strinc_is_the_end_of_a_prefix(fdb_module, key, end):
-    """The first key after all that begin with the prefix."""
     assert fdb_module.impl.strinc(key) == end

@@ -28,7 +28,6 @@ NOT_RETRYABLE = [1000, 1025, 1031, 1036, CLUSTER_VERSION_CHANGED, 2000, 2004, 20
 
 @pytest.mark.parametrize("code", RETRYABLE)
 def test_on_error_prepares_another_attempt(db, k, code):
-    """After a retryable error the transaction has no reads and writes."""
     tr = begin(db)
     tr.options.set_max_retry_delay(1)
     tr[k("a")] = b"1"
@@ -110,7 +109,6 @@ def test_a_timeout_is_over_all_attempts(db):
 
 
 def test_a_timeout_of_zero_means_none(db, k):
-    """Zero takes the timeout away."""
     tr = db.create_transaction()
     tr.options.set_timeout(60_000)
     tr.options.set_timeout(0)
@@ -194,7 +192,6 @@ def test_the_database_sets_defaults_for_its_transactions(db, k):
     ["causal_read_risky", "priority_batch", "priority_system_immediate", "read_priority_low", "lock_aware"],
 )
 def test_an_option_without_meaning_here_is_accepted(db, k, option):
-    """Options of the cluster are taken by every engine."""
     tr = db.create_transaction()
     getattr(tr.options, f"set_{option}")()
     tr[k("a")] = b"1"
@@ -202,7 +199,6 @@ def test_an_option_without_meaning_here_is_accepted(db, k, option):
 
 
 def test_an_unknown_option_is_an_attribute_error(db, fdb_module):
-    """A misspelt option raises at once."""
     for options in (db.options, db.create_transaction().options, fdb_module.options):
         with pytest.raises(AttributeError):
             options.set_no_such_thing  # noqa: B018
@@ -235,7 +231,6 @@ def test_used_during_commit_is_an_error(db, k):
 
 
 def test_a_reset_transaction_can_be_committed_again(db, k):
-    """One object may serve for many transactions."""
     tr = db.create_transaction()
     for name in "abc":
         tr[k(name)] = b"1"
@@ -245,7 +240,6 @@ def test_a_reset_transaction_can_be_committed_again(db, k):
 
 
 def test_the_error_of_a_conflict_can_be_retried(db, k):
-    """The loop of the documentation: try, commit, on_error."""
     db[k("a")] = b"0"
     tr = db.create_transaction()
     attempts = 0
@@ -344,7 +338,6 @@ def test_the_back_off_grows_up_to_its_limit(clock, clocked):
 
 
 def test_max_retry_delay_bounds_the_back_off(clock, clocked):
-    """The option is in milliseconds, and survives on_error."""
     tr = begin(clocked)
     tr.options.set_max_retry_delay(20)
     for _ in range(10):

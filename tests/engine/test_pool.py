@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import layout, system
+from fdbqueue.embedded import batch, commit, layout, request, system
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Answer, Pool
 from fdbqueue.embedded.request import Flush
@@ -85,6 +85,14 @@ def count(db, key: bytes) -> int:
 
 def wait_until_asked(pool: Pool, requests: int) -> None:
     wait_until(lambda: sum(a != b for a, b in zip(pool._asked, pool._answered, strict=True)) == requests)
+
+
+def asked(db, pool: Pool, key: bytes = b"ours") -> Commit:
+    """A commit that this process has asked the others for; the pool leads, so none is made."""
+    programs.lead(pool)
+    made = Commit(counting(db, key))
+    wait_until_asked(pool, 1)
+    return made
 
 
 @pytest.fixture
@@ -306,11 +314,11 @@ def test_each_kind_of_write_reaches_another_process(path, db, pool):
     tr[b"silent"] = b"1"
     with running("lead_until_told", path) as leader:
         leader.expect("leading")
-        commit = Commit(tr)
+        committing = Commit(tr)
         wait_until_asked(pool, 1)
         leader.go()
         leader.expect("done")
-        assert commit.result() == 0
+        assert committing.result() == 0
     stamp = tr.get_committed_version().to_bytes(8, "big") + b"\x00\x00"
     found = {bytes(row.key): bytes(row.value) for row in db.get_range(b"", b"\xff")}
     assert found == {
@@ -335,7 +343,7 @@ def test_a_batch_that_is_too_large_for_a_slot_is_committed(db, pool):
     commits += [Commit(counting(db)) for _ in range(REQUESTS_MAX + 1)]
     wait_until(lambda: len(db.engine._store.committer._waiting) == REQUESTS_MAX + 1)
     pool.resign()
-    assert {commit.result() for commit in commits} == {0}
+    assert {one.result() for one in commits} == {0}
     assert count(db, b"both") == REQUESTS_MAX + 1
 
 
@@ -395,9 +403,7 @@ def test_an_answer_missing_in_the_log_is_an_unknown_result(db, pool):
     for number in range(3):
         db[b"a"] = b"%d" % number
     trim_the_log(db)
-    programs.lead(pool)
-    ours = Commit(counting(db))
-    wait_until_asked(pool, 1)
+    ours = asked(db, pool)
     pool.note_committing(1)
     pool.resign()
     assert ours.result() == COMMIT_UNKNOWN
@@ -407,9 +413,7 @@ def test_an_answer_missing_in_the_log_is_an_unknown_result(db, pool):
 def test_a_request_of_a_closed_database_has_an_unknown_result(path, db, pool):
     """Another process may have taken its slot, and then the answer there is not its own."""
     assert commit_code(counting(db)) == 0
-    programs.lead(pool)
-    ours = Commit(counting(db))
-    wait_until_asked(pool, 1)
+    ours = asked(db, pool)
     db.close()
     pool.take_slot()
     pool.resign()
@@ -495,9 +499,7 @@ def test_an_answer_that_no_asker_waits_for_is_dropped(db, pool):
     pool.resign()
     assert commit_code(counting(db)) == 0
     trim_the_log(db)
-    programs.lead(pool)
-    ours = Commit(counting(db))
-    wait_until_asked(pool, 1)
+    ours = asked(db, pool)
     pool.resign()
     assert ours.result() == 0
 
@@ -529,9 +531,7 @@ def test_a_note_of_an_uncommitted_version_answers_no_request(db, pool, ahead):
     assert commit_code(counting(db)) == 0
     tr = begin(db)
     newest = tr.get_read_version().wait()
-    programs.lead(pool)
-    ours = Commit(counting(db))
-    wait_until_asked(pool, 1)
+    ours = asked(db, pool)
     pool.note_committing(newest + ahead)
     pool.resign()
     assert ours.result() == 0
@@ -542,9 +542,7 @@ def test_a_note_of_an_uncommitted_version_answers_no_request(db, pool, ahead):
 def test_a_copy_of_a_directory_in_use_has_nothing_pending(path, db, pool, tmp_path):
     """Its askers do not use the copy: their requests are not committed there, and hold up no commit."""
     assert commit_code(counting(db)) == 0
-    programs.lead(pool)
-    ours = Commit(counting(db))
-    wait_until_asked(pool, 1)
+    ours = asked(db, pool)
     shutil.copytree(path, tmp_path / "copy", ignore=shutil.ignore_patterns("doorbells"))
     pool.resign()
     assert ours.result() == 0
@@ -572,6 +570,48 @@ def test_without_room_for_the_pool_each_process_commits_alone(path, monkeypatch)
             assert commit_code(counting(db)) == 0
         other.expect("done")
         assert (count(db, b"both"), db[b"n"]) == (20, b"20")
+
+
+# A batch has a bound: a leader leaves the requests behind it to the next one.
+
+
+@pytest.mark.parametrize("epochs_passed", [0, 1])
+def test_a_leader_finishes_its_own_requests_in_any_epoch(
+    db: fdbqueue.Database, pool: Pool, monkeypatch: pytest.MonkeyPatch, epochs_passed: int
+) -> None:
+    """With each epoch another slot comes first, but its caller waits for this batch."""
+    programs.lead(pool)
+    pool.take_slot()
+    body = request.encode([counting(db, b"theirs")._request()])
+    assert pool.ask(body)
+    monkeypatch.setattr(batch, "BATCH_BYTES_MAX", len(body))
+    for _ in range(epochs_passed):
+        pool.resign()
+        programs.lead(pool)
+    ours = Commit(counting(db, b"ours.."))
+    wait_until_asked(pool, 2)
+    pool.resign()
+    assert ours.result() == 0
+    assert (db[b"ours.."], pool.answered(1)) == (ONE, None)
+    monkeypatch.undo()
+    db[b"later"] = b"1"
+    assert db[b"theirs"] == ONE
+
+
+@pytest.mark.parametrize(("requests_wanted", "batches"), [(0.5, 5), (2, 3)])
+def test_requests_beyond_a_full_batch_are_in_the_next(
+    db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch, requests_wanted: float, batches: int
+) -> None:
+    """A request that is larger than a batch has one of its own."""
+    requests = [counting(db, b"%d" % number)._request() for number in range(5)]
+    monkeypatch.setattr(commit, "BATCH_BYTES_MAX", int(requests_wanted * requests[0].size_bytes))
+    committer = db.engine._store.committer
+    committing = threading.Thread(target=committer.commit_all, args=(requests,), daemon=True)
+    committing.start()
+    committing.join(PATIENCE_S)
+    assert [one.error for one in requests] == [None] * 5
+    assert len({one.version for one in requests}) == batches
+    assert [db[b"%d" % number] for number in range(5)] == [ONE] * 5
 
 
 def test_random_kills_neither_lose_nor_double_a_commit(db, asking, rounds):

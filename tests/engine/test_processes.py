@@ -14,7 +14,7 @@ import fdbqueue
 from fdbqueue.core.errors import StorageInUse
 from fdbqueue.embedded import store, system
 from tests.engine import programs
-from tests.engine.running import running
+from tests.engine.running import in_turn, running
 from tests.support import (
     NOT_COMMITTED,
     TOO_OLD,
@@ -49,7 +49,6 @@ def test_the_kernel_tells_which_processes_are_gone(path, shared):
 
 
 def test_concurrent_increments_lose_none(path, shared, rounds):
-    """Four processes read and write one key; every increment is there."""
     count = rounds(50, 500)
     with ExitStack() as stack:
         others = [stack.enter_context(running("increment", path, "n", count)) for _ in range(3)]
@@ -75,7 +74,6 @@ def increment(db):
 
 
 def test_conflicts_are_found_across_processes(path, shared):
-    """A write of another process conflicts with a read of this one."""
     with running("increment", path, "a", 1) as other:
         other.expect("ready")  # before the read: a start may take longer than a transaction may live
         tr = begin(shared)
@@ -87,7 +85,6 @@ def test_conflicts_are_found_across_processes(path, shared):
 
 
 def test_a_commit_is_seen_by_other_processes_at_once(path, shared):
-    """A read version taken after a commit returned, anywhere, sees it."""
     with running("write_together", path, "w") as writer:
         for _ in range(20):
             acknowledged = int(writer.line())
@@ -158,23 +155,6 @@ def test_a_killed_writer_leaves_nothing_locked(path, rounds):
                 victim.kill()
             numbers = [int(survivor.line()) for _ in range(50)]
             assert numbers == list(range(numbers[0], numbers[0] + 50))
-
-
-def test_a_killed_reader_keeps_no_pages(path, shared):
-    """Its snapshot would keep old pages for ever; the file stays small."""
-    shared[b"a"] = b"1"
-    for _ in range(3):
-        with running("hold_snapshot", path) as reader:
-            reader.expect("reading")
-            reader.kill()
-    # Opening the store frees the reader slots of dead processes.
-    with running("increment", path, "n", 1) as other:
-        other.expect("ready")
-        other.go()
-        other.expect("done")
-    for _ in range(200):
-        shared[b"a"] = b"v" * 50_000
-    assert (path / "data.mdb").stat().st_size < 5_000_000
 
 
 def test_a_forked_child_gets_a_clean_handle(tmp_path):
@@ -323,17 +303,7 @@ def test_contents_outlive_the_process(path):
         assert begin(db).get_read_version().wait() >= before
 
 
-def test_one_process_may_open_a_directory_twice(path, shared):
-    """Both databases see the same keys; closing one leaves the other open."""
-    with fdbqueue.open(f"embedded:{path}") as again:
-        again[b"a"] = b"1"
-        assert shared[b"a"] == b"1"
-    shared[b"b"] = b"2"
-    assert shared[b"b"] == b"2"
-
-
 def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
-    """The message names the path."""
     (tmp_path / "data").write_text("something else")
     with pytest.raises(StorageInUse):
         fdbqueue.open(f"embedded:{tmp_path / 'data'}")
@@ -427,7 +397,6 @@ def test_a_private_database_that_does_not_open_leaves_nothing(temporary, monkeyp
 
 
 def test_two_private_databases_share_nothing():
-    """Each has a directory of its own."""
     with fdbqueue.open("memory:") as first, fdbqueue.open("memory:") as second:
         first[b"a"] = b"1"
         assert second[b"a"] is None
@@ -438,29 +407,20 @@ def test_two_private_databases_share_nothing():
 
 @pytest.fixture
 def grouped(shared):
-    """Run commits in one batch: this function holds the store's write lock until all of them wait."""
+    """Run commits in one batch, behind one that leads; return their codes."""
 
     def commit_together(transactions):
-        committer = shared.engine._store.committer
         codes = {}
-        holding = shared.engine._store.begin(write=True)
         leader = shared.create_transaction()
         leader[b"leader"] = b"1"
-        threads = []
-        for number, tr in enumerate([leader, *transactions]):
-            threads.append(threading.Thread(target=lambda tr=tr: codes.update({tr: commit_code(tr)})))
-            threads[-1].start()
-            wait_until(lambda number=number: committer._leader and len(committer._waiting) == number)
-        holding.abort()
-        for thread in threads:
-            thread.join()
+        works = [lambda tr=tr: codes.update({tr: commit_code(tr)}) for tr in (leader, *transactions)]
+        in_turn(shared, *works)
         return [codes[tr] for tr in transactions]
 
     return commit_together
 
 
 def test_commits_that_wait_together_are_one_batch(shared, grouped):
-    """They have one version, and stamps in order of arrival."""
     writers = [shared.create_transaction() for _ in range(8)]
     stamps = []
     for number, tr in enumerate(writers):
@@ -497,7 +457,6 @@ def test_in_a_batch_each_transaction_stands_alone(shared, grouped):
 
 
 def test_in_a_batch_later_ones_conflict_with_earlier_ones(shared, grouped):
-    """The order within a batch counts as the order of commits."""
     first, second, third = begin(shared), begin(shared), begin(shared)
     for tr in (first, second, third):
         tr[b"n"] = b"%d" % (int(tr[b"n"].value or b"0") + 1)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded import journal
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.journal import FILES, HEADER_BYTES, NOWHERE, Journal, JournalLost, Place, Writes
+from fdbqueue.embedded.system import System
 
 BEGIN = Place(1, 0, 0)
 
@@ -30,17 +32,15 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
 
 @pytest.fixture
 def one(directory: Directory) -> Iterator[Journal]:
-    made = Journal(directory, RealRuntime())
-    yield made
-    made.close()
+    with closing(Journal(directory, RealRuntime())) as made:
+        yield made
 
 
 @pytest.fixture
 def other(directory: Directory) -> Iterator[Journal]:
     """The journal, as another process sees it."""
-    made = Journal(directory, RealRuntime())
-    yield made
-    made.close()
+    with closing(Journal(directory, RealRuntime())) as made:
+        yield made
 
 
 def writes(value: bytes) -> list[Writes]:
@@ -141,6 +141,17 @@ def test_a_generation_that_a_dead_leader_began_begins_again(one: Journal, other:
     assert versions(other) == [1, 2]
 
 
+def test_a_generation_that_was_begun_in_vain_is_forgotten(one: Journal, other: Journal) -> None:
+    """Another process begins it with another salt."""
+    entry = one.entry(BEGIN, 1, writes(b"refused"))
+    one.write(entry)
+    one.cut(entry)
+    end = add(other, BEGIN)
+    add(one, end)
+
+    assert versions(other) == [1, 2]
+
+
 def test_bytes_that_look_like_a_record_are_none(one: Journal, directory: Directory, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     foreign = Journal(Directory.open(str(tmp_path / "elsewhere")), RealRuntime())
@@ -203,6 +214,15 @@ def test_a_process_writes_to_the_files_that_another_renewed(one: Journal, other:
     assert versions(one, 2) == [2, 3]
 
 
+def test_a_process_finds_the_files_of_a_new_journal(one: Journal, other: Journal) -> None:
+    add(one, BEGIN)
+    other.renew()
+    one.forget_renewed()
+    add(one, BEGIN._replace(version=1))
+
+    assert versions(other) == [2]
+
+
 def test_no_record_goes_into_a_file_without_its_generation(one: Journal, other: Journal) -> None:
     end = add(other, BEGIN)
     one.renew()
@@ -227,3 +247,34 @@ def test_a_closed_journal_has_no_descriptors(directory: Directory) -> None:
     assert os.listdir("/proc/self/fd") == before
     with pytest.raises(DatabaseClosed):
         made.generations()
+
+
+def test_a_failed_flush_before_a_new_generation_counts(directory: Directory) -> None:
+    """Otherwise a record of a dead leader would come back after a power cut."""
+    fails: list[int] = []
+
+    def flush(_: object) -> None:
+        if fails:
+            raise OSError(fails.pop(), "")
+
+    with closing(Journal(directory, RealRuntime(), System(flush=flush))) as journal:
+        journal.generation_bytes = 1
+        end = add(journal, BEGIN)
+        fails.append(5)
+        with pytest.raises(JournalLost):
+            journal.entry(end, 2, writes(b"value"))
+
+
+def test_a_journal_that_is_closed_in_use_lends_no_descriptor(directory: Directory, tmp_path: Path) -> None:
+    """Otherwise a record could be written into a file of the program, or that file be flushed instead."""
+    used = []
+
+    def close_and_open(fd: int) -> None:
+        made.close()
+        with open(tmp_path / "of the program", "w"):
+            used.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+
+    made = Journal(directory, RealRuntime(), System(flush=close_and_open))
+    add(made, BEGIN)
+
+    assert used == ["journal.1"]

@@ -196,7 +196,7 @@ def newer(base: Path) -> None:
             StorageInUse,
             "base.mdb has no state, so it is damaged",
         ),
-        (bases.FILE, newer, StorageFormat, ""),
+        (bases.FILE, newer, StorageFormat, "upgrade fdbqueue"),
         (
             "journal.1",
             Path.unlink,

@@ -175,21 +175,22 @@ class Changing(dict):
         return walk
 
 
-def test_a_snapshot_may_end_during_the_look_for_the_oldest(db):
-    kept = [begin(db) for _ in range(3)]
-    for tr in kept:
+@pytest.fixture
+def kept(db):
+    """Three snapshots, in a table that changes during a walk."""
+    found = [begin(db) for _ in range(3)]
+    for tr in found:
         tr[b"a"].present()
-    found = db.engine._store
-    found._live = Changing(found._live)
+    db.engine._store._live = Changing(db.engine._store._live)
+    return found
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_snapshot_may_end_during_the_look_for_the_oldest(db):
     assert begin(db)[b"a"].present() is False
 
 
-def test_a_snapshot_may_end_while_all_are_ended(db):
-    kept = [begin(db) for _ in range(3)]
-    for tr in kept:
-        tr[b"a"].present()
-    found = db.engine._store
-    found._live = Changing(found._live)
-    found.end_snapshots()
-    assert not found._live
+def test_a_snapshot_may_end_while_all_are_ended(db, kept):
+    db.engine._store.end_snapshots()
+    assert not db.engine._store._live
     assert [error_code(tr[b"b"].wait) for tr in kept] == [TOO_OLD] * 3

@@ -39,7 +39,6 @@ def test_a_stamp_replaces_ten_bytes_of_keys_and_values(db, k):
 
 
 def test_stamps_ascend_in_commit_order(db, k):
-    """A transaction that begins after another's commit has a greater stamp."""
     stamps = []
     for _ in range(10):
         tr = db.create_transaction()

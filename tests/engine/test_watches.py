@@ -84,7 +84,6 @@ def test_a_watch_lives_only_once_its_transaction_committed(db, k):
 
 
 def test_a_watch_is_a_serialisable_read(db, k):
-    """Beside a write, a change of the watched key is a conflict."""
     tr = begin(db)
     future = tr.watch(k("a"))
     tr[k("b")] = b"1"
@@ -121,7 +120,6 @@ def test_a_watch_of_an_own_write_fires_after_a_quick_clear(db, k):
 
 
 def test_an_own_write_after_the_watch_fires_it(db, k):
-    """A later set of another value in the same transaction is a change."""
     db[k("a")] = b"1"
     tr = db.create_transaction()
     future = tr.watch(k("a"))
@@ -153,7 +151,6 @@ def test_another_attempt_cancels_an_uncommitted_watch(db, k, again):
 
 
 def test_a_cancelled_watch_raises_its_error(db, k):
-    """Cancelling the future ends the watch."""
     future = watch(db, k("a"))
     future.cancel()
     assert becomes_ready(future)
