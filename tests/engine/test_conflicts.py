@@ -58,7 +58,7 @@ def without_own_writes(tr, k, _):
 LONG = "x" * 600
 """Keys behind it differ only beyond the longest key that LMDB takes."""
 
-# What is read; the keys of which each change conflicts with that; other keys.
+# A read, keys that conflict with it if they change, and keys that do not.
 READ = [
     (get("b"), "b", "b\x00 a\xff"),
     (get("zz"), "zz", ""),
@@ -123,7 +123,7 @@ def set_twice(tr, k):
     silently(lambda tr, k: tr.set(k("b"), b"2"))(tr, k)
 
 
-# What is read, how another transaction writes, and whether that is a conflict.
+# A read, a write of another transaction, and whether they conflict.
 WRITTEN = [
     (get("b"), lambda tr, k: tr.set(k("b"), b"value"), True),  # the same value
     (get("b"), lambda tr, k: tr.clear(k("b")), True),

@@ -68,7 +68,7 @@ def opened(path: Path, flushes: Flushes) -> Opened:
 
 
 def lose_power(path: Path) -> None:
-    """The machine starts again: what the journal and the base do not have is not believed."""
+    """The machine starts again, so only the journal and the base are believed."""
     (path / "in-use").write_bytes(b"of another boot")
 
 

@@ -158,7 +158,7 @@ def test_a_read_that_met_an_unreadable_key_fails_the_commit_too(db, k, read):
 
 
 def test_a_clear_makes_an_unreadable_key_readable(db, k):
-    """A set does not. What is cleared is not stored."""
+    """A set does not. A cleared key is not stored."""
     tr = begin(db)
     tr.set_versionstamped_key(stamped(k, "s"), b"value")
     tr.clear_range(k("s"), k("t"))

@@ -145,7 +145,7 @@ RANGES = [
 
 @pytest.mark.parametrize("read", RANGES)
 def test_a_range_has_keys_selectors_or_a_prefix(db, fdb_module, k, read):
-    """None stands for b"" or b"\\xff"; a range whose begin is not below its end is empty."""
+    """None stands for b"" or b"\\xff"; a range is empty if its begin is not below its end."""
     k.write(db, "abcdefg")
     db[k("f\x00")] = db[k("fz")] = b"value"
     for reader in (db, db.create_transaction()):

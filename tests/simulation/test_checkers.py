@@ -70,7 +70,7 @@ LEFT, TWICE = total_queue(Q, present=present("a")), "delivered 2 times: 'a', to 
 CLEARED = "cleared, and delivered afterwards: 'a'"
 REVERSED = History().enqueued("a").enqueued("b").dequeued("b").dequeued("a")
 
-# A history, its checker, and what that finds: a text, or the number of findings.
+# A history, its checker, and the finding, or the number of findings.
 JUDGED: list[tuple[History, Checker, str | int]] = [
     (History().enqueued("a", "b").dequeued("a").dequeued("b"), total_queue(Q), 0),
     (History().enqueued("a", "b").dequeued("b"), LEFT, 0),
