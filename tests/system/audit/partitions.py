@@ -192,9 +192,9 @@ class Partitioned:
         """A task that comes, or becomes ready after a delay or a burial, is where the plan has its task key,
         or in an open partition. The commit that stores the plan may have come first to its tasks.
         """
-        count = self._zero.plan.count if self._is_begun and self._zero.plan is not None else None
-        self._is_begun = True
-        for number, tasks in places.items() if count is not None else ():
+        assert self._zero.plan is not None
+        count, is_begun, self._is_begun = self._zero.plan.count, self._is_begun, True
+        for number, tasks in places.items() if is_begun else ():
             for id_ in step.moves.keys() & tasks.keys():
                 before, after = step.moves[id_].before, tasks[id_]
                 home = (

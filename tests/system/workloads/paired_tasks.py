@@ -287,7 +287,7 @@ def _limit(tr: Transaction, name: str) -> str:
 
 
 class Moves(Table, Tasks):
-    verbs = (
+    verbs: Sequence[str] = (
         "put",
         "take",
         "use_a_lease",

@@ -108,7 +108,7 @@ class Spread(Held, Moves):
     """Tasks in partitions, of which there may be others than a process knows. Takes begin at any of them."""
 
     kinds = tuple(kind for kind in Moves.kinds if kind[0] != "bag")
-    verbs = (*("put", "use_a_lease") * 3, "by_id", "kick", "tick", "repartition", "many")
+    verbs: Sequence[str] = (*("put", "use_a_lease") * 3, "by_id", "kick", "tick", "repartition", "many")
     at_once = (1, 1, 4, 5)
     _is_alone = False
 
@@ -125,7 +125,7 @@ class Spread(Held, Moves):
             self.twins.move_to(self.twins.now + 1_000_000)
 
     def _key(self) -> str:
-        return self.random.choice((self._moved, *TASK_KEYS))
+        return str(self.random.choice((self._moved, *TASK_KEYS)))
 
     def settle(self, count: int) -> None:
         self._is_alone = count == 1
