@@ -232,7 +232,7 @@ class TaskCalls(World):
         """A round of the keeper, which knows a queue once it has been used."""
 
         def verb(at: Any, db: Any) -> None:
-            at.q._calls(db)  # without a read: what the process knows may be old
+            at.q._calls(db)  # reads nothing
             keeper_of(db, ROOT).tick()
 
         return self._call("tick", "tick", verb, alone=True)

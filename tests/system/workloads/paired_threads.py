@@ -105,7 +105,7 @@ class Held(Tasks):
 
 
 class Spread(Held, Moves):
-    """Tasks in partitions, of which there may be others than a process knows. Takes begin at any of them."""
+    """Tasks in partitions. A process may know an old plan. Takes begin at any partition."""
 
     kinds = tuple(kind for kind in Moves.kinds if kind[0] != "bag")
     verbs: Sequence[str] = (*("put", "use_a_lease") * 3, "by_id", "kick", "tick", "repartition", "many")
