@@ -24,7 +24,7 @@ from benchmarks.measure import (
     table,
     threaded_rate,
 )
-from fdbqueue.embedded.database import Database, open_directory, open_private
+from fdbqueue.embedded.transaction import Database, open_directory, open_private
 
 _KEYS = 1_000
 _VALUE = b"v" * 20

@@ -45,7 +45,9 @@ def cluster(monkeypatch):
     fake.versions, fake.opened = [], []
     fake.is_api_version_selected = lambda: bool(fake.versions)
     fake.api_version = fake.versions.append
-    fake.open = lambda cluster_file=None: fake.opened.append(cluster_file) or embedded.database.open_private()
+    fake.open = lambda cluster_file=None: (
+        fake.opened.append(cluster_file) or embedded.transaction.open_private()
+    )
     fake.impl = types.ModuleType("fdb.impl")
     fake.impl.FDBError = embedded.FDBError
     fake.impl._capi = types.SimpleNamespace(fdb_get_max_api_version=lambda: 730)
@@ -112,7 +114,7 @@ def test_a_child_of_a_process_with_a_cluster_opens_none(cluster, monkeypatch):
 
 def test_a_forked_child_is_refused_the_cluster_of_its_parent(cluster):
     """Each use raises the error; to close the database is no use."""
-    cluster.impl.Database = embedded.database.Database
+    cluster.impl.Database = embedded.transaction.Database
     db = fdbqueue.open("fdb:/parent")
     raw, queue = db.engine, Queue.named(db, "q")
     uses = (
@@ -361,7 +363,7 @@ def test_a_wait_cancels_its_watches(monkeypatch, is_interrupted):
 
 def test_a_raw_database_has_one_companion():
     """The binding's own database, never wrapped by us, keeps its services for as long as it lives."""
-    raw = embedded.database.open_private()
+    raw = embedded.transaction.open_private()
     try:
         companion = fdbqueue.core.database.as_database(raw)
         assert fdbqueue.core.database.as_database(raw) is companion
@@ -373,7 +375,7 @@ def test_a_raw_database_has_one_companion():
 
 
 def test_a_raw_database_outlives_its_companion():
-    raw = embedded.database.open_private()
+    raw = embedded.transaction.open_private()
     try:
         queue = fdbqueue.Queue(Subspace(("queue",)))
         with fdbqueue.open(raw) as first:
@@ -428,7 +430,7 @@ def test_a_forked_child_tells_troubles_of_its_own(monkeypatch, caplog):
 
 def test_an_open_raw_database_lives_until_it_is_closed():
     """A program need not keep it, and one that opens databases again and again loses no memory."""
-    raw = embedded.database.open_private()
+    raw = embedded.transaction.open_private()
     dropped, db = weakref.ref(raw), fdbqueue.open(raw)
     del raw
     gc.collect()
@@ -441,7 +443,7 @@ def test_an_open_raw_database_lives_until_it_is_closed():
 
 def test_a_closed_database_gives_its_engine_free():
     """As for a cluster: there, closing leaves the binding's own database open."""
-    raw = embedded.database.open_private()
+    raw = embedded.transaction.open_private()
     try:
         fdbqueue.core.database.known_by_engine(fdbqueue.Database(raw)).close()
         fdbqueue.Queue(Subspace(("queue",))).enqueue(raw, "a")

@@ -21,7 +21,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import PayloadUnreadable
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.embedded import batch
+from fdbqueue.embedded import commit
 from tests.queue_support import FaultyEngine, faulty
 from tests.support import (
     CLUSTER_VERSION_CHANGED,
@@ -343,7 +343,7 @@ def test_a_full_disk_keeps_no_database_open(tmp_path: Path, monkeypatch: pytest.
     def no_room(*_: Any) -> None:
         raise no_room(str(tmp_path))
 
-    monkeypatch.setattr(batch, "_apply_one", no_room)
+    monkeypatch.setattr(commit, "_apply_one", no_room)
     database.close()
     assert database.closed
 

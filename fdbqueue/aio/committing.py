@@ -20,11 +20,10 @@ from fdbqueue.core.errors import DatabaseClosed
 from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.seam import Transaction as EngineTransaction
-from fdbqueue.embedded.database import Database
-from fdbqueue.embedded.futures import Future, PendingFuture
-from fdbqueue.embedded.request import CommitRequest, Flush
 from fdbqueue.embedded.store import Store, acquire, acquire_private
-from fdbqueue.embedded.transaction import Transaction
+from fdbqueue.embedded.surface import Future, PendingFuture
+from fdbqueue.embedded.transaction import Database, Transaction
+from fdbqueue.embedded.writes import CommitRequest, Flush
 
 _UNKNOWN_RESULT = 1021
 

@@ -16,9 +16,9 @@ from fdbqueue.core.database import Database, adopted, known_by_engine
 from fdbqueue.core.errors import ClusterForked, DatabaseNotFound, InvalidArgument, UnknownUrl, WrongType
 from fdbqueue.core.runtime import RealRuntime, Runtime
 from fdbqueue.core.seam import AnyDatabase
-from fdbqueue.embedded.database import open_directory, open_private
-from fdbqueue.embedded.recovery import is_database
-from fdbqueue.embedded.request import Flush
+from fdbqueue.embedded.store import is_database
+from fdbqueue.embedded.transaction import open_directory, open_private
+from fdbqueue.embedded.writes import Flush
 
 
 def host_name_in(header: str) -> str:

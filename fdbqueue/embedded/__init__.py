@@ -11,11 +11,9 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.core.binding import LATEST_API_VERSION
 from fdbqueue.core.fdberror import FDBError, predicates
 from fdbqueue.embedded import impl
-from fdbqueue.embedded.database import Database, open_directory, transactional
-from fdbqueue.embedded.futures import Future
-from fdbqueue.embedded.options import StreamingMode
-from fdbqueue.embedded.options import network_options as options
-from fdbqueue.embedded.transaction import Transaction
+from fdbqueue.embedded.surface import Future, StreamingMode
+from fdbqueue.embedded.surface import network_options as options
+from fdbqueue.embedded.transaction import Database, Transaction, open_directory, transactional
 from fdbqueue.embedded.view import KeySelector, KeyValue
 
 # The tuple layer looks up `fdb.impl.Value` when it packs a versionstamp. The engine's module serves until the

@@ -1,7 +1,7 @@
 """The journal: each commit is one record at its end, and one flush makes it durable.
 
 LMDB receives the commit after that, without a flush: its file `data.mdb` is right for one boot of the machine
-only. After a power cut, the base (base.py) and the records after it are all that counts (recovery.py).
+only. After a power cut, the base (durability.py) and the records after it are all that counts (store.py).
 
     journal.0, journal.1    the generations of the journal, in turn: generation N is in the file N modulo 2
     <header> <record> ...
@@ -31,9 +31,7 @@ import msgspec
 from fdbqueue.core import limits
 from fdbqueue.core.errors import DatabaseClosed
 from fdbqueue.core.runtime import Runtime
-from fdbqueue.embedded.causes import FULL
-from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.system import SYSTEM, System
+from fdbqueue.embedded.directory import FULL, SYSTEM, Directory, System
 from fdbqueue.embedded.writes import KeyRange
 
 FILES = ("journal.0", "journal.1")

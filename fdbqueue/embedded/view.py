@@ -14,9 +14,8 @@ import msgspec
 
 from fdbqueue.core.fdberror import FDBError
 from fdbqueue.embedded import layout
-from fdbqueue.embedded.futures import key_bytes
 from fdbqueue.embedded.layout import KeyAndValue
-from fdbqueue.embedded.options import StreamingMode
+from fdbqueue.embedded.surface import StreamingMode, key_bytes
 from fdbqueue.embedded.writes import KeyRange, Pending, WriteBuffer, resolve
 
 

@@ -31,12 +31,11 @@ from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.logger import logger
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.trouble import Troubles
-from fdbqueue.embedded import commitlog, layout
-from fdbqueue.embedded.commitlog import Written
-from fdbqueue.embedded.directory import Directory, by_descriptor
+from fdbqueue.embedded import layout
+from fdbqueue.embedded.directory import SYSTEM, Directory, LockFile, System, by_descriptor
 from fdbqueue.embedded.environment import Environment
-from fdbqueue.embedded.futures import PendingFuture
-from fdbqueue.embedded.system import SYSTEM, LockFile, System
+from fdbqueue.embedded.layout import Written
+from fdbqueue.embedded.surface import PendingFuture
 
 log = logger("fdbqueue.embedded")
 
@@ -349,10 +348,10 @@ class Watches:
         keys = list(self._by_key)
         if len(keys) <= limits.WATCHED_KEYS_LOOKED_AT_MAX:
             return keys
-        oldest = commitlog.oldest_version(txn)
+        oldest = layout.oldest_version(txn)
         if oldest is None or oldest > self._seen_version + 1:
             return keys  # the log no longer reaches back
-        written = commitlog.read_since(txn, self._seen_version)
+        written = layout.read_since(txn, self._seen_version)
         return {key for commit in written for key in self._watched(commit)}
 
     def _newest_version(self) -> int:

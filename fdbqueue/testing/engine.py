@@ -13,12 +13,11 @@ from typing import Any
 from fdbqueue.core.fdberror import CLUSTER_VERSION_CHANGED, FDBError
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.embedded import layout
-from fdbqueue.embedded.database import Database
-from fdbqueue.embedded.futures import Future, PendingFuture
-from fdbqueue.embedded.request import CommitRequest, Flush
 from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.surface import Future, PendingFuture
+from fdbqueue.embedded.transaction import Database
 from fdbqueue.embedded.view import Anchor, Batch, RangeQuery
-from fdbqueue.embedded.writes import Pending, WriteBuffer
+from fdbqueue.embedded.writes import CommitRequest, Flush, Pending, WriteBuffer
 from fdbqueue.testing.faults import Dice, Faults, PatientTransaction, scattered
 from fdbqueue.testing.runtime import SimulatedRuntime
 from fdbqueue.testing.trace import Commit, Footprint, Hearer, Operation, Trace

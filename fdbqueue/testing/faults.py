@@ -7,7 +7,7 @@ from typing import Any
 
 from fdbqueue.core.fdberror import CLUSTER_VERSION_CHANGED
 from fdbqueue.core.limits import CLOCK_SKEW_S
-from fdbqueue.embedded.futures import Future
+from fdbqueue.embedded.surface import Future
 from fdbqueue.embedded.transaction import Transaction
 
 # A process that meets one of these may be late with a heartbeat.

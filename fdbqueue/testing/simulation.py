@@ -22,8 +22,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.deferred import checked_function, require_finished
 from fdbqueue.core.observing import MAYBE_COMMITTED
-from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.embedded.store import private_store
+from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
 from fdbqueue.testing.engine import FaultyDatabase, Machine

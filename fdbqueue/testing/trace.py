@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fdbqueue.core.limits import RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH, RETRY_DELAY_MAX_S
-from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.writes import CommitRequest
 
 TraceEvent = tuple[float, str, str, tuple[Any, ...]]  # virtual seconds, client, event, details
 

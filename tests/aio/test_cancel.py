@@ -18,8 +18,8 @@ from fdbqueue.core.errors import DatabaseClosed
 from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.embedded import store
-from fdbqueue.embedded.futures import PendingFuture
-from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.surface import PendingFuture
+from fdbqueue.embedded.writes import CommitRequest
 from tests.aio.support import cancel_soon, code_of, on_loop, until
 
 

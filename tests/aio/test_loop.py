@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.embedded import batch
+from fdbqueue.embedded import commit
 from tests.aio.support import on_loop
 
 SLOW_S = 10.0  # a loaded machine takes longer than usual for any step
@@ -25,7 +25,7 @@ async def test_a_slow_disk_does_not_stop_the_loop(
     """A commit that ends when the loop has turned: asyncio reports no step of the loop as slow."""
     if not url.startswith("embedded"):
         pytest.skip("only a directory waits for a disk")
-    committed, turned = batch.Batches.commit, threading.Event()
+    committed, turned = commit.Batches.commit, threading.Event()
 
     def slowly(*arguments: Any) -> Any:
         loop.call_soon_threadsafe(turned.set)
@@ -37,7 +37,7 @@ async def test_a_slow_disk_does_not_stop_the_loop(
         loop = asyncio.get_running_loop()
         loop.set_debug(True)
         loop.slow_callback_duration = SLOW_S
-        monkeypatch.setattr(batch.Batches, "commit", slowly)
+        monkeypatch.setattr(commit.Batches, "commit", slowly)
         with caplog.at_level(logging.WARNING, "asyncio"):
             await asyncio.gather(*(emails.put(db, number) for number in range(10)))
         monkeypatch.undo()
@@ -67,14 +67,14 @@ async def test_the_commits_of_one_turn_share_a_batch(
     if not url.startswith("embedded"):
         pytest.skip("only a directory has batches")
     sizes: list[int] = []
-    committed = batch.Batches.commit
+    committed = commit.Batches.commit
 
     def counted(self: Any, requests: Any, pool: Any) -> Any:
         sizes.append(len(requests))
         return committed(self, requests, pool)
 
     async with aio.open(url) as db:
-        monkeypatch.setattr(batch.Batches, "commit", counted)
+        monkeypatch.setattr(commit.Batches, "commit", counted)
         await asyncio.gather(*(db.set(root.pack((number,)), b"x") for number in range(100)))
 
         assert sum(sizes) == 100

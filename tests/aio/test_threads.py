@@ -14,9 +14,8 @@ from fdbqueue import aio
 from fdbqueue.aio.committing import CommitThread
 from fdbqueue.aio.threads import in_thread
 from fdbqueue.core.errors import QueueNotFound
-from fdbqueue.embedded.database import Database as Engine
-from fdbqueue.embedded.request import CommitRequest
-from fdbqueue.embedded.writes import KeySet, WriteBuffer
+from fdbqueue.embedded.transaction import Database as Engine
+from fdbqueue.embedded.writes import CommitRequest, KeySet, WriteBuffer
 from tests.aio.support import hub, on_loop, until
 
 

@@ -12,8 +12,7 @@ import threading
 
 import fdbqueue.embedded as fdb
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.embedded.pool import Pool
-from fdbqueue.embedded.users import Users
+from fdbqueue.embedded.processes import Pool, Users
 
 # Keys that one transaction writes together: short ones, one beyond LMDB's key size, and a large value.
 TOGETHER = [b"a", b"b", b"c" * 600, b"d" * 9_000, b"z"]

@@ -12,11 +12,9 @@ import pytest
 import fdbqueue
 from fdbqueue.core import limits
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.embedded import base as bases
-from fdbqueue.embedded import journal, system, users
-from fdbqueue.embedded.base import Base, BrokenChain, Checkpoints, Held
-from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.system import SYSTEM
+from fdbqueue.embedded import directory, durability, journal, processes
+from fdbqueue.embedded.directory import SYSTEM, Directory
+from fdbqueue.embedded.durability import Base, BrokenChain, Checkpoints, Held
 from tests.support import PATIENCE_S
 
 GENERATION_BYTES = 1_000
@@ -47,7 +45,7 @@ def held(path: Path) -> Held:
     """The state of the base."""
     directory = Directory.open(str(path))
     try:
-        with bases.opened(directory, SYSTEM) as base:
+        with durability.opened(directory, SYSTEM) as base:
             return base.held()
     finally:
         directory.close()
@@ -155,7 +153,7 @@ def test_the_journal_keeps_its_bound_beside_a_base_made_again(path: Path) -> Non
     """The new base begins behind all generations that are in the files."""
     with fdbqueue.open(f"embedded:{path}") as db:
         written = commit(db) | commit(db, name="more")
-    (path / bases.FILE).unlink()
+    (path / durability.FILE).unlink()
     with fdbqueue.open(f"embedded:{path}") as db:
         for number in range(5):
             written |= commit(db, name=f"later {number}")
@@ -200,7 +198,7 @@ def test_each_kind_of_write_survives_a_power_cut(db: fdbqueue.Database, path: Pa
 
 
 def test_a_base_grows_beyond_its_map(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "MAP_BYTES_FIRST", 1 << 20)
+    monkeypatch.setattr(directory, "MAP_BYTES_FIRST", 1 << 20)
     written = {b"key %d" % number: b"v" * 90_000 for number in range(30)}
     with fdbqueue.open(f"embedded:{path}") as db:
         for key, value in written.items():
@@ -231,7 +229,7 @@ def test_the_next_process_makes_the_checkpoint_of_a_dead_one(
 
 def test_one_process_at_a_time_makes_checkpoints(db: fdbqueue.Database, path: Path) -> None:
     directory = Directory.open(str(path))
-    other = users.Users(directory, RealRuntime())
+    other = processes.Users(directory, RealRuntime())
     other.begin_checkpoint()
     before = held(path)
     commit(db)

@@ -15,7 +15,7 @@ import pytest
 
 import fdbqueue.embedded as embedded
 from fdbqueue.core.fdberror import DESCRIPTIONS
-from fdbqueue.embedded.database import open_private
+from fdbqueue.embedded.transaction import open_private
 from tests.engine import answers
 from tests.engine.answers import CALLS, CODES, FUTURES, Asking
 

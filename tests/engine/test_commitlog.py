@@ -8,10 +8,10 @@ import pytest
 
 import fdbqueue
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.embedded import commitlog
+from fdbqueue.embedded import layout
 from fdbqueue.embedded.commit import Committer
-from fdbqueue.embedded.commitlog import Written
-from fdbqueue.embedded.pool import Answer
+from fdbqueue.embedded.layout import Written
+from fdbqueue.embedded.processes import Answer
 from fdbqueue.embedded.writes import KeySet
 from tests.support import NOT_COMMITTED, TOO_OLD, begin, commit_code
 
@@ -92,20 +92,20 @@ def test_a_clock_that_was_ahead_does_not_stop_trimming(db, clock):
     clock.ahead_s = 60
     commit_often(db)
     with db.engine._store.begin() as txn:
-        assert len(list(commitlog.read_since(txn, 0))) < 300
+        assert len(list(layout.read_since(txn, 0))) < 300
 
 
 def test_a_cleared_log_leaves_the_data_behind_it(db):
     db[b""] = b"kept"
     with db.engine._store.begin(write=True) as txn:
-        commitlog.clear(txn)
-        assert commitlog.oldest_version(txn) is None
+        layout.clear(txn)
+        assert layout.oldest_version(txn) is None
     assert db[b""] == b"kept"
 
 
 def answers(db: fdbqueue.Database, version: int, asked_in: int) -> list[Answer] | None:
     with db.engine._store.begin() as txn:
-        return commitlog.answers_at(txn, version, asked_in)
+        return layout.answers_at(txn, version, asked_in)
 
 
 def test_answers_are_for_requests_in_the_same_file(db):
@@ -114,7 +114,7 @@ def test_answers_are_for_requests_in_the_same_file(db):
     with db.engine._store.begin(write=True) as txn:
         version = txn.id()
         written = Written(version, KeySet(), KeySet())
-        commitlog.append(txn, written, int(time.time() * 1_000_000), [answer], asked_in=7)
+        layout.append(txn, written, int(time.time() * 1_000_000), [answer], asked_in=7)
     assert answers(db, version, asked_in=7) == [answer]
     assert answers(db, version, asked_in=8) == []
     assert answers(db, version + 1, asked_in=7) == []
@@ -148,7 +148,7 @@ def test_an_interrupt_while_dropping_hides_no_conflict(db, forget):
     """For a dropped commit, the check reads the log."""
     for number in range(3):
         db[b"%d" % number] = b"written once"
-    recent = commitlog.RecentCommits()
+    recent = layout.RecentCommits()
     with db.engine._store.begin() as txn:
         newest = txn.id()
         recent.catch_up(txn, newest - 1, asked=newest - 3)

@@ -13,7 +13,7 @@ from fdbqueue.core.errors import StorageInUse, UnknownUrl
 from fdbqueue.core.fdberror import FDBError
 from fdbqueue.embedded.durability import Flusher
 from fdbqueue.embedded.journal import FILES, NOWHERE, Journal, JournalLost
-from fdbqueue.embedded.request import Flush
+from fdbqueue.embedded.writes import Flush
 from tests.support import (
     COMMIT_UNKNOWN,
     NOT_COMMITTED,

@@ -8,7 +8,7 @@ import pytest
 import fdbqueue
 from fdbqueue.core.errors import DatabaseClosed
 from fdbqueue.embedded import FDBError
-from fdbqueue.embedded.batch import Batches
+from fdbqueue.embedded.commit import Batches
 from fdbqueue.embedded.durability import Durable
 from tests.support import PATIENCE_S, becomes_ready, begin, commit_code, error_code, wait_until
 

@@ -20,10 +20,10 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue.core.errors import QueueExists, StorageFull
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.embedded import batch
+from fdbqueue.embedded import commit
 from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.pool import Pool
-from fdbqueue.embedded.reserve import BYTES_MAX, Reserve
+from fdbqueue.embedded.environment import BYTES_MAX, Reserve
+from fdbqueue.embedded.processes import Pool
 from tests.engine import programs
 from tests.support import NOT_COMMITTED, PATIENCE_S, Ageless, run_program, wait_until
 
@@ -287,7 +287,7 @@ def test_a_removal_does_not_fail_with_the_puts_of_its_batch(db: fdbqueue.Databas
     grows, shrinks = db.create_transaction(), db.create_transaction()
     grows[b"new"] = b"y"
     del shrinks[b"old"]
-    requests = [batch.CommitRequest(tr._buffer, tr._reads, None, tr._size_bytes) for tr in (grows, shrinks)]
+    requests = [commit.CommitRequest(tr._buffer, tr._reads, None, tr._size_bytes) for tr in (grows, shrinks)]
     full.store.committer._commit_batch(requests)
     assert isinstance(requests[0].error, StorageFull)
     assert requests[1].error is None

@@ -15,7 +15,7 @@ import pytest
 
 import fdbqueue
 import fdbqueue.embedded
-from fdbqueue.embedded.request import CommitRequest
+from fdbqueue.embedded.writes import CommitRequest
 from tests.engine import programs
 from tests.engine.running import in_turn, running
 from tests.support import PATIENCE_S, wait_until

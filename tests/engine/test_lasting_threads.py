@@ -13,7 +13,7 @@ from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded import watches
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.environment import HandedOutVersions
-from fdbqueue.embedded.futures import PendingFuture
+from fdbqueue.embedded.surface import PendingFuture
 from fdbqueue.embedded.watches import Doorbell
 from tests.support import PATIENCE_S, FailsOnce, wait_until
 

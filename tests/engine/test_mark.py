@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fdbqueue.embedded import users
+from fdbqueue.embedded import processes
 
 
 def marked(path: Path) -> bytes | None:
     fd = os.open(path, os.O_RDONLY)
     try:
-        return users.mark_of(fd)
+        return processes.mark_of(fd)
     finally:
         os.close(fd)
 
@@ -44,7 +44,7 @@ def test_the_mark_of_a_file_stays(tmp_path: Path) -> None:
 def test_the_mark_has_the_number_that_is_not_used_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "_unique_mount", lambda _: 12345678901)
+    monkeypatch.setattr(processes, "_unique_mount", lambda _: 12345678901)
 
     assert b" 12345678901 " in (marked(tmp_path) or b"")
 
@@ -54,7 +54,7 @@ def test_no_other_mount_has_the_same_number(tmp_path: Path) -> None:
     for _ in range(2):
         with mounted(tmp_path) as file:
             fd = os.open(file, os.O_RDONLY)
-            numbers.append(users._unique_mount(fd))
+            numbers.append(processes._unique_mount(fd))
             os.close(fd)
     if None in numbers:
         pytest.skip("before Linux 6.8, a mount has no unique number")
@@ -65,7 +65,7 @@ def test_no_other_mount_has_the_same_number(tmp_path: Path) -> None:
 def test_without_unique_numbers_the_mark_names_the_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statx: object
 ) -> None:
-    monkeypatch.setattr(users, "_statx", statx)
+    monkeypatch.setattr(processes, "_statx", statx)
     file = tmp_path / "data.mdb"
     file.touch()
 
@@ -81,9 +81,9 @@ def test_a_kernel_without_unique_numbers_is_not_believed(
         ctypes.memset(given[-1], 0xFF ^ 0x40, 256)
         return 0
 
-    monkeypatch.setattr(users, "_statx", of_linux_6_7)
+    monkeypatch.setattr(processes, "_statx", of_linux_6_7)
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
-        assert users._unique_mount(fd) is None
+        assert processes._unique_mount(fd) is None
     finally:
         os.close(fd)

@@ -10,9 +10,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue.core.errors import StorageInUse
-from fdbqueue.embedded import users
-from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.system import LockFile
+from fdbqueue.embedded import processes
+from fdbqueue.embedded.directory import Directory, LockFile
 from tests.engine.running import Program, running
 
 CONTAINER = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -73,8 +72,8 @@ def test_the_death_of_its_last_process_frees_a_directory(path, container) -> Non
 
 def test_a_refused_process_lets_others_open(path) -> None:
     """It leaves no lock behind."""
-    other = LockFile(Directory.open(str(path)), users.FILE)
-    other.share(users.NAMESPACES)
+    other = LockFile(Directory.open(str(path)), processes.IN_USE_FILE)
+    other.share(processes.NAMESPACES)
     for _ in range(2):
         with pytest.raises(StorageInUse, match="another PID namespace"):
             fdbqueue.open(f"embedded:{path}")

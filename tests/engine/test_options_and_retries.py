@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fdbqueue.embedded.database import open_private
+from fdbqueue.embedded.transaction import open_private
 from tests.support import (
     CANCELLED,
     CLUSTER_VERSION_CHANGED,

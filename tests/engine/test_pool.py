@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import batch, commit, layout, request, system
+from fdbqueue.embedded import commit, directory, layout, writes
 from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.pool import BODY_BYTES_MAX, REQUESTS_MAX, Answer, Pool
-from fdbqueue.embedded.request import Flush
+from fdbqueue.embedded.processes import BODY_BYTES_MAX, REQUESTS_MAX, Answer, Pool
+from fdbqueue.embedded.writes import Flush
 from tests.engine import programs
 from tests.engine.running import Program, running
 from tests.support import (
@@ -365,7 +365,7 @@ def test_a_child_forked_in_a_commit_keeps_no_descriptor(path, db, pool):
         parent.process.wait()
         assert Commit(counting(db)).result() == 0
         wait_until(lambda: slots_taken(pool) == ours)
-        board = system.LockFile(Directory.open(str(path / "doorbells")), "board")
+        board = directory.LockFile(Directory.open(str(path / "doorbells")), "board")
         assert not any(board.is_locked(slot) for slot in range(10))
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ringer,
@@ -385,7 +385,7 @@ def test_a_child_forked_in_a_commit_keeps_no_file_of_the_journal(path):
 
 def test_a_byte_lock_ends_while_a_map_of_the_file_lives(tmp_path):
     """A map duplicates the descriptor of its file; the duplicate must not keep the locks."""
-    file, other = (system.LockFile(Directory.open(str(tmp_path)), "file") for _ in range(2))
+    file, other = (directory.LockFile(Directory.open(str(tmp_path)), "file") for _ in range(2))
     mapped = file.map(4096)
     assert file.try_lock(0)
     assert not other.try_lock(0)
@@ -582,9 +582,9 @@ def test_a_leader_finishes_its_own_requests_in_any_epoch(
     """With each epoch another slot comes first, but its caller waits for this batch."""
     programs.lead(pool)
     pool.take_slot()
-    body = request.encode([counting(db, b"theirs")._request()])
+    body = writes.encode([counting(db, b"theirs")._request()])
     assert pool.ask(body)
-    monkeypatch.setattr(batch, "BATCH_BYTES_MAX", len(body))
+    monkeypatch.setattr(commit, "BATCH_BYTES_MAX", len(body))
     for _ in range(epochs_passed):
         pool.resign()
         programs.lead(pool)

@@ -12,7 +12,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.core.errors import StorageInUse
-from fdbqueue.embedded import store, system
+from fdbqueue.embedded import directory, store
 from tests.engine import programs
 from tests.engine.running import in_turn, running
 from tests.support import (
@@ -311,7 +311,7 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
 
 @pytest.fixture
 def small_map(monkeypatch):
-    monkeypatch.setattr(system, "MAP_BYTES_FIRST", 1 << 20)
+    monkeypatch.setattr(directory, "MAP_BYTES_FIRST", 1 << 20)
 
 
 @pytest.mark.usefixtures("small_map")

@@ -11,9 +11,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import DatabaseClosed
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded import journal
-from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded.directory import Directory, System
 from fdbqueue.embedded.journal import FILES, HEADER_BYTES, NOWHERE, Journal, JournalLost, Place, Writes
-from fdbqueue.embedded.system import System
 
 BEGIN = Place(1, 0, 0)
 

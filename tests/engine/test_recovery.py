@@ -19,13 +19,12 @@ import fdbqueue
 from fdbqueue.core import limits
 from fdbqueue.core.errors import StorageFormat, StorageInUse
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.embedded import base as bases
-from fdbqueue.embedded import layout, recovery, users
-from fdbqueue.embedded.commitlog import Written, append
+from fdbqueue.embedded import durability, layout, processes, store
 from fdbqueue.embedded.directory import Directory
 from fdbqueue.embedded.durability import Durable
 from fdbqueue.embedded.journal import Journal
-from fdbqueue.embedded.users import Users
+from fdbqueue.embedded.layout import Written, append
+from fdbqueue.embedded.processes import Users
 from fdbqueue.embedded.writes import KeySet
 from tests.engine import programs
 from tests.support import PATIENCE_S, in_child
@@ -132,7 +131,7 @@ def test_an_upgrade_that_is_killed_is_repeated(earlier: Path, tmp_path: Path) ->
     def refused_once_a_base_is_there(copied: Path) -> None:
         with lmdb.open(str(copied)) as env, env.begin() as txn:
             found = txn.get(layout.FORMAT_KEY)
-        assert found == layout.FORMAT or not (copied / bases.FILE).exists()
+        assert found == layout.FORMAT or not (copied / durability.FILE).exists()
 
     assert killed_everywhere(earlier, tmp_path, refused_once_a_base_is_there) > 10
 
@@ -189,14 +188,14 @@ def newer(base: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "damage", "error", "text"),
     [
-        (bases.FILE, Path.unlink, StorageInUse, "base.mdb is missing: restore all files"),
+        (durability.FILE, Path.unlink, StorageInUse, "base.mdb is missing: restore all files"),
         (
-            bases.FILE,
+            durability.FILE,
             lambda base: base.write_bytes(b""),
             StorageInUse,
             "base.mdb has no state, so it is damaged",
         ),
-        (bases.FILE, newer, StorageFormat, "upgrade fdbqueue"),
+        (durability.FILE, newer, StorageFormat, "upgrade fdbqueue"),
         (
             "journal.1",
             Path.unlink,
@@ -227,11 +226,11 @@ def test_after_a_power_cut_a_directory_goes_on_without_a_journal(path: Path) -> 
 def test_files_that_were_copied_in_use_are_refused(path: Path, monkeypatch: Any) -> None:
     """The base was copied first, then came a checkpoint, and then the journal was copied."""
     monkeypatch.setattr(limits, "GENERATION_BYTES_MAX", 1_000)
-    early = (path / bases.FILE).read_bytes()
+    early = (path / durability.FILE).read_bytes()
     with fdbqueue.open(url(path)) as db:
         for number in range(30):
             db[b"number"] = b"%d" % number
-    (path / bases.FILE).write_bytes(early)
+    (path / durability.FILE).write_bytes(early)
     lose_power(path)
 
     with pytest.raises(StorageInUse, match=r"commits between base.mdb and the journal are missing"):
@@ -255,7 +254,7 @@ def test_an_old_copy_over_the_data_is_not_read(
     assert entries(path) == ENTRIES | later
 
 
-@pytest.mark.parametrize("files", [[bases.FILE], ["journal.0", "journal.1"]], ids=["base", "journal"])
+@pytest.mark.parametrize("files", [[durability.FILE], ["journal.0", "journal.1"]], ids=["base", "journal"])
 def test_in_the_same_boot_missing_files_are_made_again(path: Path, files: list[str]) -> None:
     for name in files:
         (path / name).unlink()
@@ -277,7 +276,7 @@ def test_versions_go_on_above_all_that_were_handed_out(path: Path) -> None:
 def test_versions_go_on_above_those_of_a_base_that_was_removed(path: Path) -> None:
     lose_power(path)
     assert entries(path) == ENTRIES  # from now on, versions are far from the numbers of generations
-    (path / bases.FILE).unlink()
+    (path / durability.FILE).unlink()
 
     test_versions_go_on_above_all_that_were_handed_out(path)
 
@@ -296,11 +295,11 @@ def test_a_recovery_that_fails_leaves_nothing_behind(path: Path, monkeypatch: An
 
 
 def test_where_the_boot_has_no_id_each_first_user_recovers(path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(users, "_BOOT_ID", "/proc/none")
+    monkeypatch.setattr(processes, "_BOOT_ID", "/proc/none")
     lose_power(path)
     for number in range(3):
         assert entries(path) == ENTRIES
-        assert number or users.mark_of(0) is None
+        assert number or processes.mark_of(0) is None
 
 
 def test_the_process_that_waited_for_a_dead_one_is_the_first(tmp_path: Path) -> None:
@@ -322,9 +321,9 @@ def test_the_process_that_waited_for_a_dead_one_is_the_first(tmp_path: Path) -> 
 def test_a_base_without_its_last_free_pages_is_copied(path: Path) -> None:
     """LMDB does not write a page that the same commit takes and frees."""
     rng = random.Random(1)
-    with lmdb.open(str(path / bases.FILE), subdir=False, lock=False, map_size=1 << 30) as env:
-        os.truncate(path / bases.FILE, (env.info()["last_pgno"] + 1) * 4096)
-        while (env.info()["last_pgno"] + 1) * 4096 <= (path / bases.FILE).stat().st_size:
+    with lmdb.open(str(path / durability.FILE), subdir=False, lock=False, map_size=1 << 30) as env:
+        os.truncate(path / durability.FILE, (env.info()["last_pgno"] + 1) * 4096)
+        while (env.info()["last_pgno"] + 1) * 4096 <= (path / durability.FILE).stat().st_size:
             with env.begin(write=True) as txn:
                 for _ in range(rng.randrange(400)):
                     txn.put(b"\x02x%d" % rng.randrange(1_000), bytes(rng.randrange(3_000)))
@@ -336,7 +335,7 @@ def test_a_base_without_its_last_free_pages_is_copied(path: Path) -> None:
 
 
 def test_a_full_disk_has_room_in_the_file_that_is_wrong(path: Path, monkeypatch: Any) -> None:
-    copy_some = recovery._copy_some
+    copy_some = store._copy_some
 
     def full(*given: int) -> int:
         if (path / "data.mdb").exists():
@@ -344,7 +343,7 @@ def test_a_full_disk_has_room_in_the_file_that_is_wrong(path: Path, monkeypatch:
         return copy_some(*given)
 
     lose_power(path)
-    monkeypatch.setattr(recovery, "_copy_some", full)
+    monkeypatch.setattr(store, "_copy_some", full)
     assert entries(path) == ENTRIES
 
 
@@ -407,7 +406,7 @@ def test_the_newest_state_of_a_file_gets_the_raised_version(tmp_path: Path, comm
             with env.begin(write=True) as txn:
                 txn.put(b"key", b"%d" % number)
     fd = os.open(path, os.O_RDWR)
-    recovery._raise_version(fd, 1_000)
+    store._raise_version(fd, 1_000)
     os.close(fd)
 
     with lmdb.open(str(path), subdir=False, lock=False) as env, env.begin() as txn:
@@ -419,9 +418,9 @@ def test_before_the_first_commit_the_journal_may_be_missing(tmp_path: Path) -> N
     """A power cut in the first opening removes names that no flush has covered."""
     made = tmp_path / "made"
     fdbqueue.open(url(made)).close()
-    base = lmdb.open(str(made / bases.FILE), subdir=False, lock=False, map_size=1 << 30)
+    base = lmdb.open(str(made / durability.FILE), subdir=False, lock=False, map_size=1 << 30)
     with base, base.begin(write=True) as txn:
-        txn.delete(bases._FILES_KEY)
+        txn.delete(durability._FILES_KEY)
     (made / "journal.0").unlink()
     (made / "journal.1").unlink()
     lose_power(made)

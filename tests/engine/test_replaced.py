@@ -14,7 +14,7 @@ import fdbqueue
 from fdbqueue.core.errors import StorageReplaced
 from fdbqueue.embedded import directory, durability
 from fdbqueue.embedded.journal import Journal
-from fdbqueue.embedded.pool import BODY_BYTES_MAX
+from fdbqueue.embedded.processes import BODY_BYTES_MAX
 from tests.engine import programs
 from tests.engine.test_pool import pool  # noqa: F401  # a fixture
 from tests.support import PATIENCE_S, Ageless, run_program

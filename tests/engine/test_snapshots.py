@@ -8,7 +8,7 @@ import lmdb
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded import FDBError, environment, futures, predicates
+from fdbqueue.embedded import FDBError, environment, predicates, surface
 from tests.support import PATIENCE_S, TOO_OLD, Ageless, ManualClock, begin, error_code, in_child
 
 
@@ -156,7 +156,7 @@ def test_a_fork_while_a_watch_completes_leaves_a_working_child(tmp_path):
             db[b"a"] = b"1"
             return watch.wait() is None
 
-        with futures._outcome_lock:  # a thread that the child does not have may hold it
+        with surface._outcome_lock:  # a thread that the child does not have may hold it
             assert in_child(watches)
 
 

@@ -16,7 +16,7 @@ import fdbqueue
 from fdbqueue import aio
 from fdbqueue.core import limits
 from fdbqueue.core.errors import StorageInUse
-from fdbqueue.embedded import system, users
+from fdbqueue.embedded import directory, processes
 from fdbqueue.operate.diagnosis.check import Severity
 from fdbqueue.operate.diagnosis.directory import check_directory, see_directory
 from tests.engine import programs
@@ -43,7 +43,7 @@ def stopped(program: str, path: Path) -> Iterator[Program]:
 
 
 def is_stopped(program: Program) -> bool:
-    return system._see(str(program.process.pid)).is_stopped
+    return directory._see(str(program.process.pid)).is_stopped
 
 
 def go_on(program: Program) -> None:
@@ -125,7 +125,7 @@ def test_a_holder_that_may_not_be_seen_is_told_so(
     path: Path, db: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process of another user, in a shared directory."""
-    monkeypatch.setattr(system, "_holds", lambda *_: False)
+    monkeypatch.setattr(directory, "_holds", lambda *_: False)
     with stopped("stop_in_a_commit", path):
         error = late(db)
     assert error.code == TIMED_OUT
@@ -151,7 +151,7 @@ def test_the_diagnosis_names_the_process(
 
 def test_opening_behind_a_stopped_process_names_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An opening that only takes long, as a recovery may, is awaited."""
-    monkeypatch.setattr(users, "_STOPPED_S", TIMEOUT_MS / 1000)
+    monkeypatch.setattr(processes, "_STOPPED_S", TIMEOUT_MS / 1000)
     with stopped("stop_while_opening", path) as program:
         with pytest.raises(StorageInUse, match=f"process {program.process.pid} .*, which is stopped"):
             fdbqueue.open(f"embedded:{path}")

@@ -14,7 +14,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.core.errors import MemoryFull, StorageFull, StorageInUse
-from fdbqueue.embedded import base, causes
+from fdbqueue.embedded import directory, durability
 from tests.support import run_program
 
 FILL = """
@@ -116,10 +116,10 @@ def db(tmp_path):
 def test_each_error_of_the_system_tells_its_cause_and_cure(db, code, made):
     """Of a commit and of an opening, from a file and from LMDB."""
     store = db.engine.lmdb_store
-    failed, refused = store.storage_error(made(code)), causes.refusal(store.path, made(code))
-    assert isinstance(failed, StorageFull) == (code in {*causes.FULL, errno.ENOMEM})
+    failed, refused = store.storage_error(made(code)), directory.refusal(store.path, made(code))
+    assert isinstance(failed, StorageFull) == (code in {*directory.FULL, errno.ENOMEM})
     assert isinstance(failed, MemoryFull) == (code == errno.ENOMEM)
-    assert isinstance(refused, StorageFull if code in causes.FULL else StorageInUse)
+    assert isinstance(refused, StorageFull if code in directory.FULL else StorageInUse)
     cause, cure = CAUSES[code]
     assert all(part in str(failed) for part in (cause.format(path=store.path), cure))
     assert cure in str(refused)
@@ -132,7 +132,7 @@ def test_a_commit_that_waits_for_the_base_tells_why_it_fails(db, monkeypatch, co
     def fail(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(base.Checkpoints, "_make", fail)
+    monkeypatch.setattr(durability.Checkpoints, "_make", fail)
     db.engine.lmdb_store.committer._batches._durability.make_room()
     tr = db.create_transaction()
     tr[b"key"] = b"value" * 100

@@ -11,7 +11,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.core import limits
-from fdbqueue.embedded import commitlog
+from fdbqueue.embedded import layout
 from fdbqueue.embedded import watches as doorbell_module
 from tests.engine import programs
 from tests.engine.running import running
@@ -215,7 +215,7 @@ def test_a_look_beyond_a_trimmed_log_is_one_at_every_watched_key(monkeypatch):
         with store.begin() as txn:
             assert list(store.watches._worth_a_look(txn)) == []
         with store.begin(write=True) as txn:
-            assert commitlog.trim_before(txn, txn.id())
+            assert layout.trim_before(txn, txn.id())
         with store.begin() as txn:
             assert list(store.watches._worth_a_look(txn)) == [b"watched"]
         del waiting

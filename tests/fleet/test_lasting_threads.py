@@ -11,7 +11,7 @@ from fdbqueue import Backoff, Fleet, Hooks, Retry, Session, TaskQueue, Worker
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.sessions.silence import Silence
-from fdbqueue.embedded.causes import no_room
+from fdbqueue.embedded.directory import no_room
 from fdbqueue.fleet import supervisor
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold

@@ -11,7 +11,7 @@ from pathlib import Path
 import lmdb
 
 import fdbqueue
-from fdbqueue.embedded import commitlog, layout
+from fdbqueue.embedded import layout
 from tests.power import program, promises, recording, records
 from tests.power.disk import Disk
 from tests.power.promises import Expected
@@ -130,6 +130,6 @@ def _make_earlier(path: Path, known: Expected) -> None:
         with closing(lmdb.open(made)) as env:
             env.copy(os.fspath(path), compact=True)
     with closing(lmdb.open(os.fspath(path))) as env, env.begin(write=True) as txn:
-        commitlog.clear(txn)
+        layout.clear(txn)
         txn.put(layout.FORMAT_KEY, b"1.0")
     (path / "lock.mdb").unlink()

@@ -13,9 +13,8 @@ from typing import TypeVar
 import pytest
 
 from fdbqueue.core.database import run
-from fdbqueue.embedded.directory import Directory
-from fdbqueue.embedded.pool import Pool
-from fdbqueue.embedded.system import LockFile
+from fdbqueue.embedded.directory import Directory, LockFile
+from fdbqueue.embedded.processes import Pool
 from fdbqueue.testing import Checker, Client, Simulation
 from fdbqueue.testing.faults import NONE
 from tests.commit import first_seed
@@ -24,7 +23,7 @@ from tests.simulation.planted import Plant, planted
 from tests.system.processes import processes_of
 from tests.system.workloads.processes import label, tried
 
-SLOT_LOCKS, EPOCH_LOCKS = 1 << 40, 1 << 41  # as in embedded/pool.py
+SLOT_LOCKS, EPOCH_LOCKS = 1 << 40, 1 << 41  # as in embedded/processes.py
 
 T = TypeVar("T")
 Part = Callable[[Iterable[T], int], list[T]]

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
-from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.writes import CommitRequest
 from fdbqueue.testing.simulation import Simulation
 from fdbqueue.testing.trace import Commit, Trace
 from tests.system.aftermath.aftermath import Aftermath

@@ -16,7 +16,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.holder import deadline_of
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
 from fdbqueue.embedded import FDBError
-from fdbqueue.embedded.causes import no_room
+from fdbqueue.embedded.directory import no_room
 from fdbqueue.tasks import ending
 from tests.support import PATIENCE_S, TOO_OLD, FailsOnce, replace_method
 from tests.tasks.support import Bench, keeper

@@ -16,7 +16,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.embedded import FDBError
-from fdbqueue.embedded.causes import no_room
+from fdbqueue.embedded.directory import no_room
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.disciplines.key_counts import level_of
 from fdbqueue.tasks.parts import Parts

@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import StorageReplaced
-from fdbqueue.embedded import base as bases
-from fdbqueue.embedded import commitlog, layout
+from fdbqueue.embedded import durability, layout
+from fdbqueue.embedded.directory import LockHolder
 from fdbqueue.embedded.environment import PRIVATE
 from fdbqueue.embedded.journal import FILES, Place
 from fdbqueue.embedded.store import Store
-from fdbqueue.embedded.system import LockHolder
 from fdbqueue.operate.diagnosis.check import Check, failure, fine, warning
 
 
@@ -39,7 +38,7 @@ NO_JOURNAL = JournalState()
 def see_journal(store: Store, newest: Place) -> JournalState:
     """Read the state of an open store whose newest commit is at `newest`. Raises: OSError."""
     names = set(os.listdir(store.directory.fd))
-    missing = tuple(name for name in (bases.FILE, *FILES) if name not in names)
+    missing = tuple(name for name in (durability.FILE, *FILES) if name not in names)
     if missing:  # a look must not make them
         return JournalState(missing=missing)
     sizes = [store.directory.size_bytes(name) for name in FILES]
@@ -49,7 +48,7 @@ def see_journal(store: Store, newest: Place) -> JournalState:
     is_lost = newest.end > 0 and newest.generation not in found
     return JournalState(
         sum(sizes),
-        store.directory.size_bytes(bases.FILE),
+        store.directory.size_bytes(durability.FILE),
         newest.end + sum(sizes[number % len(FILES)] for number in full),
         generation_bytes,
         bool(full),
@@ -89,7 +88,7 @@ def see_directory(store: Store) -> DirectoryState:
     disk = os.fstatvfs(store.directory.fd)
     txn = store.begin()
     try:
-        format_, newest, place = txn.get(layout.FORMAT_KEY), txn.id(), commitlog.last_place(txn)
+        format_, newest, place = txn.get(layout.FORMAT_KEY), txn.id(), layout.last_place(txn)
     finally:
         txn.abort()
     replaced = _replaced(store)

@@ -11,7 +11,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.visible import text_of
-from fdbqueue.embedded.database import Database as EmbeddedDatabase
+from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
 from fdbqueue.operate.diagnosis import clocks, cluster, directory, process, queues, schedules
 from fdbqueue.operate.diagnosis import limits as limits_of_tasks
 from fdbqueue.operate.diagnosis.check import Check, Diagnosis, failure

@@ -23,7 +23,7 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.visible import counted
-from fdbqueue.embedded.database import Database as EmbeddedDatabase
+from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
 from fdbqueue.operate.diagnosis.cluster import see_status
 
 _RANGES_OF_QUEUE = 1000

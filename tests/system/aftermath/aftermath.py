@@ -21,8 +21,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
-from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
 from fdbqueue.operate.verify.verify import AnyQueue, verify
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.writes import CommitRequest
 from fdbqueue.tasks.limiting.keys import LimitKeys, cells_of
 from fdbqueue.tasks.limiting.rule import rule_of
 from fdbqueue.tasks.limiting.state import State

@@ -13,8 +13,8 @@ from fdbqueue.core.partitions.plan import Plan
 from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.registry.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
-from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store
+from fdbqueue.embedded.writes import CommitRequest
 from fdbqueue.operate.verify.items import RecipeChecks
 from fdbqueue.operate.verify.root import RootChecks
 from fdbqueue.operate.verify.tasks import TaskChecks

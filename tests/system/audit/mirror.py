@@ -9,8 +9,7 @@ from sortedcontainers import SortedDict
 from fdbqueue.core import limits
 from fdbqueue.core.checking import Row, Seen, Under
 from fdbqueue.embedded import layout
-from fdbqueue.embedded.request import CommitRequest
-from fdbqueue.embedded.writes import place, stamp
+from fdbqueue.embedded.writes import CommitRequest, place, stamp
 from tests.system.audit.commit import Values
 
 

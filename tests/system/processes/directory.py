@@ -29,11 +29,10 @@ from random import Random
 from typing import Any, cast
 
 from fdbqueue.core.runtime import Runtime
-from fdbqueue.embedded import journal, pool, system
-from fdbqueue.embedded.database import Database
-from fdbqueue.embedded.directory import Directory
+from fdbqueue.embedded import directory, journal, processes
+from fdbqueue.embedded.directory import UNKNOWN, Directory, LockFile, System
 from fdbqueue.embedded.store import Store
-from fdbqueue.embedded.system import UNKNOWN, LockFile, System
+from fdbqueue.embedded.transaction import Database
 from fdbqueue.testing.engine import Machine
 from fdbqueue.testing.scheduler import Host, Scheduler
 from tests.system.processes.memory import Cells, Pages
@@ -199,7 +198,11 @@ class Process:
 
     def note_commit(self) -> None:
         """Note in the trace if this process commits without the lead. The first user needs none to open."""
-        files = [one for one in self._open if isinstance(one, ProcessLockFile) and one.name == pool.FILE]
+        files = [
+            one
+            for one in self._open
+            if isinstance(one, ProcessLockFile) and one.name == processes.COMMITS_FILE
+        ]
         if files and not any(file.leads for file in files):
             self._machine.trace.note(self.now(), self.host.name, "commits without the lead")
 
@@ -220,7 +223,7 @@ class Process:
 
     def _open_base(self, path: str, mode: int) -> Any:
         disk = self.directory.disk
-        real = system.open_base(path, mode)
+        real = directory.open_base(path, mode)
         made = BaseEnvironment(real, self.point, lambda: disk.note(os.path.basename(path)))
         self._open.append(made)
         return made
@@ -275,7 +278,7 @@ class ProcessLockFile(LockFile):
     @property
     def leads(self) -> bool:
         """True for the file of commits, if its process holds the lock of the epoch that comes next."""
-        return pool.EPOCH_LOCKS + int.from_bytes(self._memory[:8], "little") + 1 in self._held
+        return processes.EPOCH_LOCKS + int.from_bytes(self._memory[:8], "little") + 1 in self._held
 
     def try_lock(self, at: int) -> bool:
         self._process.point()

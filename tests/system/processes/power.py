@@ -12,10 +12,10 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from fdbqueue.embedded import base, journal
+from fdbqueue.embedded import durability, journal
 
 _SECTOR_BYTES = 512
-_BASES = frozenset({base.FILE, base.NEW_FILE})
+_BASES = frozenset({durability.FILE, durability.NEW_FILE})
 _KEPT = _BASES | frozenset(journal.FILES)
 
 

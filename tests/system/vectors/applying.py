@@ -10,8 +10,7 @@ from fdbqueue.core.calls.once import receipts_of
 from fdbqueue.core.database import Database, as_database
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.embedded.database import open_private
-from fdbqueue.embedded.transaction import Transaction
+from fdbqueue.embedded.transaction import Transaction, open_private
 from fdbqueue.operate.conformance.vectors import Conflicts, Keys, heard, is_refusal, merged
 from tests.system.vectors.runtime import VectorRuntime
 from tests.system.vectors.verbs import ROOT, Given, verb_of

@@ -13,12 +13,11 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.embedded import layout
-from fdbqueue.embedded.database import Database as Engine
-from fdbqueue.embedded.futures import Future
-from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store, private_store
+from fdbqueue.embedded.surface import Future
+from fdbqueue.embedded.transaction import Database as Engine
 from fdbqueue.embedded.view import NOTHING, Anchor, Batch, RangeQuery, Snapshot, conflict_range
-from fdbqueue.embedded.writes import KeySet
+from fdbqueue.embedded.writes import CommitRequest, KeySet
 from fdbqueue.testing.faults import PatientTransaction
 from fdbqueue.testing.runtime import SimulatedRuntime
 from fdbqueue.testing.simulation import Client

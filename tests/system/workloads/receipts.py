@@ -18,11 +18,11 @@ from typing import Any
 from fdbqueue.core.database import Database
 from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.page import every_row
-from fdbqueue.embedded.database import Database as Engine
-from fdbqueue.embedded.futures import Future
-from fdbqueue.embedded.request import CommitRequest
 from fdbqueue.embedded.store import Store, private_store
+from fdbqueue.embedded.surface import Future
+from fdbqueue.embedded.transaction import Database as Engine
 from fdbqueue.embedded.view import Snapshot
+from fdbqueue.embedded.writes import CommitRequest
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload

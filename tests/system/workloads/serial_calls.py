@@ -9,7 +9,7 @@ from typing import Any
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.fdberror import MAYBE_COMMITTED, TIMED_OUT
-from fdbqueue.embedded.options import StreamingMode
+from fdbqueue.embedded.surface import StreamingMode
 from fdbqueue.embedded.view import KeySelector
 from fdbqueue.testing.trace import Trace
 from tests.system import plain_engine
