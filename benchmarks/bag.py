@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import fdbqueue
 from benchmarks.fresh import SPACE
 from fdbqueue import Database, Session, TaskQueue
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.observing import NOT_COMMITTED
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.disciplines.bag import PLACE_BYTES, Bag, around
 from fdbqueue.tasks.source import TaskSource

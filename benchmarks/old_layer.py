@@ -16,9 +16,8 @@ from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.observing import NOT_COMMITTED
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import Transaction, engine_errors
 
 _PAIRED_TOGETHER = 100
 _BACK_OFF_FIRST_S, _BACK_OFF_MAX_S = 0.01, 1.0

@@ -23,7 +23,7 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.core import client_knobs
+from fdbqueue.core import binding
 from fdbqueue.core.database import as_database, run
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 0.15
@@ -143,7 +143,7 @@ def _serve(
 ) -> None:
     kind = KINDS[kind_number]
     if has_knobs:
-        client_knobs.for_this_program()
+        binding.for_this_program()
     with fdbqueue.open(url) as db:
         counted, lock = CountedDatabase(as_database(db)), threading.Lock()
 
@@ -256,7 +256,7 @@ def main() -> None:
     puts = 20 if arguments.quick else arguments.puts
     has_knobs = not arguments.default_knobs
     if has_knobs:
-        client_knobs.for_this_program()
+        binding.for_this_program()
     alone = Plan(puts, 1, 1, 1.0, has_knobs)
     crowd = Plan(puts, arguments.sessions, arguments.processes, 2.0 if arguments.quick else 8.0, has_knobs)
     with opened(arguments.url) as (db, url, space):

@@ -15,7 +15,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Queue, Session, TaskQueue
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.session import own_session_of
 

@@ -9,32 +9,37 @@ from fdbqueue.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fdbqueue.core import errors as errors
-    from fdbqueue.core.aside import SetAside
-    from fdbqueue.core.checking import Flaw
     from fdbqueue.core.codec import Codec, register_codec
     from fdbqueue.core.database import Database
     from fdbqueue.core.errors import *  # noqa: F403  # the names in errors.__all__
-    from fdbqueue.core.explanation import (
+    from fdbqueue.core.logger import LogFields
+    from fdbqueue.core.open import open as open
+    from fdbqueue.core.page import Page
+    from fdbqueue.core.partitions import Partition, PartitionState, Repartition
+    from fdbqueue.core.rows import Flaw
+    from fdbqueue.core.runtime import RealRuntime, Runtime
+    from fdbqueue.core.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Subspace, Transaction
+    from fdbqueue.core.sessions.session import Session
+    from fdbqueue.core.task import (
+        EndedTask,
         Explanation,
+        Failure,
         HeldKey,
+        Holder,
+        HolderProcess,
         KeyHolder,
         LimitHolder,
         ReachedLimit,
         Reason,
+        Renewed,
+        Task,
         TaskPlace,
+        TaskState,
         WaitedFor,
         Why,
     )
-    from fdbqueue.core.logger import LogFields
-    from fdbqueue.core.open import open as open
-    from fdbqueue.core.page import Page
-    from fdbqueue.core.partitions.plan import Partition, PartitionState, Repartition
-    from fdbqueue.core.runtime import RealRuntime, Runtime
-    from fdbqueue.core.seam import AnyDatabase, AnyTransaction, DatabaseOrTransaction, Subspace, Transaction
-    from fdbqueue.core.sessions.session import Session
-    from fdbqueue.core.task import EndedTask, Failure, Holder, HolderProcess, Renewed, Task, TaskState
     from fdbqueue.core.transactional import transactional
-    from fdbqueue.core.unreadable import Unreadable
+    from fdbqueue.core.unreadable import SetAside, Unreadable
     from fdbqueue.core.version import __version__
     from fdbqueue.fleet.held import HeldTask
     from fdbqueue.fleet.hooks import Event, Hooks
@@ -186,22 +191,20 @@ if TYPE_CHECKING:
     ]
 
 _HOMES = {
-    "core.aside": "SetAside",
-    "core.checking": "Flaw",
     "core.codec": "Codec register_codec",
     "core.database": "Database",
-    "core.explanation": "Explanation HeldKey KeyHolder LimitHolder ReachedLimit Reason TaskPlace "
-    "WaitedFor Why",
     "core.logger": "LogFields",
     "core.open": "open",
     "core.page": "Page",
-    "core.partitions.plan": "Partition PartitionState Repartition",
+    "core.partitions": "Partition PartitionState Repartition",
+    "core.rows": "Flaw",
     "core.runtime": "RealRuntime Runtime",
     "core.seam": "AnyDatabase AnyTransaction DatabaseOrTransaction Subspace Transaction",
     "core.sessions.session": "Session",
-    "core.task": "EndedTask Failure Holder HolderProcess Renewed Task TaskState",
+    "core.task": "EndedTask Explanation Failure HeldKey Holder HolderProcess KeyHolder LimitHolder "
+    "ReachedLimit Reason Renewed Task TaskPlace TaskState WaitedFor Why",
     "core.transactional": "transactional",
-    "core.unreadable": "Unreadable",
+    "core.unreadable": "SetAside Unreadable",
     "core.version": "__version__",
     "fleet.held": "HeldTask",
     "fleet.hooks": "Event Hooks",
@@ -211,8 +214,8 @@ _HOMES = {
     "fleet.worker": "Worker",
     "operate.diagnosis.check": "Check Diagnosis Severity",
     "operate.diagnosis.examining": "diagnose",
-    "operate.overview.figures": "Figures GroupsFigures KeyFigures LimitFigures "
-    "QueueFigures ScheduleFigures TaskFigures",
+    "operate.overview.figures": "Figures GroupsFigures KeyFigures LimitFigures QueueFigures ScheduleFigures "
+    "TaskFigures",
     "operate.overview.overview": "Overview",
     "operate.verify.values": "Finding Verification",
     "operate.verify.verify": "verify",
@@ -224,7 +227,6 @@ _HOMES = {
     "queues.persistent.queue": "PersistentQueue",
     "queues.recipe.handle": "QueueConsumer QueueProducer",
     "queues.recipe.queue": "Queue",
-    "tasks.looking": "list_queues statistics",
     "tasks.dead.letters": "DeadLetters",
     "tasks.dead.reading": "DeadLetter FailureClass Redrive RedriveState RedriveStep",
     "tasks.groups.group": "Group Members group list_groups",
@@ -232,10 +234,11 @@ _HOMES = {
     "tasks.key_statistics": "KeyStatistics",
     "tasks.kinds": "register_kind",
     "tasks.limiting.key_state": "LimitKey",
+    "tasks.looking": "list_queues statistics",
     "tasks.parking.limit": "Limit",
     "tasks.queue": "TaskConsumer TaskProducer TaskQueue",
-    "tasks.schedules.times": "ScheduleStatus",
     "tasks.schedules.schedule": "Schedule fire_due list_schedules",
+    "tasks.schedules.times": "ScheduleStatus",
 }
 if not TYPE_CHECKING:  # a checker would let any name pass
     __getattr__, __dir__ = lazily(__name__, _HOMES, all_of="core.errors")

@@ -26,7 +26,7 @@ from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 import fdbqueue
-from fdbqueue.core import client_knobs
+from fdbqueue.core import binding
 from fdbqueue.core.database import require_answer
 from fdbqueue.core.observing import Counters
 from fdbqueue.core.open import url_from_environment
@@ -53,7 +53,7 @@ def install() -> None:
     monkey.patch_time()
     monkey.patch_os()
     termination.install()
-    client_knobs.for_this_program()
+    binding.for_this_program()
     runners.HEARTBEAT_LIVENESS = HEARTBEATS_MISSED_MAX
     locust.events.init.add_listener(on_init)
 

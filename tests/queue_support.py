@@ -5,7 +5,7 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.core.database import Database
-from fdbqueue.core.line.keys import Ticket
+from fdbqueue.core.line.decision import Ticket
 from fdbqueue.core.line.staging import Line
 from fdbqueue.core.runtime import RealRuntime, Runtime, Thread
 from tests.support import CLUSTER_VERSION_CHANGED, COMMIT_UNKNOWN, NOT_COMMITTED, IdleThread

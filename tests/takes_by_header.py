@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fdbqueue.core.arguments import checked_text
-from fdbqueue.core.aside import COUNTER, count_in
-from fdbqueue.core.checking import Check, Flaw, OfColumn, Row
 from fdbqueue.core.columns import text, text_in
-from fdbqueue.core.explanation import Reason, Why
+from fdbqueue.core.rows import Check, Flaw, OfColumn, Row
 from fdbqueue.core.seam import ReadTransaction
+from fdbqueue.core.task import Reason, Why
+from fdbqueue.core.unreadable import COUNTER, count_in
 from fdbqueue.tasks.feature import Feature, Site
 from fdbqueue.tasks.records.keys import Record, S
 from fdbqueue.tasks.records.statistics import Statistics

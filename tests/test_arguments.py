@@ -22,7 +22,7 @@ from fdbqueue.core.errors import (
     UnknownUrl,
     WrongType,
 )
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.fleet.process import Process
 from fdbqueue.fleet.status import Orders
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fdbqueue.core import client_knobs
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core import binding as core_binding
+from fdbqueue.core.seam import FDBError
 
 VARIABLE = "FDB_NETWORK_OPTION_KNOB"
 KNOB = "future_version_retry_delay=0.001"
@@ -31,12 +31,12 @@ class Binding:
 
 @pytest.fixture(autouse=True)
 def _no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_knobs, "_asked", False)
+    monkeypatch.setattr(core_binding, "_asked", False)
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
 def knobs_of(binding: Binding) -> list[str]:
-    client_knobs.hand_to(binding)
+    core_binding.hand_to(binding)
     return binding.knobs
 
 
@@ -45,29 +45,29 @@ def test_a_library_sets_no_knob() -> None:
 
 
 def test_a_program_sets_the_knob() -> None:
-    client_knobs.for_this_program()
+    core_binding.for_this_program()
     assert knobs_of(Binding()) == [KNOB]
 
 
 def test_a_knob_of_the_environment_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    client_knobs.for_this_program()
+    core_binding.for_this_program()
     monkeypatch.setenv(VARIABLE, "future_version_retry_delay=0.02")
     assert knobs_of(Binding()) == []
 
 
 def test_another_knob_of_the_environment_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    client_knobs.for_this_program()
+    core_binding.for_this_program()
     monkeypatch.setenv(VARIABLE, "default_backoff=0.02")
     assert knobs_of(Binding()) == [KNOB]
 
 
 def test_a_running_network_keeps_its_knobs() -> None:
-    client_knobs.for_this_program()
+    core_binding.for_this_program()
     assert knobs_of(Binding(refusal=2009)) == []
 
 
 def test_an_unknown_error_of_the_client_library_is_raised() -> None:
-    client_knobs.for_this_program()
+    core_binding.for_this_program()
     with pytest.raises(FDBError):
         knobs_of(Binding(refusal=2006))
 

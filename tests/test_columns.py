@@ -9,7 +9,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.core import root_keys
 from fdbqueue.core.columns import UNKNOWN, Packed, Part, Table
-from fdbqueue.core.line import keys as line
+from fdbqueue.core.line import decision
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.conformance.vectors import stored_vectors, vectors_in
 from fdbqueue.queues.elements import keys as elements
@@ -21,7 +21,7 @@ from fdbqueue.tasks.records import keys as tasks
 from fdbqueue.tasks.records.keys import TaskKeys
 
 PAGE = (Path(__file__).parent.parent / "docs" / "layout.md").read_text()
-TABLES: dict[str, Table] = {"R": root_keys.R, "L": line.L}
+TABLES: dict[str, Table] = {"R": root_keys.R, "L": decision.L}
 OF_SECTIONS = {"The recipe queue": recipe.S, "Tasks": tasks.S, "Partitions": tasks.S, "Elements": elements.S}
 BY_HAND = ("R[2, id]", "S[3]", "S[8]", "S[25]", "S[26]", "S[37]")
 """Keys that begin a subspace, or that no column builds."""
@@ -74,7 +74,7 @@ def is_known(kind: str, contents: Subspace, key: bytes) -> bool:
     return TaskKeys(contents).has_shape(key)
 
 
-@pytest.mark.parametrize("table", [tasks.S, line.L, elements.S], ids=["tasks", "line", "elements"])
+@pytest.mark.parametrize("table", [tasks.S, decision.L, elements.S], ids=["tasks", "line", "elements"])
 def test_a_plain_column_reads_the_parts_that_it_builds_a_key_of(table):
     for column in table.columns:
         parts = [sample_of(part) for part in column.parts]
@@ -96,7 +96,7 @@ def sample_of(part: Part[Any]) -> Any:
     return 7 if part.read == int.from_bytes else "name"
 
 
-@pytest.mark.parametrize("table", [tasks.S, line.L], ids=["tasks", "line"])
+@pytest.mark.parametrize("table", [tasks.S, decision.L], ids=["tasks", "line"])
 def test_a_plain_key_has_a_shape_by_its_number_of_bytes(table):
     has_shape = table.has_shape(PREFIX)
     for column in table.columns:

@@ -10,10 +10,9 @@ from unittest.mock import Mock
 import pytest
 
 from fdbqueue.core import limits
-from fdbqueue.core.calls.combine import Call, CallState, Combiner
+from fdbqueue.core.calls import Call, CallState, Combiner, Waiter, Waiters
 from fdbqueue.core.errors import WaitStopped
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.core.waiters import Waiter, Waiters
 from tests.support import PATIENCE_S, ManualClock, wait_until
 
 

@@ -26,7 +26,7 @@ from fdbqueue import (
     Worker,
 )
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.task import TaskState

@@ -25,7 +25,7 @@ from fdbqueue import (
     TaskState,
     Worker,
 )
-from fdbqueue.core.deferred import checked_function, require_finished
+from fdbqueue.core.arguments import checked_function, require_finished
 from fdbqueue.core.errors import DeferredBody, DeferredResult, InvalidArgument
 from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.tasks.kinds import register_kind

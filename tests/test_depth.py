@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fdbqueue.core import limits
-from fdbqueue.core.codec import codec_named
+from fdbqueue.core.codec import _scanned_depth, codec_named, is_deep
 from fdbqueue.core.errors import PayloadUnreadable, PayloadUnsupported
-from fdbqueue.core.misfit import _scanned_depth, is_deep
 
 T = TypeVar("T")
 

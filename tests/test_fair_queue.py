@@ -18,7 +18,7 @@ from fdbqueue import Database, FairQueue, QueueBy
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import FairQueueFull, InvalidArgument, PayloadMismatch
-from fdbqueue.core.line.source import Delivery
+from fdbqueue.core.line.decision import Delivery
 from fdbqueue.tasks.records.keys import PAYLOAD, TaskKeys
 from tests.queue_support import FATES, faulty
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code

@@ -13,7 +13,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, InvalidArgument, TaskQueue, verify
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.operate.exports.exporting import Export
 from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.operate.exports.importing import Import

@@ -10,9 +10,9 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import transactional
 from fdbqueue.core import limits
-from fdbqueue.core.line.keys import Notice, Ticket
+from fdbqueue.core.calls import Waiter
+from fdbqueue.core.line.decision import Notice, Ticket
 from fdbqueue.core.line.staging import Outcome, Turn
-from fdbqueue.core.waiters import Waiter
 from fdbqueue.queues.recipe.queue import Queue
 from tests.queue_support import FATES, faulty
 from tests.support import ManualClock
@@ -155,7 +155,7 @@ def test_every_step_happens_once_whatever_becomes_of_its_commits(
 
 def test_a_dropped_queue_is_noticed(db: fdbqueue.Database, space: Subspace) -> None:
     from fdbqueue.core.errors import QueueDropped
-    from fdbqueue.core.registry.registry import Registry
+    from fdbqueue.core.registry import Registry
 
     root = space["root"]
     holder = Queue.named(db, "q", root=root).holder(db)

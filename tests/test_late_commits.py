@@ -13,11 +13,10 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue, TaskQueue
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import DatabaseClosed, WaitStopped
-from fdbqueue.core.line.decision import Look, Reason
-from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.decision import LineKeys, Look, Reason
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Event
 from fdbqueue.queues.recipe.keys import QueueKeys

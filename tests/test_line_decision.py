@@ -15,10 +15,10 @@ from fdbqueue.core.line.decision import (
     Sleep,
     Step,
     Take,
+    Ticket,
     Tidied,
     decide,
 )
-from fdbqueue.core.line.keys import Ticket
 
 NOW_US = 1_000_000
 AHEAD, MINE, BEHIND, DEAD = (Ticket(b"stamp", name, 1) for name in (b"ahead", b"mine", b"behind", b"dead"))

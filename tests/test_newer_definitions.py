@@ -11,8 +11,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, ElementQueue, PersistentQueue, Queue, Session, SimpleElementQueue, TaskQueue
 from fdbqueue.core.errors import DefinitionUnreadable, FdbQueueError
-from fdbqueue.core.registry.definition import UNREADABLE
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import UNREADABLE, Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.ending import end_session
 from fdbqueue.tasks.options import Settings

@@ -14,7 +14,7 @@ from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, 
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import DamagedElement, PayloadMismatch, PayloadUnreadable, TooMuchToSweep
-from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.queues.elements.keys import ELEMENT, LOCK
 from fdbqueue.queues.recipe.keys import SPLIT, QueueKeys, split_sizes

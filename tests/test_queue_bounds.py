@@ -13,10 +13,9 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import TooMuchToSweep
-from fdbqueue.core.line.keys import STAMP_BYTES, LineKeys, Notice, Ticket, notice_value, request_value
-from fdbqueue.core.line.keys import Due as DueResults
-from fdbqueue.core.line.results import DEADLINE_US
-from fdbqueue.core.line.staging import Outcome, Turn
+from fdbqueue.core.line.decision import STAMP_BYTES, LineKeys, Notice, Ticket, notice_value, request_value
+from fdbqueue.core.line.decision import Due as DueResults
+from fdbqueue.core.line.staging import DEADLINE_US, Outcome, Turn
 from fdbqueue.queues.recipe.items import Recipe
 from fdbqueue.queues.recipe.keys import QueueKeys, suffix, whole
 from tests.persistent.support import Running

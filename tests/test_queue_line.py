@@ -15,20 +15,23 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
 from fdbqueue.core.errors import DatabaseClosed
 from fdbqueue.core.line.decision import (
+    DUE,
     Look,
+    Notice,
     Offer,
     Otherwise,
     Reason,
+    Ticket,
     at_most,
     free_of,
+    notice_of,
+    notice_value,
     pair,
     portion_of,
     within,
 )
-from fdbqueue.core.line.keys import DUE, Notice, Ticket, notice_of, notice_value
-from fdbqueue.core.line.results import DEADLINE_US
-from fdbqueue.core.line.staging import Outcome, Turn
-from fdbqueue.core.line.waiting import Memory, Nudge, Place, _is_refused
+from fdbqueue.core.line.staging import DEADLINE_US, Outcome, Turn
+from fdbqueue.core.line.taking import Memory, Nudge, Place, _is_refused
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Waitable
 from fdbqueue.embedded import FDBError

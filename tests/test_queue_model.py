@@ -13,11 +13,8 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
-from fdbqueue.core.line.decision import Look, Otherwise, Reason
-from fdbqueue.core.line.keys import Notice, Ticket, notice_of
-from fdbqueue.core.line.results import DEADLINE_US
-from fdbqueue.core.line.source import Delivery
-from fdbqueue.core.line.staging import Outcome
+from fdbqueue.core.line.decision import Delivery, Look, Notice, Otherwise, Reason, Ticket, notice_of
+from fdbqueue.core.line.staging import DEADLINE_US, Outcome
 from fdbqueue.queues.recipe.items import Recipe
 from fdbqueue.queues.recipe.keys import WHOLE, QueueKeys
 from tests.queue_support import registered

@@ -14,11 +14,9 @@ from fdbqueue import Database, Queue, transactional, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, QueueExists, UnsupportedOption
-from fdbqueue.core.line.keys import Notice, Ticket
-from fdbqueue.core.partitions.current import PartitionGone
-from fdbqueue.core.partitions.keys import SharedKeys
-from fdbqueue.core.partitions.plan import PartitionState, Plan, Repartition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.line.decision import Notice, Ticket
+from fdbqueue.core.partitions import PartitionGone, PartitionState, Plan, Repartition, SharedKeys
+from fdbqueue.core.registry import Registry
 from fdbqueue.queues.recipe.handle import CALLS
 from fdbqueue.queues.recipe.items import Recipe
 from fdbqueue.queues.recipe.keys import QueueKeys
@@ -346,7 +344,7 @@ def test_a_dequeue_whose_home_has_gone_looks_elsewhere(
 ) -> None:
     queue.enqueue(db, 0)
     queue.repartition(db, 1)
-    monkeypatch.setattr("fdbqueue.core.partitions.wide.Homes.next", lambda *_: 3)
+    monkeypatch.setattr("fdbqueue.core.line.wide.Homes.next", lambda *_: 3)
     assert queue.dequeue(db) == 0
 
 

@@ -19,7 +19,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, Queue
 from fdbqueue.core import limits
-from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.decision import LineKeys
 from fdbqueue.queues.recipe.keys import QueueKeys
 from tests.conftest import CLUSTER_FILE, ENGINES, TEST_ROOT
 from tests.queue_workers import (

@@ -15,10 +15,9 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, Queue
 from fdbqueue.core import limits
-from fdbqueue.core.calls.once import ATTEMPT, LostConflict, is_stale, run_once, sweep
-from fdbqueue.core.calls.writes import writes
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import PayloadUnreadable
+from fdbqueue.core.once import ATTEMPT, LostConflict, is_stale, run_once, sweep, writes
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded import commit

@@ -10,7 +10,6 @@ from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Queue
-from fdbqueue.core.aside import ID_BYTES, aside_text
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import (
     InvalidArgument,
@@ -21,9 +20,9 @@ from fdbqueue.core.errors import (
     SubspaceInUse,
     UnknownCodec,
 )
-from fdbqueue.core.registry.definition import ID_MAX, Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import ID_MAX, Definition, Registry
 from fdbqueue.core.root_keys import LAYOUT
+from fdbqueue.core.unreadable import ID_BYTES, aside_text
 from tests.queue_support import QUEUE_CALLS, faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, begin, commit_code
 

@@ -11,9 +11,9 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.database import Services
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.services import Services
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.queues.recipe.calls import QueueCalls
 from tests.support import PATIENCE_S, wait_until

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from fdbqueue.core import limits
-from fdbqueue.core.sessions.silence import Silence
+from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.embedded import FDBError
 from tests.support import ManualClock
 

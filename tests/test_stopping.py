@@ -14,16 +14,15 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import FairQueue, PersistentQueue, Queue, Session, TaskQueue
-from fdbqueue.core.calls.combine import Call, Combiner
+from fdbqueue.core.calls import Call, Combiner
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import DatabaseClosed, InvalidArgument, WaitStopped
-from fdbqueue.core.fdberror import engine_errors
-from fdbqueue.core.line.decision import Look, Reason
-from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.decision import LineKeys, Look, Reason
 from fdbqueue.core.line.staging import Outcome
-from fdbqueue.core.line.waiting import Memory, Nudge, Place
+from fdbqueue.core.line.taking import Memory, Nudge, Place
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import RealRuntime, Stop
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.sessions.ending import end_session
 from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.tasks import edges

@@ -20,7 +20,7 @@ MAY_USE_RUNTIME: dict[str, str] = {
 # The environment is read where a program begins.
 MAY_READ_ENVIRONMENT: dict[str, str] = {
     "core/open.py": "the URL of a program that names none",
-    "core/client_knobs.py": "a variable that the client library reads by itself, and that goes first",
+    "core/binding.py": "a variable that the client library reads by itself, and that goes first",
     "operate/cli/": "the program itself",
     "operate/demo/": "a program as well",
     "testing/soak/__main__.py": "a program, whose processes get variables that it must not have",
@@ -119,11 +119,10 @@ def test_the_engine_knows_nothing_of_queues():
         "fdbqueue.core.binding",
         "fdbqueue.embedded",
         "fdbqueue.core.errors",
-        "fdbqueue.core.fdberror",
+        "fdbqueue.core.seam",
         "fdbqueue.core.limits",
         "fdbqueue.core.logger",
         "fdbqueue.core.runtime",
-        "fdbqueue.core.trouble",
         "fdbqueue.core.visible",
     }
     for module, tree in trees([m for m in MODULES if m.startswith("embedded/")]):

@@ -9,8 +9,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, SimpleElementQueue, TaskQueue
-from fdbqueue.core.calls.once import sweep
 from fdbqueue.core.errors import SubspaceInUse
+from fdbqueue.core.once import sweep
 from fdbqueue.core.root_keys import RootKeys
 from tests.queue_support import QUEUE_CALLS
 

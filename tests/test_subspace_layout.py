@@ -11,7 +11,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, ElementQueue, FairQueue, Queue, SimpleElementQueue
 from fdbqueue.core.errors import DefinitionUnreadable, LayoutNewer
-from fdbqueue.core.registry.registry import LAYOUT_COLUMN
+from fdbqueue.core.registry import LAYOUT_COLUMN
 from fdbqueue.core.root_keys import LAYOUT
 
 CALLS: dict[str, Callable[[Subspace], Callable[[Any], Any]]] = {

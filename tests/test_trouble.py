@@ -6,8 +6,7 @@ import pytest
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import LayoutNewer, StorageReplaced
-from fdbqueue.core.logger import logger
-from fdbqueue.core.trouble import Troubles, traceback_of
+from fdbqueue.core.logger import Troubles, logger, traceback_of
 from fdbqueue.core.visible import text_of
 from tests.support import ManualClock
 

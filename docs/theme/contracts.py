@@ -24,18 +24,15 @@ class Contracts(griffe.Extension):
         """Rewrite the docstrings of the package."""
         if pkg.name != "fdbqueue":
             return
-        _export_errors(pkg["core.errors"], pkg["core.feature_errors"])
+        _export_errors(pkg["core.errors"])
         names = Names(pkg)
         for docstring in _docstrings_below(pkg):
             docstring.value = as_markdown(docstring.value, names)
 
 
-def _export_errors(errors: griffe.Module, of_features: griffe.Module) -> None:
-    """Do as the two modules do when they run: their errors are public, and the first has all."""
-    for name, error in of_features.classes.items():
-        if not error.is_alias:
-            errors.set_member(name, griffe.Alias(name, error))
-    errors.exports = list(errors.classes)
+def _export_errors(errors: griffe.Module) -> None:
+    """Do as the module does when it runs: its errors are public."""
+    errors.exports = [name for name in errors.classes if not name.startswith("_")]
 
 
 class Names:

@@ -3,9 +3,9 @@
 Needs the extra `aio`: `pip install 'fdbqueue[aio]'`.
 """
 
-from fdbqueue.core import extras
+from fdbqueue.core import lazy
 
-with extras.needs("aio", "greenlet"):
+with lazy.needs("aio", "greenlet"):
     from fdbqueue.aio.consuming import Consumption as Consumption
     from fdbqueue.aio.coroutine_handler import Fleet as Fleet
     from fdbqueue.aio.coroutine_handler import HeldTask as HeldTask

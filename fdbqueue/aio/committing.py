@@ -17,8 +17,8 @@ from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
 from fdbqueue.aio.threads import in_thread
 from fdbqueue.core.database import Database as BlockingDatabase
 from fdbqueue.core.errors import DatabaseClosed
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.seam import FDBError
 from fdbqueue.core.seam import Transaction as EngineTransaction
 from fdbqueue.embedded.store import Store, acquire, acquire_private
 from fdbqueue.embedded.surface import Future, PendingFuture

@@ -16,8 +16,8 @@ from fdbqueue.aio.verbs import plain
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database as BlockingDatabase
 from fdbqueue.core.errors import DatabaseClosed, InvalidArgument, NotTaken
+from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.core.sessions.silence import Silence
 from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.settling import ITS_THREAD

@@ -17,7 +17,7 @@ from fdbqueue.aio.hub import Hub, Unheard, hub_of
 from fdbqueue.aio.threads import in_fiber, in_thread, park_until_done
 from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.verbs import Face, constructor_of, target_of
-from fdbqueue.core.deferred import checked_function
+from fdbqueue.core.arguments import checked_function
 from fdbqueue.core.errors import LeaseLost, TaskCancelled
 from fdbqueue.fleet.held import HeldTask as BlockingHeldTask
 from fdbqueue.fleet.held import Hold, step_arguments

@@ -12,9 +12,8 @@ from fdbqueue.aio.runtime import LoopRuntime
 from fdbqueue.aio.transaction import AWAIT_IT, Transaction
 from fdbqueue.core import database as blocking
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import checked_span
-from fdbqueue.core.deferred import require_finished
-from fdbqueue.core.handle import Handle
+from fdbqueue.core.arguments import checked_span, require_finished
+from fdbqueue.core.database import Handle
 from fdbqueue.core.open import Engines, checked_url, open_url
 from fdbqueue.core.seam import Awaited
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from fdbqueue.aio.verbs import Face, awaited
-from fdbqueue.core.calls.asides import KeepsAside
 from fdbqueue.core.seam import Subspace
+from fdbqueue.core.unreadable import KeepsAside
 from fdbqueue.tasks.handle import TaskHandle
 
 B = TypeVar("B")

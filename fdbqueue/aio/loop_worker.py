@@ -14,9 +14,8 @@ from fdbqueue.aio.database import Database
 from fdbqueue.aio.fiber import current_fiber
 from fdbqueue.aio.hub import Hub, hub_of
 from fdbqueue.aio.verbs import database_of, plain
-from fdbqueue.core.database import as_database, require_open
+from fdbqueue.core.database import Handle, as_database, require_open
 from fdbqueue.core.errors import BlockingCall, InvalidArgument, WrongType
-from fdbqueue.core.handle import Handle
 from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Runtime

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from fdbqueue.aio.hub import Hub
 from fdbqueue.aio.runtime import LoopEvent
-from fdbqueue.core.deferred import checked_function
+from fdbqueue.core.arguments import checked_function
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from fdbqueue.aio.futures import Future, Range
 from fdbqueue.aio.hub import Hub
-from fdbqueue.core.deferred import require_finished
+from fdbqueue.core.arguments import require_finished
 from fdbqueue.core.seam import Awaited, Key, Value
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from fdbqueue.aio.verbs import database_of
 from fdbqueue.core import observing
 from fdbqueue.core.database import limit_attempts
 from fdbqueue.core.errors import WrongType
-from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.transactional import check_options, position_of
 
 P = ParamSpec("P")

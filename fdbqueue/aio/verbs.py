@@ -18,11 +18,10 @@ from fdbqueue.aio.hub import Hub, Unheard
 from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
 from fdbqueue.aio.transaction import Reads, Transaction
 from fdbqueue.core.arguments import checked_event
-from fdbqueue.core.database import is_database, is_transaction
+from fdbqueue.core.calls import DeafStops
+from fdbqueue.core.database import Handle, is_database, is_transaction
 from fdbqueue.core.errors import InvalidArgument, NotADatabase, WrongFace
-from fdbqueue.core.handle import Handle
 from fdbqueue.core.runtime import Stop
-from fdbqueue.core.waiters import DeafStops
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,11 +6,19 @@ length of time is finite. A count is whole, and 1 or more; that of a kick may be
 numbers.
 
 A text can be written as UTF-8. A refusal names the argument and shows a short form of its value.
+
+A *deferred* body has not run: a call of a coroutine function or a generator function runs no line of it.
+Called as a plain function, such a handler does nothing and looks as if it had succeeded. So a function is
+checked where it is handed over. A plain function may still return a coroutine, as a decorated one does: its
+result is checked at each call.
 """
 
+import contextlib
+import inspect
 import os
 from base64 import b32hexdecode
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +28,8 @@ from fdb import tuple as layer
 from fdbqueue.core import limits
 from fdbqueue.core.database import is_transaction
 from fdbqueue.core.errors import (
+    DeferredBody,
+    DeferredResult,
     InvalidArgument,
     NotADatabase,
     PayloadTooLarge,
@@ -315,3 +325,69 @@ def _missing_in(key: Any) -> str:
             return ""  # a key that is too wide is refused for its size
     deep = any(isinstance(value, tuple | list) for value in level)
     return f"nested at most {limits.TASK_KEY_DEPTH_MAX} levels deep" if deep else ""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+IN_A_PLAIN_FUNCTION = "A plain function may run a coroutine with asyncio.run()."
+NOT_YIELDING = "A plain function returns, and does not yield."
+
+_BODIES: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (inspect.isasyncgenfunction, "an asynchronous generator function"),
+    (inspect.iscoroutinefunction, "a coroutine function"),
+    (inspect.isgeneratorfunction, "a generator function"),
+)
+# The code of a function that contextlib.contextmanager has made.
+_MANAGERS = (contextlib._GeneratorContextManager, contextlib._AsyncGeneratorContextManager)
+
+
+def checked_function(name: str, function: F, wanted: str = "a function") -> F:
+    """`function`. Raises InvalidArgument if it cannot be called, DeferredBody if a call runs no body."""
+    if not callable(function):
+        raise InvalidArgument(name=name, wanted=wanted, got=function)
+    kind = deferred_body(function)
+    if kind is not None:
+        raise DeferredBody(name=name, kind=kind, got=function, cure=_cure(kind, IN_A_PLAIN_FUNCTION))
+    return function
+
+
+def deferred_body(function: Any) -> str | None:
+    """The kind of function, if a call of it runs no body; None for a plain one."""
+    while isinstance(function, partial):
+        function = function.func
+    # A call of an object runs a method of its class; a call of a class runs __init__.
+    called = (function, inspect.getattr_static(type(function), "__call__", None))
+    return next((kind for test, kind in _BODIES for part in called if test(part)), None)
+
+
+def require_finished(name: str, result: T, cure: str = IN_A_PLAIN_FUNCTION) -> T:
+    """`result`. Raises DeferredResult for a coroutine, another awaitable or a generator, which is closed."""
+    kind = _deferred_result(result)
+    if kind is None:
+        return result
+    try:
+        # Python warns of a coroutine that is never awaited, unless it is closed.
+        close = getattr(getattr(result, "gen", result), "close", None)
+        if callable(close):
+            close()
+    finally:
+        raise DeferredResult(name=name, kind=kind, cure=_cure(kind, cure))
+
+
+def is_of_generator(kind: str) -> bool:
+    """True for the kind of a generator function, and of its result."""
+    return "generator" in kind
+
+
+def _cure(kind: str, of_coroutine: str) -> str:
+    return NOT_YIELDING if is_of_generator(kind) else of_coroutine
+
+
+def _deferred_result(result: object) -> str | None:
+    if inspect.iscoroutine(result):
+        return "a coroutine"
+    if inspect.isawaitable(result):
+        return f"an awaitable ({type(result).__name__})"
+    if isinstance(result, Generator | AsyncGenerator):
+        return "a generator"
+    return "a context manager of a generator" if isinstance(result, _MANAGERS) else None

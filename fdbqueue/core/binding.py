@@ -1,15 +1,21 @@
-"""The binding (the package `foundationdb`, 7.1 to 8.0) and the client library `libfdb_c`: their differences.
+"""The binding (the package `foundationdb`, 7.1 to 8.0) and the library `libfdb_c`: differences, and knobs.
 
 A binding passes its own API version to the library as the *header version*. An older library refuses that,
 and lacks functions that the binding looks up. `load` passes a header version that the library knows, and
 stands in for those functions: fdbqueue calls none of them.
 
 `import fdb` needs no client library. `fdb.impl` does, so only `load` imports it.
+
+The programs of this package set knobs of the client library for their own process. A library must not set
+them: they are of the whole process, and hold for every database that it opens. A program asks for them before
+it opens anything; `open` hands them to the client library before its network starts. The variable
+FDB_NETWORK_OPTION_KNOB, which the client library reads by itself, goes before them.
 """
 
 import ctypes
 import importlib
 import json
+import os
 import re
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -186,3 +192,37 @@ def _other_release(status: dict[str, Any]) -> str | None:
     refused += [connection for connection in _connections(status) if connection.get("Compatible") is False]
     protocols = (_PROTOCOL.match(place.get("ProtocolVersion", "")) for place in refused)
     return next((f"{int(found[1])}.{found[2]}" for found in protocols if found), None)
+
+
+# When a watch fires, the client library asks for a read version. If that is older than the change, it asks
+# again after this delay, by default 10 ms: most of the time from a put to a waiting take.
+_PROGRAM_KNOBS = {"future_version_retry_delay": "0.001"}
+_VARIABLE = "FDB_NETWORK_OPTION_KNOB"
+_NETWORK_ALREADY_SET_UP = 2009
+
+_asked = False
+
+
+def for_this_program() -> None:
+    """Set the knobs of this process when it opens its first cluster. For programs, before they open any."""
+    global _asked
+    _asked = True
+
+
+def given_knobs() -> list[str]:
+    """The knobs of this process, as name=value: those of the environment, then those that it asked for."""
+    given = os.environ.get(_VARIABLE, "")
+    asked = _PROGRAM_KNOBS.items() if _asked else ()
+    return [*given.split(), *(f"{name}={value}" for name, value in asked if name not in given)]
+
+
+def hand_to(binding: Any) -> None:
+    """Set the knobs that the program asked for, unless the environment names them or the network runs."""
+    given = os.environ.get(_VARIABLE, "")
+    for name, value in _PROGRAM_KNOBS.items() if _asked else ():
+        try:
+            if name not in given:
+                binding.options.set_knob(f"{name}={value}")
+        except binding.FDBError as error:
+            if error.code != _NETWORK_ALREADY_SET_UP:
+                raise

@@ -1,38 +1,171 @@
-"""A database of either engine, with what belongs to one connection: the runtime and the services.
+"""A database of either engine, with what belongs to one connection: the runtime, the services, the handles.
 
 `Database` wraps the engine's own database and adds nothing to its transactions: `create_transaction`
-returns the engine's. A *service* is an object that exists once per database and process: the combiner of a
-queue, receipt slots, a session. A database owns its services, so that two simulated machines share none and
-a forked child starts without any.
+returns the engine's.
+
+A *service* is an object that a process has once for each database, and for each queue that it uses there: the
+combiner of a queue, receipt slots, a session. A database owns its services, so that two simulated machines
+share none and a forked child starts without any. A process may use any number of queues. The service of a
+queue lives as long as a call uses it: each call holds it on its stack, also while it waits, or while another
+call fetches its answer. Those used last are kept besides, in two generations: when the younger one is full it
+becomes the older one, and the older one is forgotten. So a use costs one look into a dict, and no list of
+uses has to be kept.
+
+`Handle` is the base of the objects of one process that stand for something in a database. A grant is a handle
+with one half of the verbs of a queue, for programs that need no more. It is made of the same base classes as
+its queue. So it lacks the other verbs for a type checker, and refuses them when it runs. It is a guard
+against mistakes, not against programs (docs/grants.md).
 """
 
 import os
+import re
 import sys
 import weakref
 from collections.abc import Callable, Hashable
 from itertools import count
-from typing import Any, NoReturn, Self, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, SupportsIndex, TypeGuard, TypeVar
+from weakref import WeakValueDictionary
 
 from fdbqueue.core import limits, observing
 from fdbqueue.core.binding import require_match
+from fdbqueue.core.calls import Waiter, Waiters
 from fdbqueue.core.errors import (
     ClusterForked,
     DatabaseClosed,
     DatabaseNotFound,
     NotADatabase,
+    NotCopied,
+    NotGranted,
     StorageFull,
     WrongFace,
 )
-from fdbqueue.core.fdberror import FDBError as EmbeddedError
-from fdbqueue.core.fdberror import engine_errors
-from fdbqueue.core.handle import Handle, public_url
-from fdbqueue.core.logger import logger
+from fdbqueue.core.logger import Troubles, logger
 from fdbqueue.core.observing import Counters
 from fdbqueue.core.runtime import RealRuntime, Runtime, Stop
-from fdbqueue.core.seam import AnyDatabase, Awaited, DatabaseOrTransaction, Transaction
-from fdbqueue.core.services import Service, Services
-from fdbqueue.core.trouble import Troubles
-from fdbqueue.core.waiters import Waiter, Waiters
+from fdbqueue.core.seam import AnyDatabase, Awaited, DatabaseOrTransaction, Transaction, engine_errors
+from fdbqueue.core.seam import FDBError as EmbeddedError
+from fdbqueue.core.visible import shown
+
+_KNOWN_QUERY = "durability"
+_HIDDEN = "***"
+_USER = re.compile(r"(?<=//)[^/@]*(?=@)")
+_QUERY = re.compile(rf"(?<=[?&])(?!{_KNOWN_QUERY}=)([^=&]*)=[^&]*")
+
+
+class Handle:
+    """It tells its name, kind and URL, and is not copied: a copy would share locks, threads and leases."""
+
+    __slots__ = ("__weakref__",)
+
+    def _shown(self) -> dict[str, Any]:
+        """Return what the repr tells, by name; None is left out."""
+        return {}
+
+    def __repr__(self) -> str:
+        try:
+            told = [f"{name}={shown(value)}" for name, value in self._shown().items() if value is not None]
+        except AttributeError:  # a debugger may look before the end of `__init__`
+            told = []
+        return f"{type(self).__name__}({', '.join(told)})"
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> NoReturn:
+        # Of pickle, copy and deepcopy alike.
+        raise NotCopied(kind=type(self).__name__)
+
+    def _twin(self) -> Self:
+        """A copy for this class itself, which may change it before others have it."""
+        twin = object.__new__(type(self))
+        copy_slots(self, twin)
+        return twin
+
+
+def copy_slots(one: object, other: object) -> None:
+    """Give `other` the attributes of `one` that its class has, too."""
+    for cls in type(other).__mro__:
+        for name in vars(cls).get("__slots__", ()):
+            if name != "__weakref__" and hasattr(one, name):
+                setattr(other, name, getattr(one, name))
+
+
+def public_url(url: str) -> str:
+    """Return the URL without secrets: a user with a password, and each unknown part of a query."""
+    return _QUERY.sub(rf"\1={_HIDDEN}", _USER.sub(_HIDDEN, url))
+
+
+class Grant:
+    """Base of the handles for one half."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _half_of(cls, queue: Any) -> Self:
+        """The half of an open queue."""
+        half = cls.__new__(cls)
+        copy_slots(queue, half)
+        return half
+
+    if not TYPE_CHECKING:  # for a type checker, an unknown name stays an error
+
+        def __getattr__(self, name: str) -> Any:
+            kind = type(self).__name__
+            if name.startswith("_"):
+                raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+            raise NotGranted(grant=kind, verb=name)
+
+
+class Service(Protocol):
+    def close(self) -> None:
+        """The database closes, and has ended the waits."""
+        return
+
+    def is_needed(self) -> bool:
+        """True if the service must be kept without recent use."""
+        return False
+
+
+class Services:
+    """Calls must come one at a time, except reads of `recent`."""
+
+    def __init__(self) -> None:
+        self.recent: dict[Hashable, Service] = {}
+        """The younger generation, and those that are needed: always the same dict."""
+        self._older: dict[Hashable, Service] = {}
+        self._living: WeakValueDictionary[Hashable, Service] = WeakValueDictionary()
+        self._room = limits.SERVICES_REMEMBERED
+
+    def find(self, key: Hashable) -> Service | None:
+        found = self.recent.get(key)
+        if found is None:
+            found = self._living.get(key)  # those of the older generation are among them
+            if found is not None:
+                self._remember(key, found)
+        return found
+
+    def add(self, key: Hashable, service: Service) -> None:
+        self._living[key] = service
+        self._remember(key, service)
+
+    def all(self) -> list[Service]:
+        return list(self._living.values())
+
+    def _remember(self, key: Hashable, service: Service) -> None:
+        if len(self.recent) >= self._room:
+            self._age()
+        self.recent[key] = service
+
+    def _age(self) -> None:
+        needed = {
+            key: service
+            for generation in (self._older, self.recent)
+            for key, service in generation.items()
+            if service.is_needed()
+        }
+        self._older = {key: service for key, service in self.recent.items() if key not in needed}
+        self.recent.update(needed)
+        for key in self._older:
+            del self.recent[key]
+        self._room = len(needed) + limits.SERVICES_REMEMBERED
+
 
 T = TypeVar("T")
 
@@ -101,7 +234,7 @@ class Database(Handle):
 
     def service(self, key: Hashable, make: Callable[["Database"], S]) -> S:
         """The one service of this process under `key`, made at first use, closed with the database. A
-        service without recent use may be forgotten, and made anew (services.py). Raises as `known`.
+        service without recent use may be forgotten, and made anew. Raises as `known`.
         """
         found = self.known(key)
         if found is None:

@@ -1,14 +1,79 @@
 """The public errors: one root; data as attributes; the docstring is the message. docs/errors.md lists them.
 
+The root, `FdbQueueError`, makes a message of a class, its docstring and its data. Errors of single features
+come last.
+
 The errors of the engines (`fdb.FDBError`, `fdbqueue.embedded.FDBError`) are *not* below this root: a body
 that catches `FdbQueueError` would swallow a retryable error, and commit half of its work.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from fdbqueue.core.error_root import REFUSED, public_errors
-from fdbqueue.core.error_root import FdbQueueError as FdbQueueError
-from fdbqueue.core.feature_errors import *  # noqa: F403  # its errors
+from fdbqueue.core.visible import counted, shortened, shown, told, visible
+
+MESSAGE_LENGTH_MAX = 900
+NOUN = "~"
+"""In the docstring of an error, `{number:~task}` is 1 task or 2 tasks."""
+
+
+REFUSED, ERROR = 1, 2
+
+
+class FdbQueueError(Exception):
+    """fdbqueue failed."""
+
+    heals: ClassVar[bool] = True
+    """False if each later call on the database raises this error, until another process takes over."""
+    exit_code: ClassVar[int] = ERROR
+    """Status with which the command line ends: REFUSED if the call was right, and the state is not."""
+
+    def __init_subclass__(cls, exit_code: int | None = None) -> None:
+        if exit_code is not None:
+            cls.exit_code = exit_code
+
+    def __init__(self, message: str | None = None, **data: Any) -> None:
+        for name, value in data.items():
+            setattr(self, name, value)
+        if message is None:
+            message = _message_of(self, {name: _Shown(data[name]) for name in data})
+        short = shortened(message, MESSAGE_LENGTH_MAX)
+        super().__init__(shortened(visible(short, keep="\n"), MESSAGE_LENGTH_MAX))
+
+
+def _message_of(error: FdbQueueError, data: dict[str, "_Shown"]) -> str:
+    """With `python -OO` there are no docstrings: the class and the data have to do."""
+    if type(error).__doc__ is None:
+        told_data = ", ".join(f"{name}={value!r}" for name, value in data.items())
+        return f"{type(error).__name__}({told_data})"
+    return (error.__doc__ or "").strip().format(**data)
+
+
+def heals(error: BaseException) -> bool:
+    """False if the error ends the work of this process on its database (`FdbQueueError.heals`)."""
+    return not isinstance(error, FdbQueueError) or error.heals
+
+
+class _Shown:
+    """A value in a message: short, and without control characters."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return shown(self._value)
+
+    def __format__(self, spec: str) -> str:
+        if spec.startswith(NOUN):
+            return counted(self._value, spec.removeprefix(NOUN))
+        return format(self._value, spec) if spec else told(self._value)
+
+
+def public_errors(names: Mapping[str, Any]) -> list[str]:
+    """The names of a module that are errors of this tree."""
+    return sorted(
+        name for name, value in names.items() if isinstance(value, type) and issubclass(value, FdbQueueError)
+    )
 
 
 class NotADatabase(FdbQueueError, TypeError):
@@ -359,6 +424,179 @@ class OwnerReplaced(FdbQueueError):
 
 class UnknownSession(FdbQueueError, LookupError):
     """The session {session} has ended, or was overdue: open another."""
+
+
+# Element queues, imports and exports.
+
+
+class QueueError(FdbQueueError):
+    """The element queue refused the call."""
+
+
+class InvalidSchema(QueueError, ValueError):
+    """invalid schema: {reason}"""
+
+
+class UnknownSchema(QueueError):
+    """unknown schema: open the element queue with a schema to add and to get."""
+
+
+class InvalidElement(QueueError, ValueError):
+    """{reason}"""
+
+
+class InvalidElementName(QueueError, ValueError):
+    """invalid element name: {name}"""
+
+
+class NoNameAtThatTime(QueueError):
+    """The clock says {seconds:.0f} s since 1970: names of elements exist from 1970 to 2106 only. Set the clock, then add again. Nothing was added."""
+
+
+class UnreadableElement(QueueError, ValueError):
+    """{reason}: element {name} was added with another schema. It stays where it is."""
+
+
+class DamagedElement(UnreadableElement):
+    """The element {name} of the queue {queue!r} is damaged ({reason}): it is set aside when it is got or dequeued, and `fdbqueue aside` lists it."""
+
+
+class QueueLockError(QueueError):
+    """couldn't lock element: {name}: {reason}"""
+
+    reason: str
+
+
+class CannotLock(QueueError, OSError):
+    """cannot lock {name}: {reason}"""
+
+
+class ElementNotLocked(QueueError, FileNotFoundError):
+    """cannot {action} {name}: not locked{reason}"""
+
+
+class LockLost(ElementNotLocked):
+    """cannot {action} {name}: this lock was broken, and the element has another lock now. Nothing was changed."""
+
+
+class ElementNotFound(QueueError, FileNotFoundError):
+    """cannot {action} {name}: there is no such element"""
+
+
+class QueueInSet(QueueError):
+    """queue already in the set: {path}"""
+
+
+class NotADirectoryQueue(FdbQueueError, ValueError):
+    """{path} is no directory queue: it has neither a directory "temporary" nor directories of eight hexadecimal digits."""
+
+
+class DirectoryQueueInUse(FdbQueueError):
+    """Another process imports or exports {path}: wait until it has ended."""
+
+
+class OriginUnusable(FdbQueueError, ValueError):
+    """{path} cannot be imported: {reason}"""
+
+
+class OriginChanged(FdbQueueError):
+    """{label} was imported into this queue before, but its last imported item is not there any more: it is another queue of the same name, or was changed. Nothing was changed. --source NAME imports all of it under another name."""
+
+
+class ImportOvertaken(FdbQueueError):
+    """Another process imports {label} into the same queue: wait until it has ended."""
+
+
+class ExportUnusable(FdbQueueError, ValueError):
+    """{path} cannot be used as an export: {reason}"""
+
+
+class ExportInUse(FdbQueueError, exit_code=REFUSED):
+    """Another process writes the export {path}: wait until it has ended."""
+
+
+class ExportRefused(FdbQueueError, exit_code=REFUSED):
+    """The queue {name!r} is not exported: {reason}"""
+
+
+class ImportUnfinished(FdbQueueError):
+    """The queue {name!r} is not whole yet: run `fdbqueue import file` with its export again, or drop the queue."""
+
+
+# Schedules.
+
+
+class ScheduleNotFound(FdbQueueError, LookupError):
+    """There is no schedule named {name!r}."""
+
+    name: str
+
+
+class ScheduleExists(FdbQueueError, exit_code=REFUSED):
+    """A schedule named {name!r} exists already: change it, delete it, or create with if_exists="keep" or if_exists="change"."""
+
+
+class ScheduleUnfit(FdbQueueError, ValueError, exit_code=REFUSED):
+    """The schedule {name!r} does not fit the queue {queue!r}: {reason}. Change the schedule."""
+
+
+class ScheduleUnreadable(FdbQueueError, ValueError):
+    """The schedule {name!r} cannot be read ({reason}): a newer release wrote it, or it is damaged. Delete and create it again, or use that release."""
+
+
+# Stored data.
+
+
+class PayloadUnreadable(FdbQueueError, ValueError):
+    """Codec {codec!r} cannot read a stored payload ({reason}): the payload is damaged, or was put with another codec."""
+
+
+class RecordUnreadable(FdbQueueError, ValueError):
+    """The value of {key} in the queue {name!r} cannot be read ({reason}). Takes and sweeps set it aside: `fdbqueue aside` lists, exports and removes it."""
+
+
+class DefinitionUnreadable(FdbQueueError, ValueError):
+    """The definition of the queue {name!r} cannot be read ({reason}): a newer release wrote it, or it is damaged. Nothing was changed."""
+
+
+class LimitUnreadable(FdbQueueError, ValueError):
+    """The limit {name!r} cannot be read ({reason}), and limits nothing: set it anew, with Limit.set() or `fdbqueue limit set`."""
+
+    name: str
+
+
+class LayoutNewer(DefinitionUnreadable):
+    """The queue {name!r} has key layout {layout}, and this release of fdbqueue knows layouts up to {known}: use a newer release. Nothing was changed."""
+
+    name: str
+    layout: int
+
+
+class QueueExists(FdbQueueError, exit_code=REFUSED):
+    """A queue named {name!r} exists already, {compared}.{cure}"""
+
+    name: str
+    kind: str
+    options: Mapping[str, Any]
+    differing: Mapping[str, tuple[Any, Any]]
+    cure: str
+
+
+# Frameworks that use fdbqueue.
+
+
+class UnknownBrokerUrl(FdbQueueError, ValueError):
+    """{url!r} names no database: use "fdbqueue+embedded:///PATH", also with "?durability=soon" or "?durability=process", "fdbqueue+fdb:///CLUSTER_FILE", or "fdbqueue+fdb://" for the default cluster file."""
+
+
+class ClusterForked(FdbQueueError, RuntimeError):
+    """This process was forked from one that had opened a cluster, and FoundationDB's client library does not survive a fork ({url}): open the cluster after the fork, or start the process afresh, as a worker of Celery does with worker_pool_start_method = "spawn"."""
+
+    heals = False
+
+
+class PoolRefused(FdbQueueError, RuntimeError):
+    """The {pool} pool of Celery cannot be used with fdbqueue, as leases are renewed in threads: use the pools prefork, threads or solo."""
 
 
 if not TYPE_CHECKING:  # a checker would take it for an empty list

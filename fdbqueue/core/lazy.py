@@ -1,7 +1,12 @@
-"""Names and files of a package that are imported when they are first used (PEP 562)."""
+"""Imports that come late, and those that need an extra.
+
+Names and files of a package are imported when they are first used (PEP 562). An extra has packages that one
+part of fdbqueue needs, and the others do without.
+"""
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -55,3 +60,15 @@ def files_of(room: str) -> Callable[[str], ModuleType]:
         raise AttributeError(f"module {room!r} has no attribute {name!r}")
 
     return import_file
+
+
+@contextmanager
+def needs(name: str, *modules: str) -> Iterator[None]:
+    """For the imports of a part: an error that one of `modules` is missing names the extra to install."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if missing.name not in modules:
+            raise
+        message = f"{missing.name} is not installed: pip install 'fdbqueue[{name}]'"
+        raise ModuleNotFoundError(message, name=missing.name) from None

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from fdbqueue.core.logger import logger
+from fdbqueue.core.logger import Troubles, logger
 from fdbqueue.core.runtime import RealRuntime, Runtime
 from fdbqueue.core.task import Task
-from fdbqueue.core.trouble import Troubles
 from fdbqueue.core.visible import SURVIVED
 
 GIVEN_BACK = "given_back"
@@ -271,7 +270,7 @@ class Counters:
     """Counters of the calls given one database, for monitoring and load tests (`Database.counters`).
 
     They are sums of one process since it opened the database. There are none per queue or call, because
-    threads share transactions (calls/combine.py). Every call counts, without a lock: of two increments at the
+    threads share transactions (calls.py). Every call counts, without a lock: of two increments at the
     same moment, one may be lost.
     """
 

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from fdbqueue.core import binding, client_knobs, limits
+from fdbqueue.core import binding, limits
 from fdbqueue.core.arguments import checked_span
 from fdbqueue.core.database import Database, adopted, known_by_engine
 from fdbqueue.core.errors import ClusterForked, DatabaseNotFound, InvalidArgument, UnknownUrl, WrongType
@@ -202,7 +202,7 @@ def open_cluster(cluster_file: str | None) -> Any:
     """The binding's database. Raises: ClientLibraryMissing, ClientLibraryTooOld, ClusterForked."""
     fdb = binding.load()
     _require_own_library(cluster_file)
-    client_knobs.hand_to(fdb)
+    binding.hand_to(fdb)
     return fdb.open(cluster_file)
 
 

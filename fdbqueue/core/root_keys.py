@@ -29,17 +29,17 @@ its release.
 DEFAULT_ROOT = Subspace(("fdbqueue",))
 
 R, IMPORTS, SWEEPS = Table(), Table(), Table()
-DEFINITION = R.packed(0, str)  # name: see registry/definition.py; every call on a named queue
+DEFINITION = R.packed(0, str)  # name: see registry.py; every call on a named queue
 LAST_ID = R.packed(1)  # little-endian, grows only; create
 CONTENTS: Column[()] = Column(2, ())
 RECEIPT = R.packed(3, bytes, int)  # process, slot: id and time of last attempt; a retry after 1021 or 1039
 SESSION = R.packed(4, bytes)  # (owner, name, ttr_us), without a name also host, process id, layout; its takes
 SESSION_NAME = R.packed(5, str)  # session; the openings of that name
 HEARTBEAT = R.packed(6, bytes)  # session: deadline_us; its next heartbeat, its end
-OPENER = R.packed(6, bytes, bytes)  # session, opener: a deadline and a process; see sessions/holder.py
+OPENER = R.packed(6, bytes, bytes)  # session, opener: a deadline and a process; see sessions/ending.py
 BEAT_DUE = R.packed(7, int, bytes)  # deadline, session: empty; sweepers: dead sessions
 PRESENCE = R.packed(8, bytes)  # session: see fleet/status.py; workers(). It goes with the session
-RUN = R.packed(9, bytes)  # run: counters, see runs.py; the supervisor. It goes with its session
+RUN = R.packed(9, bytes)  # run: counters, see sessions/ending.py; the supervisor. It goes with its session
 MEMBERSHIP = R.packed(10, bytes)  # session: run; the last step of the session's end
 IMPORT = IMPORTS.packed(11, int)  # id
 PROGRESS = IMPORTS.packed(11, int, str)  # id, label: see imports/steps.py; the next step of an import
@@ -68,7 +68,7 @@ CANCELLING = SWEEPS.packed(2, bytes)  # group: place of the next member
 OVER = SWEEPS.packed(3, int, bytes)  # time, group: empty; a group that can be forgotten
 
 MEMBERS: Column[()] = Column(34, ())
-"""The column of a queue that outlives its drop: the counts of members of groups (partitions/keys.py)."""
+"""The column of a queue that outlives its drop: the counts of members of groups (partitions.py)."""
 EVERY_EPOCH = b"\xff" * 8
 """The epoch of a dropped queue: no member of it is left, whatever its own."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core.unreadable import DAMAGED
 
 _to_bytes = msgspec.msgpack.Encoder().encode
 _from_bytes = msgspec.msgpack.Decoder(dict[str, str]).decode

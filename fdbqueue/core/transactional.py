@@ -7,9 +7,14 @@ from functools import partial
 from typing import Any, TypeVar, overload
 
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import checked_text, checked_timeout, checked_whole
+from fdbqueue.core.arguments import (
+    checked_text,
+    checked_timeout,
+    checked_whole,
+    deferred_body,
+    require_finished,
+)
 from fdbqueue.core.database import is_transaction, run
-from fdbqueue.core.deferred import deferred_body, require_finished
 from fdbqueue.core.errors import DeferredBody, WrongType
 from fdbqueue.core.seam import Awaited
 from fdbqueue.core.visible import shown

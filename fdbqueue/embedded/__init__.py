@@ -9,7 +9,7 @@ from fdb import tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core.binding import LATEST_API_VERSION
-from fdbqueue.core.fdberror import FDBError, predicates
+from fdbqueue.core.seam import FDBError, predicates
 from fdbqueue.embedded import impl
 from fdbqueue.embedded.surface import Future, StreamingMode
 from fdbqueue.embedded.surface import network_options as options

@@ -20,8 +20,8 @@ import lmdb
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import DatabaseClosed, StorageFull, StorageReplaced
-from fdbqueue.core.fdberror import TIMED_OUT, FDBError
 from fdbqueue.core.runtime import Lock
+from fdbqueue.core.seam import TIMED_OUT, FDBError
 from fdbqueue.embedded import layout, writes
 from fdbqueue.embedded.directory import LockHolder, no_room
 from fdbqueue.embedded.durability import NotDurable

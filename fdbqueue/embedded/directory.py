@@ -49,8 +49,8 @@ from fdbqueue.core.errors import (
     StorageReplaced,
     UnsafePath,
 )
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.runtime import Event, Lock, RealRuntime, Runtime
+from fdbqueue.core.seam import FDBError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """There is no room on the disk, or this process gets none."""

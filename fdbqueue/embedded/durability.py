@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import lmdb
 
 from fdbqueue.core.errors import DatabaseClosed
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.directory import FULL, Directory, System, by_descriptor, code_of
 from fdbqueue.embedded.environment import Environment

@@ -36,9 +36,9 @@ from typing import Any
 import lmdb
 
 from fdbqueue.core.errors import DatabaseClosed, StorageFull
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.limits import TRANSACTION_AGE_MAX_S
 from fdbqueue.core.runtime import Runtime
+from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.directory import (
     DATA_FILE,

@@ -1,6 +1,6 @@
 """The names that programs written for the binding import from `fdb.impl`."""
 
-from fdbqueue.core.fdberror import FDBError, predicates
+from fdbqueue.core.seam import FDBError, predicates
 from fdbqueue.embedded.steps import FDBRange, strinc
 from fdbqueue.embedded.steps import ReadTransaction as TransactionRead
 from fdbqueue.embedded.surface import ConflictRangeType, Future, Key, StreamingMode, Value

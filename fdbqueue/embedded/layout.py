@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded.journal import NOWHERE, Place
 from fdbqueue.embedded.processes import Answer
 from fdbqueue.embedded.writes import KeySet

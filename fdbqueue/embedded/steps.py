@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.fdberror import TRIED_AGAIN, FDBError
 from fdbqueue.core.limits import KEY_BYTES_MAX, RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH
 from fdbqueue.core.runtime import Runtime
+from fdbqueue.core.seam import TRIED_AGAIN, FDBError
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.surface import (
     USER_END,

@@ -19,7 +19,6 @@ import fdb.fdboptions as _tables
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.limits import (
     RETRY_DELAY_MAX_S,
     TRANSACTION_BYTES_MAX,
@@ -27,8 +26,9 @@ from fdbqueue.core.limits import (
     WATCHES_LIMIT_MAX,
     WATCHES_MAX,
 )
+from fdbqueue.core.logger import Troubles
 from fdbqueue.core.runtime import RealRuntime, Runtime, wait_any
-from fdbqueue.core.trouble import Troubles
+from fdbqueue.core.seam import FDBError
 from fdbqueue.core.visible import SURVIVED
 from fdbqueue.embedded.writes import Flush
 

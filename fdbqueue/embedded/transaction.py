@@ -13,9 +13,9 @@ from typing import Any, TypeVar, overload
 from msgspec.structs import replace
 
 from fdbqueue.core.errors import DatabaseClosed, FdbQueueError
-from fdbqueue.core.fdberror import TIMED_OUT, FDBError
 from fdbqueue.core.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from fdbqueue.core.runtime import RealRuntime, Runtime
+from fdbqueue.core.seam import TIMED_OUT, FDBError
 from fdbqueue.embedded import steps, store, writes
 from fdbqueue.embedded.steps import RANGE_BYTES, OpenStore, ReadTransaction, SnapshotReads, Steps, strinc
 from fdbqueue.embedded.store import Store

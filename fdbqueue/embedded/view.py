@@ -12,7 +12,7 @@ from typing import Any
 import lmdb
 import msgspec
 
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.layout import KeyAndValue
 from fdbqueue.embedded.surface import StreamingMode, key_bytes

@@ -27,10 +27,9 @@ from collections.abc import Callable, Collection
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import StorageReplaced
-from fdbqueue.core.fdberror import FDBError
-from fdbqueue.core.logger import logger
+from fdbqueue.core.logger import Troubles, logger
 from fdbqueue.core.runtime import Runtime
-from fdbqueue.core.trouble import Troubles
+from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.directory import SYSTEM, Directory, LockFile, System, by_descriptor
 from fdbqueue.embedded.environment import Environment

@@ -31,9 +31,9 @@ from math import inf
 import msgspec
 from sortedcontainers import SortedList
 
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.limits import VALUE_BYTES_MAX
 from fdbqueue.core.runtime import Lock
+from fdbqueue.core.seam import FDBError
 
 KeyRange = tuple[bytes, bytes]
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
-from fdbqueue.core.database import Database
+from fdbqueue.core.database import Database, Handle
 from fdbqueue.core.errors import DeferredBody
-from fdbqueue.core.handle import Handle
 from fdbqueue.tasks.queue import TaskQueue
 
 _LOOP_WORKER = "fdbqueue.aio.loop_worker"

@@ -23,19 +23,20 @@ from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.core import client_knobs, signals
+from fdbqueue.core import binding, signals
+from fdbqueue.core.arguments import deferred_body, is_of_generator, require_finished
 from fdbqueue.core.database import Database
-from fdbqueue.core.deferred import deferred_body, is_of_generator, require_finished
-from fdbqueue.core.error_root import FdbQueueError, heals
 from fdbqueue.core.errors import (
     DatabaseNotFound,
     DeferredBody,
+    FdbQueueError,
     HandlerNotFound,
     InvalidArgument,
     LayoutNewer,
     QueueNotFound,
     UnknownCodec,
     UnknownKind,
+    heals,
 )
 from fdbqueue.core.open import open as open_database
 from fdbqueue.core.runtime import RealRuntime
@@ -231,7 +232,7 @@ def end_after_supervisor(lifeline: int, grace_s: float) -> None:
 
 def main(arguments: list[str]) -> int:
     lifeline, reports, at_work = map(int, arguments)
-    client_knobs.for_this_program()
+    binding.for_this_program()
     asked = signals_to_pipe()
     signals.hear_of_children()
     for descriptor in (lifeline, reports, at_work):

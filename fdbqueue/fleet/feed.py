@@ -11,8 +11,14 @@ from functools import partial
 from fdbqueue.core import limits
 from fdbqueue.core.codec import NOT_HERE
 from fdbqueue.core.database import Database, is_away
-from fdbqueue.core.error_root import heals
-from fdbqueue.core.errors import DatabaseClosed, FdbQueueError, LayoutNewer, QueueNotFound, UnknownSession
+from fdbqueue.core.errors import (
+    DatabaseClosed,
+    FdbQueueError,
+    LayoutNewer,
+    QueueNotFound,
+    UnknownSession,
+    heals,
+)
 from fdbqueue.core.logger import logger
 from fdbqueue.core.runtime import Event, Runtime
 from fdbqueue.core.sessions.session import Session

@@ -11,13 +11,12 @@ from typing import TypeVar
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, is_away, run
-from fdbqueue.core.error_root import heals
-from fdbqueue.core.errors import QueueNotFound
+from fdbqueue.core.errors import QueueNotFound, heals
 from fdbqueue.core.logger import about, logger
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.keeper import Silence, Spells
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.core.sessions.silence import Silence, Spells
 from fdbqueue.core.task import Renewed
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.settling import HEARTBEAT

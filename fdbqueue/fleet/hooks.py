@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from fdbqueue.core.deferred import checked_function, require_finished
+from fdbqueue.core.arguments import checked_function, require_finished
 from fdbqueue.core.errors import InvalidArgument, TaskCancelled
-from fdbqueue.core.logger import logger
-from fdbqueue.core.trouble import Troubles
+from fdbqueue.core.logger import Troubles, logger
 from fdbqueue.core.visible import SURVIVED, text_of
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Verdict

@@ -11,7 +11,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_items, checked_seconds, checked_span
 from fdbqueue.core.database import as_database
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.registry.registry import checked_name
+from fdbqueue.core.registry import checked_name
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.fleet.outcomes import Backoff, checked_backoff
 from fdbqueue.tasks.queue import TaskQueue

@@ -28,9 +28,15 @@ from itertools import takewhile
 from types import FrameType, TracebackType
 from typing import Any
 
-from fdbqueue.core.arguments import checked_delay, checked_seconds, checked_whole, is_number
+from fdbqueue.core.arguments import (
+    checked_delay,
+    checked_function,
+    checked_seconds,
+    checked_whole,
+    is_number,
+    require_finished,
+)
 from fdbqueue.core.database import is_away as is_database_away
-from fdbqueue.core.deferred import checked_function, require_finished
 from fdbqueue.core.errors import (
     DatabaseClosed,
     FdbQueueError,
@@ -40,9 +46,9 @@ from fdbqueue.core.errors import (
     TaskCancelled,
     VerdictReturned,
 )
-from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.logger import traceback_of
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.task import Failure
-from fdbqueue.core.trouble import traceback_of
 from fdbqueue.core.visible import SURVIVED, text_of
 
 GROWTH_MAX = 1_000.0

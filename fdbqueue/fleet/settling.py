@@ -6,16 +6,15 @@ from typing import Any
 
 from fdbqueue.core import limits, observing
 from fdbqueue.core import logger as loggers
+from fdbqueue.core.arguments import require_finished
 from fdbqueue.core.binding import may_be_lost
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.deferred import require_finished
 from fdbqueue.core.errors import EffectTooLarge, EffectTooSlow, LeaseLost, NotTaken, TaskNotFound
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.observing import GIVEN_BACK, Attempt, Watch
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import parent_only
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import Transaction, engine_errors
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.hooks import Event, Hooks

@@ -22,18 +22,17 @@ import msgspec
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import writable
-from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.binding import bypass_storage_quota
 from fdbqueue.core.database import Database, is_transaction, run
-from fdbqueue.core.error_root import heals
-from fdbqueue.core.errors import InvalidArgument, UnknownSession
+from fdbqueue.core.errors import InvalidArgument, UnknownSession, heals
 from fdbqueue.core.logger import logger
-from fdbqueue.core.registry.registry import checked_name
+from fdbqueue.core.registry import checked_name
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.runs import ENDS
 from fdbqueue.core.runtime import RealRuntime, Runtime
 from fdbqueue.core.seam import DatabaseOrTransaction
+from fdbqueue.core.sessions.ending import RUN_ENDS
 from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.fleet.hooks import Event, Hook, Hooks
 from fdbqueue.fleet.options import WorkerOptions
 from fdbqueue.fleet.outcomes import troubles
@@ -218,7 +217,7 @@ _log = logger("fdbqueue.fleet")
 
 
 class Run:
-    """A session of the supervisor; its end removes the run's row of exact counts (fdbqueue/core/runs.py)."""
+    """A session of the supervisor; its end removes the run's row of exact counts (sessions/ending.py)."""
 
     def __init__(self, database: Database, root: Any) -> None:
         self._database = database
@@ -244,7 +243,7 @@ class Run:
     def tally(self, timeout_s: float) -> Tally | None:
         """The exact counts, in 1 round trip; None if the supervisor's session was lost, and so the row."""
         value = run(self._database, self._read, timeout_s=timeout_s)
-        return None if self._session.lost else Tally(**unpacked(ENDS, value))
+        return None if self._session.lost else Tally(**unpacked(RUN_ENDS, value))
 
     def _read(self, tr: Any) -> bytes | None:
         alive, row = tr.snapshot.get(self._keys.session(self.id)), tr.snapshot.get(self._keys.run(self.id))

@@ -17,15 +17,14 @@ from typing import Any, Unpack
 from fdbqueue.core import limits, signals
 from fdbqueue.core.arguments import (
     checked_count,
+    checked_function,
     checked_positive,
     checked_prefix,
     checked_text,
     checked_whole,
 )
-from fdbqueue.core.database import require_answer
-from fdbqueue.core.deferred import checked_function
+from fdbqueue.core.database import Handle, public_url, require_answer
 from fdbqueue.core.errors import DatabaseNotFound, FleetRefused, InvalidArgument
-from fdbqueue.core.handle import Handle, public_url
 from fdbqueue.core.logger import logger
 from fdbqueue.core.open import DIRECTORY_SCHEMES, place_of
 from fdbqueue.core.open import open as open_database

@@ -10,11 +10,9 @@ from typing import Any, Unpack
 
 from fdbqueue.core import limits
 from fdbqueue.core import logger as loggers
-from fdbqueue.core.arguments import checked_bytes, checked_timeout
+from fdbqueue.core.arguments import checked_bytes, checked_function, checked_timeout
 from fdbqueue.core.database import as_database, require_open
-from fdbqueue.core.deferred import checked_function
-from fdbqueue.core.error_root import heals
-from fdbqueue.core.errors import LayoutNewer, NotTaken, QueueNotFound, UnknownSession, WorkerUsed
+from fdbqueue.core.errors import LayoutNewer, NotTaken, QueueNotFound, UnknownSession, WorkerUsed, heals
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.sessions.keeper import keeper_of

@@ -17,13 +17,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from fdbqueue.core import limits
-from fdbqueue.core.calls.combine import Call, Combiner
-from fdbqueue.core.calls.once import LostConflict, run_once
-from fdbqueue.core.calls.writes import write_claimed
+from fdbqueue.core.calls import Call, Combiner
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotTaken
-from fdbqueue.core.fdberror import engine_errors
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.once import LostConflict, run_once, write_claimed
+from fdbqueue.core.seam import Transaction, engine_errors
 from fdbqueue.core.task import Task
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.events import Callbacks

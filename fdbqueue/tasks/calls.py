@@ -13,10 +13,8 @@ from typing import TypeVar
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
 from fdbqueue.core.binding import may_be_lost
-from fdbqueue.core.calls.combine import Combiner
-from fdbqueue.core.calls.once import run_once
-from fdbqueue.core.calls.writes import writes
-from fdbqueue.core.database import Database, run
+from fdbqueue.core.calls import Combiner, Waiter
+from fdbqueue.core.database import Database, Service, run
 from fdbqueue.core.errors import (
     BatchOverCapacity,
     FdbQueueError,
@@ -24,20 +22,15 @@ from fdbqueue.core.errors import (
     UnknownSession,
     UnsupportedOption,
 )
-from fdbqueue.core.fdberror import engine_errors
-from fdbqueue.core.line.take import Taker
-from fdbqueue.core.line.taking import Takes
-from fdbqueue.core.partitions.current import Current, PartitionGone
-from fdbqueue.core.partitions.parts import WIDE, TakesOfParts
-from fdbqueue.core.partitions.plan import Plan
-from fdbqueue.core.partitions.wide import Homes
+from fdbqueue.core.line.taking import Taker, Takes
+from fdbqueue.core.line.wide import WIDE, Homes, TakesOfParts
+from fdbqueue.core.once import run_once, writes
+from fdbqueue.core.partitions import Current, PartitionGone, Plan
 from fdbqueue.core.runtime import Stop
-from fdbqueue.core.seam import Transaction
-from fdbqueue.core.services import Service
+from fdbqueue.core.seam import Transaction, engine_errors
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
 from fdbqueue.core.sessions.session import OwnSession, Session, own_session_of
 from fdbqueue.core.task import Task
-from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.acks import Acks
 from fdbqueue.tasks.capacity import NoRoom

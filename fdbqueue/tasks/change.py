@@ -13,13 +13,14 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from fdbqueue import tasks as late
-from fdbqueue.core import limits, runs
-from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core import limits
 from fdbqueue.core.errors import FdbQueueError, PayloadUnreadable, RecordUnreadable
-from fdbqueue.core.partitions.plan import Plan
-from fdbqueue.core.runs import run_of
+from fdbqueue.core.partitions import Plan
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions import ending
+from fdbqueue.core.sessions.ending import run_of
 from fdbqueue.core.task import BURIED, DELAYED, READY, TAKEN, Failure
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks.failures import clear_failures, note
 from fdbqueue.tasks.feature import End, Site, met_by
 from fdbqueue.tasks.mending import NO_RECORD
@@ -307,7 +308,7 @@ class Change:
             )
         self._live = self._calls = self._more_tasks = 0
         for run, ends in self._runs.items():
-            self.tr.add(self.shape.root.run(run), packed(runs.ENDS, ends))
+            self.tr.add(self.shape.root.run(run), packed(ending.RUN_ENDS, ends))
         self._runs.clear()
         if self._deliver is not None and self._events:
             self._deliver(

@@ -13,8 +13,7 @@ from fdbqueue import tasks as late
 from fdbqueue.core.database import Database, as_database, is_transaction, run
 from fdbqueue.core.errors import InvalidArgument, QueueExists, UnknownSession
 from fdbqueue.core.limits import SPAN_MAX_S
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry, checked_name, exists_already
+from fdbqueue.core.registry import Definition, Registry, checked_name, exists_already
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.core.sessions.ending import end_session, is_overdue
 from fdbqueue.core.sessions.session import own_session_of

@@ -14,7 +14,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.arguments import require_verb_batch, writable
 from fdbqueue.core.database import Database, is_transaction, run
 from fdbqueue.core.errors import QueueBusy
-from fdbqueue.core.line.keys import Ticket
+from fdbqueue.core.line.decision import Ticket
 from fdbqueue.core.line.staging import Line
 from fdbqueue.core.seam import DatabaseOrTransaction, KeyValue
 from fdbqueue.core.sessions.keeper import keeper_of

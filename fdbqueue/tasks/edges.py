@@ -34,7 +34,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
-from fdbqueue.core.runs import ask_counted, run_of
+from fdbqueue.core.sessions.ending import ask_run_counted, run_of
 from fdbqueue.core.task import BURIED, DELAYED, DONE, READY, TAKEN, Failure
 from fdbqueue.tasks import failures
 from fdbqueue.tasks.change import Change
@@ -178,7 +178,7 @@ def _counted_for_runs(change: Change, records: Sequence[Record]) -> list[Record]
     """The tasks with leases that count for a run. Reads two keys for each lease of a run, together."""
     runs = [(record, run_of(record.token)) for record in records]
     asked = [
-        (record, ask_counted(change.tr, change.shape.root, record.session, run))
+        (record, ask_run_counted(change.tr, change.shape.root, record.session, run))
         for record, run in runs
         if run
     ]

@@ -8,9 +8,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database, is_away, run
 from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound
 from fdbqueue.core.logger import logger
-from fdbqueue.core.partitions.current import plan_of
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.partitions import plan_of
+from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.sessions.ending import SESSIONLESS

@@ -8,12 +8,11 @@ not hear of a change with an unknown commit result.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fdbqueue.core.arguments import checked_function, require_finished
 from fdbqueue.core.codec import PayloadCodec
 from fdbqueue.core.database import Database
-from fdbqueue.core.deferred import checked_function, require_finished
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.logger import logger
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import Transaction, engine_errors
 from fdbqueue.core.task import Task
 from fdbqueue.core.unreadable import shown
 from fdbqueue.core.visible import SURVIVED

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue.core.errors import NotBuried, TaskNotFound
-from fdbqueue.core.runs import is_alive
+from fdbqueue.core.sessions.ending import runs_on
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks import edges
@@ -83,7 +83,7 @@ def _take_back(change: Change, record: Record, entries: Sequence[Entry], attempt
     buried = buried_for(record, entries)
     if buried is not None:
         rewrite(change.tr, keys, record.id, buried, outcome=LEASE_LOST)
-        if is_alive(change.tr, change.shape.root, buried.run):  # a row that has gone has nothing to take back
+        if runs_on(change.tr, change.shape.root, buried.run):  # a row that has gone has nothing to take back
             change.end_for(buried.run, "buried", -1)
     rewrite(change.tr, keys, record.id, lost, outcome=EXCUSED, message=why)
     edges.excuse(change, record, excused(record, entries, lost))

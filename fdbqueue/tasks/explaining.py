@@ -14,13 +14,12 @@ from typing import TypeVar
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import RecordUnreadable, TaskNotFound
-from fdbqueue.core.explanation import Explanation, KeyHolder, TaskPlace
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.line.results import ask_waiting
+from fdbqueue.core.line.decision import LineKeys
+from fdbqueue.core.line.staging import ask_waiting
 from fdbqueue.core.seam import EXACT
-from fdbqueue.core.sessions.holder import ask_holder
+from fdbqueue.core.sessions.ending import ask_holder
 from fdbqueue.core.sessions.workers import ask_workers
-from fdbqueue.core.task import Holder, TaskState
+from fdbqueue.core.task import Explanation, Holder, KeyHolder, TaskPlace, TaskState
 from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.disciplines.bag import Bag

@@ -16,10 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import DAMAGED
-from fdbqueue.core.runs import run_of
 from fdbqueue.core.seam import KeyValue, Range, ReadTransaction, Transaction, Value
+from fdbqueue.core.sessions.ending import run_of
 from fdbqueue.core.task import Failure
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.core.visible import text_of
 from fdbqueue.tasks.records.keys import Record, TaskKeys, record_to_bytes
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.capacity import NoRoom

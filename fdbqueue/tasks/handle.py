@@ -9,12 +9,10 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import tasks as late
 from fdbqueue.core import observing
 from fdbqueue.core.arguments import checked_instance, writable
-from fdbqueue.core.calls.once import run_in
-from fdbqueue.core.database import Database, as_database, is_transaction, run
-from fdbqueue.core.handle import Handle
+from fdbqueue.core.database import Database, Handle, as_database, is_transaction, run
 from fdbqueue.core.observing import Call
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.once import run_in
+from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.seam import AnySession, DatabaseOrTransaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session, own_session_of

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import require_verb_batch
 from fdbqueue.core.database import is_transaction
-from fdbqueue.core.fdberror import engine_errors
-from fdbqueue.core.seam import DatabaseOrTransaction
+from fdbqueue.core.seam import DatabaseOrTransaction, engine_errors
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.feature import OF_TASKS, feature_of_tasks

@@ -12,9 +12,15 @@ import msgspec
 
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import checked_delay, checked_items, checked_positive, checked_span, checked_text
+from fdbqueue.core.arguments import (
+    checked_delay,
+    checked_function,
+    checked_items,
+    checked_positive,
+    checked_span,
+    checked_text,
+)
 from fdbqueue.core.arguments import key_bytes as key_bytes
-from fdbqueue.core.deferred import checked_function
 from fdbqueue.core.errors import InvalidArgument, KindExists, UnknownKind, UnsupportedOption
 from fdbqueue.tasks.disciplines.discipline import Discipline, Fifo, Priority
 from fdbqueue.tasks.feature import ASKED, asking

@@ -12,11 +12,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue.core.checking import Check, Flaw, Row
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.explanation import ReachedLimit, Reason, Why
+from fdbqueue.core.rows import Check, Flaw, Row
 from fdbqueue.core.seam import ReadTransaction, Transaction
-from fdbqueue.core.task import TaskState
+from fdbqueue.core.task import ReachedLimit, Reason, TaskState, Why
 from fdbqueue.core.visible import visible
 from fdbqueue.tasks.disciplines.discipline import Discipline
 from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named

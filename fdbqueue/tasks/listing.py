@@ -13,11 +13,10 @@ from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.explanation import HeldKey
 from fdbqueue.core.page import Page, no_place, place_bytes, place_text, within_bytes
-from fdbqueue.core.partitions.plan import home_of
+from fdbqueue.core.partitions import home_of
 from fdbqueue.core.seam import KeyValue, Range
-from fdbqueue.core.task import Task, TaskState
+from fdbqueue.core.task import HeldKey, Task, TaskState
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.disciplines.key_counts import readable_state, slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed

@@ -10,13 +10,11 @@ from typing import Any
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, as_database, is_transaction, run
 from fdbqueue.core.errors import DefinitionUnreadable, FdbQueueError
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.logger import logger
-from fdbqueue.core.partitions.plan import Partition, PartitionState, Plan
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.partitions import Partition, PartitionState, Plan
+from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
-from fdbqueue.core.seam import DatabaseOrTransaction, Range
+from fdbqueue.core.seam import DatabaseOrTransaction, Range, engine_errors
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.kinds import is_kind

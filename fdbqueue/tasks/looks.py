@@ -21,8 +21,8 @@ from fdbqueue.tasks.records.statistics import Statistics
 from fdbqueue.tasks.verbs import Target
 
 if TYPE_CHECKING:
-    from fdbqueue.core.explanation import Explanation
-    from fdbqueue.core.partitions.plan import Partition
+    from fdbqueue.core.partitions import Partition
+    from fdbqueue.core.task import Explanation
     from fdbqueue.tasks.key_statistics import KeyStatistics
 
 

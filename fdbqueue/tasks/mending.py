@@ -1,9 +1,9 @@
 """Mending: an unreadable record is repaired or set aside, so that it holds up no other task.
 
 A ready task has its record in the index that takers read, too. If one of the two is damaged, the other is
-written in its place. If both are, the task is set aside (aside.py): its stored values and its payload. Then
-only its keys tell which task it was. The key of its state ends in the id, and has the task key as its value.
-From these the counters and the discipline learn that the task has gone.
+written in its place. If both are, the task is set aside (unreadable.py): its stored values and its payload.
+Then only its keys tell which task it was. The key of its state ends in the id, and has the task key as its
+value. From these the counters and the discipline learn that the task has gone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
-from fdbqueue.core.aside import Aside
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.task import TaskState
+from fdbqueue.core.unreadable import Aside
 from fdbqueue.tasks.disciplines.discipline import Discipline
 from fdbqueue.tasks.records.keys import (
     ID_BYTES,

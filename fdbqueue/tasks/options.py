@@ -27,9 +27,8 @@ from fdbqueue.core.arguments import (
 )
 from fdbqueue.core.codec import checked_codec
 from fdbqueue.core.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
-from fdbqueue.core.partitions.plan import Plan, checked_partitions, first_plan
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import require_options
+from fdbqueue.core.partitions import Plan, checked_partitions, first_plan
+from fdbqueue.core.registry import Definition, require_options
 from fdbqueue.tasks.feature import OF_QUEUES
 from fdbqueue.tasks.records.extra import checked_headers
 

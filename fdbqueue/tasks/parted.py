@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.core import limits
-from fdbqueue.core.partitions.keys import Flag, ring
-from fdbqueue.core.partitions.plan import Plan, home_of
+from fdbqueue.core.partitions import Flag, Plan, home_of, ring
 from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.change import Change

@@ -8,11 +8,10 @@ from typing import TypeVar
 
 from fdbqueue.core.binding import may_be_lost
 from fdbqueue.core.database import Database, conflict_in
-from fdbqueue.core.line.source import Swept
+from fdbqueue.core.line.decision import Swept
 from fdbqueue.core.line.staging import Line
-from fdbqueue.core.partitions.parts import Partitioned
-from fdbqueue.core.partitions.plan import Plan
-from fdbqueue.core.partitions.wide import Wide
+from fdbqueue.core.line.wide import Partitioned, Wide
+from fdbqueue.core.partitions import Plan
 from fdbqueue.core.seam import Range, ReadTransaction, Transaction, Value
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.events import Callbacks

@@ -13,7 +13,7 @@ from fdb import tuple as layer
 from fdbqueue.core import limits
 from fdbqueue.core.codec import PayloadCodec, pieces_of
 from fdbqueue.core.errors import PayloadUnreadable
-from fdbqueue.core.registry.definition import UNPACKING
+from fdbqueue.core.registry import UNPACKING
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import OpenTask, Task, TaskState
 from fdbqueue.core.trace_context import unpacked

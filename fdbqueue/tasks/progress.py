@@ -7,11 +7,11 @@ lease. The wait watches the record, so each renewal of the lease wakes it, and i
 from functools import partial
 
 from fdbqueue.core import limits
+from fdbqueue.core.calls import Waiter
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import Future
 from fdbqueue.core.task import Task
 from fdbqueue.core.unreadable import shown
-from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.explaining import stored_and_current

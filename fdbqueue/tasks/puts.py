@@ -19,7 +19,7 @@ from msgspec import Struct
 from fdbqueue.core import limits
 from fdbqueue.core.database import conflict_in
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.partitions.plan import Plan, home_of
+from fdbqueue.core.partitions import Plan, home_of
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import ask_alive
 from fdbqueue.core.task import Task

@@ -19,7 +19,7 @@ from fdbqueue.core.arguments import (
 from fdbqueue.core.codec import encoded_each
 from fdbqueue.core.database import is_transaction
 from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
-from fdbqueue.core.partitions.keys import GROUP_BYTES
+from fdbqueue.core.partitions import GROUP_BYTES
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.task import Task

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_whole
-from fdbqueue.core.calls.asides import KeepsAside
-from fdbqueue.core.database import is_transaction
-from fdbqueue.core.handle import Grant
-from fdbqueue.core.partitions.plan import checked_partitions
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.database import Grant, is_transaction
+from fdbqueue.core.partitions import checked_partitions
+from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.task import Task
+from fdbqueue.core.unreadable import KeepsAside
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.creating import asked_for, created, opened_or_created
 from fdbqueue.tasks.looks import Looks
@@ -33,7 +31,7 @@ from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.taking import Taking
 
 if TYPE_CHECKING:
-    from fdbqueue.core.partitions.plan import Repartition
+    from fdbqueue.core.partitions import Repartition
 
 
 class TaskProducer(Grant, Putting):

@@ -4,8 +4,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from fdbqueue.core import limits
-from fdbqueue.core.explanation import Explanation, HeldKey, Reason, TaskPlace, Why
-from fdbqueue.core.task import Holder, TaskState
+from fdbqueue.core.task import Explanation, HeldKey, Holder, Reason, TaskPlace, TaskState, Why
 from fdbqueue.core.visible import counted, shortened, visible
 
 _SWEEP = "Any take, any worker, or a look at the statistics sweeps it."

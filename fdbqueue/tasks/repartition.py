@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 from fdbqueue.core import limits
 from fdbqueue.core.database import conflict_in, is_transaction, run, runtime_of
 from fdbqueue.core.errors import RepartitionUnderWay, UnsupportedOption
-from fdbqueue.core.partitions.current import plan_of, store
-from fdbqueue.core.partitions.plan import Plan, Repartition, begun, ended, home_of
-from fdbqueue.core.partitions.wide import ask_first, is_unused
+from fdbqueue.core.line.wide import ask_first, is_unused
+from fdbqueue.core.partitions import Plan, Repartition, begun, ended, home_of, plan_of, store
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.tasks.disciplines.beside import is_slug
 from fdbqueue.tasks.disciplines.key_counts import key_of, readable_state

@@ -16,16 +16,29 @@ import msgspec
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_payload, checked_positive
-from fdbqueue.core.aside import DAMAGED
-from fdbqueue.core.checking import Check, Flaw, OfColumn, Row, readable, under
+from fdbqueue.core.calls import Waiter
 from fdbqueue.core.codec import TYPED_HINT, PayloadCodec, pieces_of
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NoResult, PayloadUnreadable, PayloadUnsupported, ResultTimeout, TaskFailed
-from fdbqueue.core.partitions.keys import RESULT, RESULT_AT, SharedKeys
+from fdbqueue.core.partitions import RESULT, RESULT_AT, SharedKeys
+from fdbqueue.core.rows import (
+    Batch,
+    Check,
+    ContentLine,
+    Flaw,
+    OfColumn,
+    Pair,
+    Row,
+    Section,
+    read_as,
+    readable,
+    rows_in,
+    set_rows,
+    under,
+)
 from fdbqueue.core.seam import Future, KeyValue, Transaction
-from fdbqueue.core.sections import Batch, ContentLine, Pair, Section, read_as, rows_in, set_rows
 from fdbqueue.core.task import TaskState
-from fdbqueue.core.waiters import Waiter
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.failures import ask_last
 from fdbqueue.tasks.feature import ACKED, Encode, End, Feature, Site

@@ -14,15 +14,25 @@ from typing import Any
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import COUNTER, DAMAGED, count_in
-from fdbqueue.core.checking import Check, Flaw, OfColumn, Row, readable
-from fdbqueue.core.counting import Count, Tally
 from fdbqueue.core.errors import TaskNotFound, UnsupportedOption
 from fdbqueue.core.page import Page, no_place, place_bytes, place_text
-from fdbqueue.core.partitions.keys import TIME_BYTES
+from fdbqueue.core.partitions import TIME_BYTES
+from fdbqueue.core.rows import (
+    Batch,
+    Check,
+    ContentLine,
+    Count,
+    Flaw,
+    OfColumn,
+    Row,
+    Section,
+    Tally,
+    read_as,
+    readable,
+)
 from fdbqueue.core.seam import KeyValue, Transaction, Value
-from fdbqueue.core.sections import Batch, ContentLine, Section, read_as
 from fdbqueue.core.task import EndedTask
+from fdbqueue.core.unreadable import COUNTER, DAMAGED, count_in
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.feature import End, Feature, Site
 from fdbqueue.tasks.payloads import key_in

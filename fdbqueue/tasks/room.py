@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fdbqueue.core import limits
+from fdbqueue.core.calls import Waiter
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import Future, Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.capacity import NoRoom
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.source import TaskSource

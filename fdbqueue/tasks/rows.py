@@ -7,12 +7,21 @@ keys of its own.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fdbqueue.core.checking import Check, Excuse, Finder, OfColumn, Row, Under
 from fdbqueue.core.columns import Column
-from fdbqueue.core.counting import Count
-from fdbqueue.core.explanation import Reason
+from fdbqueue.core.rows import (
+    Check,
+    ContentLine,
+    Count,
+    Excuse,
+    Finder,
+    NotOurs,
+    OfColumn,
+    Row,
+    Section,
+    Under,
+)
 from fdbqueue.core.seam import ReadTransaction, Transaction
-from fdbqueue.core.sections import ContentLine, NotOurs, Section
+from fdbqueue.core.task import Reason
 from fdbqueue.tasks.feature import OF_TASKS, all_features, feature_of_tasks
 from fdbqueue.tasks.records.keys import Record, partition_of
 from fdbqueue.tasks.records.statistics import Statistics

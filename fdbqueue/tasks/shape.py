@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from fdbqueue import tasks as late
-from fdbqueue.core.aside import Aside
 from fdbqueue.core.codec import PayloadCodec, stored_codec
 from fdbqueue.core.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
-from fdbqueue.core.partitions.current import Current
-from fdbqueue.core.partitions.keys import SharedKeys, ring_for_room
-from fdbqueue.core.partitions.plan import Plan
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Guard, Registry
+from fdbqueue.core.partitions import Current, Plan, SharedKeys, ring_for_room
+from fdbqueue.core.registry import Definition, Guard, Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.unreadable import Aside
 from fdbqueue.tasks.disciplines.discipline import Discipline, Fifo, Mended
 from fdbqueue.tasks.feature import Feature, features_of_queue, overriding
 from fdbqueue.tasks.kinds import NOT_GIVEN, Draft, drafted, kind_named

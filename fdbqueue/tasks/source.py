@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
+from fdbqueue.core.codec import type_name
 from fdbqueue.core.database import conflict_in
-from fdbqueue.core.line.decision import Offer
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.line.source import Ask, Delivery, Swept
+from fdbqueue.core.line.decision import Ask, Delivery, LineKeys, Offer, Swept
 from fdbqueue.core.line.staging import Line
-from fdbqueue.core.line.take import Taker
-from fdbqueue.core.misfit import type_name
-from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.line.taking import Taker
+from fdbqueue.core.partitions import Plan
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import KeyValue, Range, Transaction
 from fdbqueue.core.task import Failure, Task, TaskState

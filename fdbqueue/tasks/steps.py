@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import DAMAGED
-from fdbqueue.core.checking import Check, Flaw, OfColumn, Row, readable, rows_of, under
 from fdbqueue.core.errors import PayloadTooLarge, PayloadUnreadable, StepUnderWay, TaskNotFound, TooManySteps
+from fdbqueue.core.rows import Check, Flaw, OfColumn, Row, readable, rows_of, under
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import TaskCalls
 from fdbqueue.tasks.change import Change

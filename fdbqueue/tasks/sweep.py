@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fdbqueue.core import limits
-from fdbqueue.core.line.source import Swept
+from fdbqueue.core.line.decision import Swept
 from fdbqueue.core.seam import KeyValue, Range, Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks import edges

@@ -10,18 +10,19 @@ from fdbqueue.core.arguments import (
     checked_batch_count,
     checked_count,
     checked_fraction,
+    checked_function,
     checked_instance,
     checked_items,
     checked_stop,
     checked_take_timeout,
     checked_text,
+    require_finished,
     require_verb_batch,
     writable,
 )
 from fdbqueue.core.binding import may_be_lost
 from fdbqueue.core.codec import AbsentCodec
 from fdbqueue.core.database import is_database, is_transaction, run
-from fdbqueue.core.deferred import checked_function, require_finished
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, AnySession, DatabaseOrTransaction, Transaction
 from fdbqueue.core.sessions.session import Session

@@ -6,7 +6,7 @@ No caller has received such a task. So the death of the session that holds it is
 from collections.abc import Callable
 
 from fdbqueue.core import limits
-from fdbqueue.core.line.keys import LineKeys, notice_of
+from fdbqueue.core.line.decision import LineKeys, notice_of
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.payloads import delivered_value
 from fdbqueue.tasks.records.keys import Record

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from fdbqueue import tasks as late
 from fdbqueue.core.errors import NotTaken, RecordUnreadable, TaskNotFound
-from fdbqueue.core.runs import is_alive, run_of
+from fdbqueue.core.sessions.ending import run_of, runs_on
 from fdbqueue.core.task import TAKEN, Failure, Renewed, Task, TaskState
 from fdbqueue.core.unreadable import Unreadable, shown
 from fdbqueue.tasks import edges
@@ -121,7 +121,7 @@ def exhaust(change: Change, target: Target, failures_max: int) -> bool:
     lost = [entry for entry in counted if entry.failure.outcome == LEASE_LOST]
     run = run_of(record.token)
     if lost:
-        run = lost[-1].run if is_alive(change.tr, change.shape.root, lost[-1].run) else run
+        run = lost[-1].run if runs_on(change.tr, change.shape.root, lost[-1].run) else run
         rewrite(change.tr, change.shape.keys, record.id, lost[-1], outcome=EXHAUSTED, run=run)
     edges.put_aside(change, [record])
     change.end_for(run, "buried")

@@ -5,7 +5,7 @@ Needs the extra `testing`: `pip install fdbqueue[testing]`.
 
 from typing import TYPE_CHECKING
 
-from fdbqueue.core import extras
+from fdbqueue.core import lazy
 from fdbqueue.core.lazy import lazily
 
 if TYPE_CHECKING:
@@ -47,5 +47,5 @@ if not TYPE_CHECKING:
     _import, __dir__ = lazily(__name__, _HOMES)
 
     def __getattr__(name):
-        with extras.needs("testing", "greenlet"):
+        with lazy.needs("testing", "greenlet"):
             return _import(name)

@@ -22,8 +22,8 @@ from fdbqueue.aio.fiber import current_fiber
 from fdbqueue.aio.hub import Hub
 from fdbqueue.aio.runtime import LoopRuntime
 from fdbqueue.core.database import Database as BlockingDatabase
-from fdbqueue.core.error_root import FdbQueueError
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.errors import FdbQueueError
+from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded.store import Store
 from fdbqueue.testing.engine import FaultyDatabase, FaultyTransaction, Machine
 from fdbqueue.testing.faults import NONE

@@ -10,8 +10,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from fdbqueue.core.fdberror import CLUSTER_VERSION_CHANGED, FDBError
 from fdbqueue.core.runtime import Runtime
+from fdbqueue.core.seam import CLUSTER_VERSION_CHANGED, FDBError
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.surface import Future, PendingFuture

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from fdbqueue.core.fdberror import CLUSTER_VERSION_CHANGED
 from fdbqueue.core.limits import CLOCK_SKEW_S
+from fdbqueue.core.seam import CLUSTER_VERSION_CHANGED
 from fdbqueue.embedded.surface import Future
 from fdbqueue.embedded.transaction import Transaction
 

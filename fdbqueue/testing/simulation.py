@@ -19,8 +19,8 @@ from random import Random
 from typing import Any, TypeVar
 
 from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_function, require_finished
 from fdbqueue.core.database import Database
-from fdbqueue.core.deferred import checked_function, require_finished
 from fdbqueue.core.observing import MAYBE_COMMITTED
 from fdbqueue.embedded.store import private_store
 from fdbqueue.embedded.transaction import Database as EmbeddedDatabase

@@ -7,7 +7,7 @@ from typing import Any
 
 from fdbqueue.aio.hub import Hub, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
-from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import engine_errors
 
 LIMIT_S = 90
 

@@ -15,8 +15,8 @@ from fdbqueue import aio
 from fdbqueue.aio.committing import LoopTransaction
 from fdbqueue.core import limits
 from fdbqueue.core.errors import DatabaseClosed
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded import store
 from fdbqueue.embedded.surface import PendingFuture
 from fdbqueue.embedded.writes import CommitRequest

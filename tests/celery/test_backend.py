@@ -13,8 +13,8 @@ from celery.signals import after_task_publish
 
 import fdbqueue
 import fdbqueue.integrations.celery
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.seam import FDBError
 from fdbqueue.integrations.celery import chords, keys
 from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S, ManualClock

@@ -14,7 +14,7 @@ import fdbqueue
 import fdbqueue.integrations.celery
 from fdbqueue import TaskQueue
 from fdbqueue.core.errors import ClusterMismatch, QueueKindMismatch, StorageReplaced, UnknownBrokerUrl
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.integrations.celery.databases import BrokerLost, told_to_kombu
 from fdbqueue.integrations.celery.tap import Tap, Want
 from tests.conftest import CLUSTER_FILE

@@ -10,8 +10,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Limit, SimpleElementQueue, TaskQueue
-from fdbqueue.core.registry.definition import SIMPLE as ELEMENTS
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import SIMPLE as ELEMENTS
+from fdbqueue.core.registry import Registry
 from fdbqueue.operate.cli.exits import told
 from tests.cli.shell import PROGRAM, Shell, Within
 

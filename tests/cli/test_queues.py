@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import TaskQueue, Worker
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.operate.cli.commands import COMMANDS, cli
 from fdbqueue.operate.cli.show import span

@@ -10,8 +10,8 @@ import pytest
 import fdbqueue
 from fdbqueue import TaskQueue, Verification
 from fdbqueue.core.database import run
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.seam import FDBError
 from fdbqueue.operate.cli.exits import CommandError
 from fdbqueue.operate.cli.session import Place
 from fdbqueue.tasks.records.keys import TaskKeys

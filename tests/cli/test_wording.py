@@ -6,9 +6,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Limit, Schedule, SimpleElementQueue, TaskQueue
-from fdbqueue.core.registry.definition import PLAIN
-from fdbqueue.core.registry.definition import SIMPLE as ELEMENTS
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import PLAIN, Registry
+from fdbqueue.core.registry import SIMPLE as ELEMENTS
 from tests.cli.shell import Shell, Within
 
 GROUP = "0" * 32

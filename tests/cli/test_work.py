@@ -17,10 +17,10 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import TaskQueue
-from fdbqueue.core.fdberror import FDBError
-from fdbqueue.core.registry.definition import SIMPLE as ELEMENTS
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import SIMPLE as ELEMENTS
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.seam import FDBError
 from fdbqueue.core.signals import Signals
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.fleet.supervisor import FleetStatus, ProcessStatus

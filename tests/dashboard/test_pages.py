@@ -3,7 +3,7 @@
 import pytest
 
 from fdbqueue import Queue, TaskQueue
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from tests.dashboard.conftest import HOSTILE, NAME, Served
 from tests.dashboard.support import path_of
 

@@ -7,7 +7,7 @@ import pytest
 import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.seam import FDBError
 from tests.dashboard.conftest import NAME, Served
 from tests.dashboard.support import browsing, path_of
 from tests.tasks.support import StillClock

@@ -6,6 +6,7 @@ from msgspec import structs
 import fdbqueue
 from fdbqueue import Database, DeadLetters, Failure, Group, Queue, RedriveState, TaskQueue, transactional
 from fdbqueue.core import limits
+from fdbqueue.core.calls import Waiter
 from fdbqueue.core.errors import (
     InvalidArgument,
     NoRedrive,
@@ -14,9 +15,8 @@ from fdbqueue.core.errors import (
     RedriveUnderWay,
     WaitStopped,
 )
-from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.trace_context import packed
-from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.failures import bytes_max
 from fdbqueue.tasks.records.keys import id_bytes, record_of, record_to_bytes
 from tests.dead.conftest import Grave

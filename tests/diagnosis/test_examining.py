@@ -11,8 +11,8 @@ import fdbqueue
 from fdbqueue import Severity, TaskQueue, diagnose
 from fdbqueue.core import limits
 from fdbqueue.core.errors import DatabaseClosed, InvalidArgument
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.seam import FDBError
 from fdbqueue.operate.diagnosis import examining, process
 from fdbqueue.operate.diagnosis.clocks import Beat, Look
 from fdbqueue.operate.diagnosis.directory import DirectoryState, JournalState, check_directory

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.test.utils import override_settings
 
 import fdbqueue
-from fdbqueue.core import client_knobs
+from fdbqueue.core import binding
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.integrations.django.management.commands import fdbqueue_worker
 from tests.conftest import DURABLE, SLOW
@@ -191,7 +191,7 @@ def _own_process(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPat
     """Undo what the command sets for its process."""
     for name in fdbqueue_worker.LOGGERS:
         caplog.set_level(logging.INFO, name)
-    monkeypatch.setattr(client_knobs, "_asked", False)
+    monkeypatch.setattr(binding, "_asked", False)
 
 
 @pytest.mark.usefixtures("_own_process")

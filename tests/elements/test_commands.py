@@ -10,7 +10,7 @@ from dirq.queue import Queue as DirectoryQueue
 from dirq.QueueSimple import QueueSimple
 
 import fdbqueue
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run

@@ -29,7 +29,7 @@ from fdbqueue.core.errors import (
     UnknownSchema,
     UnreadableElement,
 )
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.queues.elements.keys import following, name_at
 from tests.elements.support import (
     MALFORMED,

@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue.core import binding
 from fdbqueue.core.errors import ClientLibraryMissing, ClientLibraryTooOld
-from fdbqueue.core.fdberror import TIMED_OUT
+from fdbqueue.core.seam import TIMED_OUT
 
 CODES = range(1000, 2301)
 PREDICATES = ("is_retryable", "is_maybe_committed", "is_retryable_not_committed")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import fdbqueue.embedded as embedded
-from fdbqueue.core.fdberror import DESCRIPTIONS
+from fdbqueue.core.seam import DESCRIPTIONS
 from fdbqueue.embedded.transaction import open_private
 from tests.engine import answers
 from tests.engine.answers import CALLS, CODES, FUTURES, Asking

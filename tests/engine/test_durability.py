@@ -10,7 +10,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.core.errors import StorageInUse, UnknownUrl
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded.durability import Flusher
 from fdbqueue.embedded.journal import FILES, NOWHERE, Journal, JournalLost
 from fdbqueue.embedded.writes import Flush

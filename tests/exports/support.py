@@ -11,9 +11,9 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Limit, Queue, SimpleElementQueue, TaskQueue
-from fdbqueue.core.partitions.keys import BELL
-from fdbqueue.core.registry.definition import SIMPLE as ELEMENTS
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.partitions import BELL
+from fdbqueue.core.registry import SIMPLE as ELEMENTS
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.operate.exports.exporting import Export
 from fdbqueue.operate.exports.file import FinishedFile

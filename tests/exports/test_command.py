@@ -9,7 +9,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, Limit, TaskQueue, verify
-from fdbqueue.core.registry.registry import IMPORTING, Registry
+from fdbqueue.core.registry import IMPORTING, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import Database, TaskQueue
 from fdbqueue.core.errors import ExportInUse, ExportRefused, ExportUnusable, ImportUnfinished, UnknownKind
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.operate.exports.exporting import Export
 from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.tasks import kinds

@@ -13,7 +13,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, TaskQueue, verify
 from fdbqueue.core import limits
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.embedded import FDBError
 from fdbqueue.operate.exports import exporting, importing
 from fdbqueue.operate.exports.exporting import Export

@@ -12,7 +12,7 @@ import fdbqueue
 from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.errors import ExportRefused, ImportUnfinished, QueueExists
-from fdbqueue.core.registry.registry import IMPORTING, Registry
+from fdbqueue.core.registry import IMPORTING, Registry
 from fdbqueue.operate.exports import exporting
 from fdbqueue.operate.exports.exporting import Export
 from fdbqueue.operate.exports.lines import Section, TaskLine

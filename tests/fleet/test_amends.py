@@ -8,7 +8,7 @@ import pytest
 from fdbqueue import Hooks, Session, Snooze, TaskQueue, Worker
 from fdbqueue.core import limits
 from fdbqueue.core.runtime import RealEvent
-from fdbqueue.core.sessions.silence import Silence
+from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat

@@ -9,9 +9,9 @@ import pytest
 from fdbqueue import Backoff, Bury, Event, HeldTask, Hooks, Retry, TaskState
 from fdbqueue.core import limits
 from fdbqueue.core.errors import DatabaseClosed, InvalidArgument, LeaseLost, NotTaken, StorageFull
+from fdbqueue.core.logger import Troubles
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.task import Failure
-from fdbqueue.core.trouble import Troubles
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed, Start, Starting, start_of
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions

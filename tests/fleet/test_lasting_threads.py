@@ -10,7 +10,7 @@ import fdbqueue
 from fdbqueue import Backoff, Fleet, Hooks, Retry, Session, TaskQueue, Worker
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.core.sessions.silence import Silence
+from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.embedded.directory import no_room
 from fdbqueue.fleet import supervisor
 from fdbqueue.fleet.heartbeat import Heartbeat

@@ -17,7 +17,7 @@ from fdbqueue.core.errors import (
     UnknownSession,
     WorkerUsed,
 )
-from fdbqueue.core.sessions.silence import Silence
+from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.fleet.heartbeat import Heartbeat

@@ -14,7 +14,7 @@ from fdbqueue import Fleet, Session, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.errors import FleetRefused
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.runs import ENDS
+from fdbqueue.core.sessions.ending import RUN_ENDS
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet import supervisor
 from fdbqueue.fleet.process import ProcessStatus
@@ -232,7 +232,7 @@ def test_the_counts_so_far_stay_without_the_session_of_the_run(
         [process], run, keys = watched.processes, bytes.fromhex(fleet._orders.run), RootKeys(DEFAULT_ROOT)
         with fdbqueue.open(watched.url) as db:
             if second == 1:
-                db[keys.run(run)] = packed(ENDS, {"done": 3})
+                db[keys.run(run)] = packed(RUN_ENDS, {"done": 3})
             elif second == 3:
                 del db[keys.session(run)]
         counts.append(fleet.status().tally.done)

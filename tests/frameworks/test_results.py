@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 import fdbqueue
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.seam import FDBError
 from fdbqueue.integrations.common.results import Results
 from tests.queue_support import FATES, faulty
 from tests.support import ManualClock

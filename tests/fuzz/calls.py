@@ -8,7 +8,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Subspace
 from fdbqueue.core import errors
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.fleet.options import WorkerKeywords
 from fdbqueue.queues.recipe.calls import Holder
 from fdbqueue.tasks.options import PutOptions

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from fdbqueue import FdbQueueError
-from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.visible import visible
 from tests.fuzz.calls import Call
 from tests.fuzz.values import HOSTILE, CallersError

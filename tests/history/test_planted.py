@@ -11,8 +11,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database
-from fdbqueue.core.calls import once
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core import once
+from fdbqueue.core.seam import FDBError
 from fdbqueue.queues.fair import items as fair
 from fdbqueue.queues.recipe import items as recipe
 from fdbqueue.tasks import edges, verbs

@@ -12,7 +12,7 @@ import fdbqueue
 from fdbqueue import ImportOvertaken, OriginChanged, QueueFull, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.embedded import FDBError
 from fdbqueue.operate.imports.files import serializer_named
 from fdbqueue.operate.imports.steps import Import, Progress, ProgressKeys, Reading

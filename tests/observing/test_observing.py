@@ -26,11 +26,11 @@ from fdbqueue import (
 from fdbqueue.core import observing
 from fdbqueue.core.errors import QueueDropped, WaitStopped
 from fdbqueue.core.line.taking import Takes
+from fdbqueue.core.logger import Troubles
 from fdbqueue.core.observing import GIVEN_BACK, Observer, Watcher, observe
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.trace_context import packed
-from fdbqueue.core.trouble import Troubles
 from fdbqueue.embedded import FDBError
 from fdbqueue.operate.cli.rows import task_row
 from fdbqueue.tasks.records.keys import Record, TaskKeys, id_bytes, record_of, record_to_bytes

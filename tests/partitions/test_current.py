@@ -13,8 +13,8 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import QueueDropped, RepartitionNotCommitted
 from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.core.line.taking import Takes
-from fdbqueue.core.partitions.current import PartitionGone
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.partitions import PartitionGone
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.calls import calls_of

@@ -5,7 +5,7 @@ from collections import Counter
 import fdbqueue
 from fdbqueue import Session
 from fdbqueue.core import limits
-from fdbqueue.core.partitions.wide import Homes
+from fdbqueue.core.line.wide import Homes
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from tests.tasks.support import StillClock
 

@@ -10,8 +10,8 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Queue, TaskQueue, transactional
 from fdbqueue.core import limits
-from fdbqueue.core.line.take import Taker
-from fdbqueue.core.partitions.wide import Turns
+from fdbqueue.core.line.taking import Taker
+from fdbqueue.core.line.wide import Turns
 from tests.support import ManualClock
 
 

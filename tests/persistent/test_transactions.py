@@ -8,6 +8,7 @@ import pytest
 
 from fdbqueue import PersistentQueue, TaskQueue
 from fdbqueue.core import limits
+from fdbqueue.core.calls import Waiter
 from fdbqueue.core.errors import (
     DatabaseClosed,
     InvalidArgument,
@@ -17,7 +18,6 @@ from fdbqueue.core.errors import (
     TransactionOpen,
     WaitStopped,
 )
-from fdbqueue.core.waiters import Waiter
 from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import Running, drained, fetched, filled
 

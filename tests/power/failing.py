@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import fdbqueue
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.seam import FDBError
 from tests.power import program, promises, records
 from tests.power.shape import SHAPES
 

@@ -15,7 +15,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import TaskState
 from fdbqueue.core.database import run
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.seam import FDBError
 from fdbqueue.operate.verify.verify import verify
 
 QUEUE = "work"

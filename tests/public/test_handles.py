@@ -10,7 +10,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import NotCopied, aio
-from fdbqueue.core.handle import public_url
+from fdbqueue.core.database import public_url
 from tests.aio.support import on_loop
 from tests.public.classes import is_error, is_interface, is_of_a_framework, public_classes
 from tests.public.handles import awaited_handles, blocking_handles

@@ -20,7 +20,7 @@ from fdbqueue import (
     Worker,
 )
 from fdbqueue.core.errors import DefinitionUnreadable, LayoutNewer
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import LAYOUT, RootKeys
 from fdbqueue.core.sessions.keeper import keeper_of
 from tests.support import PATIENCE_S

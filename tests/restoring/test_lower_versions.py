@@ -16,9 +16,8 @@ import fdbqueue
 from fdbqueue import Database, Queue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.line.keys import Ticket
-from fdbqueue.core.line.results import DEADLINE_US
-from fdbqueue.core.line.staging import Line
+from fdbqueue.core.line.decision import Ticket
+from fdbqueue.core.line.staging import DEADLINE_US, Line
 from tests.conftest import open_engine
 from tests.restoring.support import (
     LongAgo,

@@ -10,7 +10,7 @@ import fdbqueue
 from fdbqueue import Database, Schedule, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.schedules import passing

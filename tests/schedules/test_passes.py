@@ -11,7 +11,7 @@ import fdbqueue
 from fdbqueue import Database, Limit, QueueNotFound, Schedule, fire_due, list_schedules
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.schedules import passing
 from fdbqueue.tasks.schedules.passing import NotHere

@@ -27,7 +27,7 @@ from fdbqueue import (
 )
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.schedules import passing, store

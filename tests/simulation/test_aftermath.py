@@ -107,7 +107,7 @@ def test_a_session_with_a_later_deadline_is_left_alone() -> None:
 
 def test_an_entry_beside_a_take_that_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the dead session makes its task ready, and here no watch wakes a take."""
-    monkeypatch.setattr("fdbqueue.core.line.waiting.Place._wait", slept)
+    monkeypatch.setattr("fdbqueue.core.line.taking.Place._wait", slept)
     monkeypatch.setattr(limits, "LOOK_EVERY_S", 8.0)
     assert any("lay beside a take that waits" in text for text in outlived(take_and_die).violations)
 

@@ -8,14 +8,12 @@ from fdb import tuple as layer
 from msgspec.structs import replace
 
 from fdbqueue import ElementQueue, Queue, Subspace, TaskQueue
-from fdbqueue.core.calls.once import ATTEMPT
 from fdbqueue.core.limits import RANDOM_SUFFIX_BYTES, RECEIPT_STALE_S
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.line.source import Delivery
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.line.decision import Delivery, LineKeys
+from fdbqueue.core.once import ATTEMPT
+from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
-from fdbqueue.core.runs import ENDS
+from fdbqueue.core.sessions.ending import RUN_ENDS
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.records.keys import ID_BYTES, NEVER_US, Record, TaskKeys
 from fdbqueue.tasks.records.statistics import packed
@@ -294,7 +292,7 @@ def test_a_call_may_be_late_by_retries_after_old_versions(errors: int, judged: i
 def test_a_run_counts_each_end_of_its_leases_once(done: int, is_member: bool, judged: int) -> None:
     keys = Registry(DEFAULT_ROOT).keys
     commit = Commit(7, 6, "worker/thread", "worker", 1, "", NOW_US)
-    row = Values(None, packed(ENDS, {"done": done}))
+    row = Values(None, packed(RUN_ENDS, {"done": done}))
     lease = replace(TAKEN, token=bytes(RANDOM_SUFFIX_BYTES) + b"run")
     mirror = Mirror.holding({keys.membership(b"s"): b"run"} if is_member else {})
     ended = leases_ended(step(lease, None), keys, mirror)

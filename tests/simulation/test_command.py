@@ -78,10 +78,10 @@ def test_a_file_may_have_near_workloads_of_its_own() -> None:
 
 
 def test_near_workloads_run_alone_at_first(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--minutes", "0.02", "--from", "5", "--near", "fdbqueue/core/partitions/plan.py"]) == 0
+    assert main(["--minutes", "0.02", "--from", "5", "--near", "fdbqueue/core/partitions.py"]) == 0
     alone = capsys.readouterr().out.split(" virtual hours\n")[1].split("  fault ")[0]
     ran = {line.split()[0] for line in alone.splitlines()[1:]}
-    assert ran <= near(["fdbqueue/core/partitions/plan.py"])
+    assert ran <= near(["fdbqueue/core/partitions.py"])
 
 
 def test_near_to_no_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

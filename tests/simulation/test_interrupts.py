@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.core.fdberror import FDBError
-from fdbqueue.core.waiters import Waiter
+from fdbqueue.core.calls import Waiter
+from fdbqueue.core.seam import FDBError
 from fdbqueue.testing import Client, Faults, Simulation
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Result

@@ -6,9 +6,8 @@ import pytest
 from fdb import tuple as layer
 from msgspec.structs import replace
 
-from fdbqueue.core.line.source import Delivery
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.line.decision import Delivery
+from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.records.keys import ID_BYTES, NEVER_US, SESSION_BYTES, Record

@@ -5,8 +5,8 @@ from typing import Any
 
 from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.core.fdberror import engine_errors
-from fdbqueue.core.partitions.plan import Plan, home_of
+from fdbqueue.core.partitions import Plan, home_of
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import key_bytes

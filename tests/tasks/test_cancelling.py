@@ -10,7 +10,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import GroupClosed
 from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.runs import ENDS
+from fdbqueue.core.sessions.ending import RUN_ENDS
 from fdbqueue.core.task import Failure
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.records.keys import TaskKeys
@@ -114,8 +114,8 @@ def test_the_run_of_a_lease_counts_its_cancel(bench: MakeBench) -> None:
     assert task is not None
     b.queue.cancel(b.db, task.id)
     b.queue.release(b.db, task, failure=Failure("odd"))
-    counted = unpacked(ENDS, b.db[RootKeys(DEFAULT_ROOT).run(run)])
-    assert counted == dict.fromkeys(ENDS, 0) | {"cancelled": 1}
+    counted = unpacked(RUN_ENDS, b.db[RootKeys(DEFAULT_ROOT).run(run)])
+    assert counted == dict.fromkeys(RUN_ENDS, 0) | {"cancelled": 1}
 
 
 def test_a_callback_is_told_of_a_cancel(bench: MakeBench) -> None:

@@ -8,9 +8,9 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Group, Session, TaskQueue, transactional
 from fdbqueue.core import limits
-from fdbqueue.core.calls.combine import Combiner
+from fdbqueue.core.calls import Combiner
 from fdbqueue.core.database import run
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.groups.settling import Settling

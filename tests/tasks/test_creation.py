@@ -21,7 +21,7 @@ from fdbqueue.core.errors import (
     UnknownKind,
     UnsupportedOption,
 )
-from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.registry import Definition
 from fdbqueue.tasks import kinds
 from fdbqueue.tasks.disciplines.discipline import Fifo
 from fdbqueue.tasks.options import Settings, stored_settings

@@ -12,7 +12,7 @@ from fdb import tuple as layer
 import fdbqueue
 from fdbqueue import Database, Explanation, Limit, Session, TaskPlace, TaskQueue, Why
 from fdbqueue.core import limits
-from fdbqueue.core.line.keys import LineKeys, Ticket, renewal_value, request_value
+from fdbqueue.core.line.decision import LineKeys, Ticket, renewal_value, request_value
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import Failure
 from fdbqueue.tasks.disciplines.discipline import Fifo

@@ -12,8 +12,7 @@ from fdbqueue import Session, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, PayloadTooLarge, QueueFull, UnsupportedOption
-from fdbqueue.core.line.decision import Look, Otherwise
-from fdbqueue.core.line.keys import Ticket
+from fdbqueue.core.line.decision import Look, Otherwise, Ticket
 from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease

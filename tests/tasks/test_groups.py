@@ -9,9 +9,9 @@ import fdbqueue
 from fdbqueue import Group, GroupProgress, Task, TaskQueue, TaskState, group, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import GroupNotFound, GroupTimeout, InvalidArgument, QueueFull
-from fdbqueue.core.fdberror import engine_errors
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.tasks.groups.settling import Settling
 from tests.tasks.partitions import MakeBench, PartitionsBench
 

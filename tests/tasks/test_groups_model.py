@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import fdbqueue
 from fdbqueue import Group, Session, Task, TaskQueue, transactional
 from fdbqueue.core.errors import GroupClosed, QueueBusy
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.records.keys import id_bytes
 from tests.conftest import SLOW

@@ -11,12 +11,12 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, DeadLetters, Group, Queue, TaskQueue, TaskState, transactional
 from fdbqueue.core import limits
+from fdbqueue.core.calls import Waiter
 from fdbqueue.core.errors import GroupNotFound, GroupTimeout, RecordUnreadable
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.page import every_row
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.groups.settling import Settling
 from fdbqueue.tasks.records.keys import id_bytes

@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Queue, RepartitionUnderWay, Session, TaskQueue, transactional
 from fdbqueue.core.errors import NotTaken, UnknownSession
-from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.decision import LineKeys
 from fdbqueue.core.seam import Transaction
 from tests.conftest import DURABLE
 from tests.spawned import crew

@@ -13,7 +13,7 @@ import fdbqueue
 from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.core.errors import DatabaseClosed, StorageFull, WaitStopped
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.sessions.holder import deadline_of
+from fdbqueue.core.sessions.ending import deadline_of
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
 from fdbqueue.embedded import FDBError
 from fdbqueue.embedded.directory import no_room

@@ -55,7 +55,7 @@ def test_a_change_of_a_rate_conflicts_with_a_start(rate: Callable[..., Bench]) -
 def test_a_take_from_two_partitions_uses_a_token_for_each_task(
     rate: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.core.partitions.wide.Homes.next", lambda *_: 2)  # there is no task
+    monkeypatch.setattr("fdbqueue.core.line.wide.Homes.next", lambda *_: 2)  # there is no task
     b = rate(10, 100, 10, "utube", partitions=3)
     for partition in range(2):
         b.put(partition, key=key_in(partition, 3))

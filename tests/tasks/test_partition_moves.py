@@ -9,8 +9,8 @@ import pytest
 from fdbqueue import DeadLetters, Failure, Group, Session, TaskState, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.line.keys import Notice, Ticket
-from fdbqueue.core.partitions.plan import home_of
+from fdbqueue.core.line.decision import Notice, Ticket
+from fdbqueue.core.partitions import home_of
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks import in_all
 from fdbqueue.tasks.calls import calls_of

@@ -11,7 +11,7 @@ import fdbqueue
 from fdbqueue import Database, Session, Task, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.partitions.plan import home_of
+from fdbqueue.core.partitions import home_of
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.disciplines.keyed import Keyed

@@ -186,7 +186,7 @@ def test_a_take_in_a_transaction_goes_past_a_home_that_has_gone(
     b.repartition(1)
     b.settle()
     b.put(0)
-    monkeypatch.setattr("fdbqueue.core.partitions.wide.Homes.next", lambda *_: 3)
+    monkeypatch.setattr("fdbqueue.core.line.wide.Homes.next", lambda *_: 3)
     task = run(b.db, lambda tr: b.queue.take(tr, session=b.session))
     assert task is not None
     assert task.data == 0

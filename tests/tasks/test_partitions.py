@@ -8,7 +8,7 @@ from fdbqueue import Database, DeadLetters, Failure, QueueFull, Session, TaskQue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, QueueBusy, QueueNotFound
-from fdbqueue.core.partitions.plan import home_of
+from fdbqueue.core.partitions import home_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.ending import end_the_dead
 from fdbqueue.tasks.calls import calls_of

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from fdbqueue import TaskQueue
-from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import engine_errors
 from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code
 
 

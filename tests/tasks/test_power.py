@@ -13,10 +13,9 @@ import fdbqueue
 from fdbqueue import Failure, Session, Subspace, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.line.decision import Look, Reason
-from fdbqueue.core.line.keys import Ticket
+from fdbqueue.core.line.decision import Look, Reason, Ticket
 from fdbqueue.core.line.staging import Line
-from fdbqueue.core.line.waiting import Place
+from fdbqueue.core.line.taking import Place
 from fdbqueue.embedded.journal import Journal
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.records.keys import TaskKeys, id_bytes

@@ -10,8 +10,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotTaken, QueueFull, RepartitionUnderWay, TaskNotFound
 from fdbqueue.core.line.taking import Takes
-from fdbqueue.core.partitions.current import PartitionGone
-from fdbqueue.core.partitions.plan import home_of
+from fdbqueue.core.partitions import PartitionGone, home_of
 from fdbqueue.core.runtime import Waitable
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
@@ -467,7 +466,7 @@ def test_no_request_joins_the_line_of_a_partition_that_has_gone(
     with pytest.raises(PartitionGone):
         run(b.db, lambda tr: line.register(tr, b"late", 1, b"", b.db.runtime.now_us()))
     b.put(0)
-    monkeypatch.setattr("fdbqueue.core.partitions.wide.Homes.next", lambda *_: 3)
+    monkeypatch.setattr("fdbqueue.core.line.wide.Homes.next", lambda *_: 3)
     assert b.queue.take(b.db).data == 0
 
 

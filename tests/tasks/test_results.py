@@ -22,7 +22,7 @@ from fdbqueue.core.errors import (
     TaskFailed,
     WaitStopped,
 )
-from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.records.keys import Extra, Record, id_bytes, new_id, record_of, record_to_bytes

@@ -8,9 +8,9 @@ import pytest
 
 from fdbqueue import Failure, Session
 from fdbqueue.core import limits
-from fdbqueue.core.calls.once import run_once
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.runs import ENDS
+from fdbqueue.core.sessions.ending import RUN_ENDS
 from fdbqueue.fleet.status import Run, Tally
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import calls_of
@@ -58,7 +58,7 @@ def member(b: Bench, run: Run) -> Member:
 
 def row(b: Bench, run: Run) -> dict[str, int]:
     """The counters that are not zero."""
-    found = unpacked(ENDS, b.db[KEYS.run(run.id)])
+    found = unpacked(RUN_ENDS, b.db[KEYS.run(run.id)])
     return {name: count for name, count in found.items() if count}
 
 
@@ -98,7 +98,7 @@ def test_each_end_of_a_lease_is_counted_once(
 
 
 def test_a_row_has_the_columns_of_a_tally() -> None:
-    assert Tally.__match_args__ == ENDS
+    assert Tally.__match_args__ == RUN_ENDS
 
 
 def test_the_leases_of_a_dead_worker_are_lost(bench: Callable[..., Bench], clock: ManualClock) -> None:

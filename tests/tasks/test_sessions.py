@@ -16,7 +16,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, UnknownSession
 from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.core.line.staging import Outcome, Turn
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions import ending
 from fdbqueue.core.sessions import keeper as keeper_module

@@ -12,9 +12,8 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, UnknownSession
 from fdbqueue.core.root_keys import DEFAULT_ROOT, PRESENCE, SESSION, RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.chores import Kept
 from fdbqueue.core.sessions.ending import end_the_dead
-from fdbqueue.core.sessions.keeper import Keeper
+from fdbqueue.core.sessions.keeper import Keeper, Kept
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
 from tests.tasks.support import Bench, StillClock
 

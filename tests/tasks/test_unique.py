@@ -10,7 +10,7 @@ import fdbqueue
 from fdbqueue import TaskQueue, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnknownSession, UnsupportedOption
-from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.kinds import kind_names
 from fdbqueue.tasks.puts import tasks_of

@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, Queue, Session, TaskQueue
 from fdbqueue.core.errors import QueueBusy, QueueFull, WaitStopped
-from fdbqueue.core.line import waiting as waiting_module
+from fdbqueue.core.line import taking
 from fdbqueue.core.line.staging import Line
 from tests.persistent.support import Running
 from tests.queue_support import Quiet
@@ -126,13 +126,13 @@ def test_an_end_of_waits_ends_the_sleep_in_the_line(
     make: MakeQueue, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, asleep = make(), threading.Event()
-    on_ready = waiting_module.Nudge.on_ready
+    on_ready = taking.Nudge.on_ready
 
-    def noted(nudge: waiting_module.Nudge, callback: Callable[[Any], None]) -> None:
+    def noted(nudge: taking.Nudge, callback: Callable[[Any], None]) -> None:
         on_ready(nudge, callback)
         asleep.set()
 
-    monkeypatch.setattr(waiting_module.Nudge, "on_ready", noted)
+    monkeypatch.setattr(taking.Nudge, "on_ready", noted)
     waiting = Running(lambda: queue.take(db, LONG_S))
     assert asleep.wait(PATIENCE_S)
     queue.end_waits(db)
@@ -167,7 +167,7 @@ def test_a_stop_just_before_a_sleep_ends_it(
         stop.set()
         return False
 
-    monkeypatch.setattr(waiting_module, "_is_refused", stop_and_look)
+    monkeypatch.setattr(taking, "_is_refused", stop_and_look)
     waiting = Running(lambda: queue.dequeue(db, timeout=LONG_S, stop=stop))
     with pytest.raises(WaitStopped):
         waiting.result()

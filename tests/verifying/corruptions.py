@@ -6,10 +6,10 @@ from typing import Any, Protocol
 import pytest
 
 from fdbqueue import Database, Flaw, Verification, verify
-from fdbqueue.core.checking import Suspect
 from fdbqueue.core.database import run
-from fdbqueue.core.fdberror import engine_errors
-from fdbqueue.core.line.keys import LineKeys, Ticket, renewal_value
+from fdbqueue.core.line.decision import LineKeys, Ticket, renewal_value
+from fdbqueue.core.rows import Suspect
+from fdbqueue.core.seam import engine_errors
 from tests.partitions.support import PARTITIONS
 
 MEND = "--mend"

@@ -16,8 +16,8 @@ from fdbqueue import (
     Verification,
     verify,
 )
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.line.decision import LineKeys
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import TaskState
 from fdbqueue.queues.elements.keys import ElementKeys

@@ -14,9 +14,9 @@ import fdbqueue
 from fdbqueue import Database, Flaw, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.fdberror import engine_errors
-from fdbqueue.core.line.keys import Due, Notice, Ticket, notice_value, renewal_value
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.line.decision import Due, Notice, Ticket, notice_value, renewal_value
+from fdbqueue.core.registry import Registry
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify import root as orphans
 from fdbqueue.operate.verify.counters import counts_of_tasks

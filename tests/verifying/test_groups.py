@@ -10,10 +10,10 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Flaw, Group, Task, TaskQueue, transactional, verify
 from fdbqueue.core import limits
-from fdbqueue.core.checking import Suspect
 from fdbqueue.core.database import run
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.rows import Suspect
 from fdbqueue.operate.verify.groups import compare_members
 from fdbqueue.tasks.groups.rows import MemberRows
 from fdbqueue.tasks.groups.settling import Settling

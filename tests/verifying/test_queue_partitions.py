@@ -9,7 +9,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import Database, Flaw, Queue, Verification, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
+from fdbqueue.core.partitions import SharedKeys, prefix_of
 from fdbqueue.operate.verify import verify as verify_module
 from fdbqueue.queues.recipe.items import COUNTER
 from fdbqueue.queues.recipe.keys import QueueKeys, suffix

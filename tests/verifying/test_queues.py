@@ -24,9 +24,8 @@ from fdbqueue import (
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotADatabase, QueueNotFound, WrongType
-from fdbqueue.core.line.decision import Offer
-from fdbqueue.core.line.keys import Notice, Ticket
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.line.decision import Notice, Offer, Ticket
+from fdbqueue.core.registry import Registry
 from fdbqueue.operate.verify import counters
 from fdbqueue.queues.elements.keys import ElementKeys
 from fdbqueue.queues.recipe.keys import QueueKeys

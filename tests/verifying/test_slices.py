@@ -9,9 +9,9 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, Queue, Session, TaskQueue, verify
 from fdbqueue.core import limits
-from fdbqueue.core.checking import ask
 from fdbqueue.core.database import run
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.rows import ask
+from fdbqueue.core.seam import FDBError
 from fdbqueue.operate.verify.slices import slices
 from fdbqueue.operate.verify.verify import subject_of
 from fdbqueue.tasks.records.keys import TaskKeys

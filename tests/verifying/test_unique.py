@@ -8,7 +8,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Flaw, Task, TaskQueue, verify
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.tasks.kinds import key_bytes
 from fdbqueue.tasks.records.keys import id_bytes
 

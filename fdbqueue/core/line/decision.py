@@ -1,20 +1,182 @@
-"""Decisions of a request in a waiting line: pure functions over the values that one transaction has read.
+"""Decisions of a request in a waiting line; the keys of the line, and its interface to the queue below.
 
-Requests and items are both in order. The n-th item is the *share* of the n-th request. A request that is
-awake takes its own share. For some reasons it also serves others: it hands out their shares while they sleep.
-Pairs of requests and items come first, then the decision.
+The decisions are pure functions over the values that one transaction has read. Requests and items are both in
+order. The n-th item is the *share* of the n-th request. A request that is awake takes its own share. For some
+reasons it also serves others: it hands out their shares while they sleep. Pairs of requests and items come
+first, then the decision.
+
+This is also the only file that builds or parses the keys of line L, a subspace of the queue that it serves.
+`RID` is the random name of a request. The comment of a column has its value, and behind the semicolon its
+readers.
+
+The stamp is the versionstamp of the commit that wrote the request. So no request is ever inserted before
+another, and a transaction that sees its own request sees all requests ahead of it. In a database with lower
+versions, the requests of a restored backup stand behind all new ones. Their callers are gone, and the first
+live request removes them.
+
+Requests and due results are neighbours, so one read with limit 1 tells whether there is any of both. Below a
+column number come plain bytes, and numbers in eight bytes, big-endian. The tuple layer would add a third to
+the cost of a contended take, which packs and parses some forty keys.
+
+`Source` is the interface between a waiting line and the queue that it serves.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from enum import Enum, auto
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from enum import Enum, IntEnum, auto
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
-from fdbqueue.core.line.keys import Ticket
+from fdbqueue.core.columns import Table, number, sized
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.unreadable import Aside
+
+STAMP_BYTES = 10
+STAMP, RID, DEADLINE = sized(STAMP_BYTES), sized(limits.RANDOM_SUFFIX_BYTES), number(8)
+
+L = Table()
+REQUEST = L.column(
+    0, STAMP, RID
+)  # count, deadline_us, params; each look; its owner's watch, and that behind it
+DUE = L.column(1, DEADLINE, RID)  # empty; looks that tidy, takes that find nothing
+NOTICE = L.column(2, RID)  # deadline_us, crowd, and small results; its owner, the return of overdue results
+RESULT = L.column(3, RID, sized(1, limits.KEY_BYTES_MAX))  # item-id: value of a Delivery; as the notice
+RENEWAL = L.column(4, STAMP, RID)  # deadline_us; looks of requests behind, past the deadline
+
+_NUMBER = struct.Struct(">Q")
+_REQUEST = struct.Struct(">IQ")
+_NOTICE = struct.Struct(">QI")
+_OFFSET = struct.Struct("<I")
+_RESULT_SIZES = struct.Struct(">HI")
+
+
+class Ticket(Struct, frozen=True):
+    stamp: bytes
+    """The versionstamp of its registration; empty for a take without a request."""
+    rid: bytes
+    """Its random name."""
+    count: int
+    """Items that it waits for."""
+    params: bytes = b""
+    """Data for the source, such as a session."""
+
+
+class Notice(Struct, frozen=True):
+    """Tells the owner of a request that it is served."""
+
+    deadline_us: int
+    crowd: int
+    """Number of requests in the line at that time."""
+    results: Sequence[tuple[bytes, bytes]] = ()
+    """Ids and values of the items; empty if they have keys of their own."""
+
+
+class Due(Struct, frozen=True):
+    """The results of the request `rid` wait for its owner until `deadline_us`."""
+
+    deadline_us: int
+    rid: bytes
+    damaged: bytes = b""
+    """The key, if it cannot be parsed: it is due at once, and belongs to no request."""
+
+
+class LineKeys:
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        self._request, self.requests = REQUEST.start(prefix), REQUEST.all(prefix)
+        self._due, self.due = DUE.start(prefix), DUE.all(prefix)
+        self.activity = slice(self.requests.start, self.due.stop)
+        self.notice, self.all_notices = NOTICE.key(prefix), NOTICE.all(prefix)
+        self.result, self.all_results = RESULT.key(prefix), RESULT.all(prefix)
+        self.results, self.item_id_of = RESULT.of(prefix, b"\xff"), RESULT.last(prefix)
+        self._renewal, self.rid_of_renewal = RENEWAL.start(prefix), RENEWAL.last(prefix)
+        self.all_renewals = slice(self._renewal, self._renewal + b"\xff" * (STAMP_BYTES + 1))
+        self.parts_of, self.has_shape = L.parts_of(prefix), L.has_shape(prefix)
+
+    def request(self, ticket: Ticket) -> bytes:
+        return self._request + ticket.stamp + ticket.rid
+
+    def request_to_be(self, rid: bytes) -> bytes:
+        """The key of a new request, for `set_versionstamped_key`: the commit fills in the stamp."""
+        return self._request + bytes(STAMP_BYTES) + rid + _OFFSET.pack(len(self._request))
+
+    def renewal(self, ticket: Ticket) -> bytes:
+        return self._renewal + ticket.stamp + ticket.rid
+
+    def requests_upto(self, ticket: Ticket) -> slice:
+        """The request of `ticket` and all requests ahead of it."""
+        return slice(self._request, self.request(ticket) + b"\x00")
+
+    def requests_at(self, version: int) -> slice:
+        """All requests with stamps of at most this version."""
+        return slice(self._request, self._request + _NUMBER.pack(version + 1))
+
+    def due_key(self, due: Due) -> bytes:
+        return due.damaged or self._due + _NUMBER.pack(due.deadline_us) + due.rid
+
+    def is_work(self, activity_key: bytes, now_us: int) -> bool:
+        """True if the first key in `activity` is a request or an overdue result: a take must pass by."""
+        return activity_key < self.requests.stop or self.due_of(activity_key).deadline_us < now_us
+
+    def due_of(self, key: bytes) -> Due:
+        start = len(self._due)
+        if len(key) < start + _NUMBER.size:
+            return Due(0, b"", bytes(key))
+        return Due(_NUMBER.unpack_from(key, start)[0], key[start + _NUMBER.size :])
+
+    def ticket_of(self, key: bytes, value: bytes) -> tuple[Ticket, int]:
+        """The ticket of a request, and its first deadline in microseconds."""
+        # A damaged request counts as a dead one for no items: the first request behind it removes it.
+        count, deadline_us = _REQUEST.unpack_from(value) if len(value) >= _REQUEST.size else (0, 0)
+        rid_at = len(self._request) + STAMP_BYTES
+        ticket = Ticket(key[len(self._request) : rid_at], key[rid_at:], count, value[_REQUEST.size :])
+        return ticket, deadline_us
+
+
+def request_value(count: int, deadline_us: int, params: bytes) -> bytes:
+    return _REQUEST.pack(count, deadline_us) + params
+
+
+def renewal_value(deadline_us: int) -> bytes:
+    return _NUMBER.pack(deadline_us)
+
+
+def notice_value(notice: Notice) -> bytes:
+    parts = [_NOTICE.pack(notice.deadline_us, notice.crowd)]
+    for item_id, value in notice.results:
+        parts += (_RESULT_SIZES.pack(len(item_id), len(value)), item_id, value)
+    return b"".join(parts)
+
+
+def deadline_of(renewal: bytes) -> int:
+    """The deadline in a renewal, in microseconds; 0 if it is damaged: then its request counts as dead."""
+    deadline_us: int = _NUMBER.unpack(renewal)[0] if len(renewal) == _NUMBER.size else 0
+    return deadline_us
+
+
+def notice_of(value: bytes) -> Notice | None:
+    try:
+        deadline_us, crowd = _NOTICE.unpack_from(value)
+        results = list(_results_in(value))
+    except struct.error:
+        return None
+    return Notice(deadline_us, crowd, results)
+
+
+def _results_in(notice: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = _NOTICE.size
+    while at < len(notice):
+        id_bytes, value_bytes = _RESULT_SIZES.unpack_from(notice, at)
+        id_at = at + _RESULT_SIZES.size
+        value_at = id_at + id_bytes
+        at = value_at + value_bytes
+        if at > len(notice):
+            raise struct.error("it is cut")
+        yield notice[id_at:value_at], notice[value_at:at]
 
 
 class Offer(Struct, frozen=True):
@@ -308,3 +470,101 @@ def _tidies_first(look: Look) -> bool:
 def passing(look: Look) -> Look:
     """The look of a call without a request: it tidies, and does not sleep."""
     return replace(look, reason=Reason.PASSING, otherwise=Otherwise.LEAVE, tidies=True)
+
+
+Ask = Callable[[Transaction], Callable[[], None]]
+"""Asks whether a take may go on; the reply raises if not."""
+
+
+class Swept(IntEnum):
+    """The effect of a sweep. It is true if the sweep wrote anything."""
+
+    NOTHING = 0
+    LEASES = 1
+    """Leases have ended, and their tasks are ready. A power cut may undo that: another sweep repeats it."""
+    MORE = 2
+    """Tasks have come due, have expired, or have been mended, too."""
+
+
+class Delivery(Struct, frozen=True):
+    """An item that has been handed to a request: its identity, and the value that its owner collects."""
+
+    id: bytes
+    value: bytes
+
+
+class Source(Protocol):
+    """The items of one queue.
+
+    A recipe queue moves an item to its request. A task queue takes the lease for the request's session.
+    """
+
+    name: str
+    aside: Aside
+    """The place for damaged values of the queue."""
+
+    ready: slice
+    """Keys of the available items. An answer of nothing relies on them in a transaction of the caller."""
+    hands_out_leases: bool
+    """True if an item stays in the queue until its holder ends it: then a power cut may undo a delivery."""
+    comes_due: bool
+    """False if `ask_tidy` never has anything to do."""
+
+    def guard(self, tr: Transaction) -> Callable[[], None]:
+        """Ask whether the queue exists; the reply raises if it does not."""
+
+    def doorbells(self) -> Sequence[bytes]:
+        """Keys of which one changes whenever an item may have become available."""
+
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:
+        """Ask, by snapshot, for items that have come due. The reply makes a batch of them available."""
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
+        """Ask, by snapshot, for the time at which the next item comes due; the reply is in microseconds."""
+
+    def available(self, tr: Transaction, limit: int, now_us: int) -> Iterable[Offer]:
+        """Ask, by snapshot, for the first `limit` available items. The iteration waits for the reply."""
+
+    def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
+        """Add a read-conflict key for each key that the delivery of `offers` will change."""
+
+    def deliver(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Delivery]:
+        """Move `offers` from the available items to a request with `params`."""
+
+    def collect(self, tr: Transaction, deliveries: Sequence[Delivery]) -> list[Any]:
+        """Values for the owner of `deliveries`, which leave the queue for good."""
+
+    def hand_over(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        """Deliver and collect `offers` in one step, for an owner that runs this transaction."""
+
+    def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:
+        """Make uncollected deliveries available again, in their old places."""
+
+    def require_none_passed(self, tr: Transaction) -> None:
+        """Raise the error of the first available item that this process cannot read."""
+
+    def is_paused(self, tr: Transaction) -> bool:
+        """True if takes get nothing, whatever is there."""
+
+
+class Untimed:
+    """Base of a source without timers and leases: its items never come due, and leave as they are taken."""
+
+    hands_out_leases = comes_due = False
+    limit_bells: Sequence[bytes] = ()
+    """Doorbells of the limits of the queue: it has none."""
+
+    def ask_gate(self, tr: Transaction, now_us: int) -> None:
+        """None: it has no limits."""
+
+    def rely_on_limits(self, tr: Transaction) -> None:
+        """Nothing: it has no limits."""
+
+    def ask_tidy(self, tr: Transaction, now_us: int) -> Callable[[], Swept]:  # noqa: ARG002  # the line's interface
+        return lambda: Swept.NOTHING
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:  # noqa: ARG002  # the line's interface
+        return lambda: None
+
+    def is_paused(self, tr: Transaction) -> bool:  # noqa: ARG002  # the line's interface
+        return False

@@ -1,27 +1,152 @@
-"""Keeper: one thread per process and root that renews heartbeats and sweeps."""
+"""Keeper: one thread per process and root that renews heartbeats and sweeps.
+
+Chores are work of rooms above that the keeper does. Kept, Tidied: the sessions and queues that it keeps.
+
+Silence: for how long a database has not answered, although it was asked all the time.
+"""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from pkgutil import resolve_name
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from fdbqueue.core import limits
+from fdbqueue.core.arguments import require_finished
 from fdbqueue.core.database import Database, is_away, run
-from fdbqueue.core.deferred import require_finished
 from fdbqueue.core.errors import DatabaseClosed, DeferredResult, QueueNotFound
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.runtime import Thread
-from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.chores import Chore, Kept, Tidied, chores_for
+from fdbqueue.core.runtime import Runtime, Thread
+from fdbqueue.core.seam import Transaction, engine_errors
 from fdbqueue.core.sessions.ending import Gone, Overdue, ask_overdue, count_others, end_overdue, end_the_dead
-from fdbqueue.core.sessions.silence import Silence
 from fdbqueue.core.visible import SURVIVED
 
 T = TypeVar("T")
+
+
+class Spells:
+    """The last spells of something: the end of each, by the wall clock, and its length."""
+
+    def __init__(self) -> None:
+        self._ended: deque[tuple[float, float]] = deque(maxlen=limits.SPELLS_KEPT)
+
+    def add(self, ended_at: float, seconds: float) -> None:
+        self._ended.append((ended_at, seconds))
+
+    def longest_s(self, since: float) -> float:
+        """The longest of the spells that ended after `since`; zero if there was none."""
+        return max((seconds for ended_at, seconds in tuple(self._ended) if ended_at >= since), default=0.0)
+
+    def total_s(self, since: float) -> float:
+        """The total length of the spells that ended after `since`."""
+        return sum(seconds for ended_at, seconds in tuple(self._ended) if ended_at >= since)
+
+
+class Silence:
+    """For each asker, the time from its first unanswered question to the next answer."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._now = runtime.now
+        self._asked_at: dict[Hashable, float] = {}
+        self._running: dict[object, Hashable] = {}
+        self._spells = Spells()
+
+    def ask(self, who: Hashable, question: Callable[[], T]) -> T:
+        """Run one transaction, or several. An error is an answer, too, except that of a database that is
+        away: then the question stays open.
+
+        An asker may ask within a question, or in two threads: the answer to one leaves the other open.
+        """
+        mark, is_answered = object(), True
+        self._running[mark] = who
+        self.asked(who)
+        try:
+            return question()
+        except BaseException as error:
+            is_answered = not is_away(error)
+            raise
+        finally:
+            del self._running[mark]
+            if is_answered:
+                self.answered(who)
+
+    def asked(self, who: Hashable) -> None:
+        self._asked_at.setdefault(who, self._now())
+
+    def answered(self, who: Hashable) -> None:
+        now = self._now()
+        lasted_s = now - self._asked_at.pop(who, now)
+        if lasted_s >= limits.SILENCE_MIN_S:
+            self._spells.add(now, lasted_s)
+        if who in tuple(self._running.values()):
+            self._asked_at[who] = now
+
+    def longest_s(self, since: float) -> float:
+        """The longest silence that goes on, or that ended after `since` (wall clock)."""
+        lasts_s = self._now() - min(tuple(self._asked_at.values()), default=self._now())
+        return max(lasts_s, self._spells.longest_s(since))
+
+
+class Kept(Protocol):
+    """A session that the keeper renews, and ends as soon as it is not `wanted`."""
+
+    id: bytes
+    name: str | None
+    lost: bool
+    wanted: Callable[[], bool] | None
+
+    def beat_if_due(self) -> None: ...
+    def end_within(self, timeout_s: float | None) -> None: ...
+
+
+class Tidied(Protocol):
+    """A queue that the keeper sweeps, one batch at a time, when something is due."""
+
+    @property
+    def name(self) -> str: ...
+    def guard(self, tr: Transaction) -> Callable[[], None]: ...
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]: ...
+    def tidy(self, tr: Transaction) -> bool: ...
+
+
+class Round(Protocol):
+    """One round of a keeper, as a chore sees it."""
+
+    @property
+    def sharers(self) -> int:
+        """Number of processes that share the work under this root."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if the process ends: a chore returns at once."""
+
+    def ask(self, body: Callable[[Transaction], T]) -> T:
+        """Run a transaction with a time limit."""
+
+    def beat(self) -> None:
+        """Renew the heartbeats that are due, in the middle of long work."""
+
+
+class Chore(Protocol):
+    @property
+    def name(self) -> str: ...
+    def do(self, round_: Round) -> None:
+        """Do what is due. Called several times a second."""
+
+
+MakeChore = Callable[[Database, RootKeys], Chore]
+
+CHORES = ("fdbqueue.tasks.schedules.passing:pass_of",)
+"""Names, imported by the first round: a process that uses one queue has not imported the rooms of others."""
+
+
+def chores_for(database: Database, keys: RootKeys) -> list[Chore]:
+    makers: list[MakeChore] = [resolve_name(name) for name in CHORES]
+    return [make(database, keys) for make in makers]
+
 
 _log = logger("fdbqueue")
 

@@ -8,18 +8,21 @@ from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import checked_bytes, checked_span, checked_text, checked_timeout
+from fdbqueue.core.arguments import (
+    checked_bytes,
+    checked_function,
+    checked_span,
+    checked_text,
+    checked_timeout,
+)
 from fdbqueue.core.binding import bypass_storage_quota, may_be_lost, name_of_process
-from fdbqueue.core.calls.once import run_once
-from fdbqueue.core.database import Database, as_database, run
-from fdbqueue.core.deferred import checked_function
+from fdbqueue.core.database import Database, Handle, as_database, run
 from fdbqueue.core.errors import InvalidArgument, UnknownSession
-from fdbqueue.core.handle import Handle
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import AnyDatabase, Transaction, Value
-from fdbqueue.core.sessions import holder
-from fdbqueue.core.sessions.ending import end_session, is_overdue
-from fdbqueue.core.sessions.holder import process_of
+from fdbqueue.core.sessions import ending
+from fdbqueue.core.sessions.ending import end_session, is_overdue, process_of
 from fdbqueue.core.sessions.keeper import keeper_of
 
 SESSION_BYTES = 16
@@ -215,15 +218,15 @@ class Session(Handle):
     def _renew(self, tr: Transaction, id_: bytes, last: Value, ttr_us: int) -> None:
         now_us = self._runtime.now_us()
         if self.name is None:
-            holder.renew(tr, self._keys, id_, last, now_us + ttr_us)
+            ending.renew(tr, self._keys, id_, last, now_us + ttr_us)
         else:
-            row = holder.row(now_us + ttr_us, process_of(self._runtime))
-            holder.beat(tr, self._keys, id_, self._opener, last, row, now_us)
+            row = ending.row(now_us + ttr_us, process_of(self._runtime))
+            ending.beat(tr, self._keys, id_, self._opener, last, row, now_us)
 
     def _is_last(self, tr: Transaction, _: bytes) -> bool:
         if self.name is None:
             return True
-        return not holder.leave(tr, self._keys, self.id, self._opener, self._runtime.now_us())
+        return not ending.leave(tr, self._keys, self.id, self._opener, self._runtime.now_us())
 
 
 def ask_alive(tr: Transaction, keys: RootKeys, session: bytes) -> Callable[[], None]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, ReadTransaction
-from fdbqueue.core.sessions.holder import deadline_if_readable
+from fdbqueue.core.sessions.ending import deadline_if_readable
+from fdbqueue.core.unreadable import DAMAGED
 
 
 class _Presence(msgspec.Struct):

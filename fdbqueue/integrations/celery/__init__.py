@@ -5,9 +5,9 @@ URLs of brokers. As a result backend, they need no import. Needs the extra `cele
 `pip install fdbqueue[celery]`.
 """
 
-from fdbqueue.core import extras
+from fdbqueue.core import lazy
 
-with extras.needs("celery", "celery", "kombu"):
+with lazy.needs("celery", "celery", "kombu"):
     from fdbqueue.integrations.celery.databases import close as close
     from fdbqueue.integrations.celery.databases import database as database
     from fdbqueue.integrations.celery.databases import transaction as transaction

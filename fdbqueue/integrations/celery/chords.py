@@ -4,8 +4,8 @@ A part that returns does not conflict with the others: it adds to the counter, a
 last one finds the chord complete, and claims it in the transaction that puts the task of its body.
 """
 
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database, run
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.integrations.celery import keys

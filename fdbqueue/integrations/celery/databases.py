@@ -15,8 +15,14 @@ from kombu.utils.compat import detect_environment
 
 from fdbqueue.core.arguments import writable
 from fdbqueue.core.database import Database, is_away, require_answer
-from fdbqueue.core.error_root import heals
-from fdbqueue.core.errors import DatabaseNotFound, PoolRefused, StorageInUse, UnknownBrokerUrl, UnknownSession
+from fdbqueue.core.errors import (
+    DatabaseNotFound,
+    PoolRefused,
+    StorageInUse,
+    UnknownBrokerUrl,
+    UnknownSession,
+    heals,
+)
 from fdbqueue.core.seam import AnyTransaction, Transaction
 from fdbqueue.integrations.common.opening import Opening, Within
 

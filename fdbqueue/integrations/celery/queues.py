@@ -13,7 +13,7 @@ from typing import Any
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import QueueKindMismatch
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.core.task import Task, TaskState

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fdbqueue.core.error_root import heals
+from fdbqueue.core.errors import heals
 from fdbqueue.core.runtime import Event, Runtime
 from fdbqueue.core.task import Task
 from fdbqueue.integrations.celery.databases import BrokerLost

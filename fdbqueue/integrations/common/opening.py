@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from fdbqueue.core.database import Database, as_database
-from fdbqueue.core.error_root import heals
+from fdbqueue.core.errors import heals
 from fdbqueue.core.open import open as open_database
 from fdbqueue.core.open import url_from_environment
 from fdbqueue.core.runtime import RealRuntime

@@ -17,10 +17,10 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_payload
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.codec import pieces_of
 from fdbqueue.core.columns import Table
 from fdbqueue.core.database import Database, run
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RESULTS, RootKeys
 from fdbqueue.core.seam import Future, ReadTransaction, Transaction
 

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any, Self
 
 from fdbqueue.core.arguments import checked_int
-from fdbqueue.core.database import Database, as_database
+from fdbqueue.core.database import Database, Handle, as_database
 from fdbqueue.core.errors import InvalidArgument, QueueError, QueueLockError, WrongType
-from fdbqueue.core.handle import Handle
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.integrations.common.opening import Opening
 from fdbqueue.queues.elements.keys import GRANULARITY_S

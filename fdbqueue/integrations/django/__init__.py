@@ -5,9 +5,9 @@ INSTALLED_APPS, `manage.py fdbqueue_worker` runs the tasks. Needs the extra `dja
 `pip install fdbqueue[django]`.
 """
 
-from fdbqueue.core import extras
+from fdbqueue.core import lazy
 
-with extras.needs("django", "django"):
+with lazy.needs("django", "django"):
     from fdbqueue.integrations.django.attempts import held_task as held_task
     from fdbqueue.integrations.django.backend import FdbQueueBackend as FdbQueueBackend
     from fdbqueue.integrations.django.backend import database as database

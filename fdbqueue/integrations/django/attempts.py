@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from django.db import close_old_connections, reset_queries
 
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.errors import LeaseLost, NotTaken, TaskCancelled
+from fdbqueue.core.logger import traceback_of
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import parent_only
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import Failure
-from fdbqueue.core.trouble import traceback_of
 from fdbqueue.core.visible import text_of
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Bury, Done, Effect, Retry, Snooze, beyond_us, is_away

@@ -3,9 +3,9 @@
 Needs the extra `dramatiq`: `pip install fdbqueue[dramatiq]`.
 """
 
-from fdbqueue.core import extras
+from fdbqueue.core import lazy
 
-with extras.needs("dramatiq", "dramatiq"):
+with lazy.needs("dramatiq", "dramatiq"):
     from fdbqueue.integrations.dramatiq.broker import FdbQueueBroker as FdbQueueBroker
     from fdbqueue.integrations.dramatiq.consumer import FdbQueueConsumer as FdbQueueConsumer
     from fdbqueue.integrations.dramatiq.results import FdbQueueRateLimits as FdbQueueRateLimits

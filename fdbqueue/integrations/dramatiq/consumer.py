@@ -15,12 +15,10 @@ import dramatiq
 from dramatiq.errors import ConnectionClosed, DecodeError
 
 from fdbqueue.core.database import Database, is_away
-from fdbqueue.core.error_root import FdbQueueError, heals
-from fdbqueue.core.errors import NotTaken, UnknownSession
-from fdbqueue.core.logger import logger
+from fdbqueue.core.errors import FdbQueueError, NotTaken, UnknownSession, heals
+from fdbqueue.core.logger import logger, traceback_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task
-from fdbqueue.core.trouble import traceback_of
 from fdbqueue.core.visible import text_of
 from fdbqueue.tasks.queue import TaskQueue
 

@@ -8,8 +8,8 @@ from dramatiq.rate_limits import RateLimiterBackend
 from dramatiq.results import ResultBackend, ResultMissing, ResultTimeout
 from dramatiq.results.backend import DEFAULT_TIMEOUT, Missing
 
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.integrations.common.opening import Opening, Place

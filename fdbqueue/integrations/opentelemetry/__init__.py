@@ -3,7 +3,7 @@
 Needs the extra `otel`: `pip install fdbqueue[otel]`.
 """
 
-from fdbqueue.core import extras
+from fdbqueue.core import lazy
 
-with extras.needs("otel", "opentelemetry"):
+with lazy.needs("otel", "opentelemetry"):
     from fdbqueue.integrations.opentelemetry.tracing import trace as trace

@@ -3,8 +3,8 @@
 Needs the extra `metrics`: `pip install fdbqueue[metrics]`.
 """
 
-from fdbqueue.core import extras
+from fdbqueue.core import lazy
 
-with extras.needs("metrics", "prometheus_client"):
+with lazy.needs("metrics", "prometheus_client"):
     from fdbqueue.integrations.prometheus.collector import QueueCollector as QueueCollector
     from fdbqueue.integrations.prometheus.process import measure as measure

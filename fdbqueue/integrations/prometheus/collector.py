@@ -12,10 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fdbqueue.core import limits
 from fdbqueue.core.database import as_database, run
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import DEFAULT_ROOT
-from fdbqueue.core.seam import AnyDatabase
+from fdbqueue.core.seam import AnyDatabase, engine_errors
 from fdbqueue.core.version import __version__
 from fdbqueue.core.visible import shortened, told, visible
 from fdbqueue.operate.overview.figures import (

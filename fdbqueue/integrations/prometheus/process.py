@@ -11,7 +11,6 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from fdbqueue.core import limits, observing
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.observing import (
     MAYBE_COMMITTED,
     NOT_COMMITTED,
@@ -23,6 +22,7 @@ from fdbqueue.core.observing import (
     Watcher,
 )
 from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.visible import visible
 
 OTHER_QUEUES = "(other queues)"

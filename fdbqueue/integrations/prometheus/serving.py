@@ -18,9 +18,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.logger import logger
+from fdbqueue.core.logger import Troubles, logger
 from fdbqueue.core.open import is_local_name, is_loopback
-from fdbqueue.core.trouble import Troubles
 from fdbqueue.core.visible import text_of, told
 from fdbqueue.integrations.prometheus.collector import QueueCollector, failures
 

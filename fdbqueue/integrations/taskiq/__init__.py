@@ -3,9 +3,9 @@
 Needs the extra `taskiq`: `pip install fdbqueue[taskiq]`.
 """
 
-from fdbqueue.core import extras
+from fdbqueue.core import lazy
 
-with extras.needs("taskiq", "taskiq", "greenlet"):
+with lazy.needs("taskiq", "taskiq", "greenlet"):
     from fdbqueue.integrations.taskiq.broker import FdbQueueBroker as FdbQueueBroker
     from fdbqueue.integrations.taskiq.results import FdbQueueResults as FdbQueueResults
     from fdbqueue.integrations.taskiq.schedules import FdbQueueScheduleSource as FdbQueueScheduleSource

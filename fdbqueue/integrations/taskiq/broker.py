@@ -16,8 +16,8 @@ from fdbqueue.aio.verbs import target_of
 from fdbqueue.core.arguments import checked_batch_count, checked_count, checked_items
 from fdbqueue.core.database import is_away
 from fdbqueue.core.errors import InvalidArgument, QueueNotFound, UnknownSession
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.logger import logger
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.integrations.common.opening import Within, passing_what_does_not_heal
 from fdbqueue.integrations.taskiq.connection import Connection, Place, TaskQueues, put_options, queue_name_of
 from fdbqueue.integrations.taskiq.delivery import AWAY_S, Delivery, Intake, Leased

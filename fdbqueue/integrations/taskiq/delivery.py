@@ -23,10 +23,9 @@ from fdbqueue.aio.queues import TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import is_away
 from fdbqueue.core.errors import NotTaken, QueueNotFound, TaskNotFound, UnknownSession
-from fdbqueue.core.logger import logger
+from fdbqueue.core.logger import logger, traceback_of
 from fdbqueue.core.runtime import Event
 from fdbqueue.core.task import Failure, Task
-from fdbqueue.core.trouble import traceback_of
 from fdbqueue.core.visible import text_of
 from fdbqueue.tasks.intake import Found
 from fdbqueue.tasks.intake import Intake as BlockingIntake

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fdbqueue.core import client_knobs
+from fdbqueue.core import binding
 from fdbqueue.core.lazy import files_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print("fdbqueue: the command line is an extra: pip install 'fdbqueue[cli]'", file=sys.stderr)
         sys.exit(EXIT_ENVIRONMENT)
-    client_knobs.for_this_program()
+    binding.for_this_program()
     status = run(cli, arguments)
     # All work is done. An interrupt while the interpreter ends must not print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

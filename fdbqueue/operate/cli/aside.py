@@ -9,11 +9,10 @@ from pathlib import Path
 import click
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import SetAside
-from fdbqueue.core.calls.asides import KeepsAside
 from fdbqueue.core.database import Database
 from fdbqueue.core.page import every_row
-from fdbqueue.core.registry.definition import PLAIN
+from fdbqueue.core.registry import PLAIN
+from fdbqueue.core.unreadable import KeepsAside, SetAside
 from fdbqueue.operate.cli.exits import about, say
 from fdbqueue.operate.cli.group import Here, cli, command, first_option, queue_argument
 from fdbqueue.operate.cli.parameters import UsablePath

@@ -8,7 +8,7 @@ import click
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueError, QueueKindMismatch
-from fdbqueue.core.registry.definition import PIECES, SIMPLE
+from fdbqueue.core.registry import PIECES, SIMPLE
 from fdbqueue.core.visible import visible
 from fdbqueue.operate.cli.exits import CommandError, Refused, about
 from fdbqueue.operate.cli.group import Here, command, group

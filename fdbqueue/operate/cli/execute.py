@@ -29,8 +29,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import PayloadTooLarge, TooMuchForOneTransaction
-from fdbqueue.core.registry.definition import PLAIN
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import PLAIN, Registry
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.task import Task
 from fdbqueue.fleet.held import HeldTask

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import click
 
-from fdbqueue.core.error_root import ERROR as ERROR
-from fdbqueue.core.error_root import MESSAGE_LENGTH_MAX, FdbQueueError
-from fdbqueue.core.error_root import REFUSED as REFUSED
-from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.errors import ERROR as ERROR
+from fdbqueue.core.errors import MESSAGE_LENGTH_MAX, FdbQueueError
+from fdbqueue.core.errors import REFUSED as REFUSED
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.signals import Interrupted, Signals, hear_of_children
 from fdbqueue.core.visible import shortened, text_of, visible
 from fdbqueue.operate.cli.output import ReaderGone

@@ -12,7 +12,7 @@ from fdbqueue.core.codec import BUILT_IN, codec_named
 from fdbqueue.core.database import Database
 from fdbqueue.core.open import PRIVATE_URL
 from fdbqueue.core.open import open as open_database
-from fdbqueue.core.registry.definition import PLAIN, Definition
+from fdbqueue.core.registry import PLAIN, Definition
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.cli.exits import CommandError, Refused, about, look_in_working_directory, say
 from fdbqueue.operate.cli.group import Here, cli, command, group, queue_argument, queue_names

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fdbqueue.core import limits, visible
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueFull, TooMuchForOneTransaction
-from fdbqueue.core.registry.definition import PLAIN
+from fdbqueue.core.once import run_once
+from fdbqueue.core.registry import PLAIN
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.signals import Signals

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from fdbqueue.core.database import Database
-from fdbqueue.core.partitions.plan import Partition, PartitionState, Repartition
+from fdbqueue.core.partitions import Partition, PartitionState, Repartition
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.visible import counted

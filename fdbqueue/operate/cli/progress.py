@@ -12,10 +12,9 @@ from rich.text import Text
 
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import RecordUnreadable, TaskNotFound
-from fdbqueue.core.explanation import Explanation, Why
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.signals import Signals
-from fdbqueue.core.task import TaskState
+from fdbqueue.core.task import Explanation, TaskState, Why
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.supervisor import FleetStatus

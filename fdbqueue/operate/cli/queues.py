@@ -7,8 +7,7 @@ import click
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import DefinitionUnreadable, ImportUnfinished, LayoutNewer, QueueBusy, QueueExists
-from fdbqueue.core.registry.definition import PLAIN
-from fdbqueue.core.registry.registry import exists_already, told_option
+from fdbqueue.core.registry import PLAIN, exists_already, told_option
 from fdbqueue.core.visible import counted
 from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import Refused

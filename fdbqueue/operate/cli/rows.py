@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fdbqueue import tasks as late
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound, RecordUnreadable, TaskNotFound
-from fdbqueue.core.registry.definition import PLAIN, UNREADABLE, Definition
+from fdbqueue.core.registry import PLAIN, UNREADABLE, Definition
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place

@@ -22,13 +22,12 @@ from fdbqueue.core.errors import (
     QueueNotFound,
     ScheduleNotFound,
 )
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.open import DIRECTORY_SCHEMES, PRIVATE_URL, shared_url, url_from_environment
 from fdbqueue.core.open import open as open_database
 from fdbqueue.core.page import every_row
-from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import PIECES, PLAIN, SIMPLE, Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.visible import text_of
 from fdbqueue.operate.cli.exits import NO_DIRECTORY, CommandError, is_removed
 from fdbqueue.queues import elements, recipe

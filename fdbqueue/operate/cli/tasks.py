@@ -8,9 +8,8 @@ import click
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import TaskNotFound, UnsupportedOption
-from fdbqueue.core.explanation import Explanation
 from fdbqueue.core.page import Page
-from fdbqueue.core.task import EndedTask, Task, TaskState
+from fdbqueue.core.task import EndedTask, Explanation, Task, TaskState
 from fdbqueue.core.visible import counted
 from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import Refused, say

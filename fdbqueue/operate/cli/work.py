@@ -9,7 +9,7 @@ import click
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.registry.definition import PLAIN
+from fdbqueue.core.registry import PLAIN
 from fdbqueue.fleet.logs import LEVELS, logging_at
 from fdbqueue.fleet.outcomes import Backoff
 from fdbqueue.fleet.supervisor import Fleet, FleetStatus

@@ -3,7 +3,7 @@
 Needs the extra `dashboard`: `pip install fdbqueue[dashboard]`.
 """
 
-from fdbqueue.core import extras
+from fdbqueue.core import lazy
 
-with extras.needs("dashboard", "starlette", "anyio", "jinja2"):
+with lazy.needs("dashboard", "starlette", "anyio", "jinja2"):
     from fdbqueue.operate.dashboard.app import create_app as create_app

@@ -12,14 +12,12 @@ from typing import Any
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueKindMismatch, QueueNotFound, TaskNotFound
-from fdbqueue.core.explanation import Explanation
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.line.results import ask_live
+from fdbqueue.core.line.decision import LineKeys
+from fdbqueue.core.line.staging import ask_live
 from fdbqueue.core.page import Page
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.task import EndedTask, Failure, Task
+from fdbqueue.core.task import EndedTask, Explanation, Failure, Task
 from fdbqueue.fleet.status import Presence, workers
 from fdbqueue.operate.overview.figures import Figures, QueueFigures, TaskFigures
 from fdbqueue.operate.overview.overview import Overview

@@ -14,9 +14,8 @@ from anyio import to_thread
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import DatabaseClosed, StorageReplaced
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.root_keys import DEFAULT_ROOT
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import Transaction, engine_errors
 from fdbqueue.core.visible import text_of
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, Transaction
-from fdbqueue.core.sessions.holder import ask_holder
+from fdbqueue.core.sessions.ending import ask_holder
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.diagnosis.check import Check, failure, fine, warning
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fdbqueue.core import binding, limits
-from fdbqueue.core.client_knobs import given_knobs
+from fdbqueue.core.binding import given_knobs
 from fdbqueue.core.database import Database, run
 from fdbqueue.operate.diagnosis.check import Check, failure, fine, warning
 

@@ -6,10 +6,10 @@ from functools import partial
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.explanation import LimitHolder
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.holder import ask_holder
+from fdbqueue.core.sessions.ending import ask_holder
+from fdbqueue.core.task import LimitHolder
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.diagnosis.check import Check, fine, warning
 from fdbqueue.operate.overview.figures import Figures, LimitFigures

@@ -15,10 +15,18 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import DefinitionUnreadable, ExportRefused, QueueNotFound, UnknownKind
-from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, UNREADABLE, Definition
-from fdbqueue.core.registry.registry import IMPORTING, Registry, checked_name
+from fdbqueue.core.registry import (
+    IMPORTING,
+    PIECES,
+    PLAIN,
+    SIMPLE,
+    UNREADABLE,
+    Definition,
+    Registry,
+    checked_name,
+)
+from fdbqueue.core.rows import Batch, Counts, Line, Section
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sections import Batch, Counts, Line, Section
 from fdbqueue.core.version import __version__
 from fdbqueue.operate.exports import of_items, of_tasks
 from fdbqueue.operate.exports.file import ExportFile

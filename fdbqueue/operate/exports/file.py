@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.errors import ExportInUse, ExportUnusable
-from fdbqueue.core.sections import Line
+from fdbqueue.core.rows import Line
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.operate.exports.lines import (
     FORMAT,
     DoneLine,

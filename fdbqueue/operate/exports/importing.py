@@ -17,10 +17,9 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run, runtime_of
 from fdbqueue.core.errors import ExportUnusable, ImportOvertaken, QueueNotFound
-from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, Definition
-from fdbqueue.core.registry.registry import IMPORTING, Registry, exists_already
+from fdbqueue.core.registry import IMPORTING, PIECES, PLAIN, SIMPLE, Definition, Registry, exists_already
+from fdbqueue.core.rows import ContentLine, Counts, NotOurs
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sections import ContentLine, Counts, NotOurs
 from fdbqueue.operate.exports.file import FinishedFile, Found, Place
 from fdbqueue.operate.exports.lines import IMPORT_LABEL, DoneLine, LimitLine, Mark
 from fdbqueue.operate.exports.placing import Placer, placer_for

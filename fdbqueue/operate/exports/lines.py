@@ -16,10 +16,10 @@ from typing import Any, Union
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import Aside, entry_in
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.rows import Batch, ContentLine, Counts, KeyLine, Line, Pair, Section, rows_in
 from fdbqueue.core.seam import KeyValue, Transaction
-from fdbqueue.core.sections import Batch, ContentLine, Counts, KeyLine, Line, Pair, Section, rows_in
+from fdbqueue.core.unreadable import Aside, entry_in
 from fdbqueue.tasks.feature import all_features
 from fdbqueue.tasks.limiting.rule import Rule
 

@@ -6,14 +6,12 @@ from functools import partial
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import Aside
-from fdbqueue.core.line.keys import LineKeys, notice_of
-from fdbqueue.core.partitions.current import plan_of
-from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.line.decision import LineKeys, notice_of
+from fdbqueue.core.partitions import SharedKeys, plan_of, prefix_of
+from fdbqueue.core.registry import Definition, Registry
+from fdbqueue.core.rows import Batch, Pair, Section, as_they_are, rows_in, single
 from fdbqueue.core.seam import KeyValue, Transaction
-from fdbqueue.core.sections import Batch, Pair, Section, as_they_are, rows_in, single
+from fdbqueue.core.unreadable import Aside
 from fdbqueue.operate.exports.lines import ElementLine, ItemLine, progress, set_aside
 from fdbqueue.queues.elements.keys import ElementKeys
 from fdbqueue.queues.recipe.keys import QueueKeys, payload_bytes

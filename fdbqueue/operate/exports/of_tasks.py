@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from fdbqueue.core import limits
-from fdbqueue.core.seam import KeyValue, Transaction
-from fdbqueue.core.sections import (
+from fdbqueue.core.rows import (
     NO_ROWS,
     Batch,
     ContentLine,
@@ -15,6 +14,7 @@ from fdbqueue.core.sections import (
     rows_in,
     single,
 )
+from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.exports.lines import TaskLine, TurnLine, progress, set_aside
 from fdbqueue.tasks import edges

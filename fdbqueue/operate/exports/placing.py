@@ -11,13 +11,11 @@ from typing import Protocol, TypeVar
 from fdb import tuple as layer
 from msgspec.structs import replace
 
-from fdbqueue.core.aside import COUNTER, Aside
-from fdbqueue.core.partitions.current import plan_of
-from fdbqueue.core.partitions.keys import SharedKeys
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.partitions import SharedKeys, plan_of
+from fdbqueue.core.registry import Definition, Registry
+from fdbqueue.core.rows import ContentLine, KeyLine, NotOurs, read_as, set_rows
 from fdbqueue.core.seam import Transaction, Value
-from fdbqueue.core.sections import ContentLine, KeyLine, NotOurs, read_as, set_rows
+from fdbqueue.core.unreadable import COUNTER, Aside
 from fdbqueue.operate.exports import of_tasks
 from fdbqueue.operate.exports.lines import (
     AsideLine,

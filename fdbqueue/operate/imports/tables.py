@@ -27,7 +27,7 @@ from fdb import tuple as layer
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import OriginUnusable
-from fdbqueue.core.registry.definition import UNPACKING
+from fdbqueue.core.registry import UNPACKING
 from fdbqueue.core.seam import Transaction
 from fdbqueue.operate.imports.files import Serializer
 from fdbqueue.operate.imports.target import Entry, Fate

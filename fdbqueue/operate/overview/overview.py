@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_whole, writable
-from fdbqueue.core.database import as_database, is_transaction, run
-from fdbqueue.core.handle import Handle
-from fdbqueue.core.registry.registry import Registry, checked_name
+from fdbqueue.core.database import Handle, as_database, is_transaction, run
+from fdbqueue.core.registry import Registry, checked_name
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction

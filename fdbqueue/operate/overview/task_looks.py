@@ -11,16 +11,13 @@ from typing import Protocol
 from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.core.aside import Aside
 from fdbqueue.core.errors import DefinitionUnreadable, InvalidArgument
-from fdbqueue.core.partitions.current import plan_of
-from fdbqueue.core.partitions.keys import prefix_of
-from fdbqueue.core.partitions.plan import Plan
-from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, UNPACKING, Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.partitions import Plan, plan_of, prefix_of
+from fdbqueue.core.registry import PIECES, PLAIN, SIMPLE, UNPACKING, Definition, Registry
 from fdbqueue.core.seam import EXACT, KeyValue, ReadTransaction, Transaction
 from fdbqueue.core.sessions.workers import LiveWorkers
 from fdbqueue.core.task import TaskState
+from fdbqueue.core.unreadable import Aside
 from fdbqueue.operate.overview.figures import KeyFigures, QueueFigures, TaskFigures
 from fdbqueue.queues.elements.keys import ElementKeys
 from fdbqueue.queues.recipe.items import size_of

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import Aside
-from fdbqueue.core.checking import Flaw, Suspect, claim_mending, told_key
-from fdbqueue.core.counting import Count, Tally
 from fdbqueue.core.database import Database, run, runtime_of
+from fdbqueue.core.rows import Count, Flaw, Suspect, Tally, claim_mending, told_key
 from fdbqueue.core.seam import ReadTransaction, Transaction
+from fdbqueue.core.unreadable import Aside
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.queues.elements.store import Elements
 from fdbqueue.queues.recipe.items import Recipe, size_of

@@ -7,9 +7,9 @@ at one version.
 from functools import partial
 from typing import Any
 
-from fdbqueue.core.checking import Check, Finder, Flaw, Row, Suspect
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.rows import Check, Finder, Flaw, Row, Suspect
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.records import groups as counters
 from fdbqueue.tasks.records.groups import Counts, counts_added, counts_of, epoch_of, members_of

@@ -5,8 +5,8 @@ has a flag.
 """
 
 from fdbqueue.core import limits
-from fdbqueue.core.checking import FOREIGN, Check, Checks, Flaw, Row, Suspect, under
-from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.decision import LineKeys
+from fdbqueue.core.rows import FOREIGN, Check, Checks, Flaw, Row, Suspect, under
 from fdbqueue.operate.verify.line import AsideChecks, LineChecks, unless_in_line
 from fdbqueue.operate.verify.partitions import Partitioned, SharedChecks, flagged
 from fdbqueue.operate.verify.values import Cures

@@ -8,7 +8,7 @@ is parked. An open lane has one pointer, and its limit has one row for each lane
 from collections.abc import Iterator
 from functools import partial
 
-from fdbqueue.core.checking import FOREIGN, Check, Flaw, Row, Seen, Suspect, resized, told_key, under
+from fdbqueue.core.rows import FOREIGN, Check, Flaw, Row, Seen, Suspect, resized, told_key, under
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify.partitions import HeldChecks, expect_ready

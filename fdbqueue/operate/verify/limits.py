@@ -14,12 +14,11 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core import root_keys as columns
-from fdbqueue.core.checking import Check, Finder, Flaw, Row, Suspect, under
 from fdbqueue.core.database import Database, run, runtime_of
 from fdbqueue.core.errors import DefinitionUnreadable
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import IMPORTING
+from fdbqueue.core.registry import IMPORTING, Definition
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.rows import Check, Finder, Flaw, Row, Suspect, under
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.limited import slots_of
 from fdbqueue.tasks.limiting import keys as of_limits

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import COUNT, ENTRY, PART, Aside, aside_text, entry_in
-from fdbqueue.core.aside import ID_BYTES as ASIDE_ID_BYTES
-from fdbqueue.core.checking import Check, Checks, Excuse, Flaw, OfColumn, Row, Suspect, Under
 from fdbqueue.core.columns import UNKNOWN
-from fdbqueue.core.line import keys as columns
-from fdbqueue.core.line.keys import Due, LineKeys, Notice, Ticket, notice_of
+from fdbqueue.core.line import decision
+from fdbqueue.core.line.decision import Due, LineKeys, Notice, Ticket, notice_of
+from fdbqueue.core.rows import Check, Checks, Excuse, Flaw, OfColumn, Row, Suspect, Under
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.unreadable import COUNT, ENTRY, PART, Aside, aside_text, entry_in
+from fdbqueue.core.unreadable import ID_BYTES as ASIDE_ID_BYTES
 from fdbqueue.operate.verify.values import Cures
 
 RID_BYTES = limits.RANDOM_SUFFIX_BYTES
@@ -25,11 +25,11 @@ class LineChecks(Checks):
         self.keys = keys
         self._aside = AsideChecks(aside, cures)
         self._checks: dict[int, OfColumn] = {
-            columns.REQUEST: self._request,
-            columns.DUE: self._due,
-            columns.NOTICE: self._notice,
-            columns.RESULT: self._result,
-            columns.RENEWAL: self._renewal,
+            decision.REQUEST: self._request,
+            decision.DUE: self._due,
+            decision.NOTICE: self._notice,
+            decision.RESULT: self._result,
+            decision.RENEWAL: self._renewal,
         }
 
     def weight(self, row: Row) -> int:
@@ -74,14 +74,14 @@ class LineChecks(Checks):
     def _return(self, rid: bytes, tr: Transaction) -> None:
         """Write a notice that is overdue: the next look at the line returns its results."""
         notice = Notice(deadline_us=1, crowd=0)
-        tr.set(self.keys.notice(rid), columns.notice_value(notice))
+        tr.set(self.keys.notice(rid), decision.notice_value(notice))
         tr.set(self.keys.due_key(Due(notice.deadline_us, rid)), b"")
 
     def _renewal(self, row: Row, rest: bytes) -> Check:
-        request = self.keys.request(Ticket(rest[: columns.STAMP_BYTES], rest[columns.STAMP_BYTES :], 0))
+        request = self.keys.request(Ticket(rest[: decision.STAMP_BYTES], rest[decision.STAMP_BYTES :], 0))
         if not (yield [request]).has(request):
             yield self.found(Flaw.STRAY, row, "A renewal belongs to no request.")
-        elif not columns.deadline_of(row.value):
+        elif not decision.deadline_of(row.value):
             text = "The renewal of a request is damaged: the request counts as dead."
             yield Suspect(Flaw.LINE, row.key, text, _NEXT_LOOK)
 

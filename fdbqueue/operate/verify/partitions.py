@@ -13,8 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fdbqueue.core.aside import Aside
-from fdbqueue.core.checking import (
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import DefinitionUnreadable
+from fdbqueue.core.line.decision import LineKeys
+from fdbqueue.core.partitions import FLAG, WIDE_LINE, Plan, SharedKeys, home_of, plan_of, ring
+from fdbqueue.core.registry import Definition
+from fdbqueue.core.rows import (
     FOREIGN,
     Check,
     Checks,
@@ -29,14 +33,8 @@ from fdbqueue.core.checking import (
     told_key,
     under,
 )
-from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import DefinitionUnreadable
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.partitions.current import plan_of
-from fdbqueue.core.partitions.keys import FLAG, WIDE_LINE, SharedKeys, ring
-from fdbqueue.core.partitions.plan import Plan, home_of
-from fdbqueue.core.registry.definition import Definition
 from fdbqueue.core.seam import Transaction
+from fdbqueue.core.unreadable import Aside
 from fdbqueue.operate.verify.line import LineChecks
 from fdbqueue.operate.verify.values import Cures, command
 from fdbqueue.tasks.disciplines.key_counts import slug_of

@@ -12,27 +12,15 @@ from fdb import tuple as layer
 
 from fdbqueue.core import limits
 from fdbqueue.core import root_keys as columns
-from fdbqueue.core.calls.once import ATTEMPT
-from fdbqueue.core.checking import (
-    FOREIGN,
-    Check,
-    Checks,
-    Excuse,
-    Finder,
-    Flaw,
-    Row,
-    Suspect,
-    first_key,
-    under,
-)
 from fdbqueue.core.columns import UNPACKING
 from fdbqueue.core.database import Database, run, runtime_of
 from fdbqueue.core.errors import DefinitionUnreadable, LayoutNewer, ScheduleUnreadable
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.once import ATTEMPT
+from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import LAST_ID_BYTES, RootKeys
+from fdbqueue.core.rows import FOREIGN, Check, Checks, Excuse, Finder, Flaw, Row, Suspect, first_key, under
 from fdbqueue.core.seam import ReadTransaction, Transaction
-from fdbqueue.core.sessions.holder import deadline_if_readable
+from fdbqueue.core.sessions.ending import deadline_if_readable
 from fdbqueue.operate.verify.groups import GroupChecks
 from fdbqueue.operate.verify.limits import LimitChecks
 from fdbqueue.operate.verify.values import Cures, command

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fdbqueue.core import limits
-from fdbqueue.core.checking import Checks, Excuse, Row, Suspect, Under, ask, asks_of, rows_of, suspects_of
 from fdbqueue.core.database import Database, run
+from fdbqueue.core.rows import Checks, Excuse, Row, Suspect, Under, ask, asks_of, rows_of, suspects_of
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import WANT_ALL, Range, ReadTransaction, Transaction
 

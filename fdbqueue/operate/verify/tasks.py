@@ -8,21 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from fdbqueue.core import limits
-from fdbqueue.core.checking import (
-    FOREIGN,
-    Check,
-    Checks,
-    Excuse,
-    Flaw,
-    OfColumn,
-    Row,
-    Suspect,
-    resized,
-    under,
-)
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.partitions import keys as shared
+from fdbqueue.core import limits, partitions
+from fdbqueue.core.line.decision import LineKeys
+from fdbqueue.core.rows import FOREIGN, Check, Checks, Excuse, Flaw, OfColumn, Row, Suspect, resized, under
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify.keyed import NUMBER_BYTES, BesideChecks, LaneChecks
@@ -105,9 +93,9 @@ class TaskChecks(Checks):
         """The checks of the columns that all partitions share; PARTITION has checks of its own."""
         every_kind = shared_checks(self.shape, self._cures)
         return {
-            **dict.fromkeys((shared.FLAG, shared.BELL, shared.WIDE_LINE), _whole_row(every_kind)),
-            shared.MOVED: self._partition.moved,
-            shared.PARTITION: self.nothing,
+            **dict.fromkeys((partitions.FLAG, partitions.BELL, partitions.WIDE_LINE), _whole_row(every_kind)),
+            partitions.MOVED: self._partition.moved,
+            partitions.PARTITION: self.nothing,
         }
 
     def _set_discipline(self) -> None:

@@ -6,7 +6,7 @@ Behind them stand the commands that end a contradiction, as they are typed.
 import shlex
 from dataclasses import dataclass
 
-from fdbqueue.core.checking import Flaw
+from fdbqueue.core.rows import Flaw
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,23 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core import limits
-from fdbqueue.core.checking import Checks, Mend, Row, Suspect, Under, below
-from fdbqueue.core.codec import codec_named
-from fdbqueue.core.counting import Count, compared
+from fdbqueue.core.codec import codec_named, type_name
 from fdbqueue.core.database import Database, as_database, run
 from fdbqueue.core.errors import DefinitionUnreadable, FdbQueueError, WrongType
-from fdbqueue.core.misfit import type_name
-from fdbqueue.core.partitions.current import plan_of
-from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
-from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, UNREADABLE, Definition
-from fdbqueue.core.registry.registry import Registry, codec_of, of_kind, require_options
+from fdbqueue.core.partitions import SharedKeys, plan_of, prefix_of
+from fdbqueue.core.registry import (
+    PIECES,
+    PLAIN,
+    SIMPLE,
+    UNREADABLE,
+    Definition,
+    Registry,
+    codec_of,
+    of_kind,
+    require_options,
+)
 from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.rows import Checks, Count, Mend, Row, Suspect, Under, below, compared
 from fdbqueue.core.seam import AnyDatabase, Transaction
 from fdbqueue.operate.verify import counters
 from fdbqueue.operate.verify.groups import compare_members

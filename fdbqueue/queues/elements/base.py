@@ -10,11 +10,8 @@ from functools import partial
 from typing import Any, NewType, Self, TypeVar
 
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import checked_int, checked_prefix, checked_seconds, too_many
-from fdbqueue.core.calls.asides import KeepsAside
-from fdbqueue.core.calls.once import LostConflict, run_in, run_once
-from fdbqueue.core.database import as_database, is_transaction, run, runtime_in
-from fdbqueue.core.deferred import checked_function
+from fdbqueue.core.arguments import checked_function, checked_int, checked_prefix, checked_seconds, too_many
+from fdbqueue.core.database import Handle, as_database, is_transaction, run, runtime_in
 from fdbqueue.core.errors import (
     CannotLock,
     DamagedElement,
@@ -22,11 +19,12 @@ from fdbqueue.core.errors import (
     InvalidArgument,
     InvalidElementName,
 )
-from fdbqueue.core.handle import Handle
-from fdbqueue.core.registry.registry import Guard
+from fdbqueue.core.once import LostConflict, run_in, run_once
+from fdbqueue.core.registry import Guard
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
+from fdbqueue.core.unreadable import KeepsAside
 from fdbqueue.queues.elements.keys import GRANULARITY_S, ElementKeys, Lock, is_name, name_at
 from fdbqueue.queues.elements.schema import Pieces
 from fdbqueue.queues.elements.store import Elements, payload_of

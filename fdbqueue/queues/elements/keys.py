@@ -79,7 +79,7 @@ COUNT = S.column(4)  # little-endian; count()
 ARRIVAL = S.column(5, FOLDER, NAME)  # empty; import-dirq: added, still in the folder
 DEPARTURE = S.column(6, FOLDER, NAME)  # empty; export-dirq: removed, not yet in it
 MARK = S.column(7)  # 16 bytes; both: identity of this queue in a folder
-ASIDE = S.column(8)  # see aside.py; values that could not be read
+ASIDE = S.column(8)  # see unreadable.py; values that could not be read
 
 
 class Lock(NamedTuple):

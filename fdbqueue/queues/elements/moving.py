@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import DamagedElement, PayloadTooLarge, QueueLockError
+from fdbqueue.core.once import run_once
 from fdbqueue.core.seam import Transaction
 from fdbqueue.queues.elements.base import ElementBase
 from fdbqueue.queues.elements.folder import CannotMove, Folder

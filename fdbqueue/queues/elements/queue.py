@@ -15,10 +15,9 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.core.arguments import checked_count, checked_int
+from fdbqueue.core.database import Handle
 from fdbqueue.core.errors import QueueInSet, WrongType
-from fdbqueue.core.handle import Handle
-from fdbqueue.core.registry.definition import PIECES
-from fdbqueue.core.registry.registry import Guard, Registry, require_options
+from fdbqueue.core.registry import PIECES, Guard, Registry, require_options
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.queues.elements.base import ElementBase, LockToken

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fdbqueue.core.arguments import checked_int, checked_path
-from fdbqueue.core.database import is_transaction
+from fdbqueue.core.database import Handle, is_transaction
 from fdbqueue.core.errors import InvalidArgument, UnreadableElement, WrongType
-from fdbqueue.core.handle import Handle
-from fdbqueue.core.registry.definition import SIMPLE
-from fdbqueue.core.registry.registry import Guard, Registry, require_options
+from fdbqueue.core.registry import SIMPLE, Guard, Registry, require_options
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.queues.elements.base import ElementBase, LockToken

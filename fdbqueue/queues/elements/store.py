@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import DAMAGED, Aside
 from fdbqueue.core.binding import bypass_storage_quota
 from fdbqueue.core.codec import pieces_of
 from fdbqueue.core.errors import (
@@ -29,8 +28,9 @@ from fdbqueue.core.errors import (
     PayloadTooLarge,
     QueueLockError,
 )
-from fdbqueue.core.registry.registry import Guard, SubspaceGuard
+from fdbqueue.core.registry import Guard, SubspaceGuard
 from fdbqueue.core.seam import KeyValue, Transaction
+from fdbqueue.core.unreadable import DAMAGED, Aside
 from fdbqueue.queues.elements.keys import COUNTER, ElementKeys, Lock, following
 from fdbqueue.queues.elements.schema import Pieces
 

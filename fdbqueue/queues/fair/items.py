@@ -10,13 +10,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fdbqueue.core.codec import PayloadCodec
-from fdbqueue.core.line.decision import Offer
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.line.source import Delivery, Untimed
+from fdbqueue.core.line.decision import Delivery, LineKeys, Offer, Untimed
 from fdbqueue.core.line.staging import Line
-from fdbqueue.core.line.take import Taker
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry, SubspaceGuard
+from fdbqueue.core.line.taking import Taker
+from fdbqueue.core.registry import Definition, Registry, SubspaceGuard
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.unreadable import NOT_READ, Passed, located
 from fdbqueue.tasks import edges

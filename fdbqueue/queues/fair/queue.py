@@ -14,29 +14,36 @@ from fdb import tuple as layer
 from fdbqueue.core import limits, observing
 from fdbqueue.core.arguments import (
     WHOLE_MAX,
+    checked_function,
     checked_payload,
     checked_prefix,
     checked_stop,
     checked_wait,
     checked_whole,
+    require_finished,
     writable,
 )
-from fdbqueue.core.calls.asides import KeepsAside
-from fdbqueue.core.calls.once import run_in
-from fdbqueue.core.calls.writes import writes
 from fdbqueue.core.codec import codec_named
-from fdbqueue.core.database import Database, as_database, is_transaction, run, runtime_in, runtime_of
-from fdbqueue.core.deferred import checked_function, require_finished
+from fdbqueue.core.database import (
+    Database,
+    Grant,
+    Handle,
+    Service,
+    as_database,
+    is_transaction,
+    run,
+    runtime_in,
+    runtime_of,
+)
 from fdbqueue.core.errors import FairQueueFull
-from fdbqueue.core.handle import Grant, Handle
 from fdbqueue.core.line.taking import Takes
+from fdbqueue.core.once import run_in, writes
 from fdbqueue.core.page import checked_limit, no_place, place_bytes, place_text, within_bytes
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
-from fdbqueue.core.services import Service
-from fdbqueue.core.unreadable import shown
+from fdbqueue.core.unreadable import KeepsAside, shown
 from fdbqueue.queues.fair.items import FairItems, Handed, draft
 from fdbqueue.queues.recipe.handle import ItemHandle
 from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from fdbqueue.core import limits, observing
 from fdbqueue.core.arguments import checked_event, checked_timeout, is_whole
+from fdbqueue.core.database import Handle
 from fdbqueue.core.errors import (
     InvalidArgument,
     NothingToAck,
@@ -30,7 +31,6 @@ from fdbqueue.core.errors import (
     TransactionOpen,
     UnknownSession,
 )
-from fdbqueue.core.handle import Handle
 from fdbqueue.core.observing import Call
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.sessions.session import Session

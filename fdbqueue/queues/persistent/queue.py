@@ -6,14 +6,14 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_span, checked_text
-from fdbqueue.core.calls.asides import KeepsAside
 from fdbqueue.core.codec import checked_codec
 from fdbqueue.core.database import as_database
-from fdbqueue.core.registry.registry import Registry, exists_already, of_kind
+from fdbqueue.core.registry import Registry, exists_already, of_kind
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.sessions.ending import end_the_gone
 from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.core.unreadable import KeepsAside
 from fdbqueue.queues.persistent.proxy import Client, Proxy, checked_maxsize
 from fdbqueue.queues.persistent.stored import Stored
 from fdbqueue.queues.persistent.unacked import Owner

@@ -12,9 +12,9 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_payload, too_many, too_much
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken
+from fdbqueue.core.once import run_once
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import Future, Transaction
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of

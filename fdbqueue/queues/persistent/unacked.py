@@ -27,9 +27,9 @@ from fdb import tuple as layer
 
 from fdbqueue.core import limits
 from fdbqueue.core.binding import bypass_storage_quota
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, NotUnacked, OwnerReplaced
+from fdbqueue.core.once import run_once
 from fdbqueue.core.runtime import Lock, Stop
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.ending import end_session

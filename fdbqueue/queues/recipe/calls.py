@@ -18,23 +18,16 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_event, checked_timeout, checked_whole
-from fdbqueue.core.calls.once import run_once
-from fdbqueue.core.calls.writes import writes
-from fdbqueue.core.database import Database, run
-from fdbqueue.core.line.decision import Look, Offer, Reason, within
-from fdbqueue.core.line.keys import Notice, Ticket
-from fdbqueue.core.line.results import DEADLINE_US
-from fdbqueue.core.line.staging import Outcome
-from fdbqueue.core.line.take import Taker
-from fdbqueue.core.line.taking import Takes
-from fdbqueue.core.partitions.current import PartitionGone
-from fdbqueue.core.partitions.parts import WIDE, Process, TakesOfParts
-from fdbqueue.core.partitions.plan import Plan
-from fdbqueue.core.partitions.wide import Homes
+from fdbqueue.core.database import Database, Service, run
+from fdbqueue.core.line.decision import Look, Notice, Offer, Reason, Ticket, within
+from fdbqueue.core.line.staging import DEADLINE_US, Outcome
+from fdbqueue.core.line.taking import Taker, Takes
+from fdbqueue.core.line.wide import WIDE, Homes, Process, TakesOfParts
+from fdbqueue.core.once import run_once, writes
+from fdbqueue.core.partitions import PartitionGone, Plan
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import Future, Transaction
-from fdbqueue.core.services import Service
 from fdbqueue.queues.recipe.items import Recipe
 from fdbqueue.queues.recipe.parts import RecipeParts, WideRecipe, visited
 

@@ -8,6 +8,7 @@ from fdbqueue.core import limits, observing
 from fdbqueue.core.arguments import (
     checked_batch,
     checked_batch_count,
+    checked_function,
     checked_instance,
     checked_items,
     checked_payload,
@@ -16,20 +17,27 @@ from fdbqueue.core.arguments import (
     checked_wait,
     writable,
 )
-from fdbqueue.core.aside import Aside
-from fdbqueue.core.calls.once import run_in
 from fdbqueue.core.codec import AbsentCodec, PayloadCodec, codec_named, encoded_each, stored_codec
-from fdbqueue.core.database import Database, as_database, is_transaction, run, runtime_in, runtime_of
-from fdbqueue.core.deferred import checked_function
+from fdbqueue.core.database import (
+    Database,
+    Grant,
+    Handle,
+    Service,
+    as_database,
+    is_transaction,
+    run,
+    runtime_in,
+    runtime_of,
+)
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.handle import Grant, Handle
 from fdbqueue.core.observing import Call
-from fdbqueue.core.partitions.current import Current
-from fdbqueue.core.registry.registry import Guard, Registry
+from fdbqueue.core.once import run_in
+from fdbqueue.core.partitions import Current
+from fdbqueue.core.registry import Guard, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
-from fdbqueue.core.services import Service
+from fdbqueue.core.unreadable import Aside
 from fdbqueue.queues.recipe.calls import Holder, QueueCalls, SimpleCalls
 from fdbqueue.queues.recipe.parts import RecipeParts
 

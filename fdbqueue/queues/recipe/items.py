@@ -15,20 +15,16 @@ from operator import call
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import Aside
 from fdbqueue.core.codec import PayloadCodec, pieces_of
 from fdbqueue.core.errors import FdbQueueError, PayloadUnknown, PayloadUnreadable
-from fdbqueue.core.line.decision import Offer
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.line.source import Delivery, Untimed
+from fdbqueue.core.line.decision import Delivery, LineKeys, Offer, Untimed
 from fdbqueue.core.line.staging import Line
-from fdbqueue.core.line.take import Taken, Taker
+from fdbqueue.core.line.taking import Taken, Taker
 from fdbqueue.core.page import Page, no_place, place_text
-from fdbqueue.core.partitions.current import Current
-from fdbqueue.core.partitions.keys import Flag, SharedKeys
-from fdbqueue.core.registry.registry import Guard, SubspaceGuard
+from fdbqueue.core.partitions import Current, Flag, SharedKeys
+from fdbqueue.core.registry import Guard, SubspaceGuard
 from fdbqueue.core.seam import KeyValue, Range, Transaction
-from fdbqueue.core.unreadable import NOT_READ, Passed, located, shown
+from fdbqueue.core.unreadable import NOT_READ, Aside, Passed, located, shown
 from fdbqueue.queues.recipe.keys import (
     FORMATS_RESERVED,
     INDEX_MAX,

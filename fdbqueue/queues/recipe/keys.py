@@ -24,7 +24,7 @@ ITEM = S.packed(0, int, bytes)  # index, random: stored payload; takes; enqueue,
 PIECE = S.packed(1, int, bytes, int)  # index, random, piece: part of a payload; takes and looks at its item
 SIZE = S.packed(2)  # little-endian; size(); watches of the first request
 FLOOR = S.packed(4)  # little-endian, grows; enqueue, by snapshot
-LINE: Column[()] = Column(3, ())  # see line/keys.py
+LINE: Column[()] = Column(3, ())  # see line/decision.py
 
 WHOLE, SPLIT = b"\x00", b"\x01"
 FORMATS_RESERVED = 16

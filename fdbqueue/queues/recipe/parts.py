@@ -11,21 +11,30 @@ from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.core.aside import Aside
 from fdbqueue.core.codec import PayloadCodec
 from fdbqueue.core.database import conflict_in, runtime_of
-from fdbqueue.core.line.decision import Offer
-from fdbqueue.core.line.results import Results
-from fdbqueue.core.line.source import Swept
-from fdbqueue.core.line.take import Taken
+from fdbqueue.core.line.decision import Offer, Swept
+from fdbqueue.core.line.staging import Results
+from fdbqueue.core.line.taking import Taken
+from fdbqueue.core.line.wide import Partitioned, Turns, Wide, grouped, is_unused, partition_of
 from fdbqueue.core.page import Page, no_place, place_text
-from fdbqueue.core.partitions.current import Current, PartitionGone, plan_of, store
-from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
-from fdbqueue.core.partitions.parts import Partitioned
-from fdbqueue.core.partitions.plan import Partition, PartitionState, Plan, Repartition, begun, ended
-from fdbqueue.core.partitions.wide import Turns, Wide, grouped, is_unused, partition_of
-from fdbqueue.core.registry.registry import Guard, Registry
+from fdbqueue.core.partitions import (
+    Current,
+    Partition,
+    PartitionGone,
+    PartitionState,
+    Plan,
+    Repartition,
+    SharedKeys,
+    begun,
+    ended,
+    plan_of,
+    prefix_of,
+    store,
+)
+from fdbqueue.core.registry import Guard, Registry
 from fdbqueue.core.seam import Range, Transaction
+from fdbqueue.core.unreadable import Aside
 from fdbqueue.queues.recipe.items import COUNTER, Recipe, size_of
 from fdbqueue.queues.recipe.keys import QueueKeys
 

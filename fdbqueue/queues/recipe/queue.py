@@ -16,17 +16,15 @@ from typing import Any
 import msgspec
 
 from fdbqueue.core.arguments import writable
-from fdbqueue.core.calls.asides import KeepsAside
 from fdbqueue.core.codec import checked_codec
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import UnsupportedOption
 from fdbqueue.core.page import Page, checked_limit, place_bytes
-from fdbqueue.core.partitions.current import OPTION, Current
-from fdbqueue.core.partitions.plan import Partition, Repartition, checked_partitions, first_plan
-from fdbqueue.core.registry.definition import PLAIN
-from fdbqueue.core.registry.registry import Registry, codec_of, exists_already
+from fdbqueue.core.partitions import OPTION, Current, Partition, Repartition, checked_partitions, first_plan
+from fdbqueue.core.registry import PLAIN, Registry, codec_of, exists_already
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import DatabaseOrTransaction
+from fdbqueue.core.unreadable import KeepsAside
 from fdbqueue.queues.recipe.handle import (
     Dequeuing,
     Enqueuing,

@@ -5,14 +5,14 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_payload, checked_positive, checked_stop
-from fdbqueue.core.calls.asides import KeepsAside
 from fdbqueue.core.database import as_database, is_transaction
 from fdbqueue.core.page import Page, checked_limit
-from fdbqueue.core.registry.registry import Registry, checked_name
+from fdbqueue.core.registry import Registry, checked_name
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.task import Task
+from fdbqueue.core.unreadable import KeepsAside
 from fdbqueue.tasks import excusing as burials
 from fdbqueue.tasks.dead import listing, redrive
 from fdbqueue.tasks.dead.reading import (

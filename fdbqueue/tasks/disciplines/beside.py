@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from fdbqueue.core.explanation import TaskPlace
 from fdbqueue.core.seam import EXACT, Transaction
+from fdbqueue.core.task import TaskPlace
 from fdbqueue.tasks.disciplines.discipline import no_mending, read_index
 from fdbqueue.tasks.disciplines.fair import Fair
 from fdbqueue.tasks.disciplines.key_counts import IDLE, SLUG_BYTES, readable_state, slug_of

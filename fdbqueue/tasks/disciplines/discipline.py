@@ -16,9 +16,9 @@ from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
-from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.task import READY, TAKEN
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks.records.keys import (
     ID_BYTES,
     NEVER_US,

@@ -25,8 +25,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.seam import EXACT, ReadTransaction, Transaction, Value
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks.records.keys import Count
 from fdbqueue.tasks.records.statistics import LIVE, packed, unpacked
 

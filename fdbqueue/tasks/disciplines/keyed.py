@@ -30,8 +30,8 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.seam import Range, ReadTransaction, Transaction, Value
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks.disciplines import discipline as unread
 from fdbqueue.tasks.disciplines.discipline import Mended, Shift, no_mending, read_index, shifts_by_key
 from fdbqueue.tasks.disciplines.key_counts import (

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_event, checked_positive, checked_take_timeout, writable
-from fdbqueue.core.calls.once import run_in
 from fdbqueue.core.database import as_database, is_transaction, run, runtime_in
 from fdbqueue.core.errors import GroupNotFound, InvalidArgument
+from fdbqueue.core.once import run_in
 from fdbqueue.core.page import Page, checked_limit, place_bytes, place_text
-from fdbqueue.core.partitions.keys import GROUP_BYTES, TIME_BYTES
+from fdbqueue.core.partitions import GROUP_BYTES, TIME_BYTES
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fdbqueue.core import limits
 from fdbqueue.core.database import conflict_in
 from fdbqueue.core.errors import GroupClosed, GroupNotFound, InvalidArgument
-from fdbqueue.core.partitions.keys import EPOCH_BYTES
+from fdbqueue.core.partitions import EPOCH_BYTES
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.capacity import NoRoom

@@ -7,14 +7,12 @@ from functools import partial
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
-from fdbqueue.core.checking import Check, Flaw, OfColumn, Row, ask, claim_mending, readable
-from fdbqueue.core.counting import Count, Tally
 from fdbqueue.core.database import runtime_of
 from fdbqueue.core.errors import ExportRefused
-from fdbqueue.core.explanation import Reason, WaitedFor, Why
-from fdbqueue.core.partitions.keys import EPOCH, GROUP_BYTES, MEMBER, MEMBERS
+from fdbqueue.core.partitions import EPOCH, GROUP_BYTES, MEMBER, MEMBERS
+from fdbqueue.core.rows import Check, Count, Flaw, OfColumn, Row, Tally, ask, claim_mending, readable
 from fdbqueue.core.seam import ReadTransaction, Transaction
-from fdbqueue.core.task import TaskState
+from fdbqueue.core.task import Reason, TaskState, WaitedFor, Why
 from fdbqueue.tasks.reasons import command
 from fdbqueue.tasks.records.groups import (
     NO_MEMBERS,

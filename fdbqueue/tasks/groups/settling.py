@@ -21,9 +21,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import DefinitionUnreadable
 from fdbqueue.core.logger import logger
-from fdbqueue.core.partitions.keys import SharedKeys
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.partitions import SharedKeys
+from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import keeper_of

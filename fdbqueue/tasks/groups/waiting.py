@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from fdbqueue.core import limits
+from fdbqueue.core.calls import Waiter
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import GroupNotFound, GroupTimeout
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Future, ReadTransaction, Transaction
-from fdbqueue.core.waiters import Waiter
 from fdbqueue.tasks.records.groups import Counts, GroupRow, counts_of, readable_row
 from fdbqueue.tasks.records.keys import id_text
 

@@ -16,9 +16,9 @@ from fdbqueue.core import limits
 from fdbqueue.core.arguments import writable
 from fdbqueue.core.database import conflict_in, runtime_of
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.explanation import LimitHolder, ReachedLimit
 from fdbqueue.core.page import Page, place_text
 from fdbqueue.core.seam import EXACT, ReadTransaction, Transaction
+from fdbqueue.core.task import LimitHolder, ReachedLimit
 from fdbqueue.tasks.limiting.keys import Held, LimitKeys, held_of, shown_key
 from fdbqueue.tasks.limiting.rule import Rule, known_rule
 from fdbqueue.tasks.limiting.state import Bucket, State, pass_gate

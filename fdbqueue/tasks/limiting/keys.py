@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import msgspec
 from fdb import tuple as layer
 
-from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.columns import Table, below
 from fdbqueue.core.root_keys import LIMIT, LIMITED
+from fdbqueue.core.unreadable import DAMAGED
 
 CELLS_MAX = 16
 """Cells of a limit: takes that use different cells do not conflict."""

@@ -8,11 +8,11 @@ import msgspec
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_items, checked_positive, checked_text, key_bytes
-from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound, LimitUnreadable
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks.limiting.keys import LimitKeys
 
 _Whole = Annotated[int, msgspec.Meta(ge=0)]

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import key_bytes, writable
-from fdbqueue.core.calls.once import run_in
 from fdbqueue.core.database import Database, is_transaction, run, runtime_of
 from fdbqueue.core.errors import InvalidArgument, LimitInUse, LimitNotFound
-from fdbqueue.core.explanation import LimitHolder
+from fdbqueue.core.once import run_in
 from fdbqueue.core.page import Page, checked_limit, place_bytes
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import DatabaseOrTransaction, Range, Transaction
+from fdbqueue.core.task import LimitHolder
 from fdbqueue.tasks.limiting.key_state import LimitKey, ask_holders, listed_keys, number_of, open_key, used_of
 from fdbqueue.tasks.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes
 from fdbqueue.tasks.limiting.rule import Rule, checked_rule, keys_of, known_rule, rule_to_bytes

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import chain
 
 from fdbqueue.core import limits
-from fdbqueue.core.explanation import ReachedLimit
 from fdbqueue.core.seam import DatabaseOrTransaction, ReadTransaction, Transaction
+from fdbqueue.core.task import ReachedLimit
 from fdbqueue.tasks.limiting.key_state import (
     KeyState,
     ask_holders,

@@ -12,7 +12,7 @@ import msgspec
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.partitions.keys import GROUP_BYTES
+from fdbqueue.core.partitions import GROUP_BYTES
 
 NEVER_US = 2**63 - 1
 

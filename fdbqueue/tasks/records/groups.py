@@ -12,9 +12,9 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from fdbqueue.core.aside import DAMAGED
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.partitions.keys import GROUP_BYTES
+from fdbqueue.core.partitions import GROUP_BYTES
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks.records.keys import Count, Extra, Member, Record
 from fdbqueue.tasks.records.statistics import packed, unpacked
 

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from fdbqueue.core import limits
-from fdbqueue.core.aside import DAMAGED
+from fdbqueue.core import limits, partitions
 from fdbqueue.core.columns import Column, Table, sized, text, text_in
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.partitions import keys as shared
-from fdbqueue.core.partitions.keys import ANY, BYTE, ID, KEY, PIECE_NUMBER, TIME, prefix_of
-from fdbqueue.core.partitions.keys import ID_BYTES as ID_BYTES
+from fdbqueue.core.partitions import ANY, BYTE, ID, KEY, PIECE_NUMBER, TIME, prefix_of
+from fdbqueue.core.partitions import ID_BYTES as ID_BYTES
 from fdbqueue.core.task import Task, TaskState
+from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks.records.extra import NEVER_US as NEVER_US
 from fdbqueue.tasks.records.extra import Count as Count
 from fdbqueue.tasks.records.extra import Extra as Extra
@@ -45,7 +44,7 @@ _PLACE_BYTES_MAX = limits.TASK_KEY_BYTES_MAX + INDEX_BYTES + ID_BYTES
 SESSION, PLACE = sized(SESSION_BYTES), sized(ID_BYTES, _PLACE_BYTES_MAX)
 CLASS, NAME = text(0, limits.FAILURE_MESSAGE_BYTES_MAX - 1), text(1, limits.STEP_NAME_BYTES_MAX)
 
-S = Table(*shared.S.columns)
+S = Table(*partitions.S.columns)
 TASK = S.column(1, ID)  # record; every verb; put, the last one by snapshot
 PAYLOAD = S.column(2, ID, PIECE_NUMBER)  # a piece of it, if too large for the record; take, peek; verbs by id
 READY = S.column(3, PLACE)  # record, or a pointer of a keyed discipline (lanes.py); takers, by snapshot
@@ -56,7 +55,7 @@ TIMER = S.column(7, TIME, ID)  # empty; sweeps and takes: tasks that are due
 BESIDE = S.column(8, ANY)  # see disciplines/keyed.py and parking/lane_keys.py
 LIVE = S.column(9)  # tasks in each state; statistics, put into a bounded queue
 CALLS = S.column(10)  # counts of the verbs; statistics, the doorbell of the line
-LINE = S.column(11, ANY)  # see line/keys.py
+LINE = S.column(11, ANY)  # see line/decision.py
 OWNERS = S.column(14, ANY)  # see persistent/unacked.py; opens of a persistent queue with an owner
 PAUSED = S.column(15)  # empty; takes: they find nothing
 FAILURE = S.column(16, ID, BYTE)  # see failures.py; failures(). Written blindly, in a ring of slots
@@ -74,7 +73,7 @@ GATE: Column[()] = Column(13, ())  # the same, at the edge
 
 _CODES = frozenset(column.code for column in (*S.columns, SEAT, GATE))
 _REST_BYTES = {TASK.code: ID_BYTES} | {
-    column.code: 0 for column in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT, shared.EPOCH)
+    column.code: 0 for column in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT, partitions.EPOCH)
 }
 """Numbers of bytes behind these columns, by which a queue knows its own keys from those of something else."""
 

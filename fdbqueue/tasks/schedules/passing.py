@@ -18,14 +18,14 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database, is_away
 from fdbqueue.core.errors import InvalidArgument, QueueFull, ScheduleUnreadable, UnknownKind
 from fdbqueue.core.logger import logger
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.once import run_once
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, Transaction
-from fdbqueue.core.sessions.chores import Round
+from fdbqueue.core.sessions.keeper import Round
 from fdbqueue.core.task import Task
 from fdbqueue.core.visible import shortened, text_of
 from fdbqueue.tasks.schedules.puts import put_for

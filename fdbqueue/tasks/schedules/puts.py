@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueKindMismatch, ScheduleUnfit
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.ending import SESSIONLESS
 from fdbqueue.core.task import Task

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_instance, checked_text, writable
 from fdbqueue.core.codec import stored_codec
-from fdbqueue.core.database import Database, as_database, is_transaction, run
+from fdbqueue.core.database import Database, Handle, as_database, is_transaction, run
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.handle import Handle
 from fdbqueue.core.page import Page, checked_limit
-from fdbqueue.core.registry.registry import Registry, checked_name
+from fdbqueue.core.registry import Registry, checked_name
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.core.sessions.keeper import keeper_of

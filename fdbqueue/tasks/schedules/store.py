@@ -16,7 +16,7 @@ from fdbqueue.core.errors import (
     ScheduleUnreadable,
 )
 from fdbqueue.core.page import Page
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, KeyValue, Range, ReadTransaction, Transaction
 from fdbqueue.core.unreadable import shown

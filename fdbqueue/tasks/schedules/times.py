@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.extras import needs
+from fdbqueue.core.lazy import needs
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
-from fdbqueue.core.checking import Check, Flaw, OfColumn, Row, Suspect, told_key
-from fdbqueue.core.partitions.keys import TIME_BYTES, UNIQUE, WINDOW, SharedKeys, time_bytes
+from fdbqueue.core.partitions import TIME_BYTES, UNIQUE, WINDOW, SharedKeys, time_bytes
+from fdbqueue.core.rows import Batch, Check, ContentLine, Flaw, OfColumn, Row, Section, Suspect, told_key
 from fdbqueue.core.seam import KeyValue, Transaction, Value
-from fdbqueue.core.sections import Batch, ContentLine, Section
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.feature import End, Feature, Site
 from fdbqueue.tasks.records.keys import ID_BYTES, Extra, Record, Unique, id_text, sound_record

@@ -19,7 +19,7 @@ from random import Random
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.transaction import Database as EmbeddedDatabase

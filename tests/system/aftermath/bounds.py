@@ -22,7 +22,7 @@ of starts get `tokens_s` more: the time in which each of them has a token for ev
 from collections.abc import Iterable, Iterator, Sequence
 
 from fdbqueue.core import limits
-from fdbqueue.core.line.keys import LineKeys, deadline_of
+from fdbqueue.core.line.decision import LineKeys, deadline_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.limiting.keys import LimitKeys

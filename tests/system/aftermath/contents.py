@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from fdbqueue.core.database import Database
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.partitions.current import plan_of
-from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
-from fdbqueue.core.registry.definition import PIECES, PLAIN, SIMPLE, Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.line.decision import LineKeys
+from fdbqueue.core.partitions import SharedKeys, plan_of, prefix_of
+from fdbqueue.core.registry import PIECES, PLAIN, SIMPLE, Definition, Registry
 from fdbqueue.core.seam import Subspace
 from fdbqueue.operate.verify.verify import AnyQueue
 from fdbqueue.queues.elements.base import ElementBase

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 from fdbqueue.core import root_keys as columns
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.partitions.current import plan_of
-from fdbqueue.core.registry.definition import Definition
+from fdbqueue.core.line.decision import LineKeys
+from fdbqueue.core.partitions import plan_of
+from fdbqueue.core.registry import Definition
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.kinds import is_kind

@@ -7,7 +7,7 @@ from typing import Any
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotTaken, QueueNotFound, ScheduleNotFound, TaskNotFound
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.schedules.schedule import Schedule, list_schedules

@@ -6,7 +6,7 @@ others.
 
 from collections.abc import Iterator
 
-from fdbqueue.core.checking import Checks, Row, Suspect, Under
+from fdbqueue.core.rows import Checks, Row, Suspect, Under
 from tests.system.audit.commit import Step
 from tests.system.audit.mirror import Mirror
 

@@ -8,10 +8,8 @@ from fdb import tuple as layer
 
 from fdbqueue.core import root_keys as columns
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.partitions.current import plan_of
-from fdbqueue.core.partitions.plan import Plan
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.partitions import Plan, plan_of
+from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.writes import CommitRequest

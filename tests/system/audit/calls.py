@@ -6,8 +6,8 @@ task.
 
 from collections.abc import Iterator
 
-from fdbqueue.core.line.source import Delivery
-from fdbqueue.core.partitions.keys import FLAG, SharedKeys
+from fdbqueue.core.line.decision import Delivery
+from fdbqueue.core.partitions import FLAG, SharedKeys
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.records import keys as columns
 from fdbqueue.tasks.records.keys import TaskKeys

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from fdbqueue.core.aside import count_in
-from fdbqueue.core.counting import Count, Counted, Tally
+from fdbqueue.core.rows import Count, Counted, Tally
+from fdbqueue.core.unreadable import count_in
 from fdbqueue.tasks.disciplines.key_counts import slug_of
 from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.records.keys import TaskKeys

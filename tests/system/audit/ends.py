@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fdbqueue.core import root_keys as columns
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.runs import ENDS, run_of
+from fdbqueue.core.sessions.ending import RUN_ENDS, run_of
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.records.keys import Record
 from fdbqueue.tasks.records.statistics import unpacked
@@ -53,7 +53,7 @@ def ends_counted(keys: RootKeys, step: Step, ended: Ended) -> Iterator[str]:
     counted = 0
     for key, values in step.changes.items():
         if keys.shape_of(key)[0] == columns.RUN:
-            old, new = unpacked(ENDS, values.before), unpacked(ENDS, values.after)
-            counted += sum(max(0, signed(new[name]) - signed(old[name])) for name in ENDS)
+            old, new = unpacked(RUN_ENDS, values.before), unpacked(RUN_ENDS, values.after)
+            counted += sum(max(0, signed(new[name]) - signed(old[name])) for name in RUN_ENDS)
     if not ended.of_runs <= counted <= ended.leases:
         yield f"{counted} ends are counted, of {ended.leases} leases, of which {ended.of_runs} are of runs"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.decision import LineKeys
 from tests.system.audit.line import Requests
 from tests.system.audit.liveness import Liveness
 from tests.system.audit.lives import Lives

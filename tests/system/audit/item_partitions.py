@@ -7,8 +7,8 @@ leaves each item in its place.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.partitions.plan import Plan
+from fdbqueue.core.line.decision import LineKeys
+from fdbqueue.core.partitions import Plan
 from fdbqueue.operate.verify.items import RecipeChecks
 from fdbqueue.operate.verify.partitions import Partitioned
 from fdbqueue.operate.verify.verify import Subject

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fdb import tuple as layer
 
 from fdbqueue.core import limits
-from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.decision import LineKeys
 from fdbqueue.queues.recipe.items import Recipe, floor_of
 from fdbqueue.queues.recipe.keys import ITEM
 from fdbqueue.testing.trace import Commit

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fdbqueue.core.line.source import Delivery
+from fdbqueue.core.line.decision import Delivery
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.records.keys import NUMBER, SESSION_BYTES, Record, id_text
 from fdbqueue.tasks.shape import Shape

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fdbqueue.core.columns import UNKNOWN
-from fdbqueue.core.line.keys import (
+from fdbqueue.core.line.decision import (
     DUE,
     NOTICE,
     RENEWAL,
     REQUEST,
     RESULT,
+    Delivery,
     LineKeys,
     Notice,
     deadline_of,
     notice_of,
 )
-from fdbqueue.core.line.source import Delivery
 from fdbqueue.embedded.writes import STAMP_BYTES
 from fdbqueue.operate.verify.line import RID_BYTES
 from fdbqueue.testing.trace import Commit

@@ -10,7 +10,7 @@ from fdb import tuple as layer
 from msgspec.structs import replace
 
 from fdbqueue.core import root_keys
-from fdbqueue.core.partitions.keys import UNIQUE, WINDOW
+from fdbqueue.core.partitions import UNIQUE, WINDOW
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.records import keys as columns

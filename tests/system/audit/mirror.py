@@ -7,7 +7,7 @@ from typing import Any
 from sortedcontainers import SortedDict
 
 from fdbqueue.core import limits
-from fdbqueue.core.checking import Row, Seen, Under
+from fdbqueue.core.rows import Row, Seen, Under
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.writes import CommitRequest, place, stamp
 from tests.system.audit.commit import Values

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from fdbqueue.core.line.keys import LineKeys
-from fdbqueue.core.partitions.plan import home_of
+from fdbqueue.core.line.decision import LineKeys
+from fdbqueue.core.partitions import home_of
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.verify import Subject

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from fdbqueue.core import limits
-from fdbqueue.core.calls.once import ATTEMPT
+from fdbqueue.core.once import ATTEMPT
 from fdbqueue.testing.trace import Commit
 from tests.system.audit.commit import Step
 

@@ -10,7 +10,7 @@ from fdb import tuple as layer
 
 from fdbqueue.core import root_keys as columns
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.sessions.holder import deadline_if_readable
+from fdbqueue.core.sessions.ending import deadline_if_readable
 from tests.system.audit.commit import Step
 from tests.system.audit.liveness import Liveness
 from tests.system.audit.lives import SLACK_US

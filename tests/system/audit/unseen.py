@@ -7,8 +7,8 @@ latest version, or conflicts with its change. Clears of whole ranges see nothing
 from collections.abc import Iterator
 
 from fdbqueue.core import root_keys
-from fdbqueue.core.checking import Checks
-from fdbqueue.core.line.keys import NOTICE, REQUEST, LineKeys
+from fdbqueue.core.line.decision import NOTICE, REQUEST, LineKeys
+from fdbqueue.core.rows import Checks
 from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.queues.elements import keys as elements

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.core import errors
-from fdbqueue.core.calls.once import receipts_of
 from fdbqueue.core.database import Database, as_database
+from fdbqueue.core.once import receipts_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.embedded.transaction import Transaction, open_private

@@ -1,8 +1,8 @@
 """Scripts of queues without leases: the recipe, fair queues over a subspace, elements."""
 
 from fdbqueue.core.limits import PAYLOAD_PIECE_BYTES_MAX
-from fdbqueue.core.line.keys import Due, LineKeys, Notice, Ticket, notice_value, request_value
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.line.decision import Due, LineKeys, Notice, Ticket, notice_value, request_value
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.conformance.vectors import Keys, escaped
 from fdbqueue.queues.elements.keys import ElementKeys, name_at

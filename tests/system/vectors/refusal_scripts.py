@@ -5,8 +5,7 @@ from typing import Any
 
 from fdb import tuple as layer
 
-from fdbqueue.core.registry.definition import Definition
-from fdbqueue.core.registry.registry import IMPORTING, LAYOUT_COLUMN
+from fdbqueue.core.registry import IMPORTING, LAYOUT_COLUMN, Definition
 from fdbqueue.core.root_keys import LAYOUT, RootKeys
 from fdbqueue.operate.conformance.vectors import heard
 from fdbqueue.tasks.groups.group import Group

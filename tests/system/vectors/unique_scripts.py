@@ -5,7 +5,7 @@ from typing import Any
 
 from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.database import Database
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.tasks.parking.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue

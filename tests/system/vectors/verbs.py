@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.seam import Subspace
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task, TaskState

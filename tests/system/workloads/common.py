@@ -7,8 +7,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core import limits
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database, run
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Event
 from fdbqueue.core.seam import Transaction

@@ -10,12 +10,11 @@ from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.core.aside import SetAside
 from fdbqueue.core.errors import DamagedElement
 from fdbqueue.core.page import every_row
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.task import Task, TaskState
-from fdbqueue.core.unreadable import Unreadable
+from fdbqueue.core.unreadable import SetAside, Unreadable
 from fdbqueue.operate.verify.verify import verify
 from fdbqueue.queues.elements.queue import ElementQueue
 from fdbqueue.queues.fair.queue import FairQueue

@@ -8,10 +8,9 @@ from typing import Any
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, TaskNotFound
-from fdbqueue.core.explanation import Explanation, Why
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.core.task import Task
+from fdbqueue.core.task import Explanation, Task, Why
 from fdbqueue.operate.verify.values import Verification
 from fdbqueue.operate.verify.verify import verify
 from fdbqueue.queues.elements.simple import SimpleElementQueue

@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.seam import FDBError
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics
 from fdbqueue.testing.faults import NONE

@@ -11,9 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import FDBError, Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.task import Task
 from fdbqueue.testing.cases import Size

@@ -14,9 +14,8 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core import limits
-from fdbqueue.core.error_root import FdbQueueError
-from fdbqueue.core.errors import TooMuchForOneTransaction, WaitStopped
-from fdbqueue.core.partitions.plan import PartitionState
+from fdbqueue.core.errors import FdbQueueError, TooMuchForOneTransaction, WaitStopped
+from fdbqueue.core.partitions import PartitionState
 from fdbqueue.queues.recipe.calls import Holder
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.cases import Size, workload

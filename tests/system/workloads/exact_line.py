@@ -10,8 +10,7 @@ from random import Random
 from typing import Any
 
 from fdbqueue.core.database import run
-from fdbqueue.core.line.decision import Look, Otherwise, Reason
-from fdbqueue.core.line.keys import Ticket
+from fdbqueue.core.line.decision import Look, Otherwise, Reason, Ticket
 from fdbqueue.core.page import every_row
 from fdbqueue.queues.recipe.calls import Holder
 from fdbqueue.queues.recipe.queue import Queue

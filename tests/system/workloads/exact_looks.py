@@ -9,9 +9,8 @@ from typing import Any
 
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import NoResult, ResultTimeout, TaskFailed, TaskNotFound
-from fdbqueue.core.explanation import Explanation, TaskPlace, Why
 from fdbqueue.core.page import every_row
-from fdbqueue.core.task import Failure, Task
+from fdbqueue.core.task import Explanation, Failure, Task, TaskPlace, Why
 from fdbqueue.tasks.key_statistics import Waiting
 from fdbqueue.tasks.records.statistics import ends_of
 from tests.system.workloads.exact_calls import Caller, caught, require_equal, right

@@ -10,7 +10,7 @@ from typing import Any
 
 from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.errors import GroupClosed, GroupNotFound, NotBuried, TaskNotFound
-from fdbqueue.core.partitions.plan import home_of
+from fdbqueue.core.partitions import home_of
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.dead.letters import DeadLetters

@@ -16,7 +16,7 @@ from typing import Any
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import QueueFull, QueueNotFound, ScheduleExists, ScheduleNotFound
 from fdbqueue.core.page import every_row
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue

@@ -8,7 +8,7 @@ from typing import Any
 from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
 from fdbqueue.core.errors import FairQueueFull, NotTaken, UnknownSession
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.queues.fair.items import FairItems

@@ -11,9 +11,8 @@ from fdb import tuple as layer
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.runs import ENDS
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.ending import end_session
+from fdbqueue.core.sessions.ending import RUN_ENDS, end_session
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Backoff, Bury, Retry
 from fdbqueue.fleet.worker import Worker
@@ -161,7 +160,7 @@ def run_counted(_: Trace, database: Database) -> Iterator[str]:
     effects = sum(effects_in(database).values())
     queue = TaskQueue.open(database, NAME)
     found = {"done": effects, "buried": queue.statistics(database)["tasks"]["buried"]}
-    counted = unpacked(ENDS, database[KEYS.run(RUN)])
+    counted = unpacked(RUN_ENDS, database[KEYS.run(RUN)])
     if counted | found != counted:
         yield f"the row of the run has {counted}, and there are {found}"
 

@@ -19,7 +19,7 @@ from fdbqueue.core.errors import (
     RepartitionUnderWay,
     TaskNotFound,
 )
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.core.sessions.session import Session

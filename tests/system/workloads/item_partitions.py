@@ -9,8 +9,8 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.page import every_row
-from fdbqueue.core.partitions.keys import SharedKeys, prefix_of
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.partitions import SharedKeys, prefix_of
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.queues.recipe.keys import QueueKeys
 from fdbqueue.queues.recipe.queue import Queue

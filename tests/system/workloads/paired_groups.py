@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from fdbqueue.core.database import Database
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.groups.group import Group

@@ -6,8 +6,7 @@ from random import Random
 from typing import Any
 
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.line.decision import Look, Otherwise, Reason
-from fdbqueue.core.line.keys import Ticket, notice_of
+from fdbqueue.core.line.decision import Look, Otherwise, Reason, Ticket, notice_of
 from fdbqueue.core.line.staging import Line
 from fdbqueue.core.page import every_row
 from fdbqueue.core.seam import Transaction

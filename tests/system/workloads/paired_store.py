@@ -10,8 +10,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.store import Store, private_store
 from fdbqueue.embedded.surface import Future

@@ -10,7 +10,7 @@ from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import UnknownSession
 from fdbqueue.core.page import every_row
-from fdbqueue.core.partitions.plan import home_of
+from fdbqueue.core.partitions import home_of
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session

@@ -20,9 +20,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from fdbqueue.core.database import run
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.observing import MAYBE_COMMITTED
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import FDBError, Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, QueueFull, RepartitionUnderWay, TaskNotFound, UnknownSession
-from fdbqueue.core.partitions.current import plan_of
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.partitions import plan_of
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task

@@ -9,7 +9,7 @@ from typing import Any
 from fdb import tuple as layer
 
 from fdbqueue.core.database import Database
-from fdbqueue.core.fdberror import MAYBE_COMMITTED, FDBError
+from fdbqueue.core.seam import MAYBE_COMMITTED, FDBError
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation

@@ -16,8 +16,8 @@ from random import Random
 from typing import Any
 
 from fdbqueue.core.database import Database
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.page import every_row
+from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded.store import Store, private_store
 from fdbqueue.embedded.surface import Future
 from fdbqueue.embedded.transaction import Database as Engine

@@ -11,7 +11,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, QueueDropped, QueueExists, QueueNotFound, UnknownSession
 from fdbqueue.core.limits import CLOCK_SKEW_S, CLOSE_TIMEOUT_S
-from fdbqueue.core.registry.registry import Registry
+from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import CONTENTS, DEFAULT_ROOT
 from fdbqueue.core.task import Task
 from fdbqueue.queues.recipe.queue import Queue

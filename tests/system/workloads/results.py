@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NoResult, NotTaken, ResultTimeout, TaskFailed, TaskNotFound, UnknownSession
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task

@@ -14,8 +14,8 @@ from typing import Any
 
 from fdb import tuple as layer
 
-from fdbqueue.core.fdberror import MAYBE_COMMITTED, FDBError
 from fdbqueue.core.limits import TRANSACTION_AGE_MAX_S
+from fdbqueue.core.seam import MAYBE_COMMITTED, FDBError
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from fdbqueue.core.database import Database
-from fdbqueue.core.fdberror import MAYBE_COMMITTED, TIMED_OUT
+from fdbqueue.core.seam import MAYBE_COMMITTED, TIMED_OUT
 from fdbqueue.embedded.surface import StreamingMode
 from fdbqueue.embedded.view import KeySelector
 from fdbqueue.testing.trace import Trace

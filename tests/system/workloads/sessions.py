@@ -9,9 +9,8 @@ from fdbqueue.core import limits
 from fdbqueue.core import root_keys as columns
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import FDBError, Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from fdbqueue.core import limits
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import QueueBusy, QueueDropped, QueueNotFound
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import Task

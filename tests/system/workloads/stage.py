@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, UnknownSession
-from fdbqueue.core.line.keys import LineKeys
+from fdbqueue.core.line.decision import LineKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task

@@ -8,12 +8,11 @@ from random import Random
 from typing import Any, NamedTuple
 
 from fdbqueue.core import limits
-from fdbqueue.core.calls.once import run_once
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotTaken, QueueFull, TaskNotFound, UnknownSession, WaitStopped
-from fdbqueue.core.fdberror import FDBError
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import FDBError, Transaction
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload

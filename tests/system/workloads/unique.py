@@ -10,14 +10,8 @@ from typing import Any, NamedTuple
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import (
-    NotTaken,
-    QueueFull,
-    RepartitionUnderWay,
-    TaskNotFound,
-    UniqueTaskBusy,
-)
-from fdbqueue.core.partitions.keys import SharedKeys
+from fdbqueue.core.errors import NotTaken, QueueFull, RepartitionUnderWay, TaskNotFound, UniqueTaskBusy
+from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task, TaskState

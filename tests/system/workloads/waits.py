@@ -8,8 +8,8 @@ from random import Random
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import DatabaseClosed, WaitStopped
-from fdbqueue.core.fdberror import FDBError
 from fdbqueue.core.observing import MAYBE_COMMITTED
+from fdbqueue.core.seam import FDBError
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import never_nothing, no_watch_left_behind, order, prompt

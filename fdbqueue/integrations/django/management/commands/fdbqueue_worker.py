@@ -9,9 +9,9 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from fdbqueue.core import client_knobs, signals
+from fdbqueue.core import binding, signals
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.fdberror import engine_errors
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.visible import text_of
 from fdbqueue.fleet.options import WorkerOptions
 from fdbqueue.fleet.worker import Worker
@@ -71,7 +71,7 @@ class Command(BaseCommand):
             backend = backend_of(options["backend"])
             names = checked_names(backend, options["queues"])
             WorkerOptions.checked(threads=options["threads"], grace_s=options["grace"])
-            client_knobs.for_this_program()
+            binding.for_this_program()
             worker = worker_of(backend, names, options["threads"], options["grace"])
             for name in LOGGERS:
                 log = logging.getLogger(name)

@@ -1,4 +1,6 @@
-"""Checks: generators that ask for the keys that a row names, and tell the contradictions between them.
+"""Rows of queues, as tools read them: checked, counted, and turned into lines of an export.
+
+Checks are generators that ask for the keys that a row names, and tell the contradictions between them.
 
     def heartbeat(self, row: Row, rest: list[Any]) -> Check:
         session = self._keys.session(rest[0])
@@ -7,21 +9,31 @@
 
 A check first yields a list of keys and ranges, and is sent their values as `Seen`. Then it yields each
 `Suspect`. A check that needs no other key begins with a Suspect.
+
+The counters of a queue are compared with the keys that they count, at one read version, in one transaction of
+limits.COUNTED_S. If that is too short, the count goes on in further ones. Then it proves something only if
+nothing has changed meanwhile: the values of `quiet`, which every change of the keys changes, are the same in
+all of them.
+
+Sections are what an export reads of a queue, as rows turned into lines (operate/exports/). A feature declares
+lines and sections of its own (tasks/rows.py). Bytes of a line are base64 in the file.
 """
 
 import struct
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 from fdb import tuple as layer
 
 from fdbqueue.core import limits
-from fdbqueue.core.aside import DAMAGED
-from fdbqueue.core.seam import EXACT, Range, ReadTransaction, Transaction, Value
+from fdbqueue.core.database import Database, run, runtime_of
+from fdbqueue.core.seam import EXACT, WANT_ALL, KeyValue, Range, ReadTransaction, Transaction, Value
+from fdbqueue.core.unreadable import COUNTER, DAMAGED, count_in
 
 T = TypeVar("T")
 
@@ -297,3 +309,217 @@ def told_key(key: bytes) -> str:
         return repr(layer.unpack(key)[0])
     except (ValueError, IndexError, struct.error):
         return key.hex()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The keys of some ranges, by name, counted up to `place`, and values of the same read version."""
+
+    numbers: Mapping[str, int]
+    values: Mapping[bytes, bytes | None]
+    place: tuple[int, bytes] | None
+    """The number of the range and the key at which the count goes on; None at the end."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """A counter, or several in one value, and the ranges of the keys that it counts."""
+
+    ranges: Mapping[str, slice]
+    counter: bytes
+    counts: Callable[[bytes], bool] = field(default=lambda _: True)
+    """True for a key that the counter counts. Keys of unknown shapes are findings of their own."""
+    quiet: Sequence[bytes] = ()
+    """Keys that every change of the counted keys changes, and that never return to an old value; empty if
+    there are none.
+    """
+
+
+def count(database: Database, tally: Tally) -> Counted | None:
+    """The counted keys and the values beside them, as of one version. None if they changed meanwhile.
+
+    Reads: by snapshot.
+    """
+    first = found = run(database, partial(count_within, tally, None))
+    numbers = dict(found.numbers)
+    while found.place is not None:
+        if not tally.quiet:
+            return None
+        found = run(database, partial(count_within, tally, found.place))
+        if found.values != first.values:
+            return None
+        numbers = {name: number + found.numbers[name] for name, number in numbers.items()}
+    return Counted(numbers, first.values, None)
+
+
+def count_within(tally: Tally, place: tuple[int, bytes] | None, tr: Transaction) -> Counted:
+    """Count from `place` on, for at most limits.COUNTED_S, after one batch at the least."""
+    now = runtime_of(tr).monotonic
+    until, snapshot = now() + limits.COUNTED_S, tr.snapshot
+    asked = {key: snapshot.get(key) for key in (tally.counter, *tally.quiet)}
+    values = {key: bytes(value.value) if value.present() else None for key, value in asked.items()}
+    numbers = dict.fromkeys(tally.ranges, 0)
+    ranges = list(tally.ranges.items())
+    at, start = place or (0, ranges[0][1].start)
+    while True:
+        name, under = ranges[at]
+        keys, following = _batch(snapshot, start, under.stop)
+        numbers[name] += sum(map(tally.counts, keys))
+        if following is None:
+            at += 1
+            if at == len(ranges):
+                return Counted(numbers, values, None)
+            following = ranges[at][1].start
+        start = following
+        if now() >= until:
+            return Counted(numbers, values, (at, start))
+
+
+def _batch(tr: ReadTransaction, start: bytes, stop: bytes) -> tuple[Sequence[bytes], bytes | None]:
+    """The next keys, and the place behind them; None at the end."""
+    keys: list[bytes] = []
+    size_bytes = 0
+    for row in tr.get_range(start, stop, limit=limits.COUNTED_ROWS, streaming_mode=WANT_ALL):
+        keys.append(bytes(row.key))
+        size_bytes += len(row.value)
+        if len(keys) == limits.COUNTED_ROWS or size_bytes > limits.BATCH_BYTES_MAX:
+            return keys, keys[-1] + b"\x00"
+    return keys, None
+
+
+@dataclass(frozen=True)
+class Count:
+    """A counter: its tally of one range, the decoder of its value, and the operand that adds a difference."""
+
+    told: str
+    tally: Tally
+    value_of: Callable[[bytes | None], int] = field(default=count_in)
+    operand: Callable[[int], bytes] = field(default=COUNTER.pack)
+    goes_at_zero: bool = False
+
+    def compare(self, found: Counted, mending: str) -> Suspect | None:
+        counted, stored = self._both(found)
+        if counted == stored:
+            return None
+        text = f"The counter of {self.told} says {stored:,}, and there are {counted:,}."
+        return Suspect(Flaw.COUNTER, self.tally.counter, text, mending, self._mend)
+
+    def _mend(self, tr: Transaction) -> None:
+        """Add the difference, which no other change of the queue changes. No conflict with these changes."""
+        claim_mending(tr, self.tally.counter)
+        found = count_within(self.tally, None, tr)
+        if found.place is None:
+            counted, stored = self._both(found)
+            tr.add(self.tally.counter, self.operand(counted - stored))
+            if self.goes_at_zero:
+                tr.compare_and_clear(self.tally.counter, self.operand(0))
+
+    def _both(self, found: Counted) -> tuple[int, int]:
+        return sum(found.numbers.values()), self.value_of(found.values[self.tally.counter])
+
+
+def compared(database: Database, counts: Iterable[Count], mending: str) -> Iterator[Suspect | str | None]:
+    """Of each counter a contradiction, or a sentence if the queue changed too fast to tell, or None."""
+    for each in counts:
+        found = count(database, each.tally)
+        told = f"The counter of {each.told}: there are too many to count while they change."
+        yield told if found is None else each.compare(found, mending)
+
+
+Pair = tuple[bytes, bytes]
+"""The last part of a key, and its value."""
+Counts = dict[str, int]
+NO_ROWS = slice(b"", b"")
+
+
+class Line(msgspec.Struct, tag_field="line"):
+    """Append fields with a default. A field that is not known here is ignored. Lines are never changed."""
+
+
+class ContentLine(Line):
+    """A line with contents of a queue."""
+
+
+class KeyLine(ContentLine, tag="key"):
+    """A key that is copied as it is; `key` is the part behind the prefix of the partition."""
+
+    partition: int
+    key: bytes
+    value: bytes
+
+
+class Batch(NamedTuple):
+    lines: Sequence[ContentLine]
+    used: int
+    counts: Counts = {}
+
+
+Read = Callable[[Transaction, Sequence[KeyValue]], Batch]
+"""Turns the next rows of a section into lines; it uses one row at least."""
+
+
+@dataclass(frozen=True)
+class Section:
+    under: slice
+    read: Read
+
+    def batch(self, tr: Transaction, begin: bytes) -> tuple[Batch, bytes]:
+        """The next batch from the key `begin` on, and the key behind it; empty at the end of the section.
+
+        Reads: at most limits.EXPORT_BATCH_ROWS rows and the keys that belong to them, by snapshot.
+        """
+        rows, is_end = _some(tr, begin or self.under.start, self.under.stop)
+        if not rows:
+            return Batch((), 0), b""
+        found = self.read(tr, rows)
+        ends = is_end and found.used == len(rows)
+        return found, b"" if ends else bytes(rows[found.used - 1].key) + b"\x00"
+
+
+def _some(tr: Transaction, begin: bytes, end: bytes) -> tuple[list[KeyValue], bool]:
+    """The next rows, and true if there are no more."""
+    rows, size_bytes = list[KeyValue](), 0
+    for row in tr.snapshot.get_range(begin, end, limit=limits.EXPORT_BATCH_ROWS):
+        rows.append(row)
+        size_bytes += len(row.value)
+        if size_bytes > limits.EXPORT_BATCH_BYTES:
+            return rows, False
+    return rows, len(rows) < limits.EXPORT_BATCH_ROWS
+
+
+def single(key: bytes) -> slice:
+    return slice(key, key + b"\x00")
+
+
+def rows_in(tr: Transaction, under: slice) -> Callable[[], list[Pair]]:
+    """Ask for the rows of a range, by snapshot. The reply has them without the start of the range."""
+    if under == NO_ROWS:
+        return list
+    found = tr.snapshot.get_range(under.start, under.stop)
+    start = len(under.start)
+    return lambda: [(bytes(row.key[start:]), bytes(row.value)) for row in found]
+
+
+def as_they_are(under: slice, prefix: bytes, partition: int = 0) -> Section:
+    def read(_: Transaction, rows: Sequence[KeyValue]) -> Batch:
+        lines = [KeyLine(partition, bytes(row.key[len(prefix) :]), bytes(row.value)) for row in rows]
+        return Batch(lines, len(rows))
+
+    return Section(under, read)
+
+
+def set_rows(tr: Transaction, start: bytes, rows: Sequence[Pair]) -> None:
+    for rest, value in rows:
+        tr.set(start + rest, value)
+
+
+class NotOurs(ValueError):
+    """A line has contents that no export of this kind of queue has."""
+
+
+def read_as(decode: Callable[[bytes], T], value: bytes) -> T:
+    """Raises: NotOurs for damaged bytes."""
+    try:
+        return decode(value)
+    except DAMAGED as reason:
+        raise NotOurs(str(reason)) from reason

@@ -5,24 +5,29 @@ in flight. After commit_unknown_result (1021) or cluster_version_changed (1039) 
 slot, serialisably. If the id of an earlier attempt is there, that attempt committed, and its answer is
 returned. If not, that attempt can only commit by aborting the retry. An item itself is no receipt: a consumer
 may have removed it in between.
+
+Writes of several callers share one transaction, which happens once. The callers hand in items. The leader
+(calls.py) writes the items of all callers that it claims.
 """
 
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import count
-from typing import Any, TypeVar
+from functools import partial
+from itertools import chain, count
+from operator import attrgetter
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, field
 
 from fdbqueue.core import limits, observing
 from fdbqueue.core.arguments import writable
+from fdbqueue.core.calls import Call, Combiner
 from fdbqueue.core.database import Database, as_database, is_transaction, run, unknown_result
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.fdberror import engine_errors
 from fdbqueue.core.observing import MAYBE_COMMITTED, NOT_COMMITTED, Counters
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.seam import DatabaseOrTransaction, Future, Transaction
+from fdbqueue.core.seam import DatabaseOrTransaction, Future, Transaction, engine_errors
 
 T = TypeVar("T")
 
@@ -249,3 +254,47 @@ class _Call(Struct, eq=False):
                 self._tell_unsure()
         elif error.code == NOT_COMMITTED:
             self._committing = False
+
+
+_items = attrgetter("payload")
+
+
+class Write(Protocol):
+    """Writes items in a transaction. Returns one answer for each item, in order."""
+
+    def __call__(self, tr: Transaction, items: list[Any], random: bytes) -> Sequence[Any]:
+        """`random` has limits.RANDOM_SUFFIX_BYTES bytes; it is made once, and not again for a retry."""
+
+
+def writes(database: Database, root: RootKeys, write: Write) -> Combiner:
+    """The writes of one kind, with equal options, of one process on one queue.
+
+    The payload of a call is a sequence of items, which come into one transaction. Its answer is theirs.
+    """
+    return Combiner(database.runtime, partial(write_claimed, database, root, write))
+
+
+def write_claimed(
+    database: Database,
+    root: RootKeys,
+    write: Write,
+    combiner: Combiner,
+    _: Call,
+    *,
+    count_max: int = limits.BATCH_ITEMS_MAX,
+    wrote: Callable[[Any], bool] | None = None,
+    yield_to_conflict: bool = False,
+) -> None:
+    """Write the items of claimed calls in one transaction, and deal out the answers. As run_once."""
+    calls = combiner.claim(count_max, limits.BATCH_BYTES_MAX)
+    items = list(chain.from_iterable(map(_items, calls)))
+    random = database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+    run_once(
+        database,
+        root,
+        partial(write, items=items, random=random),
+        wrote=wrote,
+        keep=partial(combiner.deal, to_all=True),
+        doubt=combiner.fail,
+        yield_to_conflict=yield_to_conflict,
+    )

@@ -1,1 +1,0 @@
-"""Named queues: their definitions under the root, and the check that a queue still exists."""
