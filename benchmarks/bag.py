@@ -20,8 +20,8 @@ from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.core.observing import NOT_COMMITTED
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.disciplines.bag import PLACE_BYTES, Bag, around
 from fdbqueue.tasks.source import TaskSource
+from fdbqueue.tasks.stored.discipline import PLACE_BYTES, Bag, around
 
 BACKLOG, SMALL, TAKES, SEEDS, ATTEMPTS = 10_000, 1_000, 300_000, 100, 6_400
 BACKLOGS = (100, SMALL, BACKLOG)

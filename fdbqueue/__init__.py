@@ -69,18 +69,16 @@ if TYPE_CHECKING:
     from fdbqueue.queues.persistent.queue import PersistentQueue
     from fdbqueue.queues.recipe.handle import QueueConsumer, QueueProducer
     from fdbqueue.queues.recipe.queue import Queue
-    from fdbqueue.tasks.dead.letters import DeadLetters
-    from fdbqueue.tasks.dead.reading import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
-    from fdbqueue.tasks.groups.group import Group, Members, group, list_groups
-    from fdbqueue.tasks.groups.waiting import GroupProgress
-    from fdbqueue.tasks.key_statistics import KeyStatistics
-    from fdbqueue.tasks.kinds import register_kind
-    from fdbqueue.tasks.limiting.key_state import LimitKey
-    from fdbqueue.tasks.looking import list_queues, statistics
-    from fdbqueue.tasks.parking.limit import Limit
+    from fdbqueue.tasks.dead_letters import DeadLetters
+    from fdbqueue.tasks.firing import ScheduleStatus
+    from fdbqueue.tasks.groups import Group, GroupProgress, Members, group, list_groups
+    from fdbqueue.tasks.limits.limit import Limit
+    from fdbqueue.tasks.limits.state import LimitKey
+    from fdbqueue.tasks.looking import KeyStatistics, list_queues, statistics
+    from fdbqueue.tasks.options import register_kind
     from fdbqueue.tasks.queue import TaskConsumer, TaskProducer, TaskQueue
-    from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
-    from fdbqueue.tasks.schedules.times import ScheduleStatus
+    from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
+    from fdbqueue.tasks.schedules import Schedule, fire_due, list_schedules
 
     # Not `open`: `from fdbqueue import *` would hide the builtin.
     __all__ = [
@@ -227,18 +225,16 @@ _HOMES = {
     "queues.persistent.queue": "PersistentQueue",
     "queues.recipe.handle": "QueueConsumer QueueProducer",
     "queues.recipe.queue": "Queue",
-    "tasks.dead.letters": "DeadLetters",
-    "tasks.dead.reading": "DeadLetter FailureClass Redrive RedriveState RedriveStep",
-    "tasks.groups.group": "Group Members group list_groups",
-    "tasks.groups.waiting": "GroupProgress",
-    "tasks.key_statistics": "KeyStatistics",
-    "tasks.kinds": "register_kind",
-    "tasks.limiting.key_state": "LimitKey",
-    "tasks.looking": "list_queues statistics",
-    "tasks.parking.limit": "Limit",
+    "tasks.dead_letters": "DeadLetters",
+    "tasks.redrive": "DeadLetter FailureClass Redrive RedriveState RedriveStep",
+    "tasks.groups": "Group GroupProgress Members group list_groups",
+    "tasks.looking": "KeyStatistics list_queues statistics",
+    "tasks.options": "register_kind",
+    "tasks.limits.state": "LimitKey",
+    "tasks.limits.limit": "Limit",
     "tasks.queue": "TaskConsumer TaskProducer TaskQueue",
-    "tasks.schedules.schedule": "Schedule fire_due list_schedules",
-    "tasks.schedules.times": "ScheduleStatus",
+    "tasks.schedules": "Schedule fire_due list_schedules",
+    "tasks.firing": "ScheduleStatus",
 }
 if not TYPE_CHECKING:  # a checker would let any name pass
     __getattr__, __dir__ = lazily(__name__, _HOMES, all_of="core.errors")

@@ -13,9 +13,8 @@ from fdbqueue.core.seam import ReadTransaction
 from fdbqueue.core.task import Reason, Why
 from fdbqueue.core.unreadable import COUNTER, count_in
 from fdbqueue.tasks.feature import Feature, Site
-from fdbqueue.tasks.records.keys import Record, S
-from fdbqueue.tasks.records.statistics import Statistics
 from fdbqueue.tasks.rows import FeatureRows, Told
+from fdbqueue.tasks.stored.records import Record, S, Statistics
 
 HEADER_BYTES = 64
 TAKES = S.column(40, text(1, HEADER_BYTES))  # number of takes; statistics

@@ -16,13 +16,18 @@ from fdbqueue.queues.elements import keys as elements
 from fdbqueue.queues.elements.keys import ElementKeys
 from fdbqueue.queues.recipe import keys as recipe
 from fdbqueue.queues.recipe.keys import QueueKeys
-from fdbqueue.tasks.limiting import keys as limiting
-from fdbqueue.tasks.records import keys as tasks
-from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.limits import rule
+from fdbqueue.tasks.stored import records
+from fdbqueue.tasks.stored.records import TaskKeys
 
 PAGE = (Path(__file__).parent.parent / "docs" / "layout.md").read_text()
 TABLES: dict[str, Table] = {"R": root_keys.R, "L": decision.L}
-OF_SECTIONS = {"The recipe queue": recipe.S, "Tasks": tasks.S, "Partitions": tasks.S, "Elements": elements.S}
+OF_SECTIONS = {
+    "The recipe queue": recipe.S,
+    "Tasks": records.S,
+    "Partitions": records.S,
+    "Elements": elements.S,
+}
 BY_HAND = ("R[2, id]", "S[3]", "S[8]", "S[25]", "S[26]", "S[37]")
 """Keys that begin a subspace, or that no column builds."""
 ROOT = RootKeys(Subspace(("q",)))
@@ -74,7 +79,7 @@ def is_known(kind: str, contents: Subspace, key: bytes) -> bool:
     return TaskKeys(contents).has_shape(key)
 
 
-@pytest.mark.parametrize("table", [tasks.S, decision.L, elements.S], ids=["tasks", "line", "elements"])
+@pytest.mark.parametrize("table", [records.S, decision.L, elements.S], ids=["tasks", "line", "elements"])
 def test_a_plain_column_reads_the_parts_that_it_builds_a_key_of(table):
     for column in table.columns:
         parts = [sample_of(part) for part in column.parts]
@@ -96,7 +101,7 @@ def sample_of(part: Part[Any]) -> Any:
     return 7 if part.read == int.from_bytes else "name"
 
 
-@pytest.mark.parametrize("table", [tasks.S, decision.L], ids=["tasks", "line"])
+@pytest.mark.parametrize("table", [records.S, decision.L], ids=["tasks", "line"])
 def test_a_plain_key_has_a_shape_by_its_number_of_bytes(table):
     has_shape = table.has_shape(PREFIX)
     for column in table.columns:
@@ -109,10 +114,10 @@ def test_a_plain_key_has_a_shape_by_its_number_of_bytes(table):
 
 
 def test_a_key_of_another_prefix_is_in_no_column():
-    assert tasks.S.parts_of(PREFIX)(b"another" + tasks.TASK.code)[0] == UNKNOWN
+    assert records.S.parts_of(PREFIX)(b"another" + records.TASK.code)[0] == UNKNOWN
 
 
-@pytest.mark.parametrize("table", [root_keys.R, root_keys.IMPORTS, root_keys.SWEEPS, limiting.N, recipe.S])
+@pytest.mark.parametrize("table", [root_keys.R, root_keys.IMPORTS, root_keys.SWEEPS, rule.N, recipe.S])
 def test_a_packed_column_reads_the_parts_that_it_builds_a_key_of(table):
     for column in table.columns:
         assert isinstance(column, Packed)
@@ -127,7 +132,7 @@ def test_a_packed_column_reads_the_parts_that_it_builds_a_key_of(table):
 
 
 def test_numbers_end_slices_behind_the_ones_that_they_name():
-    for column, parts in ((tasks.TIMER, (b"x" * 20,)), (root_keys.BEAT_DUE, (b"x",))):
+    for column, parts in ((records.TIMER, (b"x" * 20,)), (root_keys.BEAT_DUE, (b"x",))):
         until, after, key = column.until(PREFIX), column.after(PREFIX), column.key(PREFIX)
         assert until(7).start <= key(7, *parts) < until(7).stop <= key(8, *parts)
         assert key(7, *parts) < after(7).start <= key(8, *parts) < after(7).stop

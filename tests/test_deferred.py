@@ -28,7 +28,7 @@ from fdbqueue import (
 from fdbqueue.core.arguments import checked_function, require_finished
 from fdbqueue.core.errors import DeferredBody, DeferredResult, InvalidArgument
 from fdbqueue.fleet.asynchronous import is_asynchronous
-from fdbqueue.tasks.kinds import register_kind
+from fdbqueue.tasks.options import register_kind
 from fdbqueue.testing import Simulation
 from tests.deferred import REFUSED, RETURNING, coroutine, generator
 from tests.support import wait_until

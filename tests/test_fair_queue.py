@@ -19,7 +19,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import FairQueueFull, InvalidArgument, PayloadMismatch
 from fdbqueue.core.line.decision import Delivery
-from fdbqueue.tasks.records.keys import PAYLOAD, TaskKeys
+from fdbqueue.tasks.stored.records import PAYLOAD, TaskKeys
 from tests.queue_support import FATES, faulty
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.fair_model import Overflow, Rounds

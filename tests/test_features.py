@@ -17,16 +17,14 @@ from fdbqueue.core.registry import Registry
 from fdbqueue.operate.exports.exporting import Export
 from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.operate.exports.importing import Import
+from fdbqueue.tasks.calls import Put
 from fdbqueue.tasks.creating import asked_for, created
 from fdbqueue.tasks.feature import ASKED, OF_QUEUES, OF_TASKS, STAGES, SWEPT, Answers, Feature, Go, Stage
-from fdbqueue.tasks.kinds import Draft
-from fdbqueue.tasks.options import Settings
-from fdbqueue.tasks.puts import Put
-from fdbqueue.tasks.records.keys import Extra, S
+from fdbqueue.tasks.options import Draft, Settings
+from fdbqueue.tasks.stored.records import Extra, S
 
 PACKAGE = Path(fdbqueue.__file__).parent
-OWN_ROOMS = (PACKAGE / "tasks/groups", PACKAGE / "tasks/unique")
-VERBS = {"tasks/queue.py", "tasks/looks.py", "tasks/taking.py"}
+VERBS = {"tasks/queue.py", "tasks/handle.py"}
 """The public verbs about results, steps and ended tasks."""
 OF_LIMITS = {"tasks/ready.py", "operate/verify/limits.py"}
 """A gate decides which ranges are read; and the limits of a root, which belong to no queue."""
@@ -84,7 +82,7 @@ def test_only_faces_name_a_feature() -> None:
     naming = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
-        if path not in own and path.parent not in OWN_ROOMS and not features.isdisjoint(used_in(path))
+        if path not in own and not features.isdisjoint(used_in(path))
     }
     assert naming == FACES
 

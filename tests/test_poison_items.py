@@ -18,7 +18,7 @@ from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.queues.elements.keys import ELEMENT, LOCK
 from fdbqueue.queues.recipe.keys import SPLIT, QueueKeys, split_sizes
-from fdbqueue.tasks.records.keys import PAYLOAD, TaskKeys, record_of, record_to_bytes
+from fdbqueue.tasks.stored.records import PAYLOAD, TaskKeys, record_of, record_to_bytes
 from tests.persistent.support import Running
 from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S, begin, commit_code, wait_until

@@ -18,7 +18,7 @@ ENTRIES = ("core", "embedded", "tasks", "queues", "fleet", "operate", "aio", "in
 """The folders of the package: each imports only itself and those before it."""
 MAY_IMPORT_LATE = {
     "fdbqueue.core.open": "the binding of a cluster, which an embedded engine does without",
-    "fdbqueue.tasks.schedules.times": "the library of cron expressions, which `every` does without",
+    "fdbqueue.tasks.firing": "the library of cron expressions, which `every` does without",
     "fdbqueue.operate.cli": "the commands, which need an extra: without it the command line says so",
     "fdbqueue.operate.cli.serving": "the dashboard and the metrics, which need another extra each",
 }

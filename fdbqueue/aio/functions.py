@@ -16,12 +16,10 @@ from fdbqueue.fleet import status
 from fdbqueue.operate.diagnosis import examining
 from fdbqueue.operate.overview.overview import Overview as BlockingOverview
 from fdbqueue.operate.verify import verify as verifying
-from fdbqueue.tasks import looking
-from fdbqueue.tasks.groups import group as groups
-from fdbqueue.tasks.groups.group import Group as BlockingGroup
-from fdbqueue.tasks.parking.limit import Limit as BlockingLimit
-from fdbqueue.tasks.schedules import schedule
-from fdbqueue.tasks.schedules.schedule import Schedule as BlockingSchedule
+from fdbqueue.tasks import groups, looking, schedules
+from fdbqueue.tasks.groups import Group as BlockingGroup
+from fdbqueue.tasks.limits.limit import Limit as BlockingLimit
+from fdbqueue.tasks.schedules import Schedule as BlockingSchedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,8 +37,8 @@ def _awaited(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 list_groups = _awaited(groups.list_groups)
 list_queues = _awaited(looking.list_queues)
 statistics = _awaited(looking.statistics)
-list_schedules = _awaited(schedule.list_schedules)
-fire_due = _awaited(schedule.fire_due)
+list_schedules = _awaited(schedules.list_schedules)
+fire_due = _awaited(schedules.fire_due)
 workers = _awaited(status.workers)
 verify = _awaited(verifying.verify)
 diagnose = _awaited(examining.diagnose)

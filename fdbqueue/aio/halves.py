@@ -19,8 +19,8 @@ from fdbqueue.queues.fair.queue import FairPutting as BlockingFairPutting
 from fdbqueue.queues.fair.queue import FairTaking as BlockingFairTaking
 from fdbqueue.queues.recipe.handle import Dequeuing as BlockingDequeuing
 from fdbqueue.queues.recipe.handle import Enqueuing as BlockingEnqueuing
-from fdbqueue.tasks.putting import Putting as BlockingPutting
-from fdbqueue.tasks.taking import Taking as BlockingTaking
+from fdbqueue.tasks.handle import Putting as BlockingPutting
+from fdbqueue.tasks.handle import Taking as BlockingTaking
 
 D = TypeVar("D")
 E = TypeVar("E", bound=BlockingEnqueuing)

@@ -12,7 +12,7 @@ from fdbqueue.queues.fair.queue import FairQueue as BlockingFairQueue
 from fdbqueue.queues.recipe.handle import QueueConsumer as BlockingQueueConsumer
 from fdbqueue.queues.recipe.handle import QueueProducer as BlockingQueueProducer
 from fdbqueue.queues.recipe.queue import Queue as BlockingQueue
-from fdbqueue.tasks.dead.letters import DeadLetters as BlockingDeadLetters
+from fdbqueue.tasks.dead_letters import DeadLetters as BlockingDeadLetters
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.queue import TaskConsumer as BlockingTaskConsumer
 from fdbqueue.tasks.queue import TaskProducer as BlockingTaskProducer

@@ -191,7 +191,7 @@ WINDOW = S.column(30, TIME, KEY)  # id of its task; sweeps: the ends of scopes i
 RESULT = S.column(31, ID)  # see tasks/results.py; result(): the end of a task that was asked for one
 RESULT_PIECE = S.column(31, ID, PIECE_NUMBER)  # a piece of it; result(), if it is large
 RESULT_AT = S.column(32, TIME, ID)  # empty; sweeps: the results that are over, the oldest first
-MEMBERS = S.column(_MEMBERS, TIME, GROUP)  # by epoch: counts, see records/groups.py; sweeps, after a truncate
+MEMBERS = S.column(_MEMBERS, TIME, GROUP)  # by epoch: counts, see group_settling.py; sweeps, after a truncate
 MEMBER = S.column(35, GROUP, ID)  # empty; sweeps, after the cancel of a group
 EPOCH = S.column(36)  # number of truncates; puts of members
 

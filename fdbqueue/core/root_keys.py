@@ -2,7 +2,7 @@
 
 R is the root, by default `Subspace(("fdbqueue",))`. Values are tuples unless a comment says otherwise. The
 comment of a column has its parts and its value, and behind the semicolon its readers. R[2, id] is the
-subspace of a queue. limiting/keys.py builds the keys in R[16] and R[17]; celery/keys.py, taskiq/firing.py and
+subspace of a queue. limits/rule.py builds the keys in R[16] and R[17]; celery/keys.py, taskiq/firing.py and
 common/results.py build those in R["celery"], R["taskiq"] and R["results"].
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor. A
@@ -44,16 +44,16 @@ MEMBERSHIP = R.packed(10, bytes)  # session: run; the last step of the session's
 IMPORT = IMPORTS.packed(11, int)  # id
 PROGRESS = IMPORTS.packed(11, int, str)  # id, label: see imports/steps.py; the next step of an import
 SKIPPED = IMPORTS.packed(11, int, str, tuple)  # id, label, position: the same
-SCHEDULE = R.packed(12, str)  # name: see schedules/records.py; list(), its firing, its verbs
+SCHEDULE = R.packed(12, str)  # name: see tasks/firing.py; list(), its firing, its verbs
 SCHEDULE_STATE = R.packed(12, str, int)  # name, 0: the same
 SCHEDULE_DUE = R.packed(13, int, str)  # time, name: empty; passes: the schedules that are due
-GROUP = R.packed(14, bytes)  # group: see records/groups.py; puts of members, progress, sweeps
+GROUP = R.packed(14, bytes)  # group: see group_settling.py; puts of members, progress, sweeps
 GROUP_ROW = R.packed(14, bytes, int)  # group, row: see below
 GROUP_SPREAD = R.packed(14, bytes, int, int)  # group, 2, id: name of a queue that has had members; sweeps
 GROUP_SWEEP = R.packed(15, int, bytes)  # and the two next ones: see below
 R.packed(15, int, int)
 R.packed(15, int, int, bytes)
-LIMIT = R.packed(16, str)  # name: see limiting/keys.py
+LIMIT = R.packed(16, str)  # name: see limits/rule.py
 CELERY, RESULTS, TASKIQ = "celery", "results", "taskiq"
 LIMITED = 17
 

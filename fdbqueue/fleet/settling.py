@@ -20,8 +20,8 @@ from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.hooks import Event, Hooks
 from fdbqueue.fleet.outcomes import Done, Failed, Policy, checked_returned
 from fdbqueue.fleet.status import Tally
-from fdbqueue.tasks.in_all import TRANSACTION_TOO_LARGE
-from fdbqueue.tasks.taking import has_come_back
+from fdbqueue.tasks.handle import has_come_back
+from fdbqueue.tasks.verbs import TRANSACTION_TOO_LARGE
 
 Handler = Callable[..., object]
 

@@ -36,7 +36,7 @@ from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.fleet.hooks import Event, Hook, Hooks
 from fdbqueue.fleet.options import WorkerOptions
 from fdbqueue.fleet.outcomes import troubles
-from fdbqueue.tasks.records.statistics import unpacked
+from fdbqueue.tasks.stored.records import unpacked
 
 T = TypeVar("T")
 

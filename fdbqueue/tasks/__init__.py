@@ -8,28 +8,20 @@ from typing import TYPE_CHECKING
 from fdbqueue.core.lazy import files_of
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks import disciplines as disciplines
-    from fdbqueue.tasks import dropping as dropping
-    from fdbqueue.tasks import excusing as excusing
+    from fdbqueue.tasks import capacity as capacity
+    from fdbqueue.tasks import creating as creating
     from fdbqueue.tasks import explaining as explaining
     from fdbqueue.tasks import failures as failures
-    from fdbqueue.tasks import in_all as in_all
-    from fdbqueue.tasks import key_statistics as key_statistics
     from fdbqueue.tasks import limited as limited
-    from fdbqueue.tasks import limiting as limiting
-    from fdbqueue.tasks import listing as listing
+    from fdbqueue.tasks import limits as limits
     from fdbqueue.tasks import looking as looking
-    from fdbqueue.tasks import parking as parking
     from fdbqueue.tasks import parted as parted
-    from fdbqueue.tasks import progress as progress
     from fdbqueue.tasks import queue as queue
-    from fdbqueue.tasks import records as records
     from fdbqueue.tasks import repartition as repartition
     from fdbqueue.tasks import results as results
     from fdbqueue.tasks import retaining as retaining
-    from fdbqueue.tasks import room as room
-    from fdbqueue.tasks import schedules as schedules
     from fdbqueue.tasks import steps as steps
-    from fdbqueue.tasks import uncollected as uncollected
+    from fdbqueue.tasks import stored as stored
+    from fdbqueue.tasks import verbs as verbs
 else:
     __getattr__ = files_of(__name__)

@@ -1,58 +1,354 @@
 """The services of one process for one task queue of one database: combined puts and acks, takes for each
 session, callbacks.
+
+Puts: the put of one transaction, through the stages of features, into the partitions of a queue.
+A feature may answer for a task in place of its put, or write beside it. It has a stage (feature.py), which
+goes on with the stages behind it. The last one is the put itself, the same for every queue.
+
+A task with a task key goes to the partition of that key. The others of a transaction go to one open
+partition, the next in the turn of the process; so tasks that are put together stay together, in order. A
+queue without partitions is its own only part.
+
+Acks of one process combine: one thread acks the tasks of all threads that ack at once. Up to
+limits.ACKS_APART_MAX acks at a time each have a transaction of their own, so a single thread waits for
+no other. Above that an ack joins a batch, and the leader (calls/combine.py) acks all tasks of the batch in
+one transaction. Each caller gets its own result: a stale lease fails its own caller only.
+
+A batch that fails as a whole is taken apart, and each ack gets a transaction of its own. This happens after
+limits.ATTEMPTS_TOGETHER_MAX lost conflicts, or after an error that one of the acks causes. So an ack that
+always conflicts (with a sweep, a heartbeat, another process at the same task key) does not hold up the
+others.
+
+Only acks join. The other verbs that end a lease are rarer, and have arguments of their own: a delay, a
+failure. Heartbeats are batches already (`TaskQueue.renew`).
+
+Swept: what the keeper sweeps of a queue: tasks, the keys of features, and the end of a repartition.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count, repeat
+from itertools import chain, count, repeat
 from operator import attrgetter, itemgetter
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
 from fdbqueue.core.binding import may_be_lost
-from fdbqueue.core.calls import Combiner, Waiter
-from fdbqueue.core.database import Database, Service, run
+from fdbqueue.core.calls import Call, Combiner, Waiter
+from fdbqueue.core.database import Database, Service, conflict_in, run
 from fdbqueue.core.errors import (
     BatchOverCapacity,
     FdbQueueError,
+    NotTaken,
     QueueFull,
     UnknownSession,
     UnsupportedOption,
 )
 from fdbqueue.core.line.taking import Taker, Takes
 from fdbqueue.core.line.wide import WIDE, Homes, TakesOfParts
-from fdbqueue.core.once import run_once, writes
-from fdbqueue.core.partitions import Current, PartitionGone, Plan
-from fdbqueue.core.runtime import Stop
+from fdbqueue.core.once import LostConflict, run_once, write_claimed, writes
+from fdbqueue.core.partitions import Current, PartitionGone, Plan, home_of
+from fdbqueue.core.runtime import Runtime, Stop
 from fdbqueue.core.seam import Transaction, engine_errors
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
-from fdbqueue.core.sessions.session import OwnSession, Session, own_session_of
+from fdbqueue.core.sessions.session import OwnSession, Session, ask_alive, own_session_of
 from fdbqueue.core.task import Task
-from fdbqueue.tasks import verbs
-from fdbqueue.tasks.acks import Acks
-from fdbqueue.tasks.capacity import NoRoom
-from fdbqueue.tasks.change import Change
+from fdbqueue.tasks import edges, verbs
+from fdbqueue.tasks.capacity import admit
+from fdbqueue.tasks.change import Change, task_of
 from fdbqueue.tasks.events import Callbacks
-from fdbqueue.tasks.feature import Answers, Stage, stages_of
-from fdbqueue.tasks.kinds import Draft
-from fdbqueue.tasks.parts import Parts, WideTasks
-from fdbqueue.tasks.puts import Put, tasks_of
-from fdbqueue.tasks.records.extra import extra_to_bytes
-from fdbqueue.tasks.records.keys import Extra, id_bytes
-from fdbqueue.tasks.records.statistics import count_of
+from fdbqueue.tasks.feature import (
+    SWEPT,
+    Answers,
+    Feature,
+    Go,
+    NoRoom,
+    Site,
+    Stage,
+    feature_of_tasks,
+    overriding,
+    stages_of,
+)
+from fdbqueue.tasks.options import Draft
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.source import TaskSource
-from fdbqueue.tasks.swept import Swept
-from fdbqueue.tasks.verbs import Target
+from fdbqueue.tasks.source import Parts, TaskSource, WideTasks
+from fdbqueue.tasks.stored.records import Extra, count_of, extra_to_bytes, id_bytes
+from fdbqueue.tasks.verbs import UNKNOWN, Target
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.repartition import Settling
+
+
+_task_key, _data, _extra = attrgetter("key"), attrgetter("data"), attrgetter("extra")
+_place, _places, _drafts = itemgetter(0), attrgetter("places"), attrgetter("drafts")
+
+
+class _Batch(Struct):
+    """The drafts for one partition, and their places among all drafts. `index`: the reply of ask_index."""
+
+    change: Change
+    drafts: Sequence[Draft]
+    places: Sequence[int]
+    index: Callable[[], int]
+
+
+class Put(Struct):
+    """The put of one transaction. `turn` chooses the partition of drafts without a task key."""
+
+    parts: Parts
+    tr: Transaction
+    plan: Plan | None
+    """The plan by which the queue is known; a conflict if it has changed."""
+    random: bytes
+    turn: int = 0
+    is_guarded: bool = False
+
+    def run(self, drafts: Sequence[Draft]) -> Answers:
+        """Put drafts through the stages of their features, in the order of feature.STAGES."""
+        go: Go = self.ask
+        if any(map(_extra, drafts)):
+            for stage in reversed(stages_of(drafts)):
+                go = partial(partial, stage.put, self, go)  # a stage asks for nothing before its turn
+        return go(drafts)()
+
+    def ask(self, drafts: Sequence[Draft]) -> Callable[[], Answers]:
+        """Ask for the reads of a put, in one round trip. The reply puts the tasks, and returns them.
+
+        Reads: as `ask_guard`; of each partition, the last task by snapshot, and the discipline's reads; with
+        a capacity, the counters of all partitions by snapshot.
+        Conflicts: a change of the plan; with a capacity, as in capacity.py.
+        """
+        check, plan, batches = self.ask_guard(), self.plan, list[_Batch]()
+        sizes = self.parts.ask_size(self.tr) if self.parts.shape.settings.capacity else None
+        routes = {0: range(len(drafts))} if plan is None else self._routed(plan, drafts)
+        for number, places in routes.items():
+            change = self.change(number)
+            few = drafts if len(routes) == 1 else [drafts[at] for at in places]
+            batches.append(_Batch(change, few, places, ask_index(change, few)))
+        return partial(self._put, check, sizes, batches)
+
+    def ask_guard(self) -> Callable[[], None]:
+        """Ask once for the queue, and for the session that owns a temporary one. The reply raises
+        QueueDropped, UnknownSession, or a conflict if the plan has changed.
+        """
+        if self.is_guarded:
+            return _checked
+        self.is_guarded = True
+        check, shape = self.parts.zero.guard(self.tr), self.parts.shape
+        return check if shape.owner is None else partial(_run, check, ask_owner(self.tr, shape))
+
+    def change(self, number: int) -> Change:
+        """The change of a partition. Raises: a conflict if another plan is known by now."""
+        change = (self.parts.zero if self.plan is None else self.parts.part(number)).change(self.tr)
+        if change.plan is not self.plan:
+            raise conflict_in(self.tr)
+        return change
+
+    def _routed(self, plan: Plan, drafts: Sequence[Draft]) -> Mapping[int, Sequence[int]]:
+        """The places of the drafts, by partition."""
+        by_key = self.parts.shape.kind.supports("key")
+        found: dict[int, list[int]] = {}
+        for at, draft in enumerate(drafts):
+            number = home_of(draft.key, plan.count) if by_key else self.turn % plan.count
+            found.setdefault(number, []).append(at)
+        return found
+
+    def _put(
+        self, check: Callable[[], None], sizes: Callable[[], int] | None, batches: Sequence[_Batch]
+    ) -> Answers:
+        check()
+        full = None if sizes is None else self._admit(sizes, batches)
+        if full is not None:
+            return full
+        tasks: list[Any] = []
+        for batch in batches:
+            records = edges.put(batch.change, batch.drafts, batch.index(), self.random)
+            tasks += map(task_of, records, map(_data, batch.drafts))
+        for batch in batches:
+            batch.change.finish()
+        if len(batches) == 1:
+            return tasks
+        placed = zip(chain.from_iterable(map(_places, batches)), tasks, strict=True)
+        return [task for _, task in sorted(placed, key=_place)]
+
+    def _admit(self, sizes: Callable[[], int], batches: Sequence[_Batch]) -> NoRoom | None:
+        """Sweep while there is no room, and admit the tasks: all partitions share the seats and the gate of
+        partition 0, so the bound holds for their sum. None if there is room.
+
+        Expired tasks make room: the call sweeps at most limits.TIDY_ROUNDS_MAX batches.
+        Conflicts: a change of a swept task; as `admit`.
+        """
+        tr, parts, capacity = self.tr, self.parts, self.parts.shape.settings.capacity or 0
+        wanted, count, more_due = sum(map(len, map(_drafts, batches))), sizes(), True
+        for _ in range(limits.TIDY_ROUNDS_MAX):
+            if count + wanted <= capacity or not parts.sweep(tr):
+                more_due = False
+                break
+            for batch in batches:  # the sweep may have changed the task keys of the drafts
+                batch.change.ask_create(set(map(_task_key, batch.drafts)))
+            count = parts.ask_size(tr)()
+        fits = admit(tr, parts.shape.keys, capacity, count, wanted, self.random)
+        return None if fits else NoRoom(count, more_due)
+
+
+def tasks_of(answers: Sequence[Any]) -> list[Task]:
+    """The tasks of one caller; none if its put is postponed. Raises: an answer that is an error."""
+    for answer in answers:
+        if isinstance(answer, FdbQueueError):
+            raise answer
+    return [*filter(None, answers)]
+
+
+def ask_index(change: Change, drafts: Sequence[Draft]) -> Callable[[], int]:
+    """Ask for the reads of a put into one partition. The reply is the index of the first new task.
+
+    Reads: the last task by snapshot; the discipline's reads for a put.
+    """
+    keys = change.shape.keys
+    last = change.tr.snapshot.get_range(keys.own_tasks.start, keys.own_tasks.stop, limit=1, reverse=True)
+    if change.puts_read:
+        change.ask_create(set(map(_task_key, drafts)))
+
+    def index() -> int:
+        found = last.to_list()
+        return keys.index_of(found[0].key) + 1 if found else keys.first_index
+
+    return index
+
+
+def ask_owner(tr: Transaction, shape: Shape) -> Callable[[], None]:
+    """Ask for the session that owns a temporary queue. The reply raises UnknownSession."""
+    return _checked if shape.owner is None else ask_alive(tr, shape.root, shape.owner)
+
+
+def _run(*checks: Callable[[], None]) -> None:
+    for check in checks:
+        check()
+
+
+def _checked() -> None:
+    """The reply of a check that has been made, or is not needed."""
+
+
+Ended = Task | NotTaken | None
+"""The result of an ack in a batch: the task, an error, or None if the ack needs a transaction of its own."""
+
+
+class Acks:
+    def __init__(self, database: Database, parts: Parts, callbacks: Callbacks) -> None:
+        self._database = database
+        self._parts = parts
+        self._root = parts.shape.root
+        self._callbacks = callbacks
+        self._crew = Combiner(database.runtime, self._ack_for)
+        # append, pop and len are atomic: no lock for each call. A count that is too high only chooses the
+        # batch, which is right as well.
+        self._under_way: list[bytes] = []
+
+    def ack(self, target: Target) -> Task:
+        """Ack the task, alone or in a batch. Raises: NotTaken."""
+        self._under_way.append(target.id)
+        try:
+            # A batch is bounded in tasks, but not in bytes: a payload that has to be read joins none.
+            may_join = target.data is not UNKNOWN and self._callbacks.callback is None
+            if len(self._under_way) > limits.ACKS_APART_MAX and may_join:
+                [ended] = self._crew.call([target]).answer
+                if isinstance(ended, NotTaken):
+                    raise ended
+                if ended is not None:
+                    return ended  # type: ignore[no-any-return]  # the answer of `verbs.ack_each`
+            body = partial(self._parts.within, verb=partial(verbs.ack, target=target), id_=target.id)
+            return run_once(self._database, self._root, body)
+        finally:
+            self._under_way.pop()
+
+    def _ack_for(self, crew: Combiner, leader: Call) -> None:
+        for _attempt in range(limits.ATTEMPTS_TOGETHER_MAX):
+            try:
+                self._ack_all(crew, leader)
+            except LostConflict:
+                continue
+            except engine_errors():
+                raise  # the result of the last commit may be unknown: another attempt could ack twice
+            except Exception:
+                break  # the call that causes it meets it again alone
+            else:
+                return
+        crew.deal([None] * limits.VERB_BATCH, to_all=True)
+
+    def _ack_all(self, crew: Combiner, leader: Call) -> None:
+        """Ack the tasks of all claimed calls, or raise LostConflict and change nothing."""
+
+        def ack_each(tr: Transaction, items: list[Target], random: bytes) -> Sequence[Ended]:  # noqa: ARG001
+            return self._parts.each(tr, items, verbs.ack_each)
+
+        write_claimed(
+            self._database,
+            self._root,
+            ack_each,
+            crew,
+            leader,
+            count_max=limits.VERB_BATCH,
+            wrote=lambda ended: any(isinstance(one, Task) for one in ended),
+            yield_to_conflict=True,
+        )
+
+
+class Swept:
+    def __init__(self, parts: Parts, runtime: Runtime) -> None:
+        self.name = parts.zero.name
+        self.guard = parts.zero.guard
+        self._parts = parts
+        of_tasks = tuple(map(feature_of_tasks, SWEPT))
+        self._features = (*of_tasks, *overriding(parts.shape.features, "sweep"))
+        self._settling: Settling | None = None
+        self._monotonic = runtime.monotonic
+
+    def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
+        asked = [self._parts.ask_next_due(tr), *(one.ask_due(site) for one, site in self._swept(tr))]
+
+        def reply() -> int | None:
+            if self._due_settling() is not None:
+                return 0
+            return min((due for ask in asked if (due := ask()) is not None), default=None)
+
+        return reply
+
+    def tidy(self, tr: Transaction) -> bool:
+        return (
+            self._parts.tidy(tr)
+            or self._settle(tr)
+            or any(feature.sweep(site) for feature, site in self._swept(tr))
+        )
+
+    def _swept(self, tr: Transaction) -> Iterator[tuple[Feature, Site]]:
+        """The features, each with the parts of the queue in which it has keys of its own that come due."""
+        for feature in self._features:
+            for source in self._parts.holding() if feature.in_each_part else (self._parts.zero,):
+                yield feature, source.change(tr).site
+
+    def _settle(self, tr: Transaction) -> bool:
+        settling = self._due_settling()
+        return settling is not None and settling.step(tr)
+
+    def _due_settling(self) -> "Settling | None":
+        """The steps towards the end of a repartition; None if none is due."""
+        if self._parts.plan is None:
+            return None
+        if self._settling is None:
+            self._settling = late.repartition.Settling(self._parts, self._monotonic)
+        return self._settling if self._settling.is_due() else None
+
 
 T = TypeVar("T")
 
 _payload, _key, _draft = attrgetter("payload"), attrgetter("key"), itemgetter(0)
 _goes_alone = attrgetter("goes_alone")
-SWEPT = ("fdbqueue.tasks.groups.settling:Settling",)
+SWEPT_OF_ROOT = ("fdbqueue.tasks.group_settling:Settling",)
 """Sweeps of the root beside those of its queues: the first round of the keeper imports them."""
 
 
@@ -79,7 +375,7 @@ class Care(Service):
         parts = Parts(shape.following(self.current), database, self.callbacks)
         self._swept = Swept(parts, database.runtime)
         keeper.look_after(self._swept)  # for as long as this lives
-        for name in SWEPT:
+        for name in SWEPT_OF_ROOT:
             keeper.sweep_root(name)
 
     def is_needed(self) -> bool:
@@ -174,7 +470,7 @@ class TaskCalls(Service):
 
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
         capacity = self.shape.settings.capacity or 0
-        room = late.room.Room(self._database, self.parts.holding, count_of, lambda: capacity, len(drafts))
+        room = late.capacity.Room(self._database, self.parts.holding, count_of, lambda: capacity, len(drafts))
         return self._tasks(drafts, room.put(partial(self._put_if_room, drafts), until, waiter))
 
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
@@ -321,4 +617,4 @@ class TaskCalls(Service):
             source.shape.start_at(self._new_place())
 
     def _new_place(self) -> bytes:
-        return self._runtime.random_bytes(late.disciplines.bag.PLACE_BYTES)
+        return self._runtime.random_bytes(late.stored.discipline.PLACE_BYTES)

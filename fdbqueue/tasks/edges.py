@@ -1,4 +1,4 @@
-"""The edges of the life cycle: one function each, for several tasks at once.
+"""The edges of the life cycle: one function each, for several tasks at once; and the sweep of those by time.
 
     -        put                      ->  READY, DELAYED
     DELAYED  due                      ->  READY
@@ -22,10 +22,17 @@ An edge takes tasks in a state from which it starts. The caller has read them se
 transaction, and has checked the right to the edge (verbs.py).
 Reads: the reads of the discipline.
 Writes: as Change.move.
+
+Sweeping: tasks with a delay that is over, a lease that is over, or a ttl that is over. Plan (pure), then
+apply (bounded). Takes sweep on their way, and so does, in the background, every process that has opened a
+queue. Several sweeps at once do no harm: each reads a task serialisably, so the second one finds it changed
+and has nothing to do.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -34,18 +41,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
+from fdbqueue.core.line.decision import Swept
+from fdbqueue.core.seam import KeyValue, Range, Transaction
 from fdbqueue.core.sessions.ending import ask_run_counted, run_of
-from fdbqueue.core.task import BURIED, DELAYED, DONE, READY, TAKEN, Failure
+from fdbqueue.core.task import BURIED, DELAYED, DONE, READY, TAKEN, Failure, TaskState
 from fdbqueue.tasks import failures
-from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.change import Change, for_record, set_payload
 from fdbqueue.tasks.feature import ACKED, Encode, End, met_by
-from fdbqueue.tasks.kinds import Draft, later
-from fdbqueue.tasks.payloads import for_record, set_payload
-from fdbqueue.tasks.records.extra import without_slots
-from fdbqueue.tasks.records.keys import NEVER_US, Extra, Record, new_id
+from fdbqueue.tasks.options import Draft, later
+from fdbqueue.tasks.stored.records import NEVER_US, Extra, Record, TaskKeys, id_in, new_id, without_slots
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting.state import Gate
+    from fdbqueue.tasks.limits.state import Gate
 
 
 _extra = attrgetter("extra")
@@ -410,3 +417,92 @@ def _gone(
     change.discard(records, end)
     change.count_ends(call, len(gone))
     return gone
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tasks that are due, by the change they need. One that becomes ready may be expired as well."""
+
+    lapsed: Sequence[Record]
+    due: Sequence[Record]
+    expired: Sequence[Record]
+
+
+class Budget:
+    """The part of a batch that is left, in a transaction that sweeps several partitions."""
+
+    def __init__(self) -> None:
+        self._tasks = limits.DUE_BATCH
+        self.moved_bytes = 0
+        """Bytes that have gone into other partitions so far."""
+        self._told_bytes = 0
+
+    def give(self, timers: Sequence[KeyValue]) -> Sequence[KeyValue]:
+        given = timers[: self._tasks]
+        self._tasks -= len(given)
+        return given
+
+    def told(self, found: Sequence[Record | None]) -> Sequence[Record | None]:
+        """The first of these tasks, as far as a callback may be told of them: the sweep reads their payloads,
+        and 50 of the largest take longer than the five seconds of a transaction.
+        """
+        for at, record in enumerate(found):
+            size_bytes = 0 if record is None else record.size_bytes
+            if self._told_bytes and self._told_bytes + size_bytes > limits.TRANSACTION_BYTES_MAX:
+                return found[:at]
+            self._told_bytes += size_bytes
+        return found
+
+
+def plan_sweep(records: Iterable[Record], now_us: int) -> Plan:
+    over = {record.id: record for record in records if record.timer_us <= now_us}.values()
+    lapsed = [record for record in over if record.state == TaskState.TAKEN]
+    due = [record for record in over if record.state == TaskState.DELAYED]
+    expired = [record for record in over if record.state in (TaskState.READY, TaskState.BURIED)]
+    return Plan(lapsed, due, expired)
+
+
+def apply_sweep(change: Change, planned: Plan, stays: bool = False) -> list[Record]:
+    """Carry the plan out. Return the tasks that are ready now. `stays`: as in edges.due."""
+    back = [*lease_over(change, planned.lapsed), *due(change, planned.due, stays)]
+    gone = [record for record in back if record.expires_us <= change.now_us]
+    expire(change, [*gone, *planned.expired])
+    return [record for record in back if record.expires_us > change.now_us]
+
+
+def catch_up(change: Change, record: Record) -> Record | None:
+    """The task as it is now, after a sweep of it; None if it has expired."""
+    if record.timer_us > change.now_us:
+        return record
+    back = apply_sweep(change, plan_sweep([record], change.now_us), stays=True)
+    return back[0] if back else None
+
+
+def as_of(record: Record, now_us: int) -> Record | None:
+    """The task as it is at `now_us`, swept or not; None if it has expired."""
+    if record.timer_us > now_us:
+        return record
+    waits = record.state in (TaskState.TAKEN, TaskState.DELAYED) and not record.cancelled_us
+    return freed(record) if waits and record.expires_us > now_us else None
+
+
+def ask_due(tr: Transaction, keys: TaskKeys, now_us: int) -> Range:
+    until = keys.timers_until(now_us)
+    return tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_BATCH)
+
+
+def sweep_timers(change: Change, timers: Sequence[KeyValue], budget: Budget) -> Swept:
+    if not timers:
+        return Swept.NOTHING
+    read = change.read([id_in(timer.key) for timer in timers])
+    found = budget.told(read) if change.tells else read
+    planned = plan_sweep([record for record in found if record is not None], change.now_us)
+    due = change.joinable(planned.due, budget.moved_bytes)
+    ready = apply_sweep(change, replace_fields(planned, due=due))
+    budget.moved_bytes += change.moved_bytes
+    for timer, record in zip(timers[: len(found)], found, strict=True):
+        # A timer without its task, or of a task with another timer: every sweep would find it due.
+        if record is None or record.timer_us != change.shape.keys.time_of(timer.key):
+            change.tr.clear(timer.key)
+    # A task that was cancelled, has expired or has another timer is not ready.
+    return Swept.LEASES if len(ready) == len(planned.lapsed) == len(timers) else Swept.MORE

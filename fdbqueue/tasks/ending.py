@@ -14,12 +14,12 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.sessions.ending import SESSIONLESS
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.tasks import in_all, verbs
+from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.kinds import is_kind
-from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.options import is_kind
 from fdbqueue.tasks.shape import Shape, shape_of
+from fdbqueue.tasks.stored.records import TaskKeys
 
 _log = logger("fdbqueue")
 
@@ -139,7 +139,7 @@ def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None
     """End a session in one queue, in bounded transactions that are safe to repeat."""
     parts = calls_of(database, shape.partition(0)).parts  # its first use makes the services of the queue
     if shape.owner == session:
-        run(database, lambda tr: parts.all_within(tr, in_all.truncate))
+        run(database, lambda tr: parts.all_within(tr, verbs.truncate_in_all))
         for _ in shape.limits.walk_out(database) if shape.limits is not None else ():
             keeper_of(database, shape.root).beat()
     number = shape.keys.partition
@@ -150,5 +150,5 @@ def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None
 
         return run(database, lambda tr: parts.part(number).within(tr, verb, parts.plan))
 
-    for _ in in_all.in_batches(release):
+    for _ in verbs.in_batches(release):
         keeper_of(database, shape.root).beat()  # hundreds of dead sessions may hold thousands of tasks each

@@ -16,9 +16,8 @@ from fdbqueue.core.seam import Transaction, engine_errors
 from fdbqueue.core.task import Task
 from fdbqueue.core.unreadable import shown
 from fdbqueue.core.visible import SURVIVED
-from fdbqueue.tasks.change import Told
-from fdbqueue.tasks.payloads import task_of
-from fdbqueue.tasks.records.keys import Record
+from fdbqueue.tasks.change import Told, task_of
+from fdbqueue.tasks.stored.records import Record
 
 Callback = Callable[[Task, str], None]
 Events = Sequence[Told]

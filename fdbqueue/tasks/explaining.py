@@ -1,4 +1,4 @@
-"""Why a task is not running: a look at everything that may keep it. reasons.py decides.
+"""Why a task is not running: a look at everything that may keep it. `reasons_of` decides.
 
     round trip 1   the task, its failures, the flag of a pause, the counters, the line, the workers
     round trip 2   its payload, its holder and its limits; the tasks before it; its task key; the tasks that
@@ -21,21 +21,16 @@ from fdbqueue.core.sessions.ending import ask_holder
 from fdbqueue.core.sessions.workers import ask_workers
 from fdbqueue.core.task import Explanation, Holder, KeyHolder, TaskPlace, TaskState
 from fdbqueue.core.unreadable import shown
-from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.disciplines.bag import Bag
-from fdbqueue.tasks.disciplines.beside import ask_place
-from fdbqueue.tasks.disciplines.discipline import Fifo
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.disciplines.lanes import Lanes
+from fdbqueue.tasks.change import Change, ask_payload, task_of
+from fdbqueue.tasks.edges import as_of
 from fdbqueue.tasks.failures import ask_failures
-from fdbqueue.tasks.listing import ask_held
-from fdbqueue.tasks.mending import NO_RECORD
-from fdbqueue.tasks.payloads import ask_payload, task_of
-from fdbqueue.tasks.reasons import reasons_of
-from fdbqueue.tasks.records.keys import Record, id_in, id_text, sound_record
-from fdbqueue.tasks.records.statistics import count_of
-from fdbqueue.tasks.rows import rows_in_use
-from fdbqueue.tasks.sweep import as_of
+from fdbqueue.tasks.limits.lanes import Lanes
+from fdbqueue.tasks.looking import ask_held
+from fdbqueue.tasks.rows import reasons_of, rows_in_use
+from fdbqueue.tasks.shape import NO_RECORD
+from fdbqueue.tasks.stored.discipline import Bag, Fifo
+from fdbqueue.tasks.stored.keyed import Keyed, ask_place
+from fdbqueue.tasks.stored.records import Record, count_of, id_in, id_text, sound_record
 
 T = TypeVar("T")
 Later = Callable[[], Callable[[], T]]

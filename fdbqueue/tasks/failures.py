@@ -21,7 +21,7 @@ from fdbqueue.core.sessions.ending import run_of
 from fdbqueue.core.task import Failure
 from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.core.visible import text_of
-from fdbqueue.tasks.records.keys import Record, TaskKeys, record_to_bytes
+from fdbqueue.tasks.stored.records import Record, TaskKeys, record_to_bytes
 
 RETRIED, BURIED, LEASE_LOST = "retried", "buried", "lease_lost"
 EXHAUSTED, EXCUSED = "exhausted", "excused"

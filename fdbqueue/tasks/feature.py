@@ -1,8 +1,8 @@
 """Feature: an option of tasks or of queues, as hooks at the edges of the life cycle and in sweeps, and as a
 stage of puts.
 
-A feature is one file, which tables here name. The life cycle (change.py, edges.py) and the put (puts.py) know
-no feature: a task without any feature meets no hook and no stage. A hook changes nothing by default.
+A feature is one file, which tables here name. The life cycle (change.py, edges.py) and the put (calls.py)
+know no feature: a task without any feature meets no hook and no stage. A hook changes nothing by default.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,19 +11,20 @@ from operator import attrgetter
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from msgspec import Struct
+
 from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.capacity import NoRoom
-from fdbqueue.tasks.records.keys import Extra, Record, TaskKeys
+from fdbqueue.tasks.stored.records import Extra, Record, TaskKeys
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting.state import Gate
+    from fdbqueue.tasks.limits.state import Gate
 
 OF_TASKS = {
     "result_ttl_us": "fdbqueue.tasks.results:Results",
-    "unique": "fdbqueue.tasks.unique.entries:UniqueKeys",
-    "groups": "fdbqueue.tasks.groups.members:Members",
+    "unique": "fdbqueue.tasks.unique:UniqueKeys",
+    "groups": "fdbqueue.tasks.group_members:Members",
     "steps": "fdbqueue.tasks.steps:Steps",
 }
 """The features of tasks, by the field of `Extra` that a task with it has. Their hooks run in this order, and
@@ -39,22 +40,31 @@ OF_QUEUES = {
 
 ASKED = {
     "limits": "fdbqueue.tasks.limited:asked",
-    "headers": "fdbqueue.tasks.records.extra:asked_headers",
+    "headers": "fdbqueue.tasks.stored.records:asked_headers",
     "result_ttl": "fdbqueue.tasks.results:asked",
-    "group": "fdbqueue.tasks.groups.members:asked",
-    "waits": "fdbqueue.tasks.groups.members:asked_to_wait",
-    "unique": "fdbqueue.tasks.unique.wish:asked",
+    "group": "fdbqueue.tasks.group_members:asked",
+    "waits": "fdbqueue.tasks.group_members:asked_to_wait",
+    "unique": "fdbqueue.tasks.unique:asked",
 }
 """By option of a put: the function that checks it, and makes fields of `Extra` and perhaps the `wish` of the
 draft, given all options, the kind and the settings of the queue.
 """
 
 STAGES = {
-    "groups": "fdbqueue.tasks.groups.members:Joining",
-    "waits": "fdbqueue.tasks.groups.members:Joining",
-    "unique": "fdbqueue.tasks.unique.stage:UniquePuts",
+    "groups": "fdbqueue.tasks.group_members:Joining",
+    "waits": "fdbqueue.tasks.group_members:Joining",
+    "unique": "fdbqueue.tasks.unique:UniquePuts",
 }
 """The stages of a put, by the field of `Extra` that a draft for them has, in their order."""
+
+
+class NoRoom(Struct, frozen=True):
+    """The answer of a put that does not fit: the size of the queue."""
+
+    size: int
+    more_due: bool
+    """True if more tasks may have expired than one transaction sweeps: the next attempt may find room."""
+
 
 Answers = list[Any] | NoRoom
 """Of a put, an answer for each draft, in order: its task, the error of its caller, or None if the put is

@@ -1,28 +1,61 @@
-"""The handle of a task queue: its names, and how its verbs reach a transaction."""
+"""The handle of a task queue: its names, and how its verbs reach a transaction.
 
-from collections.abc import Callable, Mapping, Sequence
+Puts into a task queue are the base of a producer. Takes from it, and the verbs of a consumer about the tasks
+that it holds, are the base of a consumer.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fdb.subspace_impl import Subspace
+from msgspec.structs import replace
 
 from fdbqueue import tasks as late
-from fdbqueue.core import observing
-from fdbqueue.core.arguments import checked_instance, writable
-from fdbqueue.core.database import Database, Handle, as_database, is_transaction, run
+from fdbqueue.core import limits, observing
+from fdbqueue.core.arguments import (
+    checked_batch,
+    checked_batch_count,
+    checked_count,
+    checked_fraction,
+    checked_function,
+    checked_instance,
+    checked_items,
+    checked_payload,
+    checked_stop,
+    checked_take_timeout,
+    checked_text,
+    checked_wait,
+    require_finished,
+    require_verb_batch,
+    too_much,
+    writable,
+)
+from fdbqueue.core.binding import may_be_lost
+from fdbqueue.core.codec import AbsentCodec, encoded_each
+from fdbqueue.core.database import Database, Handle, as_database, is_database, is_transaction, run
+from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.core.observing import Call
 from fdbqueue.core.once import run_in
+from fdbqueue.core.partitions import GROUP_BYTES
 from fdbqueue.core.registry import Definition, Registry
-from fdbqueue.core.seam import AnySession, DatabaseOrTransaction
+from fdbqueue.core.runtime import Stop
+from fdbqueue.core.seam import AnyDatabase, AnySession, DatabaseOrTransaction, Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session, own_session_of
-from fdbqueue.core.task import Task
+from fdbqueue.core.task import Failure, Renewed, Task, TaskState
+from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.options import as_given
-from fdbqueue.tasks.records.keys import id_bytes, id_of
+from fdbqueue.tasks.options import OF_ONE_TASK, Draft, as_given, delay_us, increment_us
+from fdbqueue.tasks.results import encoder
 from fdbqueue.tasks.shape import shape_of
+from fdbqueue.tasks.stored.records import extra_to_bytes, id_bytes, id_of
 from fdbqueue.tasks.verbs import Target
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.group_settling import AnyGroup
+
 
 T = TypeVar("T")
 
@@ -170,3 +203,449 @@ class TaskHandle(Handle):
         if session is None:
             return Target(id_of(task), session=own_session_of(self._of(tr), self._shape.root).id())
         return Target(id_of(task), session=checked_instance("session", session, Session).id)
+
+
+class Putting(TaskHandle):
+    """The verbs of a producer."""
+
+    __slots__ = ()
+
+    def put(
+        self,
+        tr: DatabaseOrTransaction,
+        data: Any,
+        *,
+        ttl: float | None = None,
+        ttr: float | None = None,
+        pri: int | None = None,
+        delay: float = 0,
+        key: Any = None,
+        cost: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        result_ttl: float | None = None,
+        unique: Any = None,
+        scope: str | float = "unfinished",
+        on_conflict: str = "skip",
+        debounce_max: float | None = None,
+        group: "AnyGroup | str | None" = None,
+        limits: Iterable[str] | Mapping[str, Any] | None = None,
+        after: Task | str | None = None,
+        timeout: float = 0,
+        stop: Stop | None = None,
+    ) -> Task:
+        """Add a task. It lives `ttl` seconds after its `delay`, and each of its leases lasts `ttr` seconds.
+
+        In a fair queue it counts as `cost` tasks of its task key. `headers`: texts by name beside the data,
+        at most limits.HEADERS_BYTES_MAX bytes together. `result_ttl`: seconds for which the result of its ack
+        is kept, for `result`; None keeps none. `group`: an open group, or its id, that counts the task.
+        `limits`: names out of the `task_limits` of the queue; a mapping gives one of them its key
+        (docs/limits.md). `after`: a task of this queue; this one waits for its end (docs/groups.md).
+
+        If another task has the value `unique`, none is made. With `on_conflict` "skip" the call returns that
+        task. "replace" gives it this data, headers, limits, ttr and ttl, at its place. "debounce" also makes
+        it due after `delay`, but never later than `debounce_max` seconds after its put. A task has its
+        unique key in its `scope`: "queued", as long as it waits; "unfinished", until it is gone; or for that
+        number of seconds (docs/unique.md). `Task.existed` tells if the task was there before.
+        Given a database, the call waits up to `timeout` seconds for room, and ends overdue sessions before it
+        raises QueueFull. Given a transaction, the stored state decides. A set `stop` raises WaitStopped.
+        Reads: the last task and the counters by snapshot; in a keyed queue, how the task key stands; the
+        entry of the unique key, and its task by snapshot, or serialisably to change it; the group, `after`.
+        Writes: the task, its payload, index, timer, and counters; entries of the unique key and the member.
+        Conflicts: none. With a capacity: other puts near the bound. With task keys: a change that empties or
+        fills the task key. With a unique key: another put with it, and the end of the scope of its task.
+        With a group: its close or cancel, and a truncate. With `after`: a change of that task.
+        Raises: QueueFull with `item`, the first item without room, and `current_size`; UnsupportedOption,
+        InvalidArgument, PayloadTooLarge, GroupNotFound, GroupClosed; UniqueTaskBusy if a taken or buried
+        task has the unique key and `on_conflict` is not "skip"; TypeError for data that the codec cannot
+        carry; UnknownSession in a temporary queue of an ended session; WaitStopped.
+        """
+        options: dict[str, Any] = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "limits": limits}
+        options |= {"key": key, "cost": cost, "headers": headers, "result_ttl": result_ttl, "group": group}
+        if unique is not None:
+            options |= {"unique": unique, "scope": scope}
+            options |= {"on_conflict": on_conflict, "debounce_max": debounce_max}
+        elif (scope, on_conflict, debounce_max) != ("unfinished", "skip", None):
+            raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
+        if after is not None:
+            group_id = self._database.runtime.random_bytes(GROUP_BYTES)
+            options |= {"after": after, "waits": group_id}
+        return self._put(tr, [self._draft(data, options)], timeout, stop)[0]
+
+    def put_many(
+        self,
+        /,
+        tr: DatabaseOrTransaction,
+        data: Iterable[Any],
+        *,
+        timeout: float = 0,
+        stop: Stop | None = None,
+        **options: Any,
+    ) -> list[Task]:
+        """Add tasks with the same `options`, in order, all or none. All else is as in `put`.
+
+        Raises: QueueFull with `wanted`, the number of the tasks. BatchOverCapacity for more tasks than the
+        capacity of the queue, without a wait.
+        TooMuchForOneTransaction for more than limits.BATCH_ITEMS_MAX tasks or, if there are several, more
+        than limits.BATCH_BYTES_MAX bytes, or limits.PUT_BYTES_MAX bytes with task keys and headers.
+        """
+        for name in OF_ONE_TASK.intersection(options):
+            if options[name] is not None:
+                wanted = "None: it is for one task, so put each by itself"
+                raise InvalidArgument(name=name, wanted=wanted, got=options[name])
+        items = checked_items("data", data)
+        payloads = checked_batch([*map(checked_payload, encoded_each(self._shape.codec, items))])
+        drafts = [self._shape.draft(*pair, options) for pair in zip(items, payloads, strict=True)]
+        if not drafts:
+            return []
+        _require_fits(drafts)
+        return self._put(tr, drafts, timeout, stop)
+
+    def _draft(self, data: Any, options: Mapping[str, Any]) -> Draft:
+        return self._shape.draft(data, checked_payload(self._shape.codec.encode(data)), options)
+
+    def _put(
+        self, target: DatabaseOrTransaction, drafts: Sequence[Draft], timeout: float, stop: Stop | None
+    ) -> list[Task]:
+        timeout_s = checked_wait(timeout, target)
+        if stop is not None:
+            checked_stop(stop, target)
+        if timeout_s and not self._shape.kind.supports("capacity"):
+            raise UnsupportedOption(kind=self.kind, option="a timeout of a put: it is never full")
+        calls = self._calls(target)
+        if target is not self._database and is_transaction(target):
+            put = partial(calls.put_within, writable(target))
+        else:
+            put = partial(calls.put, timeout_s=timeout_s, stop=stop)
+        if not observing.observers:
+            return put(drafts)
+        waits = timeout_s > 0
+        with self._observed(target, "put", count=len(drafts), waits=waits, stores_trace=True) as call:
+            tasks = put([replace(draft, trace=call.trace) for draft in drafts] if call.trace else drafts)
+            call.tasks = tasks
+            return tasks
+
+
+def _require_fits(drafts: Sequence[Draft]) -> None:
+    """Refuse tasks with equal options, with all that is written for them, before the database does it."""
+    first = drafts[0]
+    if len(drafts) > 1 and (first.key or first.extra is not None):
+        trace_bytes = limits.TRACE_BYTES_MAX if observing.observers else 0
+        record_bytes = len(extra_to_bytes(first.extra)) + trace_bytes
+        key_bytes = sum(map(len, first.extra.limit_keys.values())) if first.extra is not None else 0
+        beside = (
+            limits.TASK_BYTES + 2 * key_bytes + limits.BUSY_KEY_COPIES * len(first.key) + 2 * record_bytes
+        )
+        size_bytes = sum(len(draft.payload) for draft in drafts) + len(drafts) * beside
+        if size_bytes > limits.PUT_BYTES_MAX:
+            raise too_much(len(drafts), size_bytes, limits.PUT_BYTES_MAX)
+
+
+def has_come_back(task: Task) -> bool:
+    """True if a verb has made the task ready or delayed: it was not cancelled meanwhile. Then a power cut
+    may undo the verb: the lease ends with its session, as that of a process that dies.
+    """
+    return task.state != TaskState.DONE
+
+
+class Taking(TaskHandle):
+    """The verbs of a consumer."""
+
+    __slots__ = ()
+
+    def take(
+        self,
+        tr: DatabaseOrTransaction,
+        timeout: float | None = None,
+        *,
+        session: AnySession | None = None,
+        stop: Stop | None = None,
+    ) -> Task | None:
+        """Take the next task: for its ttr it is leased to this session, and to no other.
+
+        Given a transaction: one attempt, by the stored state. A dead session that no process has ended yet
+        still holds its tasks. Given a database: waits up to `timeout` seconds in the line. None waits for
+        ever, zero or less does not wait. Overdue sessions are ended before the answer is None. When `stop`,
+        an event, is set, the call leaves the line and raises WaitStopped; a task that came for it is ready
+        again.
+        Reads: the first ready tasks and timers by snapshot, the task serialisably.
+        Writes: moves the task.
+        Conflicts: a change of the task. An answer of None in a transaction: a change that makes a task ready.
+        Raises: UnknownSession, PayloadUnreadable, WaitStopped; TooMuchToSweep given a transaction that cannot
+        tell whether a task is ready.
+        """
+        found = self._taken(tr, 1, timeout, session, stop)
+        return found[0] if found else None
+
+    def take_many(
+        self,
+        tr: DatabaseOrTransaction,
+        n: int,
+        timeout: float | None = 0,
+        *,
+        session: AnySession | None = None,
+        stop: Stop | None = None,
+    ) -> list[Task]:
+        """Take the next tasks, up to `n`. The call waits for the first of them as `take` does.
+
+        It takes fewer if they exceed limits.BATCH_BYTES_MAX bytes, or if the line gives only
+        limits.SERVE_MAX.
+        """
+        return list(self._taken(tr, checked_batch_count("n", n), timeout, session, stop))
+
+    def end_waits(self, db: AnyDatabase, *, session: AnySession | None = None) -> None:
+        """End the waits of this session's takes in other threads of this process: they return their tasks so
+        far.
+        """
+        given = None if session is None else checked_instance("session", session, Session)
+        self._calls(db).end_waits(given or self._own_session(db))
+
+    def ack(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        *,
+        session: AnySession | None = None,
+        result: Any = None,
+    ) -> Task:
+        """Remove a task that is done. In the transaction of the work's own writes the effect is exactly-once.
+
+        The `result` of a task that was put with a `result_ttl` is stored, encoded by the codec of the queue;
+        of any other task, it is ignored.
+        Reads: the task, serialisably.
+        Writes: clears the task; its result.
+        Conflicts: a change of the task.
+        Raises: NotTaken if the lease is over or belongs to another holder, PayloadTooLarge, or TypeError for
+        a result that the codec cannot carry; then nothing changes.
+        """
+        target = self._target(tr, task, session)
+        within = tr is not self._database and is_transaction(tr)
+        if not isinstance(task, Task) or task.result_ttl is not None or within:
+            # Acks that combine are bounded in their number, and not in the bytes of results.
+            body = partial(verbs.ack, target=target, result=encoder(self._shape.result_codec, result))
+            return self._end(tr, "ack", body, task)
+        task._note_end(None, within=False)
+        ack = partial(self._calls(tr).acks.ack, target)
+        acked = self._told(tr, "ack", ack, task) if observing.observers else ack()
+        task._note_end("ack", within=False)
+        return acked
+
+    def release(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        *,
+        delay: float = 0,
+        failure: Failure | None = None,
+        session: AnySession | None = None,
+    ) -> Task:
+        """Give the task back to its old place. With a `delay`, it is ready after that many seconds, and lives
+        longer by them.
+
+        With a `failure` the attempt counts as failed, the failure is stored with the task, and a `delay` is
+        possible in queues of every kind.
+        Reads: the task.
+        Writes: moves the task.
+        Conflicts: a change of the task.
+        Raises: NotTaken, UnsupportedOption.
+        """
+        later_us = delay_us(delay)
+        if failure is not None:
+            checked_instance("failure", failure, Failure)
+        elif later_us:
+            self._shape.kind.require("delay")
+        verb, target = "release" if failure is None else "retry", self._target(tr, task, session)
+        return self._end(tr, verb, lambda change: verbs.release(change, target, later_us, failure), task)
+
+    def defer(
+        self, tr: DatabaseOrTransaction, task: Task | str, delay: float, *, session: AnySession | None = None
+    ) -> Task:
+        """Give the task back, ready in `delay` seconds. This is `release` for queues of every kind.
+
+        Reads: the task.
+        Writes: moves the task.
+        Conflicts: a change of the task.
+        Raises: NotTaken, InvalidArgument.
+        """
+        later_us, target = delay_us(delay), self._target(tr, task, session)
+        return self._end(tr, "release", lambda change: verbs.release(change, target, later_us, None), task)
+
+    def touch(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        increment: float,
+        *,
+        session: AnySession | None = None,
+    ) -> Task:
+        """Lengthen the lease, the life and all later leases of the task by `increment` seconds.
+
+        Reads: the task.
+        Writes: the task.
+        Conflicts: a change of the task.
+        Raises: InvalidArgument (a ValueError) for an increment that is not positive; NotTaken,
+        UnsupportedOption.
+        """
+        longer_us = increment_us(increment)
+        target = self._target(tr, task, session)
+        return self._once(tr, "touch", lambda change: verbs.touch(change, target, longer_us), task)
+
+    def bury(self, tr: DatabaseOrTransaction, task: Task | str, *, failure: Failure | None = None) -> Task:
+        """Put the task aside until it is kicked. With a `failure` the attempt counts as failed, and the
+        failure is stored with the task.
+
+        Reads: the task.
+        Writes: moves the task.
+        Conflicts: a change of the task.
+        Raises: TaskNotFound; NotTaken for a Task under a lease that is over.
+        """
+        if failure is not None:
+            checked_instance("failure", failure, Failure)
+        target = self._target(tr, task, None)
+        return self._end(tr, "bury", lambda change: verbs.bury(change, target, failure), task)
+
+    # Verbs of a worker about its attempt; programs that take tasks themselves may use them, too.
+
+    def give_back(self, tr: DatabaseOrTransaction, task: Task, delay: float = 0) -> Task:
+        """`defer` for a worker before its handler has decided about the task: no attempt has ended.
+
+        Reads: the task.
+        Writes: moves the task.
+        Conflicts: a change of the task.
+        Raises: NotTaken, InvalidArgument.
+        """
+        later_us, target = delay_us(delay), self._target(tr, task, None)
+        body = partial(verbs.give_back, target=target, delay_us=later_us)
+        return self._once(tr, "give_back", body, task, may_be_lost=has_come_back)
+
+    def renew(self, tr: DatabaseOrTransaction, tasks: Sequence[Task]) -> Renewed:
+        """Lease tasks for their whole ttr from now. Return the new deadline of each task that is still held,
+        by id, in order: seconds since the epoch, None for ever. `cancelled` of the answer has the ids of the
+        cancelled ones.
+
+        `touch` changes ttr and ttl and is counted; `renew` does neither, and is for queues of every kind.
+        Reads: the tasks.
+        Writes: the tasks that are held.
+        Conflicts: a change of the tasks.
+        Raises: TooMuchForOneTransaction for more than limits.VERB_BATCH tasks.
+        """
+        few = checked_items("tasks", tasks)
+        require_verb_batch(len(few))
+        targets = [self._target(tr, task, None) for task in few]
+        return run(tr, partial(self._renew, targets=targets, alone=is_database(tr)))
+
+    def _renew(self, tr: Transaction, targets: Sequence[Target], alone: bool) -> Renewed:
+        leases = self._calls(tr).parts.each(writable(tr), targets, verbs.renew)
+        renewed = verbs.renewed_of(targets, leases)
+        if alone and len(renewed) == len(targets):  # no record was unreadable, and mended
+            may_be_lost(tr)
+        return renewed
+
+    def progress(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        fraction: float,
+        *,
+        session: AnySession | None = None,
+    ) -> Task:
+        """Store the progress of a held task, from 0 to 1. It goes with the lease. Not counted.
+
+        Reads: the task.
+        Writes: the task.
+        Conflicts: a change of the task.
+        Raises: NotTaken, InvalidArgument.
+        """
+        checked, target = checked_fraction("fraction", fraction), self._target(tr, task, session)
+        return self._once(
+            tr, "progress", lambda change: late.steps.tell_progress(change, target, checked), task
+        )
+
+    def step(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        session: AnySession | None = None,
+    ) -> Any:
+        """The result of a step of a held task: the stored one, or that of `function`, which is then stored.
+
+        Given a database: `function()` runs outside any transaction. It runs again in a later attempt, if its
+        result was not committed. Given a transaction: `function(tr)` runs in it, so its effect there is
+        exactly-once, whatever the number of attempts. `name` has 1 to limits.STEP_NAME_BYTES_MAX bytes. The
+        codec of the queue encodes the result, which has at most limits.STEP_BYTES_MAX bytes.
+        Reads: the task and the step.
+        Writes: the task, the step.
+        Conflicts: a change of the task.
+        Raises: NotTaken if the lease is over; then nothing is stored. StepUnderWay if the same step runs
+        already; TooManySteps, PayloadTooLarge, PayloadUnreadable; TypeError for a result that the codec
+        cannot carry; InvalidArgument, DeferredBody; errors of the function.
+        Round trips: 1, and 1 more for a step that is not done.
+        """
+        name = checked_text("name", name, limits.STEP_NAME_BYTES_MAX)
+        checked_function("function", function)
+        target, codec, within = self._target(tr, task, session), self._shape.result_codec, is_transaction(tr)
+        with late.steps.only(self._calls(tr), target, name):
+            found = self._see(tr, partial(late.steps.find, target=target, name=name), target.id)
+            if found is not None:
+                return None if found.payload is None else codec.decode(found.payload)
+            result = require_finished("the step", function(tr) if within else function())
+            encode = encoder(codec, result)
+            self._once(tr, "step", lambda change: late.steps.store(change, target, name, encode), task)
+            return result
+
+    def exhaust(self, tr: DatabaseOrTransaction, task: Task, failures_max: int) -> bool:
+        """Bury the task if at least `failures_max` of its attempts have failed. True if it was buried.
+
+        Reads: the task; its failures by snapshot.
+        Writes: moves the task.
+        Conflicts: a change of the task.
+        Raises: NotTaken.
+        """
+        checked_count("failures_max", failures_max)
+        target = self._target(tr, task, None)
+        return self._once(tr, "exhaust", lambda change: verbs.exhaust(change, target, failures_max), task)
+
+    def excuse(self, tr: DatabaseOrTransaction, task: Task) -> bool:
+        """Take back a failed attempt that was the database's fault: the lease ended while the database was
+        away.
+
+        Returns true if there was something to take back; a second call finds nothing. A task that is still
+        taken is released. A failure that has been counted is taken back, whatever has happened to the task
+        since; the lease of another holder stays. A task that was buried because of it (`exhaust`) is ready
+        again.
+        Reads: the task; its failures by snapshot.
+        Writes: both.
+        Conflicts: a change of the task.
+        """
+        target, attempt = self._target(tr, checked_instance("task", task, Task), None), task.attempts
+        return self._once(
+            tr, "excuse", lambda change: verbs.excuse(change, target.id, target.token, attempt), task
+        )
+
+    def _taken(
+        self,
+        tr: DatabaseOrTransaction,
+        count: int,
+        timeout: float | None,
+        session: AnySession | None,
+        stop: Stop | None,
+    ) -> Sequence[Task]:
+        timeout_s = checked_take_timeout(timeout)
+        given = None if session is None else checked_instance("session", session, Session)
+        if stop is not None:
+            checked_stop(stop, tr)
+        if isinstance(self._shape.codec, AbsentCodec):
+            self._shape.codec.require()
+        if tr is not self._database and is_transaction(tr):
+            holder = given or self._own_session(tr)
+            take = partial(self._calls(tr).take_within, writable(tr), count, holder)
+        else:
+            take = partial(self._calls(tr).take, given, count, timeout_s, stop)
+        if not observing.observers:
+            return take()
+        with self._observed(tr, "take", count=0, waits=timeout_s > 0) as call:
+            call.tasks = take()
+            call.count = len(call.tasks)
+            return call.tasks

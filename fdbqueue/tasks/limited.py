@@ -17,16 +17,14 @@ from fdbqueue.core.rows import Check, Flaw, Row
 from fdbqueue.core.seam import ReadTransaction, Transaction
 from fdbqueue.core.task import ReachedLimit, Reason, TaskState, Why
 from fdbqueue.core.visible import visible
-from fdbqueue.tasks.disciplines.discipline import Discipline
-from fdbqueue.tasks.disciplines.lanes import Lanes, keyed_limit, limits_named
 from fdbqueue.tasks.feature import REMOVED, End, Feature, Site
-from fdbqueue.tasks.limiting.keys import KEYED, Held, encode_held
-from fdbqueue.tasks.limiting.rule import checked_named
-from fdbqueue.tasks.limiting.state import Gate
-from fdbqueue.tasks.parking.under import Limits
-from fdbqueue.tasks.reasons import span
-from fdbqueue.tasks.records.keys import Extra, Record, id_text
-from fdbqueue.tasks.rows import FeatureRows, Told
+from fdbqueue.tasks.limits.lanes import Lanes, keyed_limit, limits_named
+from fdbqueue.tasks.limits.rule import KEYED, Held, checked_named, encode_held
+from fdbqueue.tasks.limits.state import Gate
+from fdbqueue.tasks.limits.under import Limits
+from fdbqueue.tasks.rows import FeatureRows, Told, span
+from fdbqueue.tasks.stored.discipline import Discipline
+from fdbqueue.tasks.stored.records import Extra, Record, id_text
 
 
 def first(discipline: Discipline, tr: Transaction, limit: int, gate: Gate) -> Iterable[Record]:

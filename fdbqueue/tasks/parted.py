@@ -17,15 +17,13 @@ from fdbqueue.core import limits
 from fdbqueue.core.partitions import Flag, Plan, home_of, ring
 from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.disciplines.key_counts import slug_of
-from fdbqueue.tasks.disciplines.keyed import Keyed
+from fdbqueue.tasks.change import Change, ask_stored
 from fdbqueue.tasks.failures import ask_entries, keep, moved_bytes
 from fdbqueue.tasks.feature import met_by
-from fdbqueue.tasks.payloads import ask_stored
-from fdbqueue.tasks.records.keys import Record, TaskKeys, partition_of
-from fdbqueue.tasks.records.statistics import LIVE, unpacked
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored.key_counts import slug_of
+from fdbqueue.tasks.stored.keyed import Keyed
+from fdbqueue.tasks.stored.records import LIVE_NAMES, Record, TaskKeys, partition_of, unpacked
 
 _ORDERED = (TaskState.READY, TaskState.TAKEN)
 """The states in which the order of a task key depends on a task."""
@@ -200,5 +198,5 @@ def _is_leaving(counts: Value) -> bool:
 
 def any_ordered(counts: bytes | None) -> bool:
     """True if a task key with these counters has ready or taken tasks."""
-    numbers = unpacked(LIVE, counts)
+    numbers = unpacked(LIVE_NAMES, counts)
     return numbers["ready"] > 0 or numbers["taken"] > 0

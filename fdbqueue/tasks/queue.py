@@ -3,7 +3,9 @@
 Given a *transaction*, a call composes: it happens if and only if that transaction commits. An ack in the
 transaction of the work's own writes makes the effect exactly-once. Given a *database*, a call is retried
 until it has happened exactly once (calls/once.py), and it may wait. Puts, takes and acks of several threads
-share transactions (calls/combine.py, acks.py).
+share transactions (calls/combine.py, tasks/calls.py).
+
+The verbs that look at a task queue, and the callback that is told of its changes, are a base of it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,25 +15,286 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import checked_count, checked_whole
-from fdbqueue.core.database import Grant, is_transaction
+from fdbqueue.core.arguments import (
+    checked_count,
+    checked_event,
+    checked_fraction,
+    checked_stop,
+    checked_take_timeout,
+    checked_whole,
+)
+from fdbqueue.core.database import Grant, as_database, is_transaction
+from fdbqueue.core.errors import UnsupportedOption
+from fdbqueue.core.page import Page, checked_limit
 from fdbqueue.core.partitions import checked_partitions
 from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
-from fdbqueue.core.seam import DatabaseOrTransaction
-from fdbqueue.core.task import Task
+from fdbqueue.core.runtime import Stop
+from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction
+from fdbqueue.core.task import EndedTask, Failure, Holder, Task, TaskState
 from fdbqueue.core.unreadable import KeepsAside
 from fdbqueue.tasks import verbs
+from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.creating import asked_for, created, opened_or_created
-from fdbqueue.tasks.looks import Looks
-from fdbqueue.tasks.putting import Putting
-from fdbqueue.tasks.records.keys import id_of
+from fdbqueue.tasks.events import Callback
+from fdbqueue.tasks.handle import Putting, Taking, TaskHandle
+from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.results import forget_one
 from fdbqueue.tasks.shape import shape_of
-from fdbqueue.tasks.taking import Taking
+from fdbqueue.tasks.stored.records import Statistics, id_of
+from fdbqueue.tasks.verbs import Target
 
 if TYPE_CHECKING:
-    from fdbqueue.core.partitions import Repartition
+    from fdbqueue.core.partitions import Partition, Repartition
+    from fdbqueue.core.task import Explanation
+    from fdbqueue.tasks.looking import KeyStatistics
+
+
+class Looks(TaskHandle):
+    """Verbs that change no task; some sweep a batch when they have answered."""
+
+    __slots__ = ()
+
+    def peek(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
+        """The task as it is now.
+
+        Reads: the task, serialisably.
+        Conflicts: a change of the task.
+        Raises: TaskNotFound.
+        """
+        target = Target(id_of(task))
+        return self._see(tr, partial(verbs.peek, target=target), target.id)
+
+    def wait_for_progress(
+        self,
+        db: AnyDatabase,
+        task: Task | str,
+        seen: float | None = None,
+        timeout: float | None = None,
+        *,
+        stop: Stop | None = None,
+    ) -> Task | None:
+        """Wait until the progress of the task is another one than `seen`, and return the task.
+
+        Waits up to `timeout` seconds, None for ever, zero or less not at all. Returns None if it has not
+        changed. A lease that ends takes its progress with it: then it is None again. When `stop`, an event,
+        is set, the call raises WaitStopped.
+        Reads: the task, by snapshot, again after each change and renewal; a watch.
+        Conflicts: none.
+        Raises: TaskNotFound once the task has ended; RecordUnreadable, InvalidArgument, WaitStopped.
+        """
+        timeout_s = checked_take_timeout(timeout)
+        wanted = None if seen is None else checked_fraction("seen", seen)
+        checked_event("stop", stop)
+        id_ = id_of(task)
+        database = as_database(db)
+        until = database.runtime.monotonic() + timeout_s
+        with database.waiter(stop) as waiter:
+            return late.steps.wait_for_progress(
+                database, self._calls(database).parts, id_, wanted, until, waiter
+            )
+
+    def result(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        timeout: float | None = None,
+        *,
+        stop: Stop | None = None,
+    ) -> Any:
+        """The result of a task that was put with a `result_ttl`: the value of its ack.
+
+        Given a database: waits up to `timeout` seconds for it, None for ever, zero or less not at all. When
+        `stop`, an event, is set, the call raises WaitStopped. Given a transaction: the stored state decides.
+        Reads: the task and its result, serialisably, again after each change and renewal; a watch.
+        Conflicts: a change of the task, the end of its result.
+        Raises: ResultTimeout, a TimeoutError, for a task that has not ended; TaskFailed for a buried one;
+        NoResult if it ended in another way, its result is over, or none was asked for; PayloadUnreadable,
+        RecordUnreadable, WaitStopped.
+        Round trips: 1, and 1 more for a large result, or for the failure of a buried task.
+        """
+        timeout_s = checked_take_timeout(timeout)
+        checked_stop(stop, tr)
+        id_ = id_of(task)
+        if is_transaction(tr):
+            found = self._see(tr, partial(late.results.at_once, id_=id_), id_)
+            return late.results.decoded(self._shape.result_codec, found)
+        database = as_database(tr)
+        until = database.runtime.monotonic() + timeout_s
+        with database.waiter(stop) as waiter:
+            found = late.results.wait(database, self._calls(database).parts, id_, until, waiter)
+        return late.results.decoded(self._shape.result_codec, found)
+
+    def explain(self, tr: DatabaseOrTransaction, task: Task | str) -> "Explanation":
+        """Why the task is not running: every reason in order of weight, each with its cure.
+
+        Reads: the definition serialisably; by snapshot the task, its failures, its holder, its place, the
+        line, and the presences of workers: at most limits.EXPLAINED_MAX of each.
+        Conflicts: none.
+        Raises: TaskNotFound, RecordUnreadable.
+        Round trips: 3.
+        """
+        id_ = id_of(task)
+        return self._see(tr, lambda change: late.explaining.explain(change, id_), id_)
+
+    def holder(self, tr: DatabaseOrTransaction, task: Task | str) -> Holder | None:
+        """The session that holds the task, and its processes; None if the task is not taken.
+
+        Reads: the task and its session by snapshot.
+        Conflicts: none.
+        Raises: TaskNotFound, RecordUnreadable.
+        Round trips: 2.
+        """
+        id_ = id_of(task)
+        return self._see(tr, lambda change: late.explaining.holder_of(change, id_), id_)
+
+    def ended_task(self, tr: DatabaseOrTransaction, task: Task | str) -> EndedTask:
+        """A task that has ended, in a queue with `retain_s`.
+
+        Reads: one key, by snapshot.
+        Conflicts: none.
+        Raises: TaskNotFound for a task that has not ended, or is no longer kept; UnsupportedOption for a
+        queue without `retain_s`.
+        Round trips: 1.
+        """
+        id_ = id_of(task)
+        late.retaining.require_retaining(self._shape)
+        return self._see_all(tr, lambda changes: late.retaining.ended_task(changes, id_))
+
+    def ended_tasks(
+        self, tr: DatabaseOrTransaction, limit: int, *, after: str | None = None
+    ) -> Page[EndedTask]:
+        """A page of the tasks that have ended, in a queue with `retain_s`, the latest first: at most `limit`
+        and limits.BATCH_ITEMS_MAX tasks.
+
+        The page's `next` is the `after` of the following page, None at the end.
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: InvalidArgument; UnsupportedOption for a queue without `retain_s`.
+        Round trips: 2.
+        """
+        return self._ended(tr, b"", limit, after)
+
+    def ended_tasks_of(
+        self, tr: DatabaseOrTransaction, key: Any, limit: int, *, after: str | None = None
+    ) -> Page[EndedTask]:
+        """`ended_tasks` of one task key.
+
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: InvalidArgument; UnsupportedOption for a queue without `retain_s`, or for a kind without
+        task keys.
+        Round trips: 2.
+        """
+        self._shape.kind.require("key")
+        return self._ended(tr, key_bytes(key), limit, after)
+
+    def _ended(self, tr: DatabaseOrTransaction, key: bytes, limit: int, after: str | None) -> Page[EndedTask]:
+        most, place = checked_limit(limit), late.retaining.place_after(after)
+        late.retaining.require_retaining(self._shape)
+        return self._see_all(tr, lambda changes: late.retaining.page(changes, key, most, place))
+
+    def paused(self, tr: DatabaseOrTransaction) -> bool:
+        """True if the queue is paused.
+
+        Reads: the flag.
+        Conflicts: `pause` and `resume`.
+        """
+        return self._see(tr, verbs.is_paused)
+
+    def steps(self, tr: DatabaseOrTransaction, task: Task | str) -> list[str]:
+        """The names of the steps of the task that are done, sorted.
+
+        Reads: the task; its steps by snapshot.
+        Conflicts: a change of the task.
+        Raises: TaskNotFound, RecordUnreadable.
+        Round trips: 1, and 1 more for a task with steps.
+        """
+        id_ = id_of(task)
+        return self._see(tr, partial(late.steps.names, id_=id_), id_)
+
+    def failures(self, tr: DatabaseOrTransaction, task: Task | str) -> list[Failure]:
+        """The stored failures of the task's attempts: the last limits.FAILURES_KEPT, the oldest first.
+
+        Reads: the task; the failures by snapshot.
+        Conflicts: a change of the task.
+        Raises: TaskNotFound.
+        """
+        id_ = id_of(task)
+        return self._see(tr, lambda change: verbs.failures_of(change, id_), id_)
+
+    def statistics(self, tr: DatabaseOrTransaction) -> Statistics:
+        """Exact counts, as {"tasks", "calls", "ends"}: tasks by state, verbs by name, and how tasks have
+        ended.
+
+        Tasks are counted in their stored state. A task that is due and not swept yet counts as `delayed`, and
+        also as `due`, among the first limits.DUE_COUNTED_MAX timers that have run out. A task of a cancelled
+        group counts in its state, and also as `cancelled`, until sweeps have gone through that group. Given a
+        database, the call also sweeps one batch.
+        Reads: by snapshot.
+        Conflicts: none.
+        """
+        return self._see_all(tr, late.looking.statistics_in, sweeps=True)
+
+    def key_statistics(self, tr: DatabaseOrTransaction, limit: int) -> "list[KeyStatistics]":
+        """The task keys with the most ready tasks, busiest first: at most `limit` and
+        limits.KEYS_LOOKED_AT_MAX keys.
+
+        Each has its number of tasks in each state, and its first ready task. That is the oldest one; in a
+        micro-queue with priorities, the next one. The numbers are exact, as of the stored states. The choice
+        of keys is exact, too, while at most limits.KEYS_LOOKED_AT_MAX keys have tasks. Beyond that, keys with
+        64 and more ready tasks are found by the magnitude of that number. If there are too many of those as
+        well, a key that is left out has less than four times as many ready tasks as any key in the answer.
+        Other keys fill an answer shorter than `limit`. Given a database, the call also sweeps one batch.
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: UnsupportedOption for a kind without task keys; InvalidArgument.
+        """
+        late.looking.checked_keys(limit)
+        if not isinstance(self._shape.discipline, late.stored.keyed.Keyed):
+            raise UnsupportedOption(kind=self.kind, option="statistics by key")
+        return self._see_all(tr, partial(late.looking.busiest_of_all, limit=limit), sweeps=True)
+
+    def partitions(self, tr: DatabaseOrTransaction) -> "list[Partition]":
+        """The partitions that may hold a task, by number. A queue without partitions is its own only one.
+
+        Reads: the counters and the flag of each, by snapshot.
+        Conflicts: none.
+        Round trips: 1.
+        """
+        return self._see_all(tr, late.looking.partitions_in)
+
+    def tasks(
+        self, tr: DatabaseOrTransaction, state: TaskState | str, limit: int, *, after: str | None = None
+    ) -> Page[Task]:
+        """A page of the tasks in `state`, in order: at most `limit` and limits.BATCH_ITEMS_MAX tasks, and
+        limits.BATCH_BYTES_MAX bytes of data, or one larger task.
+
+        The page's `next` is the `after` of the following page, None at the end. A page may be shorter than
+        `limit`, even empty, and not be the last. Tasks are listed in their present state, swept or not. Tasks
+        that are due and not swept yet may follow all ready ones. A task that changes its place between two
+        pages may be listed twice or not at all; every other task is listed once. Given a database, the call
+        sweeps one batch after the first page.
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: InvalidArgument.
+        """
+        most, wanted = checked_limit(limit), late.looking.checked_state(state)
+        place = late.looking.place_after(wanted, after)
+        # A sweep between two pages would move tasks to places that have been passed.
+        return self._see_all(
+            tr, lambda changes: late.looking.page_of_all(changes, wanted, most, place), sweeps=after is None
+        )
+
+    def on_task_change(self, callback: Callback | None = None) -> Callback | None:
+        """Have `callback(task, event)` called for every change that this process makes. Return the callback
+        before it.
+
+        It is called after the commit, in a thread of its own; its errors are logged. None removes the
+        callback.
+        Raises: InvalidArgument, DeferredBody.
+        """
+        return calls_of(self._database, self._shape).callbacks.install(callback, self._shape.codec)
 
 
 class TaskProducer(Grant, Putting):
@@ -142,7 +405,7 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         Raises: TaskNotFound.
         """
         id_ = id_of(task)
-        return self._once(tr, "cancel", lambda change: late.excusing.cancel(change, id_), task)
+        return self._once(tr, "cancel", lambda change: verbs.cancel(change, id_), task)
 
     def delete(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
         """Remove the task.
@@ -183,10 +446,10 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         checked_whole("count", count, 0)
         kicked = 0
         if is_transaction(tr) and count > limits.VERB_BATCH:
-            self._see_all(tr, partial(late.in_all.require_few, under=attrgetter("buried")))
+            self._see_all(tr, partial(verbs.require_few, under=attrgetter("buried")))
         while kicked < count:
             batch = min(count - kicked, limits.VERB_BATCH)
-            more, looked = self._once_in_all(tr, "kick", partial(late.in_all.kick, count=batch))
+            more, looked = self._once_in_all(tr, "kick", partial(verbs.kick_in_all, count=batch))
             kicked += more
             if looked < batch:
                 break
@@ -202,8 +465,8 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH tasks.
         """
         if is_transaction(tr):
-            self._see_all(tr, partial(late.in_all.require_few, under=attrgetter("taken")))
-        for _ in late.in_all.in_batches(partial(self.release_some, tr)):
+            self._see_all(tr, partial(verbs.require_few, under=attrgetter("taken")))
+        for _ in verbs.in_batches(partial(self.release_some, tr)):
             pass
 
     def release_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
@@ -214,7 +477,7 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         Conflicts: a change of the tasks.
         """
         few = min(checked_count("count", count), limits.VERB_BATCH)
-        return self._once_in_all(tr, "release_all", partial(late.in_all.release_taken, count=few))
+        return self._once_in_all(tr, "release_all", partial(verbs.release_taken_in_all, count=few))
 
     def truncate(self, tr: DatabaseOrTransaction) -> None:
         """Remove every task.
@@ -223,8 +486,8 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         do.
         Conflicts: every call on a task of the queue.
         """
-        self._once_in_all(tr, "truncate", late.in_all.truncate)
-        late.in_all.free_keys(tr, self._shape)
+        self._once_in_all(tr, "truncate", verbs.truncate_in_all)
+        verbs.free_keys(tr, self._shape)
 
     def truncate_some(self, tr: DatabaseOrTransaction, count: int = limits.VERB_BATCH) -> int:
         """Remove the oldest `count` tasks, at most limits.VERB_BATCH. Return their number.
@@ -236,7 +499,7 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         Conflicts: a change of the tasks.
         """
         few = min(checked_count("count", count), limits.VERB_BATCH)
-        return self._once_in_all(tr, "truncate", partial(late.in_all.remove_first, count=few))
+        return self._once_in_all(tr, "truncate", partial(verbs.remove_first_in_all, count=few))
 
     def pause(self, tr: DatabaseOrTransaction) -> None:
         """Let no task be taken until `resume`: takes find nothing, or wait. Other verbs work as before.
@@ -244,7 +507,7 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         Writes: a flag that every take reads.
         Conflicts: takes.
         """
-        self._once_in_all(tr, "pause", late.in_all.pause)
+        self._once_in_all(tr, "pause", verbs.pause_in_all)
 
     def resume(self, tr: DatabaseOrTransaction) -> None:
         """Let tasks be taken again, and wake waiting takes.
@@ -252,7 +515,7 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         Writes: clears the flag.
         Conflicts: takes.
         """
-        self._once_in_all(tr, "resume", late.in_all.resume)
+        self._once_in_all(tr, "resume", verbs.resume_in_all)
 
     def repartition(self, tr: DatabaseOrTransaction, partitions: int) -> "Repartition":
         """Change the number of partitions, while the queue is used. Each task key stays in order.
@@ -283,7 +546,7 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         Conflicts: a call that joins the line, a take.
         Raises: in a transaction, TooMuchForOneTransaction above limits.VERB_BATCH of these.
         """
-        return late.dropping.Dropping(self._calls(tr).parts, tr, self._of(tr)).busy()
+        return late.creating.Dropping(self._calls(tr).parts, tr, self._of(tr)).busy()
 
     def drop(self, tr: DatabaseOrTransaction) -> None:
         """Remove the queue and everything in it.
@@ -297,7 +560,7 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         TooMuchForOneTransaction if more than limits.VERB_BATCH requests are dead, or leases over and not
         swept.
         """
-        dropping = late.dropping.Dropping(self._calls(tr).parts, tr, self._of(tr))
+        dropping = late.creating.Dropping(self._calls(tr).parts, tr, self._of(tr))
         dropping.drop(partial(self._once_in_all, tr, "drop", dropping.attempt))
 
     # Halves of the queue.

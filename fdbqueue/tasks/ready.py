@@ -8,12 +8,12 @@ from fdbqueue import tasks as late
 from fdbqueue.core.line.decision import Offer
 from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.unreadable import Passed
-from fdbqueue.tasks.disciplines.discipline import Fifo
-from fdbqueue.tasks.records.keys import Record, record_to_bytes
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored.discipline import Fifo
+from fdbqueue.tasks.stored.records import Record, record_to_bytes
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting.state import Gate
+    from fdbqueue.tasks.limits.state import Gate
 
 
 class Ready:

@@ -6,7 +6,7 @@ partition until the old one has no ready and no taken task of theirs (parted.py)
 only falls, and a key once seen without any has none for good. The end stores the plan again, after two passes
 over the task keys and a serialisable look at the partitions that close. The first pass sees that no key is
 leaving a partition. The second lets go of keys that are still held: a task that was set aside as damaged
-(mending.py) has let go of none.
+(`Mender`) has let go of none.
 
 Any process that uses the queue takes the steps in its keeper. Each step can be repeated.
 """
@@ -19,13 +19,12 @@ from fdbqueue.core.errors import RepartitionUnderWay, UnsupportedOption
 from fdbqueue.core.line.wide import ask_first, is_unused
 from fdbqueue.core.partitions import Plan, Repartition, begun, ended, home_of, plan_of, store
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
-from fdbqueue.tasks.disciplines.beside import is_slug
-from fdbqueue.tasks.disciplines.key_counts import key_of, readable_state
-from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.parted import any_ordered
-from fdbqueue.tasks.parts import Parts
-from fdbqueue.tasks.records.statistics import CALLS, packed
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.source import Parts
+from fdbqueue.tasks.stored.key_counts import key_of, readable_state
+from fdbqueue.tasks.stored.keyed import Keyed, is_slug
+from fdbqueue.tasks.stored.records import CALL_NAMES, packed
 
 
 def begin(tr: Transaction, shape: Shape, count: int) -> Plan | None:
@@ -59,7 +58,7 @@ def begin(tr: Transaction, shape: Shape, count: int) -> Plan | None:
 def _store(tr: Transaction, shape: Shape, plan: Plan) -> None:
     """Store the plan, and wake the takes that wait."""
     store(tr, shape.registry, shape.name, shape.shared, plan)
-    tr.add(shape.keys.calls, packed(CALLS, {"other": 1}))
+    tr.add(shape.keys.calls, packed(CALL_NAMES, {"other": 1}))
 
 
 def repartition(

@@ -40,13 +40,13 @@ from fdbqueue.core.seam import Future, KeyValue, Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.edges import as_of
 from fdbqueue.tasks.failures import ask_last
 from fdbqueue.tasks.feature import ACKED, Encode, End, Feature, Site
-from fdbqueue.tasks.kinds import later, whole_us
-from fdbqueue.tasks.parts import Parts
-from fdbqueue.tasks.records.keys import ID_BYTES, NEVER_US, Record, id_in, id_text
+from fdbqueue.tasks.options import later, whole_us
 from fdbqueue.tasks.rows import FeatureRows
-from fdbqueue.tasks.sweep import as_of
+from fdbqueue.tasks.source import Parts
+from fdbqueue.tasks.stored.records import ID_BYTES, NEVER_US, Record, id_in, id_text
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):

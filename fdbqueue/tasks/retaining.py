@@ -33,12 +33,20 @@ from fdbqueue.core.rows import (
 from fdbqueue.core.seam import KeyValue, Transaction, Value
 from fdbqueue.core.task import EndedTask
 from fdbqueue.core.unreadable import COUNTER, DAMAGED, count_in
-from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.change import Change, key_in
 from fdbqueue.tasks.feature import End, Feature, Site
-from fdbqueue.tasks.payloads import key_in
-from fdbqueue.tasks.records.keys import ENDED, ENDED_AT, ENDED_OF, ID_BYTES, Record, TaskKeys, id_in, id_text
 from fdbqueue.tasks.rows import FeatureRows
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored.records import (
+    ENDED,
+    ENDED_AT,
+    ENDED_OF,
+    ID_BYTES,
+    Record,
+    TaskKeys,
+    id_in,
+    id_text,
+)
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):

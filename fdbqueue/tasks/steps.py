@@ -5,6 +5,10 @@ end costs nothing more.
 
 A step that is done is not run again by a later attempt at its task. Its result is stored under the lease of
 the attempt. Given a transaction, the step runs in it: its effect and its result are committed together.
+
+The progress of a taken task: its holder tells it, and any process may wait for it. It is a part of the task's
+record: no key more, no read more where a task is shown, and it goes with the lease. The wait watches the
+record, so each renewal of the lease wakes it, and it looks again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,19 +19,23 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fdbqueue.core import limits
+from fdbqueue.core.calls import Waiter
+from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import PayloadTooLarge, PayloadUnreadable, StepUnderWay, TaskNotFound, TooManySteps
 from fdbqueue.core.rows import Check, Flaw, OfColumn, Row, readable, rows_of, under
-from fdbqueue.core.seam import Transaction
-from fdbqueue.core.unreadable import DAMAGED
+from fdbqueue.core.seam import Future, Transaction
+from fdbqueue.core.task import Task
+from fdbqueue.core.unreadable import DAMAGED, shown
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import TaskCalls
-from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.change import Change, ask_payload, task_of
+from fdbqueue.tasks.explaining import stored_and_current
 from fdbqueue.tasks.feature import Encode, End, Feature, Site
-from fdbqueue.tasks.records.keys import ID_BYTES, STEP, Extra, Record, TaskKeys, id_text, sound_record
 from fdbqueue.tasks.rows import FeatureRows
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.source import change_of
-from fdbqueue.tasks.verbs import Target, held
+from fdbqueue.tasks.source import Parts, change_of
+from fdbqueue.tasks.stored.records import ID_BYTES, STEP, Extra, Record, TaskKeys, id_text, sound_record
+from fdbqueue.tasks.verbs import Target, done, held
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -248,3 +256,30 @@ def _recount(shape: Shape, id_: bytes, tr: Transaction) -> None:
         counted = _told_by(shape.keys, list(rows_of(found)))
         edges.step(change, record, (record.extra or Extra()).with_steps(*counted))
     change.finish()
+
+
+def tell_progress(change: Change, target: Target, fraction: float) -> Task:
+    record = held(change, target)
+    return done(change, target, record, lambda: edges.progress(change, [record], fraction))
+
+
+def wait_for_progress(
+    database: Database, parts: Parts, id_: bytes, seen: float | None, until: float, waiter: Waiter
+) -> Task | None:
+    """Wait until the progress is other than `seen`. None if it is `until` (runtime.monotonic()) before."""
+    look = partial(parts.look, verb=partial(_look_at_progress, id_=id_, seen=seen), id_=id_)
+    while not isinstance(found := run(database, look), Task):
+        patience_s = until - database.runtime.monotonic()
+        if patience_s <= 0:
+            found.cancel()
+            return None
+        # The end of a lease by its time changes no key.
+        waiter.sleep([found], min(limits.LOOK_EVERY_S, patience_s))
+    return found
+
+
+def _look_at_progress(change: Change, id_: bytes, seen: float | None) -> Task | Future:
+    _, record = stored_and_current(change, id_)
+    if record.fraction == seen:
+        return change.tr.watch(change.shape.keys.task(id_))
+    return task_of(record, shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, record)))

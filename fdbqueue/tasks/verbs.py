@@ -1,23 +1,53 @@
-"""The verbs of task queues, each in one transaction: check the right to an edge, and take it (edges.py)."""
+"""The verbs of task queues, each in one transaction: check the right to an edge, and take it (edges.py).
 
-from collections.abc import Callable, Sequence
+Uncollected: leases that the line has delivered to a request, and that its owner has not collected. No caller
+has received such a task. So the death of the session that holds it is no failed attempt.
+
+Verbs about many tasks, in the partitions of a queue one after the other; without partitions, in the queue.
+All partitions change in one transaction. Reads and conflicts are those of the verb, in each. The
+first change checks the queue before any of them writes: a transaction may go on behind a refusal, and commit.
+
+Excusing: a lease that ended only because the database was away does not count as a failed attempt.
+A sweep cannot tell such a lease from the lease of a dead worker, and counts it. The holder can tell, and
+excuses the attempt when the database is back. The number of the attempt identifies the count: no other lost
+lease of the task has it. So the right count is taken back, whatever has happened to the task since, and only
+once.
+
+The heartbeat of a worker finds the mark when it renews the lease, without a further read. An ack is still
+possible: the work was done. Any other end of the lease ends the task (edges.py), so no later attempt begins.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from fdbqueue import tasks as late
-from fdbqueue.core.errors import NotTaken, RecordUnreadable, TaskNotFound
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import require_verb_batch
+from fdbqueue.core.database import is_transaction
+from fdbqueue.core.errors import NotBuried, NotTaken, RecordUnreadable, TaskNotFound
+from fdbqueue.core.line.decision import LineKeys, notice_of
+from fdbqueue.core.seam import DatabaseOrTransaction, Transaction, engine_errors
 from fdbqueue.core.sessions.ending import run_of, runs_on
 from fdbqueue.core.task import TAKEN, Failure, Renewed, Task, TaskState
 from fdbqueue.core.unreadable import Unreadable, shown
 from fdbqueue.tasks import edges
-from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.failures import EXHAUSTED, LEASE_LOST, ask_entries, ask_failures, rewrite
-from fdbqueue.tasks.feature import REMOVED, Encode
-from fdbqueue.tasks.mending import NO_RECORD
-from fdbqueue.tasks.payloads import ask_payload, seconds_or_never, task_of
-from fdbqueue.tasks.records.keys import NEVER_US, Record, id_in, id_text, sound_record
-from fdbqueue.tasks.sweep import apply, as_of, catch_up, plan
+from fdbqueue.tasks.change import Change, ask_payload, delivered_value, seconds_or_never, task_of
+from fdbqueue.tasks.edges import apply_sweep, as_of, catch_up, plan_sweep
+from fdbqueue.tasks.failures import (
+    EXCUSED,
+    EXHAUSTED,
+    LEASE_LOST,
+    RETRIED,
+    Entry,
+    ask_entries,
+    ask_failures,
+    rewrite,
+)
+from fdbqueue.tasks.feature import OF_TASKS, REMOVED, Encode, feature_of_tasks
+from fdbqueue.tasks.shape import NO_RECORD, Shape
+from fdbqueue.tasks.stored.records import NEVER_US, Record, TaskKeys, id_in, id_text, sound_record
 
 UNKNOWN = object()
 
@@ -176,7 +206,7 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
     Reads: the keys and the deliveries of the line by snapshot, the tasks serialisably.
     Conflicts: a change of the tasks.
     """
-    is_uncollected = late.uncollected.ask_uncollected(change.tr, change.shape)
+    is_uncollected = ask_uncollected(change.tr, change.shape)
     looked_at, found = _swept(change, under, count)
     forsaken, kept = list[Record](), list[Record]()
     for task in in_state(found, TaskState.TAKEN):
@@ -317,9 +347,266 @@ def _swept(change: Change, under: slice, count: int) -> tuple[int, list[Record]]
 
 def swept(change: Change, records: Sequence[Record]) -> list[Record]:
     """Sweep these tasks. Return them as they are now; those that have expired are ready."""
-    apply(change, plan(records, change.now_us))
+    apply_sweep(change, plan_sweep(records, change.now_us))
     return [record if record.timer_us > change.now_us else edges.freed(record) for record in records]
 
 
 def in_state(records: Sequence[Record], state: TaskState) -> list[Record]:
     return [record for record in records if record.state == state]
+
+
+def ask_uncollected(tr: Transaction, shape: Shape) -> Callable[[Record], bool]:
+    """Ask which leases are not collected. The reply is true for a record whose lease is among them.
+
+    Reads: by snapshot, at most limits.VERB_BATCH notices, and as many results beside them, in each line. A
+    collection for a session that has ended gives its tasks back, so it needs no conflict.
+    """
+    own = _ask_delivered(tr, LineKeys(shape.keys.line))
+    if shape.plan is None:
+        return lambda record: (record.id, delivered_value(record)) in own()
+    shared, place = _ask_delivered(tr, LineKeys(shape.shared.line)), bytes((shape.keys.partition,))
+    return lambda record: (
+        (record.id, delivered_value(record)) in own()
+        or (record.id, delivered_value(record) + place) in shared()
+    )
+
+
+def _ask_delivered(tr: Transaction, line: LineKeys) -> Callable[[], set[tuple[bytes, bytes]]]:
+    most = limits.VERB_BATCH
+    asked = tr.snapshot.get_range(line.all_notices.start, line.all_notices.stop, limit=most)
+    beside = tr.snapshot.get_range(line.all_results.start, line.all_results.stop, limit=most)
+    known: set[tuple[bytes, bytes]] = set()
+
+    def reply() -> set[tuple[bytes, bytes]]:
+        if not known:
+            notices = [notice for row in asked if (notice := notice_of(row.value)) is not None]
+            known.update(result for notice in notices for result in notice.results)
+            known.update((line.item_id_of(row.key), row.value) for row in beside)
+        return known
+
+    return reply
+
+
+TRANSACTION_TOO_LARGE = 2101
+
+Under = Callable[[TaskKeys], slice]
+"""A range of keys of a partition."""
+
+
+def require_few(changes: Sequence[Change], under: Under) -> None:
+    """Raises: TooMuchForOneTransaction if the ranges have more keys than one transaction may change."""
+    found = 0
+    for change in changes:
+        found = _counted(change, under(change.shape.keys), found)
+
+
+def _counted(change: Change, under: slice, besides: int) -> int:
+    """Return the number of keys in the range `under` and `besides`, if one transaction may change them."""
+    more = limits.VERB_BATCH + 1 - besides
+    found = besides + len(change.tr.snapshot.get_range(under.start, under.stop, limit=more).to_list())
+    require_verb_batch(found)
+    return found
+
+
+def kick_in_all(changes: Sequence[Change], count: int) -> tuple[int, int]:
+    """Kick the first `count` buried tasks. Return how many were kicked, and how many were read."""
+    kicked = looked_at = moved_bytes = 0
+    for change in occupied(changes, lambda change: change.shape.keys.buried):
+        more, looked = kick(change, count - looked_at, moved_bytes)
+        kicked, looked_at = kicked + more, looked_at + looked
+        moved_bytes += change.moved_bytes
+        if looked_at == count:
+            break
+    return kicked, looked_at
+
+
+def release_taken_in_all(changes: Sequence[Change], count: int) -> int:
+    """Release the first taken tasks. Return the number of keys read."""
+    looked_at = 0
+    for change in occupied(changes, lambda change: change.shape.keys.taken):
+        looked_at += release_taken(change, change.shape.keys.taken, count - looked_at)
+        if looked_at == count:
+            break
+    return looked_at
+
+
+def remove_first_in_all(changes: Sequence[Change], count: int) -> int:
+    """Remove the first tasks of each partition. Return their number."""
+    removed = 0
+    for change in occupied(changes, lambda change: change.shape.keys.tasks):
+        removed += remove_first(change, count - removed)
+        if removed == count:
+            break
+    return removed
+
+
+def truncate_in_all(changes: Sequence[Change]) -> None:
+    for change in changes:
+        truncate(change)
+    first = changes[0]
+    first.shape.tell_of_room(first.tr)
+    first.tr.clear_range(first.shape.shared.all_moved.start, first.shape.shared.all_moved.stop)
+    for feature in (*first.shape.features, *map(feature_of_tasks, OF_TASKS)):
+        for change in changes if feature.in_each_part else (first,):
+            feature.cleared(change.site)
+
+
+def free_keys(target: DatabaseOrTransaction, shape: Shape) -> None:
+    """Given a database, give back the slots of keys that removed tasks have held.
+
+    No sweep may come to do it.
+    """
+    if shape.limits is not None and not is_transaction(target):
+        for _ in shape.limits.walk_out(target):
+            pass
+
+
+def pause_in_all(changes: Sequence[Change]) -> None:
+    for change in changes:
+        pause(change)
+
+
+def resume_in_all(changes: Sequence[Change]) -> None:
+    for change in changes:
+        resume(change)
+    changes[0].ring()
+
+
+def occupied(changes: Sequence[Change], under: Callable[[Change], slice]) -> list[Change]:
+    """The partitions with keys in that range, judged by one key of each, in one round trip."""
+    if len(changes) == 1:
+        return list(changes)
+    ranges = [under(change) for change in changes]
+    asked = [
+        change.tr.snapshot.get_range(keys.start, keys.stop, limit=1)
+        for change, keys in zip(changes, ranges, strict=True)
+    ]
+    changes[0].require_queue()  # asked with the first keys: no round trip of its own
+    return [change for change, first in zip(changes, asked, strict=True) if first.to_list()]
+
+
+def in_batches(step: Callable[[int], int]) -> Iterator[int]:
+    """Repeat `step` with a number of tasks until it has found none, and yield the number that it found.
+
+    Tasks with long keys, many groups and limits may have too many bytes for one transaction: then the number
+    is halved. An error of a single task is raised.
+    """
+    count = limits.VERB_BATCH
+    while True:
+        try:
+            found = step(count)
+        except engine_errors() as error:
+            if error.code != TRANSACTION_TOO_LARGE or count == 1:
+                raise
+            count //= 2
+            continue
+        if not found:
+            return
+        yield found
+
+
+def kick_one(change: Change, target: Target) -> Task:
+    record = _buried(change, target)
+    # Before the edge: the task may join another partition.
+    data = shown(change.shape.codec, ask_payload(change.tr, change.shape.keys, record))
+    return task_of(edges.kick(change, [record])[0], data)
+
+
+def edit(change: Change, target: Target, data: Any, payload: bytes, kick: bool) -> Task:
+    """Store `payload` in place of that of the task, which may be unreadable; kick it as well, if told."""
+    return task_of(edges.edit(change, _buried(change, target), payload, kick), data)
+
+
+def _buried(change: Change, target: Target) -> Record:
+    [record] = change.read([target.id])
+    # Without its sweep: a buried task needs none, and a refusal writes nothing.
+    current = None if record is None else as_of(record, change.now_us)
+    if current is None:
+        change.require_sound(target.id)
+        raise TaskNotFound(id=id_text(target.id), name=change.shape.name)
+    if current.state != TaskState.BURIED:
+        raise NotBuried(id=id_text(target.id), state=TaskState(current.state).name.lower())
+    return current
+
+
+DATABASE_AWAY = "the database was away when its lease ended: this does not count"
+NOT_RECEIVED = "its lease ended before a call had received it: this does not count"
+
+
+def excuse(change: Change, id_: bytes, token: bytes | None, attempt: int) -> bool:
+    """Take back the count of a lost lease, or end the lease uncounted. True if there was something to do."""
+    asked = ask_entries(change.tr, change.shape.keys, id_)
+    [record] = change.read([id_])
+    if record is None:
+        return False
+    if record.state == TaskState.TAKEN and record.token == token:
+        edges.release(change, [record])
+        return True
+    return _take_back(change, record, asked(), attempt, DATABASE_AWAY)
+
+
+def forgive_missed(change: Change, id_: bytes, attempt: int) -> None:
+    """As `excuse`, for the count of a lease that ended before its call collected the task."""
+    asked = ask_entries(change.tr, change.shape.keys, id_)
+    [record] = change.read([id_])
+    if record is not None:
+        _take_back(change, record, asked(), attempt, NOT_RECEIVED)
+
+
+def _take_back(change: Change, record: Record, entries: Sequence[Entry], attempt: int, why: str) -> bool:
+    lost = counted_loss(record, entries, attempt)
+    if lost is None:
+        return False
+    keys = change.shape.keys
+    buried = buried_for(record, entries)
+    if buried is not None:
+        rewrite(change.tr, keys, record.id, buried, outcome=LEASE_LOST)
+        if runs_on(change.tr, change.shape.root, buried.run):  # a row that has gone has nothing to take back
+            change.end_for(buried.run, "buried", -1)
+    rewrite(change.tr, keys, record.id, lost, outcome=EXCUSED, message=why)
+    edges.excuse(change, record, excused(record, entries, lost))
+    return True
+
+
+def counted_loss(record: Record, entries: Sequence[Entry], attempt: int) -> Entry | None:
+    """The entry of the lost lease of that attempt, if it still counts."""
+    return next(
+        (
+            entry
+            for entry in entries
+            if entry.number > record.forgiven
+            and entry.failure.attempt == attempt
+            and entry.failure.outcome in (LEASE_LOST, EXHAUSTED)
+        ),
+        None,
+    )
+
+
+def excused(record: Record, entries: Sequence[Entry], lost: Entry) -> Record:
+    """The task as if `lost` had not been counted. If it was buried for that, it is ready again."""
+    # A verb of a holder ends the series of lost leases.
+    row_ended = any(entry.number > lost.number and entry.failure.outcome == RETRIED for entry in entries)
+    right = replace(
+        record,
+        excused=record.excused + 1,
+        orphaned=record.orphaned if row_ended else max(0, record.orphaned - 1),
+    )
+    return right if buried_for(record, entries) is None else edges.freed(right)
+
+
+def buried_for(record: Record, entries: Sequence[Entry]) -> Entry | None:
+    """The last lost lease of a task that was buried for too many failures."""
+    if record.state != TaskState.BURIED:
+        return None
+    return next(
+        (entry for entry in entries if entry.number > record.forgiven and entry.failure.outcome == EXHAUSTED),
+        None,
+    )
+
+
+def cancel(change: Change, id_: bytes) -> Task:
+    """End the task, or mark it if it is taken."""
+    target = Target(id_)
+    record = present(change, target)
+    take_edge = edges.ask_cancel if record.state == TaskState.TAKEN else edges.cancel
+    return done(change, target, record, lambda: take_edge(change, [record]))

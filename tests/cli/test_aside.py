@@ -9,7 +9,7 @@ from fdb import tuple as layer
 import fdbqueue
 from fdbqueue import Queue, TaskQueue
 from fdbqueue.core.root_keys import LAYOUT
-from fdbqueue.tasks.records.keys import PAYLOAD
+from fdbqueue.tasks.stored.records import PAYLOAD
 from tests.cli.shell import Shell, Within
 from tests.cli.test_queues import root_of
 

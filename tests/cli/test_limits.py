@@ -16,7 +16,7 @@ from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.fleet.supervisor import FleetStatus, ProcessStatus
 from fdbqueue.operate.cli.progress import Progress
 from fdbqueue.operate.cli.session import Place
-from fdbqueue.tasks.limiting.keys import LimitKeys
+from fdbqueue.tasks.limits.rule import LimitKeys
 from tests.cli.shell import Shell, Within
 
 IDLE = FleetStatus((), Tally(), 0, 0)

@@ -7,7 +7,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Group, Limit, Schedule, TaskQueue
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.tasks.limiting.keys import LimitKeys
+from fdbqueue.tasks.limits.rule import LimitKeys
 from tests.dashboard.conftest import HOSTILE
 from tests.dashboard.support import browsing
 from tests.tasks.support import StillClock

@@ -6,8 +6,8 @@ from fdbqueue import DeadLetters, Failure, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, QueueNotFound, TooMuchForOneTransaction
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.dead import listing
-from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks import dead_letters
+from fdbqueue.tasks.stored.records import TaskKeys
 from tests.dead.conftest import Grave
 
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
@@ -188,7 +188,7 @@ def paged(grave: Grave, limit: int, **matching) -> list[str]:
 
 
 def test_an_empty_page_hides_no_task_behind_it(grave: Grave, monkeypatch) -> None:
-    monkeypatch.setattr(listing, "ROWS_MAX", 2)
+    monkeypatch.setattr(dead_letters, "ROWS_MAX", 2)
     for _ in range(5):
         grave.bury("A", "odd")
     id_ = grave.bury("A", "seven")

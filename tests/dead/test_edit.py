@@ -6,7 +6,7 @@ from fdbqueue import DeadLetters, Unreadable, transactional, verify
 from fdbqueue.core import limits
 from fdbqueue.core.errors import NotBuried, PayloadTooLarge, RecordUnreadable, TaskNotFound
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.records.keys import TaskKeys, id_bytes
+from fdbqueue.tasks.stored.records import TaskKeys, id_bytes
 from tests.dead.conftest import Grave
 from tests.tasks.support import StillClock
 

@@ -4,7 +4,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Failure, Limit, TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.stored.records import id_bytes
 from tests.dead.conftest import Grave
 
 

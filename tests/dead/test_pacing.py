@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from fdbqueue import Redrive, RedriveState
 from fdbqueue.core import limits
-from fdbqueue.tasks.dead.reading import Place
-from fdbqueue.tasks.dead.redrive import step_size, stepped, turn_of
+from fdbqueue.tasks.redrive import Place, step_size, stepped, turn_of
 
 RUNNING = Redrive(RedriveState.RUNNING, 10.0, left=1_000_000)
 NOW = 1_000.0

@@ -18,7 +18,7 @@ from fdbqueue.core.errors import (
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.trace_context import packed
 from fdbqueue.tasks.failures import bytes_max
-from fdbqueue.tasks.records.keys import id_bytes, record_of, record_to_bytes
+from fdbqueue.tasks.stored.records import id_bytes, record_of, record_to_bytes
 from tests.dead.conftest import Grave
 
 FAST = 1e6

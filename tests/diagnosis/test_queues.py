@@ -7,14 +7,14 @@ import pytest
 from fdbqueue import Figures, QueueFigures, Severity, TaskFigures
 from fdbqueue.core import limits
 from fdbqueue.operate.diagnosis.queues import check_queues
-from fdbqueue.tasks.records.statistics import CALLS
+from fdbqueue.tasks.stored.records import CALL_NAMES
 
 IDLE = TaskFigures(
     ready=0,
     taken=0,
     buried=0,
     delayed=0,
-    calls=dict.fromkeys(CALLS, 0),
+    calls=dict.fromkeys(CALL_NAMES, 0),
     paused=False,
     capacity=None,
     next_age_s=None,

@@ -19,7 +19,7 @@ from fdbqueue.operate.exports.exporting import Export
 from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.operate.exports.importing import Import
 from fdbqueue.operate.exports.lines import Counts
-from fdbqueue.tasks.records.keys import LINE
+from fdbqueue.tasks.stored.records import LINE
 from tests.restoring.support import rows_below
 
 KINDS: dict[str, dict[str, Any]] = {

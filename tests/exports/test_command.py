@@ -16,8 +16,8 @@ from fdbqueue.operate.cli.exits import run
 from fdbqueue.operate.cli.exports import COUNTED
 from fdbqueue.operate.exports.exporting import Export
 from fdbqueue.operate.exports.lines import Section
-from fdbqueue.tasks.limiting.rule import keys_of
-from fdbqueue.tasks.parking.settling import Settling
+from fdbqueue.tasks.limits.parking import Settling
+from fdbqueue.tasks.limits.rule import keys_of
 
 
 class Program:
@@ -141,7 +141,7 @@ def test_a_damaged_task_is_left_out_and_told(program: Program, tmp_path: Path) -
     with fdbqueue.open(program.url) as db:
         queue = TaskQueue.open(db, "jobs")
         (task,) = queue.tasks(db, "r", 1)
-        db.set(queue._shape.keys.task(fdbqueue.tasks.records.keys.id_bytes(task.id)), b"damaged")
+        db.set(queue._shape.keys.task(fdbqueue.tasks.stored.records.id_bytes(task.id)), b"damaged")
     status, _, err = program("export", tmp_path / "export", "--in-use")
     assert (status, "1 unreadable, and left out" in err, "fdbqueue verify" in err) == (1, True, True)
 

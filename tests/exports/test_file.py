@@ -13,7 +13,7 @@ from fdbqueue.core.errors import ExportInUse, ExportRefused, ExportUnusable, Imp
 from fdbqueue.core.registry import Registry
 from fdbqueue.operate.exports.exporting import Export
 from fdbqueue.operate.exports.file import FinishedFile
-from fdbqueue.tasks import kinds
+from fdbqueue.tasks import options
 from tests.exports.support import export, imported, target
 
 __all__ = ["target"]
@@ -109,7 +109,7 @@ def test_a_queue_of_an_unknown_kind_is_refused_first(
 ) -> None:
     """A queue that no import can finish would take its name."""
     (tmp_path / "file").write_bytes(whole)
-    monkeypatch.delitem(kinds._kinds, "utube")
+    monkeypatch.delitem(options._kinds, "utube")
     with pytest.raises(UnknownKind):
         imported(target, tmp_path / "file")
     assert list(Registry().names(target)) == []

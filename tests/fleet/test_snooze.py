@@ -41,7 +41,7 @@ class Names(list):
         return Hooks(succeeded=note, retried=note, snoozed=note, buried=note, lease_lost=note)
 
 
-@pytest.mark.parametrize("kind", fdbqueue.tasks.kinds.kind_names())
+@pytest.mark.parametrize("kind", fdbqueue.tasks.options.kind_names())
 def test_a_snooze_is_no_failure_in_queues_of_every_kind(db, space, kind):
     q, failures = TaskQueue.create(db, "other", kind, root=space), []
 

@@ -19,7 +19,7 @@ from fdbqueue.embedded import FDBError
 from fdbqueue.fleet import supervisor
 from fdbqueue.fleet.process import ProcessStatus
 from fdbqueue.fleet.status import Report, Run, Tally
-from fdbqueue.tasks.records.statistics import packed
+from fdbqueue.tasks.stored.records import packed
 from tests.support import TIMED_OUT, ManualClock
 
 

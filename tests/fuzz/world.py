@@ -9,12 +9,12 @@ import fdbqueue
 from fdbqueue import FdbQueueError, Subspace
 from fdbqueue.core import codec
 from fdbqueue.core.root_keys import BEAT_DUE, DEFAULT_ROOT, HEARTBEAT, RECEIPT
-from fdbqueue.tasks import kinds
+from fdbqueue.tasks import options
 
 SCHEMA = {"body": "string", "header": "table?", "blob": "binary?"}
 KEYED = ("fair", "utubettl")
 _ASIDE = tuple(DEFAULT_ROOT[column].key() for column in (RECEIPT, HEARTBEAT, BEAT_DUE))
-_REGISTERED: tuple[dict[str, Any], ...] = (kinds._kinds, codec._registered)
+_REGISTERED: tuple[dict[str, Any], ...] = (options._kinds, codec._registered)
 
 Image = dict[bytes, bytes]
 

@@ -19,7 +19,7 @@ from fdbqueue.operate.conformance.vectors import (
     unescaped,
     vectors_in,
 )
-from fdbqueue.tasks.kinds import IN_ORDER_OF_ARRIVAL, kind_names
+from fdbqueue.tasks.options import IN_ORDER_OF_ARRIVAL, kind_names
 from tests.system.vectors.applying import Applier
 from tests.system.vectors.runtime import repeated
 from tests.system.vectors.telling import stored_schema, told

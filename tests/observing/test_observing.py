@@ -33,7 +33,7 @@ from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.trace_context import packed
 from fdbqueue.embedded import FDBError
 from fdbqueue.operate.cli.rows import task_row
-from fdbqueue.tasks.records.keys import Record, TaskKeys, id_bytes, record_of, record_to_bytes
+from fdbqueue.tasks.stored.records import Record, TaskKeys, id_bytes, record_of, record_to_bytes
 from tests.fleet.conftest import SOON
 from tests.observing.conftest import Notes
 
@@ -277,7 +277,7 @@ def test_without_an_observer_the_seam_is_not_called(db, space, queue):
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    assert {"worker.py", "acks.py", "writes.py"} <= modules
+    assert {"worker.py", "calls.py", "writes.py"} <= modules
     assert not {"observing.py", "observed.py", "trace_context.py"} & modules
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from fdbqueue import Database, Failure, TaskQueue
 from fdbqueue.core.partitions import home_of
-from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.options import key_bytes
 
 PARTITIONS = 4
 

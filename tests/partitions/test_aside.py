@@ -5,7 +5,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Overview, Session, TaskQueue, verify
 from fdbqueue.core.errors import PayloadMismatch
-from fdbqueue.tasks.records.keys import id_bytes, sound_record
+from fdbqueue.tasks.stored.records import id_bytes, sound_record
 from tests.partitions.support import PARTITIONS, key_in
 
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 import fdbqueue
 from fdbqueue import Database, TaskQueue
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks import kinds
-from fdbqueue.tasks.records.extra import Extra
+from fdbqueue.tasks import options
+from fdbqueue.tasks.stored.records import Extra
 
 COUNT = 40
 NEWER = ("newer", 1)
@@ -20,13 +20,13 @@ SESSION_TTR_S = 1.0
 
 def put_as_a_newer_release(url: str, space_hex: str, worker: int, workers: int) -> None:
     """Put each task once, also after a kill, with parts that the present release does not know."""
-    present = kinds._asked
+    present = options._asked
 
     def appended(*given: Any) -> tuple[Any, Extra]:
         wish, extra = present(*given)
         return wish, replace(extra or Extra(), more=NEWER)
 
-    kinds._asked = appended
+    options._asked = appended
     space = Subspace(rawPrefix=bytes.fromhex(space_hex))
     with fdbqueue.open(url, session_ttr_s=SESSION_TTR_S) as db:
         queue = TaskQueue.open(db, "q", root=root_of(space))

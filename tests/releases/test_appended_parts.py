@@ -8,9 +8,9 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Failure, Group, Limit, Schedule, Session, TaskQueue, fire_due
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.tasks.limiting.keys import LimitKeys
-from fdbqueue.tasks.records.groups import row_of
-from fdbqueue.tasks.records.keys import TaskKeys, id_bytes, record_of
+from fdbqueue.tasks.group_settling import row_of
+from fdbqueue.tasks.limits.rule import LimitKeys
+from fdbqueue.tasks.stored.records import TaskKeys, id_bytes, record_of
 
 NEWER = ["newer", {"of": b"\x00"}, 7]
 

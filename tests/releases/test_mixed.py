@@ -5,7 +5,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, TaskQueue
-from fdbqueue.tasks.records.keys import TaskKeys, record_of
+from fdbqueue.tasks.stored.records import TaskKeys, record_of
 from tests.conftest import DURABLE
 from tests.releases.mixed import (
     COUNT,

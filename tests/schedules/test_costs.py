@@ -13,8 +13,8 @@ from fdbqueue.core.database import run
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.tasks.schedules import passing
-from fdbqueue.tasks.schedules.passing import Due, fire
+from fdbqueue.tasks import firing
+from fdbqueue.tasks.firing import Due, fire
 from tests.tasks.support import StillClock
 from tests.tasks.trips import Trips, trips_of
 
@@ -82,13 +82,13 @@ def test_a_firing_waits_for_three_round_trips(traced: Traced) -> None:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """One None for each look for schedules that are due."""
     seen: list[None] = []
-    asked = passing.ask_first
+    asked = firing.ask_first
 
     def ask_first(tr: Any, keys: RootKeys) -> Any:
         seen.append(None)
         return asked(tr, keys)
 
-    monkeypatch.setattr(passing, "ask_first", ask_first)
+    monkeypatch.setattr(firing, "ask_first", ask_first)
     return seen
 
 

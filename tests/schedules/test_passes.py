@@ -13,8 +13,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.tasks.schedules import passing
-from fdbqueue.tasks.schedules.passing import NotHere
+from fdbqueue.tasks import firing
+from fdbqueue.tasks.firing import NotHere
 from tests.queue_support import FATES, faulty
 from tests.schedules.support import ScheduleBench, StillClock
 from tests.support import NOT_COMMITTED, TIMED_OUT, begin, commit_code
@@ -38,8 +38,8 @@ def test_a_firing_conflicts_with_a_change_and_another_firing(bench: ScheduleBenc
     schedule = bench.create()
     bench.clock.advance(HOUR_S)
     tr, now_us = begin(bench.db), bench.db.runtime.now_us()
-    [due] = passing.due_until(tr, bench.keys, now_us, None).found
-    assert len(passing.fire(tr, bench.db, Registry(bench.keys), due)) == 1
+    [due] = firing.due_until(tr, bench.keys, now_us, None).found
+    assert len(firing.fire(tr, bench.db, Registry(bench.keys), due)) == 1
     BESIDE[beside](bench, schedule)
     assert commit_code(tr) == NOT_COMMITTED
 
@@ -49,7 +49,7 @@ def test_a_failure_is_not_noted_beside_a_change(
     bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """The try was of a due time that no longer stands."""
-    gone, fire = bench.queue_of("fifo", "gone"), passing.fire
+    gone, fire = bench.queue_of("fifo", "gone"), firing.fire
     schedule = bench.create(queue="gone")
     gone.drop(bench.db)
 
@@ -60,7 +60,7 @@ def test_a_failure_is_not_noted_beside_a_change(
             CHANGES[change](bench, schedule)
             raise
 
-    monkeypatch.setattr(passing, "fire", fail_and_change)
+    monkeypatch.setattr(firing, "fire", fail_and_change)
     assert bench.pass_after(HOUR_S) == 0
     found = schedule.status(bench.db)
     assert (found.error, found.tries, found.next_try) == (None, 0, found.due)
@@ -98,7 +98,7 @@ def test_a_process_tries_a_schedule_again_that_it_left(
     bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lacked a library, and may have it after its next deployment."""
-    tries, fire = list[float](), passing.fire
+    tries, fire = list[float](), firing.fire
 
     def fail_first(*given: Any, **named: Any) -> Any:
         tries.append(bench.clock.now())
@@ -106,7 +106,7 @@ def test_a_process_tries_a_schedule_again_that_it_left(
             raise NotHere("no library")
         return fire(*given, **named)
 
-    monkeypatch.setattr(passing, "fire", fail_first)
+    monkeypatch.setattr(firing, "fire", fail_first)
     bench.create()
     bench.clock.advance(HOUR_S)
     for _ in range(round(limits.SCHEDULE_RETRY_MAX_S) + 5):
@@ -142,7 +142,7 @@ def test_an_outage_is_no_failure_of_a_schedule(
     bench.create()
     before = bench.status()
     with monkeypatch.context() as patch:
-        patch.setattr(passing, "fire", time_out)
+        patch.setattr(firing, "fire", time_out)
         with pytest.raises(fdb_module.FDBError):
             bench.pass_after(HOUR_S)
     assert bench.status() == before
@@ -284,9 +284,9 @@ def test_a_stop_ends_a_pass_between_two_schedules(bench: ScheduleBench) -> None:
     for name in "ab":
         bench.create(name=name)
     bench.clock.advance(HOUR_S)
-    stopping = passing._Alone(bench.db, bench.keys)
+    stopping = firing._Alone(bench.db, bench.keys)
     stopping.is_stopping = True
-    assert passing.Pass(bench.db, bench.keys).fire_all(stopping) == 1
+    assert firing.Pass(bench.db, bench.keys).fire_all(stopping) == 1
     assert bench.pass_after(0) == 1
 
 
@@ -295,14 +295,14 @@ def test_a_pass_goes_on_behind_a_schedule_left_to_others(
 ) -> None:
     """It stays due, on a page of its own."""
     monkeypatch.setattr(limits, "SCHEDULES_DUE_READ", 1)
-    fire = passing.fire
+    fire = firing.fire
 
     def fire_but_a(*given: Any, **named: Any) -> Any:
         if named["due"].name == "a":
             raise NotHere("no library")
         return fire(*given, **named)
 
-    monkeypatch.setattr(passing, "fire", fire_but_a)
+    monkeypatch.setattr(firing, "fire", fire_but_a)
     for name in "ab":
         bench.create(name=name)
     assert bench.pass_after(HOUR_S) == 1
@@ -329,11 +329,11 @@ def test_a_process_leaves_several_schedules_to_others(
     """It lacks a library for each of them, and tries none of them again at once."""
     tried = list[str]()
 
-    def fail(*_: Any, due: passing.Due, **__: Any) -> Any:
+    def fail(*_: Any, due: firing.Due, **__: Any) -> Any:
         tried.append(due.name)
         raise NotHere("no library")
 
-    monkeypatch.setattr(passing, "fire", fail)
+    monkeypatch.setattr(firing, "fire", fail)
     for name in "abc":
         bench.create(name=name)
     bench.clock.advance(HOUR_S)
@@ -394,7 +394,7 @@ def test_the_error_of_a_schedule_is_stored_in_short(
         raise ValueError("x" * 200_000)
 
     bench.create()
-    monkeypatch.setattr(passing, "put_for", fail)
+    monkeypatch.setattr(firing, "put_for", fail)
     assert bench.pass_after(HOUR_S) == 0
     error = bench.status().error
     assert error is not None

@@ -30,8 +30,8 @@ from fdbqueue.core.database import run
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.tasks.schedules import passing, store
-from fdbqueue.tasks.schedules.records import VERSION, state_of
+from fdbqueue.tasks import firing, schedules
+from fdbqueue.tasks.firing import VERSION, state_of
 from tests.queue_support import FATES, faulty
 from tests.schedules.support import ScheduleBench
 from tests.support import NOT_COMMITTED, commit_code
@@ -58,10 +58,10 @@ def test_a_due_time_is_fired_once_by_any_number_of_passes(bench: ScheduleBench) 
 def test_two_passes_at_once_put_one_task(bench: ScheduleBench) -> None:
     bench.create()
     bench.clock.advance(HOUR_S)
-    due = passing.Due(*bench.keys.schedule_due_in(only_due(bench)))  # type: ignore[misc]
+    due = firing.Due(*bench.keys.schedule_due_in(only_due(bench)))  # type: ignore[misc]
     registry = Registry(bench.root)
     slow = bench.db.create_transaction()
-    assert len(passing.fire(slow, bench.db, registry, due)) == 1
+    assert len(firing.fire(slow, bench.db, registry, due)) == 1
     assert bench.pass_after(0) == 1
     assert commit_code(slow) == NOT_COMMITTED
     assert len(bench.tasks()) == 1
@@ -292,14 +292,14 @@ def test_a_change_that_stood_still_begins_when_it_goes_on(
 ) -> None:
     """Otherwise the due times that others have fired meanwhile would come again."""
     schedule, clock = bench.create(every=60), bench.clock
-    change, stands_s = store.change, [3600.0]
+    change, stands_s = schedules.change, [3600.0]
 
     def stand_still_and_change(*given: Any) -> None:
         """The process has looked at its clock."""
         clock.advance(stands_s.pop() if stands_s else 0.0)
         change(*given)
 
-    monkeypatch.setattr(store, "change", stand_still_and_change)
+    monkeypatch.setattr(schedules, "change", stand_still_and_change)
     schedule.change(bench.db, every=50)
     due = schedule.status(bench.db).due
     assert due is not None

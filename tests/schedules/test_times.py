@@ -10,13 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fdbqueue import InvalidArgument
-from fdbqueue.tasks.schedules.records import rule_for
-from fdbqueue.tasks.schedules.times import (
+from fdbqueue.tasks.firing import (
     SECOND_US,
     CronTimes,
     EveryTimes,
     next_times,
-    shown,
+    rule_for,
+    shown_time,
     times_from,
     zone_named,
 )
@@ -53,7 +53,7 @@ def local(expression: str, zone: str, start: str, count: int) -> list[str]:
     """The first due times behind a local time, as ISO texts."""
     times = CronTimes(expression, zone_named(zone))
     begin = round(datetime.fromisoformat(start).replace(tzinfo=zone_named(zone)).timestamp()) * SECOND_US
-    return [shown(at, zone_named(zone)).isoformat() for at in next_times(times, begin, count)]
+    return [shown_time(at, zone_named(zone)).isoformat() for at in next_times(times, begin, count)]
 
 
 # The hour that does not exist: in Rome, 29 March 2026 goes from 02:00 to 03:00.
@@ -241,7 +241,7 @@ def test_a_nickname_stands_for_five_fields(nickname: str, fields: str, following
     assert rule.expression == fields
     found = rule.times().after(now_us)
     assert found is not None
-    assert shown(found, ROME).isoformat()[:16] == following
+    assert shown_time(found, ROME).isoformat()[:16] == following
 
 
 @pytest.mark.parametrize("nickname", ["@reboot", "@every 5m", "@DAILY", "@"])

@@ -4,17 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fdbqueue.core import limits
-from fdbqueue.tasks.schedules.times import (
-    ALL,
-    MISSED,
-    ONCE,
-    SECOND_US,
-    SKIP,
-    EveryTimes,
-    Turn,
-    retry_us,
-    turn_of,
-)
+from fdbqueue.tasks.firing import ALL, MISSED, ONCE, SECOND_US, SKIP, EveryTimes, Turn, retry_us, turn_of
 
 MISSED_AFTER_US = round(limits.SCHEDULE_MISSED_AFTER_S * SECOND_US)
 MINUTE_US, HOUR_US = 60 * SECOND_US, 3_600 * SECOND_US

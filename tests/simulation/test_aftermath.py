@@ -10,7 +10,7 @@ from fdbqueue import Group, GroupNotFound, Queue, Schedule, Session, Subspace, T
 from fdbqueue.core import limits
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.keeper import Keeper
-from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.stored.records import TaskKeys
 from fdbqueue.testing import Case, Client, Simulation
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.runtime import EPOCH_S
@@ -133,7 +133,7 @@ def test_a_schedule_that_no_process_fires_is_told(monkeypatch: pytest.MonkeyPatc
         Schedule.create(client.db, "hourly", every=1, queue="jobs")
 
     assert outlived(create).violations == ()
-    monkeypatch.setattr("fdbqueue.tasks.schedules.passing.Pass.do", lambda *_: None)
+    monkeypatch.setattr("fdbqueue.tasks.firing.Pass.do", lambda *_: None)
     assert any("has not fired its due time" in text for text in outlived(create).violations)
 
 

@@ -15,9 +15,8 @@ from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.sessions.ending import RUN_ENDS
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.records.keys import ID_BYTES, NEVER_US, Record, TaskKeys
-from fdbqueue.tasks.records.statistics import packed
 from fdbqueue.tasks.shape import shape_of
+from fdbqueue.tasks.stored.records import ID_BYTES, NEVER_US, Record, TaskKeys, packed
 from fdbqueue.testing import Client, Simulation
 from fdbqueue.testing.faults import NONE
 from fdbqueue.testing.soundness import sound

@@ -10,8 +10,8 @@ from fdbqueue.core.line.decision import Delivery
 from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.records.keys import ID_BYTES, NEVER_US, SESSION_BYTES, Record
 from fdbqueue.tasks.shape import shape_of
+from fdbqueue.tasks.stored.records import ID_BYTES, NEVER_US, SESSION_BYTES, Record
 from fdbqueue.testing.trace import Commit
 from tests.system.audit.commit import Step, Values
 from tests.system.audit.line import Handed, LineStep

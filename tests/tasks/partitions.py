@@ -9,8 +9,8 @@ from fdbqueue.core.partitions import Plan, home_of
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.records.keys import id_text
+from fdbqueue.tasks.options import key_bytes
+from fdbqueue.tasks.stored.records import id_text
 from tests.tasks.support import LONG_S, Bench, StillClock
 
 

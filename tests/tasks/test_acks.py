@@ -13,7 +13,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotTaken, QueueDropped
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.stored.records import id_bytes
 from tests.queue_support import FaultyEngine, faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S
 from tests.test_combine import wait_for_pending

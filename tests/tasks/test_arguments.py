@@ -10,7 +10,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue.core.errors import InvalidArgument, InvalidSchema, UnsupportedOption
 from fdbqueue.fleet.outcomes import Retry
-from fdbqueue.tasks.records.keys import NEVER_US, record_of
+from fdbqueue.tasks.stored.records import NEVER_US, record_of
 from tests.tasks.support import Bench
 
 SPACE = Subspace(("arguments",))

@@ -11,8 +11,8 @@ from fdbqueue import Flaw, TaskPlace, TaskQueue, Why, verify
 from fdbqueue.core import limits
 from fdbqueue.core.errors import PayloadMismatch, UnsupportedOption
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.disciplines.bag import PLACE_BYTES, Bag
-from fdbqueue.tasks.records.keys import id_bytes, id_text, record_of
+from fdbqueue.tasks.stored.discipline import PLACE_BYTES, Bag
+from fdbqueue.tasks.stored.records import id_bytes, id_text, record_of
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench
 

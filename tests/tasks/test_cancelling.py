@@ -13,8 +13,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.ending import RUN_ENDS
 from fdbqueue.core.task import Failure
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.records.keys import TaskKeys
-from fdbqueue.tasks.records.statistics import unpacked
+from fdbqueue.tasks.stored.records import TaskKeys, unpacked
 from tests.queue_support import registered
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench

@@ -13,8 +13,8 @@ from fdbqueue.core.database import run
 from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.groups.settling import Settling
-from fdbqueue.tasks.kinds import kind_names
+from fdbqueue.tasks.group_settling import Settling
+from fdbqueue.tasks.options import kind_names
 from tests.tasks.support import Bench, StillClock
 from tests.tasks.test_callbacks import Told
 from tests.tasks.trips import Trips, trips_of

@@ -22,10 +22,10 @@ from fdbqueue.core.errors import (
     UnsupportedOption,
 )
 from fdbqueue.core.registry import Definition
-from fdbqueue.tasks import kinds
-from fdbqueue.tasks.disciplines.discipline import Fifo
+from fdbqueue.tasks import options
 from fdbqueue.tasks.options import Settings, stored_settings
-from fdbqueue.tasks.records.keys import Record
+from fdbqueue.tasks.stored.discipline import Fifo
+from fdbqueue.tasks.stored.records import Record
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -266,7 +266,7 @@ def test_drop_is_refused_while_tasks_are_taken(bench: MakeBench) -> None:
 @pytest.fixture
 def kind() -> Iterator[str]:
     yield "lifo"
-    kinds._kinds.pop("lifo", None)
+    options._kinds.pop("lifo", None)
 
 
 class Lifo(Fifo):

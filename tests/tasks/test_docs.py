@@ -3,7 +3,7 @@
 import re
 
 from fdbqueue.core import limits
-from fdbqueue.tasks.kinds import kind_named
+from fdbqueue.tasks.options import kind_named
 from tests.page import page
 
 PAGE = page("docs/tasks.md")

@@ -11,7 +11,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import QueueBusy, TooMuchForOneTransaction
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.records.keys import id_bytes, partition_of
+from fdbqueue.tasks.stored.records import id_bytes, partition_of
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, commit_code
 from tests.tasks.partitions import MakeBench as MakeParted

@@ -10,8 +10,8 @@ from fdbqueue.core.database import run
 from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.edges import Lease
-from fdbqueue.tasks.excusing import DATABASE_AWAY
 from fdbqueue.tasks.source import params_of
+from fdbqueue.tasks.verbs import DATABASE_AWAY
 from tests.queue_support import registered
 from tests.tasks.support import keeper
 

@@ -15,7 +15,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.line.decision import LineKeys, Ticket, renewal_value, request_value
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import Failure
-from fdbqueue.tasks.disciplines.discipline import Fifo
+from fdbqueue.tasks.stored.discipline import Fifo
 from tests.tasks.support import Bench, StillClock
 
 MakeBench = Callable[..., Bench]

@@ -5,7 +5,7 @@ import pytest
 from fdbqueue import Failure
 from fdbqueue.core import limits
 from fdbqueue.core.errors import TooMuchForOneTransaction
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.stored.records import id_bytes
 
 ODD = Failure("ValueError", "odd", "Traceback ...", worker="here")
 

@@ -12,7 +12,7 @@ from fdbqueue.core.errors import GroupNotFound, GroupTimeout, InvalidArgument, Q
 from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import engine_errors
-from fdbqueue.tasks.groups.settling import Settling
+from fdbqueue.tasks.group_settling import Settling
 from tests.tasks.partitions import MakeBench, PartitionsBench
 
 ENDS = ["ack", "delete", "cancel", "truncate", "truncate_some", "expire", "cancel taken"]

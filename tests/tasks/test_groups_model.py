@@ -13,7 +13,7 @@ from fdbqueue import Group, Session, Task, TaskQueue, transactional
 from fdbqueue.core.errors import GroupClosed, QueueBusy
 from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.stored.records import id_bytes
 from tests.conftest import SLOW
 from tests.tasks.support import LONG_S, StillClock, keeper
 

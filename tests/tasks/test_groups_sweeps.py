@@ -18,8 +18,8 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.groups.settling import Settling
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.group_settling import Settling
+from fdbqueue.tasks.stored.records import id_bytes
 from tests.conftest import ENGINES
 from tests.queue_support import FATES, faulty
 from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code, wait_until

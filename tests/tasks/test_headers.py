@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.tasks.records.extra import checked_headers
-from fdbqueue.tasks.records.keys import Extra, Record, new_id, record_of, record_to_bytes
+from fdbqueue.tasks.stored.records import Extra, Record, checked_headers, new_id, record_of, record_to_bytes
 from tests.tasks.support import Bench
 
 HEADERS = {"tenant": "acme", "content-type": "text/plain"}

@@ -7,7 +7,7 @@ import pytest
 from fdb import tuple as layer
 
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.tasks.records.keys import Record, id_bytes, record_of
+from fdbqueue.tasks.stored.records import Record, id_bytes, record_of
 from tests.support import begin, commit_code
 from tests.tasks.support import Bench
 

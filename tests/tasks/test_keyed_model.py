@@ -14,7 +14,7 @@ import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.tasks.disciplines.key_counts import level_of
+from fdbqueue.tasks.stored.key_counts import level_of
 from tests.conftest import SLOW
 from tests.tasks.model import Model, ModelTask
 from tests.tasks.support import StillClock

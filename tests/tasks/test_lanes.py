@@ -9,7 +9,7 @@ import fdbqueue
 from fdbqueue import Database, DeadLetters, Limit, TaskQueue, Why, verify
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound, UnsupportedOption
-from fdbqueue.tasks.kinds import kind_names
+from fdbqueue.tasks.options import kind_names
 from tests.support import begin, commit_code
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench, StillClock

@@ -13,8 +13,8 @@ from fdbqueue.core.errors import TooMuchForOneTransaction
 from fdbqueue.core.line.taking import Taken
 from fdbqueue.embedded import FDBError
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.in_all import in_batches
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.stored.records import id_bytes
+from fdbqueue.tasks.verbs import in_batches
 from tests.partitions.support import PARTITIONS, bury_in, key_in
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench

@@ -10,9 +10,9 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import LimitInUse
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.tasks.limiting.keys import LimitKeys
-from fdbqueue.tasks.parking.settling import Settling
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.limits.parking import Settling
+from fdbqueue.tasks.limits.rule import LimitKeys
+from fdbqueue.tasks.stored.records import id_bytes
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench, StillClock

@@ -8,7 +8,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import LimitInUse, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.limiting.keys import LimitKeys
+from fdbqueue.tasks.limits.rule import LimitKeys
 from tests.tasks.support import LONG_S, Bench, StillClock
 
 TENANT = "tenant"

@@ -10,7 +10,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.tasks.limiting.keys import LimitKeys
+from fdbqueue.tasks.limits.rule import LimitKeys
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench, StillClock, keeper
 

@@ -13,11 +13,10 @@ from fdbqueue import Database, Limit, Task, TaskQueue, Why, verify
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.tasks.kinds import kind_names
-from fdbqueue.tasks.limiting.keys import CELLS_MAX, LimitKeys, cells_bytes, cells_of
-from fdbqueue.tasks.limiting.rule import Rule
-from fdbqueue.tasks.limiting.state import Bucket, State
-from fdbqueue.tasks.records.keys import id_bytes, record_of, record_to_bytes
+from fdbqueue.tasks.limits.rule import CELLS_MAX, LimitKeys, Rule, cells_bytes, cells_of
+from fdbqueue.tasks.limits.state import Bucket, State
+from fdbqueue.tasks.options import kind_names
+from fdbqueue.tasks.stored.records import id_bytes, record_of, record_to_bytes
 from tests.support import NOT_COMMITTED, commit_code, wait_until
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import LONG_S, Bench, StillClock

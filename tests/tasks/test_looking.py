@@ -12,7 +12,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.page import every_page
-from fdbqueue.tasks import payloads
+from fdbqueue.tasks import change
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -43,13 +43,13 @@ class Reads:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    found, ask = Reads(), payloads.ask_payload
+    found, ask = Reads(), change.ask_payload
 
     def noting(tr: Any, keys: Any, record: Any) -> Any:
         found.note(tr, record.size_bytes)
         return ask(tr, keys, record)
 
-    monkeypatch.setattr(payloads, "ask_payload", noting)
+    monkeypatch.setattr(change, "ask_payload", noting)
     monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 2 * LARGE_BYTES)
     return found
 

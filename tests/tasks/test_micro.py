@@ -15,8 +15,8 @@ from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.embedded import FDBError
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.kinds import key_bytes
+from fdbqueue.tasks.options import key_bytes
+from fdbqueue.tasks.stored.keyed import Keyed
 from tests.queue_support import faulty
 from tests.support import NOT_COMMITTED
 from tests.tasks.support import LONG_S, Bench, StillClock

@@ -21,7 +21,7 @@ from fdbqueue.core.sessions.ending import Overdue, end_the_dead
 from fdbqueue.core.sessions.keeper import Keeper
 from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.embedded import FDBError
-from fdbqueue.tasks.swept import Swept
+from fdbqueue.tasks.calls import Swept
 from tests.support import TIMED_OUT, IdleThread
 from tests.tasks.support import Bench, StillClock
 

@@ -12,17 +12,15 @@ from fdbqueue.core.database import run
 from fdbqueue.core.line.decision import Notice, Ticket
 from fdbqueue.core.partitions import home_of
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.tasks import in_all
-from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.disciplines.key_counts import slug_of
+from fdbqueue.tasks import verbs
+from fdbqueue.tasks.calls import Put, calls_of
 from fdbqueue.tasks.failures import moved_bytes
 from fdbqueue.tasks.feature import Answers
-from fdbqueue.tasks.kinds import Draft, key_bytes
-from fdbqueue.tasks.puts import Put
-from fdbqueue.tasks.records.groups import with_groups
-from fdbqueue.tasks.records.keys import Member, id_bytes, record_of
-from fdbqueue.tasks.records.statistics import LIVE, packed
+from fdbqueue.tasks.group_settling import with_groups
+from fdbqueue.tasks.options import Draft, key_bytes
 from fdbqueue.tasks.repartition import Settling
+from fdbqueue.tasks.stored.key_counts import slug_of
+from fdbqueue.tasks.stored.records import LIVE_NAMES, Member, id_bytes, packed, record_of
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 from tests.tasks.test_callbacks import Told
@@ -306,7 +304,7 @@ def test_a_move_counts_the_bytes_of_failures(parted: MakeBench, monkeypatch: Any
     b.repartition(4)
     monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 34_000)  # a failure counts as 12,000, a record as 2,000
     letters, parts = DeadLetters.open(b.db, "bench", root=b.root), calls_of(b.db, b.queue._shape).parts
-    kick = partial(parts.all_within, verb=partial(in_all.kick, count=5))
+    kick = partial(parts.all_within, verb=partial(verbs.kick_in_all, count=5))
     assert (letters.kick_some(b.db)[0], run(b.db, kick)[0], b.queue.kick(b.db, 5)) == (2, 2, 1)
     assert [len(b.queue.failures(b.db, id_)) for id_ in b.places()] == [1] * 5
 
@@ -337,7 +335,7 @@ def test_a_move_counts_the_bytes_of_all_parts(
         b.queue.bury(b.db, task)
     b.repartition(4)
     monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 34_000)
-    kick = partial(parts.all_within, verb=partial(in_all.kick, count=4))
+    kick = partial(parts.all_within, verb=partial(verbs.kick_in_all, count=4))
     assert [run(b.db, kick)[0] for _ in range(2)] == [2, 2]
 
 
@@ -383,7 +381,7 @@ def test_a_damaged_counter_holds_a_repartition_until_mended(parted: MakeBench) -
     b = parted("utube", partitions=1)
     b.put("old", key=KEY)
     counts = b.queue._shape.discipline.counts.counts_key(slug_of(key_bytes(KEY)))
-    b.db.add(counts, packed(LIVE, {"ready": 1}))
+    b.db.add(counts, packed(LIVE_NAMES, {"ready": 1}))
     b.repartition(4)
     b.put("new", key=KEY)
     b.queue.ack(b.db, b.take())

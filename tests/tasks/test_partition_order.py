@@ -14,10 +14,10 @@ from fdbqueue.core.database import run
 from fdbqueue.core.partitions import home_of
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.records.keys import id_bytes, partition_of
+from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.repartition import Settling
+from fdbqueue.tasks.stored.keyed import Keyed
+from fdbqueue.tasks.stored.records import id_bytes, partition_of
 from tests.support import NOT_COMMITTED, begin, commit_code, wait_until
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 from tests.tasks.trips import Trips, trips_of

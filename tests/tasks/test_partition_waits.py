@@ -11,7 +11,7 @@ from fdbqueue.core.errors import PayloadMismatch
 from fdbqueue.core.runtime import Waitable
 from fdbqueue.core.sessions.ending import end_session
 from fdbqueue.core.sessions.session import own_session_of
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.stored.records import id_bytes
 from tests.partitions.support import key_in
 from tests.support import becomes_ready
 from tests.tasks.partitions import MakeBench

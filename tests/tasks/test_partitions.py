@@ -13,9 +13,9 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.ending import end_the_dead
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.ending import end_in, end_in_all_queues
-from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.records.keys import id_bytes, partition_of
+from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.repartition import Settling
+from fdbqueue.tasks.stored.records import id_bytes, partition_of
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench

@@ -20,7 +20,14 @@ from fdbqueue.core.errors import (
     TaskNotFound,
 )
 from fdbqueue.core.unreadable import Unreadable
-from fdbqueue.tasks.records.keys import TaskKeys, id_bytes, id_text, record_of, record_to_bytes, sound_record
+from fdbqueue.tasks.stored.records import (
+    TaskKeys,
+    id_bytes,
+    id_text,
+    record_of,
+    record_to_bytes,
+    sound_record,
+)
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench

@@ -18,7 +18,7 @@ from fdbqueue.core.line.staging import Line
 from fdbqueue.core.line.taking import Place
 from fdbqueue.embedded.journal import Journal
 from fdbqueue.tasks.calls import TaskCalls, calls_of
-from fdbqueue.tasks.records.keys import TaskKeys, id_bytes
+from fdbqueue.tasks.stored.records import TaskKeys, id_bytes
 from tests.tasks.support import StillClock, keeper
 
 LATE = "fdbqueue-flush"

@@ -13,11 +13,10 @@ from fdbqueue.core.line.taking import Takes
 from fdbqueue.core.partitions import PartitionGone, home_of
 from fdbqueue.core.runtime import Waitable
 from fdbqueue.tasks import verbs
-from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.parts import Parts
-from fdbqueue.tasks.records.keys import id_bytes, id_text, partition_of, record_of
-from fdbqueue.tasks.swept import Swept
+from fdbqueue.tasks.calls import Swept, calls_of
+from fdbqueue.tasks.options import key_bytes
+from fdbqueue.tasks.source import Parts
+from fdbqueue.tasks.stored.records import id_bytes, id_text, partition_of, record_of
 from fdbqueue.tasks.verbs import Target
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key

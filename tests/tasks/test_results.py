@@ -24,9 +24,9 @@ from fdbqueue.core.errors import (
 )
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.kinds import kind_names
-from fdbqueue.tasks.records.keys import Extra, Record, id_bytes, new_id, record_of, record_to_bytes
+from fdbqueue.tasks.options import kind_names
 from fdbqueue.tasks.results import Results, Stored, stored_of
+from fdbqueue.tasks.stored.records import Extra, Record, id_bytes, new_id, record_of, record_to_bytes
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.partitions import MakeBench as MakeParted
 from tests.tasks.support import Bench

@@ -9,9 +9,8 @@ import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, QueueExists, TaskNotFound, UnsupportedOption
-from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.records.keys import ENDED, ENDED_COUNT, TaskKeys
-from fdbqueue.tasks.swept import Swept
+from fdbqueue.tasks.calls import Swept, calls_of
+from fdbqueue.tasks.stored.records import ENDED, ENDED_COUNT, TaskKeys
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import PartitionsBench
 from tests.tasks.support import Bench
@@ -210,7 +209,7 @@ def test_a_damaged_entry_is_left_out(bench: MakeBench) -> None:
     id_ = b.put("x")
     b.queue.delete(b.db, id_)
     keys = TaskKeys(b.queue.contents)
-    b.db[keys.ended(fdbqueue.tasks.records.keys.id_bytes(id_))] = b"\xff"
+    b.db[keys.ended(fdbqueue.tasks.stored.records.id_bytes(id_))] = b"\xff"
     assert outcomes(b) == []
     b.clock.advance(60)
     b.sweep()
@@ -236,7 +235,7 @@ def test_a_page_of_damaged_entries_is_not_the_last(bench: MakeBench) -> None:
         ids.append(b.put(number))
         b.queue.delete(b.db, ids[-1])
         b.clock.advance(1)
-    b.db[TaskKeys(b.queue.contents).ended(fdbqueue.tasks.records.keys.id_bytes(ids[-1]))] = b"\xff"
+    b.db[TaskKeys(b.queue.contents).ended(fdbqueue.tasks.stored.records.id_bytes(ids[-1]))] = b"\xff"
     first = b.queue.ended_tasks(b.db, 1)
     assert first == []
     assert first.next is not None

@@ -15,9 +15,8 @@ from fdbqueue.fleet.status import Run, Tally
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.records.keys import id_bytes
-from fdbqueue.tasks.records.statistics import unpacked
 from fdbqueue.tasks.source import lease_of
+from fdbqueue.tasks.stored.records import id_bytes, unpacked
 from tests.support import NOT_COMMITTED, ManualClock, commit_code
 from tests.tasks.support import Bench, keeper
 

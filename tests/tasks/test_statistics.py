@@ -18,8 +18,8 @@ from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.embedded import FDBError
 from fdbqueue.embedded.directory import no_room
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.disciplines.key_counts import level_of
-from fdbqueue.tasks.parts import Parts
+from fdbqueue.tasks.source import Parts
+from fdbqueue.tasks.stored.key_counts import level_of
 from tests.partitions.support import key_in, moving_key
 from tests.queue_support import faulty
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code

@@ -20,7 +20,7 @@ from fdbqueue.core.errors import (
     TaskNotFound,
     TooManySteps,
 )
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.stored.records import id_bytes
 from tests.tasks.partitions import MakeBench as MakeParted
 from tests.tasks.support import Bench
 

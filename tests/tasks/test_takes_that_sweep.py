@@ -13,7 +13,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.stored.records import id_bytes
 from tests.tasks.partitions import MakeBench
 from tests.tasks.support import Bench, StillClock
 from tests.tasks.test_poison import spoil_payload, spoil_records

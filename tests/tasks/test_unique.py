@@ -11,11 +11,10 @@ from fdbqueue import TaskQueue, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnknownSession, UnsupportedOption
 from fdbqueue.core.seam import engine_errors
-from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.kinds import kind_names
-from fdbqueue.tasks.puts import tasks_of
-from fdbqueue.tasks.records.keys import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
-from fdbqueue.tasks.unique.entries import UniqueKeys, UniqueRows, without_unique
+from fdbqueue.tasks.calls import calls_of, tasks_of
+from fdbqueue.tasks.options import kind_names
+from fdbqueue.tasks.stored.records import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
+from fdbqueue.tasks.unique import UniqueKeys, UniqueRows, without_unique
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 

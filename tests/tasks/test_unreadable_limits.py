@@ -8,7 +8,7 @@ import pytest
 
 from fdbqueue import Database, Limit, LimitUnreadable, Overview, Severity, TaskQueue, Why, diagnose
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.tasks.limiting.keys import LimitKeys
+from fdbqueue.tasks.limits.rule import LimitKeys
 
 API, MAILS = "api", "mails"
 

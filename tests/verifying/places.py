@@ -22,9 +22,9 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import TaskState
 from fdbqueue.queues.elements.keys import ElementKeys
 from fdbqueue.queues.recipe.keys import QueueKeys
-from fdbqueue.tasks.disciplines.key_counts import KeyCounts
-from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.records.keys import Record, TaskKeys, id_bytes, record_of
+from fdbqueue.tasks.options import key_bytes
+from fdbqueue.tasks.stored.key_counts import KeyCounts
+from fdbqueue.tasks.stored.records import Record, TaskKeys, id_bytes, record_of
 
 LARGE = "x" * 100_000
 KEY = key_bytes("key")

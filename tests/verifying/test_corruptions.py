@@ -23,10 +23,9 @@ from fdbqueue.operate.verify.counters import counts_of_tasks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.values import command
 from fdbqueue.operate.verify.verify import subject_of
-from fdbqueue.tasks.disciplines.key_counts import slug_of, state_of
-from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.records.keys import id_in, id_text, record_to_bytes
-from fdbqueue.tasks.records.statistics import LIVE, packed
+from fdbqueue.tasks.options import key_bytes
+from fdbqueue.tasks.stored.key_counts import slug_of, state_of
+from fdbqueue.tasks.stored.records import LIVE_NAMES, id_in, id_text, packed, record_to_bytes
 from tests.guard import TEST_ROOT
 from tests.verifying.places import KEY, Place, missing_id, place
 
@@ -74,7 +73,7 @@ def without_a_piece(at: Place, tr: Any) -> None:
 
 
 def counted(**changes: int) -> Plant:
-    return lambda at, tr: tr.add(at.keys.live, packed(LIVE, changes))
+    return lambda at, tr: tr.add(at.keys.live, packed(LIVE_NAMES, changes))
 
 
 def held_by_no_session(at: Place, tr: Any) -> None:
@@ -269,7 +268,7 @@ KEYED: dict[str, tuple[Plant, Flaw, str]] = {
         MEND,
     ),
     "a counter of a key": (
-        lambda at, tr: tr.add(at.counts.counts_key(slug_of(KEY)), packed(LIVE, {"delayed": 1})),
+        lambda at, tr: tr.add(at.counts.counts_key(slug_of(KEY)), packed(LIVE_NAMES, {"delayed": 1})),
         Flaw.KEY_COUNTER,
         MEND,
     ),

@@ -15,10 +15,9 @@ from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.rows import Suspect
 from fdbqueue.operate.verify.groups import compare_members
-from fdbqueue.tasks.groups.rows import MemberRows
-from fdbqueue.tasks.groups.settling import Settling
-from fdbqueue.tasks.records.groups import counts_added, members_added
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.group_members import MemberRows
+from fdbqueue.tasks.group_settling import Settling, counts_added, members_added
+from fdbqueue.tasks.stored.records import id_bytes
 from tests.tasks.support import StillClock
 from tests.verifying.corruptions import require_one_mending
 

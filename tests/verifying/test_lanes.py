@@ -7,8 +7,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
-from fdbqueue.tasks.disciplines.lanes import UNNAMED, Lanes
-from fdbqueue.tasks.records.keys import ID_BYTES
+from fdbqueue.tasks.limits.lanes import UNNAMED, Lanes
+from fdbqueue.tasks.stored.records import ID_BYTES
 from tests.verifying.corruptions import Corruptions, require_found_and_mended
 
 API, MAILS = b"\x01", b"\x02"

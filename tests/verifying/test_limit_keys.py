@@ -11,12 +11,12 @@ from fdbqueue.core import limits
 from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.operate.verify.limits import miscounted_total
-from fdbqueue.tasks.disciplines.lanes import Lanes
-from fdbqueue.tasks.limiting.key_state import KeyState, number_bytes
-from fdbqueue.tasks.limiting.keys import OPEN, PARKED, Held, LanePlace, LimitKeys, encode_held
-from fdbqueue.tasks.parking.lane_keys import OPEN as OPEN_STATE
-from fdbqueue.tasks.parking.lane_keys import LaneKeys
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.limits.lanes import Lanes
+from fdbqueue.tasks.limits.parking import OPEN_STATE as OPEN_STATE
+from fdbqueue.tasks.limits.parking import LaneKeys
+from fdbqueue.tasks.limits.rule import OPEN, PARKED, Held, LanePlace, LimitKeys, encode_held
+from fdbqueue.tasks.limits.state import KeyState, number_bytes
+from fdbqueue.tasks.stored.records import id_bytes
 from tests.verifying.corruptions import Corruptions, require_found_and_mended, require_one_mending
 
 ROOT = RootKeys(DEFAULT_ROOT).prefix

@@ -9,8 +9,8 @@ import fdbqueue
 from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.operate.verify.limits import miscounted
-from fdbqueue.tasks.limiting.keys import Held, LimitKeys, cells_bytes, encode_held
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.limits.rule import Held, LimitKeys, cells_bytes, encode_held
+from fdbqueue.tasks.stored.records import id_bytes
 from tests.verifying.corruptions import Corruptions, require_found_and_mended, require_one_mending
 
 KEYS = LimitKeys(RootKeys(DEFAULT_ROOT).prefix, "api")

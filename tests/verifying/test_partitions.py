@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from fdbqueue import Database, Failure, Flaw, Session, TaskQueue, Verification, verify
 from fdbqueue.core.database import run
-from fdbqueue.tasks.disciplines.key_counts import slug_of, state_of, state_to_bytes
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.records.keys import TaskKeys, id_bytes
-from fdbqueue.tasks.records.statistics import LIVE, packed
+from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored.key_counts import slug_of, state_of, state_to_bytes
+from fdbqueue.tasks.stored.keyed import Keyed
+from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, id_bytes, packed
 from tests.partitions.support import PARTITIONS, key_in, moving_key
 from tests.verifying.corruptions import BEYOND, MEND, OF_ALL_PARTITIONS, Plants, require_found_and_ended
 from tests.verifying.places import missing_id
@@ -73,11 +72,11 @@ def place(db: Database, space: Subspace) -> Iterator[Place]:
 
 
 def counted(at: Place, tr: Any) -> None:
-    tr.add(at.keys(2).live, packed(LIVE, {"ready": 2}))
+    tr.add(at.keys(2).live, packed(LIVE_NAMES, {"ready": 2}))
 
 
 def counted_by_key(at: Place, tr: Any) -> None:
-    tr.add(at.keyed(2).counts.counts_key(slug_of(key_bytes(key_in(2)))), packed(LIVE, {"buried": 1}))
+    tr.add(at.keyed(2).counts.counts_key(slug_of(key_bytes(key_in(2)))), packed(LIVE_NAMES, {"buried": 1}))
 
 
 def held(at: Place, tr: Any) -> None:
@@ -159,7 +158,7 @@ def test_a_task_key_that_waits_for_its_old_partition_is_sound(place: Place) -> N
     assert there != 1
     counter = place.keyed(there).counts.counts_key(slug_of(key_bytes(key)))
     assert place.verify().findings == ()
-    run(place.db, lambda tr: tr.add(counter, packed(LIVE, {"buried": 1})))
+    run(place.db, lambda tr: tr.add(counter, packed(LIVE_NAMES, {"buried": 1})))
     assert place.verify(mend=True).sound
     assert place.verify().findings == ()
     assert place.queue.peek(place.db, id_).state == "r"

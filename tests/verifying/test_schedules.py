@@ -8,7 +8,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Finding, Flaw, Schedule, TaskQueue, fire_due, list_schedules, verify
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.tasks.schedules.records import state_of
+from fdbqueue.tasks.firing import state_of
 
 Plant = Callable[[RootKeys, int, Any], object]
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from fdbqueue import Database, Flaw, TaskQueue, verify
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.kinds import kind_names
-from fdbqueue.tasks.records.keys import TaskKeys, id_bytes, id_text, record_of, record_to_bytes
+from fdbqueue.tasks.options import kind_names
 from fdbqueue.tasks.steps import Step, to_bytes
+from fdbqueue.tasks.stored.records import TaskKeys, id_bytes, id_text, record_of, record_to_bytes
 
 LONGER, UNREADABLE = to_bytes(Step(b"a longer result")), b"\xc1"
 STATES = (TaskState.READY, TaskState.TAKEN, TaskState.DELAYED, TaskState.BURIED)

@@ -4,8 +4,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, TaskQueue, verify
-from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.records.keys import id_bytes, sound_record
+from fdbqueue.tasks.options import key_bytes
+from fdbqueue.tasks.stored.records import id_bytes, sound_record
 
 
 @pytest.mark.parametrize("kind", ["utube", "fair"])

@@ -9,8 +9,8 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Flaw, Task, TaskQueue, verify
 from fdbqueue.core.partitions import SharedKeys
-from fdbqueue.tasks.kinds import key_bytes
-from fdbqueue.tasks.records.keys import id_bytes
+from fdbqueue.tasks.options import key_bytes
+from fdbqueue.tasks.stored.records import id_bytes
 
 MEND = "--mend"
 LATER_US = 4_000_000_000_000_000

@@ -28,7 +28,7 @@ from fdbqueue.core.seam import Range, ReadTransaction, Transaction
 from fdbqueue.core.unreadable import Passed
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting.state import Gate
+    from fdbqueue.tasks.limits.state import Gate
 
 
 T = TypeVar("T")

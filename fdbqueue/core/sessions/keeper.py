@@ -139,7 +139,7 @@ class Chore(Protocol):
 
 MakeChore = Callable[[Database, RootKeys], Chore]
 
-CHORES = ("fdbqueue.tasks.schedules.passing:pass_of",)
+CHORES = ("fdbqueue.tasks.firing:pass_of",)
 """Names, imported by the first round: a process that uses one queue has not imported the rooms of others."""
 
 

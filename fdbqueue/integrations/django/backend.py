@@ -29,7 +29,7 @@ from fdbqueue.integrations.django.api import (
     task_enqueued,
 )
 from fdbqueue.integrations.django.states import Call, State, look, pri_of
-from fdbqueue.tasks.kinds import kind_named
+from fdbqueue.tasks.options import kind_named
 from fdbqueue.tasks.queue import TaskQueue
 
 _openings: dict[str | None, Opening] = {}

@@ -26,7 +26,7 @@ from fdbqueue.operate.overview.figures import (
     TaskFigures,
 )
 from fdbqueue.operate.overview.overview import Overview
-from fdbqueue.tasks.kinds import IN_ORDER_OF_ARRIVAL
+from fdbqueue.tasks.options import IN_ORDER_OF_ARRIVAL
 
 T = TypeVar("T")
 

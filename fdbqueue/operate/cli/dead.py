@@ -23,8 +23,8 @@ from fdbqueue.operate.cli.rows import task_row
 from fdbqueue.operate.cli.session import CREATE_TASKS, Place
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, json_in, paged, span, time_in
 from fdbqueue.operate.cli.tasks import id_argument, refusing_missing
-from fdbqueue.tasks.dead.letters import RATE_PER_S, DeadLetters
-from fdbqueue.tasks.dead.reading import DeadLetter, FailureClass, Redrive, RedriveState
+from fdbqueue.tasks.dead_letters import RATE_PER_S, DeadLetters
+from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive, RedriveState
 
 error_option = click.option("--error", metavar="CLASS", help='of this class; "" for no failure')
 match_option = click.option("--match", "text", metavar="TEXT", help="with TEXT in their last failure")

@@ -27,7 +27,7 @@ from fdbqueue.operate.imports.steps import Import, ProgressKeys, Reading, Step, 
 from fdbqueue.operate.imports.tables import FILE, FdbLayer, Table
 from fdbqueue.operate.imports.target import Fate, Items, Origin, Target, Tasks
 from fdbqueue.queues.recipe.queue import Queue
-from fdbqueue.tasks.kinds import kind_named
+from fdbqueue.tasks.options import kind_named
 from fdbqueue.tasks.queue import TaskQueue
 
 COUNTED = ("tasks", "items", "elements", "ended", "results", "set_aside", "leases", "cancelled", "unreadable")

@@ -11,8 +11,7 @@ from fdbqueue.operate.cli.group import Here, command, first_option, group, yes_o
 from fdbqueue.operate.cli.parameters import WAIT, values_of
 from fdbqueue.operate.cli.show import Row, columns, paged
 from fdbqueue.operate.cli.wording import line_of
-from fdbqueue.tasks.groups.group import Group, list_groups
-from fdbqueue.tasks.groups.waiting import GroupProgress
+from fdbqueue.tasks.groups import Group, GroupProgress, list_groups
 
 group_argument = click.argument("group", metavar="GROUP")
 

@@ -13,8 +13,8 @@ from fdbqueue.operate.cli.group import Here, command, first_option, group
 from fdbqueue.operate.cli.parameters import SPAN, key_in
 from fdbqueue.operate.cli.session import CREATE_DATABASE
 from fdbqueue.operate.cli.show import Cell, Row, columns, paged
-from fdbqueue.tasks.limiting.key_state import LimitKey
-from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.limits.limit import Limit
+from fdbqueue.tasks.limits.state import LimitKey
 
 name_argument = click.argument("name", metavar="NAME")
 

@@ -14,14 +14,7 @@ from fdbqueue.core.codec import BUILT_IN
 from fdbqueue.core.visible import told
 from fdbqueue.operate.cli.exits import CommandError
 from fdbqueue.operate.cli.wording import key_of, value_of
-from fdbqueue.tasks.options import (
-    PUT_OPTIONS,
-    QUEUE_OPTIONS,
-    QUEUED,
-    UNFINISHED,
-    OnConflict,
-    Option,
-)
+from fdbqueue.tasks.options import PUT_OPTIONS, QUEUE_OPTIONS, QUEUED, UNFINISHED, OnConflict, Option
 
 
 class Seconds(click.types.FloatParamType):

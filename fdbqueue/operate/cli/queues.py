@@ -18,8 +18,8 @@ from fdbqueue.operate.cli.session import CREATE_DATABASE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import Cell, Row, cell_of, columns
 from fdbqueue.operate.cli.wording import key_of, option_named
 from fdbqueue.queues.recipe.queue import stored_options
-from fdbqueue.tasks.kinds import kind_names
-from fdbqueue.tasks.parking.limit import walk_all
+from fdbqueue.tasks.limits.limit import walk_all
+from fdbqueue.tasks.options import kind_names
 from fdbqueue.tasks.queue import TaskQueue
 
 

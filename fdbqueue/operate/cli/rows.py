@@ -15,8 +15,7 @@ from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import Row, cell_of, columns, time_in
 from fdbqueue.queues import recipe
-from fdbqueue.tasks.kinds import is_kind
-from fdbqueue.tasks.options import Settings, as_given
+from fdbqueue.tasks.options import Settings, as_given, is_kind
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.queue import TaskQueue

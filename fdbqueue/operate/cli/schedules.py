@@ -24,10 +24,9 @@ from fdbqueue.operate.cli.parameters import (
 from fdbqueue.operate.cli.rows import task_row, told_data
 from fdbqueue.operate.cli.session import CREATE_TASKS
 from fdbqueue.operate.cli.show import Row, cell_of, columns, paged, span, time_in
+from fdbqueue.tasks.firing import MISSED, ScheduleStatus
 from fdbqueue.tasks.options import PutOptions
-from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
-from fdbqueue.tasks.schedules.store import IF_EXISTS
-from fdbqueue.tasks.schedules.times import MISSED, ScheduleStatus
+from fdbqueue.tasks.schedules import IF_EXISTS, Schedule, fire_due, list_schedules
 
 EVERY = SecondsRange(min=limits.SCHEDULE_EVERY_MIN_S)
 TIMES = click.IntRange(1, limits.SCHEDULE_TIMES_MAX)

@@ -31,7 +31,7 @@ from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.visible import text_of
 from fdbqueue.operate.cli.exits import NO_DIRECTORY, CommandError, is_removed
 from fdbqueue.queues import elements, recipe
-from fdbqueue.tasks.kinds import is_kind
+from fdbqueue.tasks.options import is_kind
 
 if TYPE_CHECKING:
     from fdbqueue.queues.elements.simple import SimpleElementQueue
@@ -142,10 +142,10 @@ class Place:
         try:
             yield
         except LimitNotFound as error:
-            names = (found.name for found in late.parking.limit.Limit.list(database, root=self.root))
+            names = (found.name for found in late.limits.limit.Limit.list(database, root=self.root))
             raise self._unknown("limit", error.name, names, SET_LIMIT) from None
         except ScheduleNotFound as error:
-            listing = partial(late.schedules.schedule.list_schedules, database, root=self.root)
+            listing = partial(late.schedules.list_schedules, database, root=self.root)
             names = (found.name for found in every_row(listing))
             raise self._unknown("schedule", error.name, names, CREATE_SCHEDULE) from None
 

@@ -33,8 +33,8 @@ from fdbqueue.operate.cli.terminal import table_of
 from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.operate.overview.figures import Figures, GroupsFigures
 from fdbqueue.operate.overview.overview import Overview
-from fdbqueue.tasks.key_statistics import KeyStatistics
-from fdbqueue.tasks.kinds import is_kind, kind_named
+from fdbqueue.tasks.looking import KeyStatistics
+from fdbqueue.tasks.options import is_kind, kind_named
 from fdbqueue.tasks.queue import TaskQueue
 
 RATES = ("put", "take", "done")

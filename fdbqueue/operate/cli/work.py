@@ -21,7 +21,7 @@ from fdbqueue.operate.cli.parameters import SecondsRange
 from fdbqueue.operate.cli.progress import Progress
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.queues.recipe.queue import Queue
-from fdbqueue.tasks.kinds import is_kind
+from fdbqueue.tasks.options import is_kind
 
 COUNT = click.IntRange(min=1)
 COROUTINES = click.IntRange(min=1, max=limits.CONCURRENCY_MAX)

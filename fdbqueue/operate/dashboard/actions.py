@@ -10,7 +10,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.visible import counted
-from fdbqueue.tasks.dead.letters import RATE_PER_S, DeadLetters
+from fdbqueue.tasks.dead_letters import RATE_PER_S, DeadLetters
 from fdbqueue.tasks.queue import TaskQueue
 
 Form = Mapping[str, str]

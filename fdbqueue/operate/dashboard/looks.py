@@ -21,14 +21,14 @@ from fdbqueue.core.task import EndedTask, Explanation, Failure, Task
 from fdbqueue.fleet.status import Presence, workers
 from fdbqueue.operate.overview.figures import Figures, QueueFigures, TaskFigures
 from fdbqueue.operate.overview.overview import Overview
-from fdbqueue.tasks.dead.letters import DeadLetters
-from fdbqueue.tasks.dead.reading import DeadLetter, FailureClass, Redrive
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.key_statistics import KeyStatistics
-from fdbqueue.tasks.kinds import is_kind
+from fdbqueue.tasks.dead_letters import DeadLetters
+from fdbqueue.tasks.looking import KeyStatistics
+from fdbqueue.tasks.options import is_kind
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import SESSION_BYTES
+from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive
 from fdbqueue.tasks.shape import shape_of
+from fdbqueue.tasks.stored.keyed import Keyed
+from fdbqueue.tasks.stored.records import SESSION_BYTES
 
 KEYS_SHOWN = 20
 CLASSES_SHOWN = 50

@@ -22,8 +22,8 @@ from fdbqueue.operate.dashboard.rendering import Renderer
 from fdbqueue.operate.dashboard.room import DatabaseSilent, Room
 from fdbqueue.operate.dashboard.streams import Sampler
 from fdbqueue.operate.dashboard.texts import segment
-from fdbqueue.tasks.dead.letters import DeadLetters
-from fdbqueue.tasks.dead.reading import RedriveState, RedriveStep
+from fdbqueue.tasks.dead_letters import DeadLetters
+from fdbqueue.tasks.redrive import RedriveState, RedriveStep
 
 _log = logger("fdbqueue.dashboard")
 

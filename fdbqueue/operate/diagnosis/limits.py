@@ -14,9 +14,8 @@ from fdbqueue.core.visible import counted
 from fdbqueue.operate.diagnosis.check import Check, fine, warning
 from fdbqueue.operate.overview.figures import Figures, LimitFigures
 from fdbqueue.operate.verify.values import command
-from fdbqueue.tasks.limiting.key_state import KeyState, ask_holders, ask_key_holders
-from fdbqueue.tasks.limiting.keys import LimitKeys, shown_key
-from fdbqueue.tasks.limiting.state import ask_by_snapshot
+from fdbqueue.tasks.limits.rule import LimitKeys, shown_key
+from fdbqueue.tasks.limits.state import KeyState, ask_by_snapshot, ask_holders, ask_key_holders
 
 CHECK = "limits"
 

@@ -9,8 +9,8 @@ from fdbqueue.core.page import Page, every_row
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.diagnosis.check import Check, fine, warning
 from fdbqueue.operate.verify.values import command
-from fdbqueue.tasks.schedules.store import page
-from fdbqueue.tasks.schedules.times import ScheduleStatus
+from fdbqueue.tasks.firing import ScheduleStatus
+from fdbqueue.tasks.schedules import page
 
 CHECK = "schedules"
 

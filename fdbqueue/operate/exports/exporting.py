@@ -31,11 +31,9 @@ from fdbqueue.core.version import __version__
 from fdbqueue.operate.exports import of_items, of_tasks
 from fdbqueue.operate.exports.file import ExportFile
 from fdbqueue.operate.exports.lines import FORMAT, DoneLine, End, Header, LimitLine, Mark, QueueLine
-from fdbqueue.tasks.kinds import is_kind
-from fdbqueue.tasks.limiting.keys import LimitKeys
-from fdbqueue.tasks.limiting.rule import rule_of
-from fdbqueue.tasks.options import owner_of
-from fdbqueue.tasks.schedules.schedule import list_schedules
+from fdbqueue.tasks.limits.rule import LimitKeys, rule_of
+from fdbqueue.tasks.options import is_kind, owner_of
+from fdbqueue.tasks.schedules import list_schedules
 from fdbqueue.tasks.shape import shape_of
 
 ID_BYTES = 16

@@ -24,8 +24,8 @@ from fdbqueue.operate.exports.file import FinishedFile, Found, Place
 from fdbqueue.operate.exports.lines import IMPORT_LABEL, DoneLine, LimitLine, Mark
 from fdbqueue.operate.exports.placing import Placer, placer_for
 from fdbqueue.operate.imports.steps import Progress, ProgressKeys
-from fdbqueue.tasks.limiting.keys import LimitKeys
-from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.limits.limit import Limit
+from fdbqueue.tasks.limits.rule import LimitKeys
 
 STEP_BYTES = 12
 

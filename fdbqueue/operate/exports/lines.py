@@ -21,7 +21,7 @@ from fdbqueue.core.rows import Batch, ContentLine, Counts, KeyLine, Line, Pair, 
 from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.unreadable import Aside, entry_in
 from fdbqueue.tasks.feature import all_features
-from fdbqueue.tasks.limiting.rule import Rule
+from fdbqueue.tasks.limits.rule import Rule
 
 FORMAT = 2
 """A change that an earlier release would misread raises it."""

@@ -18,19 +18,13 @@ from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.exports.lines import TaskLine, TurnLine, progress, set_aside
 from fdbqueue.tasks import edges
-from fdbqueue.tasks.disciplines.fair import Fair
-from fdbqueue.tasks.disciplines.key_counts import SLUG_BYTES, readable_state
+from fdbqueue.tasks.change import is_held_by
 from fdbqueue.tasks.failures import moved_bytes
-from fdbqueue.tasks.payloads import is_held_by
-from fdbqueue.tasks.records.keys import (
-    Record,
-    id_in,
-    record_to_bytes,
-    sound_record,
-)
-from fdbqueue.tasks.records.statistics import CALLS, unpacked
 from fdbqueue.tasks.rows import FeatureRows, rows_of_features
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored.key_counts import SLUG_BYTES, readable_state
+from fdbqueue.tasks.stored.keyed import Fair
+from fdbqueue.tasks.stored.records import CALL_NAMES, Record, id_in, record_to_bytes, sound_record, unpacked
 
 
 def sections(shape: Shape, *, leave_out: bool) -> list[Section]:
@@ -58,7 +52,7 @@ def partitions_of(shape: Shape) -> list[Shape]:
 def takes_of(parts: Sequence[Shape], tr: Transaction) -> int:
     """The takes of all partitions. Reads by snapshot."""
     asked = [tr.snapshot.get(part.keys.calls) for part in parts]
-    return sum(unpacked(CALLS, found.value)["take"] for found in asked)
+    return sum(unpacked(CALL_NAMES, found.value)["take"] for found in asked)
 
 
 def _behind_tasks(part: Shape) -> Iterator[Section]:

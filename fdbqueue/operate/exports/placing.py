@@ -28,12 +28,12 @@ from fdbqueue.operate.exports.lines import (
 from fdbqueue.operate.exports.of_items import partitions_of
 from fdbqueue.queues.elements.keys import ARRIVAL, DEPARTURE, MARK, ElementKeys
 from fdbqueue.queues.recipe.keys import FLOOR, QueueKeys
-from fdbqueue.tasks.disciplines.fair import Fair
-from fdbqueue.tasks.disciplines.key_counts import readable_state
-from fdbqueue.tasks.records.keys import CALLS, PAUSED, REDRIVE, Record, partition_of, record_of
 from fdbqueue.tasks.rows import rows_of_features
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.source import change_of
+from fdbqueue.tasks.stored.key_counts import readable_state
+from fdbqueue.tasks.stored.keyed import Fair
+from fdbqueue.tasks.stored.records import CALLS, PAUSED, REDRIVE, Record, partition_of, record_of
 
 T = TypeVar("T")
 

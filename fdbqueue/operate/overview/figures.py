@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.tasks.groups.waiting import GroupProgress
+from fdbqueue.tasks.groups import GroupProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,13 @@ from fdbqueue.core.errors import ScheduleUnreadable
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, KeyValue, ReadTransaction
 from fdbqueue.operate.overview.figures import GroupsFigures, LimitFigures, QueueFigures, ScheduleFigures
-from fdbqueue.tasks.groups.waiting import GroupProgress, progress_of
-from fdbqueue.tasks.limiting.key_state import used_of
-from fdbqueue.tasks.limiting.keys import LimitKeys
-from fdbqueue.tasks.limiting.state import State, ask_by_snapshot
-from fdbqueue.tasks.records.groups import counts_of, readable_row
-from fdbqueue.tasks.schedules.records import State as ScheduleState
-from fdbqueue.tasks.schedules.records import record_of, state_of
-from fdbqueue.tasks.schedules.store import Row, ask_rows
+from fdbqueue.tasks.firing import ScheduleState as ScheduleState
+from fdbqueue.tasks.firing import record_of, state_of
+from fdbqueue.tasks.group_settling import counts_of, readable_row
+from fdbqueue.tasks.groups import GroupProgress, progress_of
+from fdbqueue.tasks.limits.rule import LimitKeys
+from fdbqueue.tasks.limits.state import State, ask_by_snapshot, used_of
+from fdbqueue.tasks.schedules import Row, ask_rows
 
 _SECOND_US = 1_000_000
 

@@ -22,13 +22,12 @@ from fdbqueue.operate.overview.figures import KeyFigures, QueueFigures, TaskFigu
 from fdbqueue.queues.elements.keys import ElementKeys
 from fdbqueue.queues.recipe.items import size_of
 from fdbqueue.queues.recipe.keys import QueueKeys
-from fdbqueue.tasks.disciplines.discipline import Fifo, no_mending, read_index
-from fdbqueue.tasks.disciplines.key_counts import Busy
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.kinds import is_kind
-from fdbqueue.tasks.records.keys import Record, TaskKeys, id_in, sound_record
-from fdbqueue.tasks.records.statistics import count_of, statistics_of
+from fdbqueue.tasks.options import is_kind
 from fdbqueue.tasks.shape import Shape, shape_of
+from fdbqueue.tasks.stored.discipline import Fifo, no_mending, read_index
+from fdbqueue.tasks.stored.key_counts import Busy
+from fdbqueue.tasks.stored.keyed import Keyed
+from fdbqueue.tasks.stored.records import Record, TaskKeys, count_of, id_in, sound_record, statistics_of
 
 _STATES = ("ready", "taken", "buried", "delayed")
 _KeyRow = tuple[bytes, KeyFigures]

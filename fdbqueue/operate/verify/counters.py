@@ -17,11 +17,9 @@ from fdbqueue.core.unreadable import Aside
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.queues.elements.store import Elements
 from fdbqueue.queues.recipe.items import Recipe, size_of
-from fdbqueue.tasks.disciplines.beside import rebuild
-from fdbqueue.tasks.disciplines.key_counts import slug_of
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.records.keys import TaskKeys
-from fdbqueue.tasks.records.statistics import LIVE, packed, unpacked
+from fdbqueue.tasks.stored.key_counts import slug_of
+from fdbqueue.tasks.stored.keyed import Keyed, rebuild
+from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, packed, unpacked
 
 _KEYS_TOGETHER = 500
 """Task keys that one transaction compares with their counters."""
@@ -32,7 +30,7 @@ def counts_of_tasks(checks: TaskChecks, registered: bool) -> Iterator[Count]:
     shape, keys = checks.shape, checks.keys
     # A FairQueue counts no calls, so that its counters may return to an old value.
     quiet = (keys.live, keys.calls) if registered else ()
-    states = zip(LIVE, (shape.discipline.index, keys.taken, keys.buried, keys.delayed), strict=True)
+    states = zip(LIVE_NAMES, (shape.discipline.index, keys.taken, keys.buried, keys.delayed), strict=True)
     for state, under in states:
         yield _count_of_state(state, Tally({state: under}, keys.live, keys.has_shape, quiet))
     for error in sorted(checks.classes):
@@ -46,9 +44,11 @@ def counts_of_tasks(checks: TaskChecks, registered: bool) -> Iterator[Count]:
 
 def _count_of_state(state: str, tally: Tally) -> Count:
     def number_in(value: bytes | None) -> int:
-        return _signed(unpacked(LIVE, value)[state])
+        return _signed(unpacked(LIVE_NAMES, value)[state])
 
-    return Count(f"{state} tasks", tally, number_in, lambda difference: packed(LIVE, {state: difference}))
+    return Count(
+        f"{state} tasks", tally, number_in, lambda difference: packed(LIVE_NAMES, {state: difference})
+    )
 
 
 def counts_of_recipe(recipe: Recipe) -> Iterator[Count]:
@@ -119,7 +119,7 @@ class _OfKeys:
                 partial(self._mend, key),
             )
             for key in batch
-            for state in LIVE
+            for state in LIVE_NAMES
             if stored[key][state] != counted[key, state]
         ]
 
@@ -149,6 +149,9 @@ class _OfKeys:
         counted = self._counted([key], tr)
         if counted is not None:
             stored = self._keyed.counts.numbers(tr, slug_of(key))
-            tr.add(counter, packed(LIVE, {state: counted[key, state] - stored[state] for state in LIVE}))
-            tr.compare_and_clear(counter, bytes(len(packed(LIVE, {}))))
+            tr.add(
+                counter,
+                packed(LIVE_NAMES, {state: counted[key, state] - stored[state] for state in LIVE_NAMES}),
+            )
+            tr.compare_and_clear(counter, bytes(len(packed(LIVE_NAMES, {}))))
             rebuild(self._keyed, tr, key)  # the state was judged, and perhaps mended, by the wrong counter

@@ -11,8 +11,8 @@ from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.rows import Check, Finder, Flaw, Row, Suspect
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.records import groups as counters
-from fdbqueue.tasks.records.groups import Counts, counts_added, counts_of, epoch_of, members_of
+from fdbqueue.tasks import group_settling
+from fdbqueue.tasks.group_settling import Counts, counts_added, counts_of, epoch_of, members_of
 
 
 class GroupChecks(Finder):
@@ -27,7 +27,7 @@ class GroupChecks(Finder):
         group_row, cancelled = keys.group(group), keys.group_cancelled(group)
         sweeps = [keys.doubt(group), keys.cancelling(group)]
         seen = yield [group_row, keys.group_counts(group), cancelled, *sweeps]
-        found = counters.readable_row(seen.value(group_row))
+        found = group_settling.readable_row(seen.value(group_row))
         if len(rest) > 1:
             if not seen.has(group_row):
                 text = f"A row belongs to the group {group.hex()}, which does not exist."
@@ -90,7 +90,7 @@ def _both(keys: RootKeys, group: bytes, tr: Transaction) -> tuple[Counts, dict[s
         for one, epoch in zip(shared, epochs, strict=True)
     ]
     found = [members_of(value.value) for value in asked]
-    return counts, {name: sum(one[name] for one in found) for name in counters.MEMBERS}
+    return counts, {name: sum(one[name] for one in found) for name in group_settling.MEMBERS}
 
 
 def _correct(keys: RootKeys, group: bytes, tr: Transaction) -> None:

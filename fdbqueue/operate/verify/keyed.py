@@ -12,18 +12,15 @@ from fdbqueue.core.rows import FOREIGN, Check, Flaw, Row, Seen, Suspect, resized
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify.partitions import HeldChecks, expect_ready
-from fdbqueue.tasks.disciplines import beside
-from fdbqueue.tasks.disciplines.beside import is_slug, parts_of, rebuild, task_key_in
-from fdbqueue.tasks.disciplines.fair import Fair
-from fdbqueue.tasks.disciplines.key_counts import KeyState, Numbers, key_of, level_in, readable_state
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.disciplines.lanes import UNNAMED, Lanes, keyed_limit
-from fdbqueue.tasks.limiting.keys import OPEN, PARKED, shown_key
-from fdbqueue.tasks.parking.keyed_lane import KeyedLane, stands_of
-from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_in, id_text, sound_record
-from fdbqueue.tasks.records.statistics import LIVE, unpacked
+from fdbqueue.tasks.limits.lanes import UNNAMED, Lanes, keyed_limit
+from fdbqueue.tasks.limits.parking import KeyedLane, stands_of
+from fdbqueue.tasks.limits.rule import OPEN, PARKED, shown_key
 from fdbqueue.tasks.rows import OfShape
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored import keyed as stored_keyed
+from fdbqueue.tasks.stored.key_counts import KeyState, Numbers, key_of, level_in, readable_state
+from fdbqueue.tasks.stored.keyed import Fair, Keyed, is_slug, parts_of, rebuild, task_key_in
+from fdbqueue.tasks.stored.records import ID_BYTES, LIVE_NAMES, Record, id_in, id_text, sound_record, unpacked
 
 NUMBER_BYTES = 8
 _OPEN_LANE, _POINTER, _STATE = b"\x01", b"\x02", b"\x03"
@@ -37,13 +34,13 @@ class BesideChecks(OfShape):
         self.counters: dict[bytes, Numbers] = {}
         """The stored counters of the task keys, in the slices so far."""
         self._checks = {
-            beside.WAITING: self._waiting,
-            beside.STATE: self._state,
-            beside.ROUND: self._number,
-            beside.COUNTS: self._counts,
-            beside.BUSY: self._busy,
-            beside.LEVEL: self._level,
-            beside.FLOOR: self._number,
+            stored_keyed.WAITING: self._waiting,
+            stored_keyed.STATE: self._state,
+            stored_keyed.ROUND: self._number,
+            stored_keyed.COUNTS: self._counts,
+            stored_keyed.BUSY: self._busy,
+            stored_keyed.LEVEL: self._level,
+            stored_keyed.FLOOR: self._number,
         }
 
     def check(self, row: Row, _: bytes) -> Check:
@@ -54,21 +51,21 @@ class BesideChecks(OfShape):
 
     def note(self, row: Row) -> None:
         column, rest = parts_of(self._keys.beside, row.key)
-        if column == beside.COUNTS and is_slug(rest):
-            self.counters[key_of(rest)] = unpacked(LIVE, row.value)
+        if column == stored_keyed.COUNTS and is_slug(rest):
+            self.counters[key_of(rest)] = unpacked(LIVE_NAMES, row.value)
 
     def rebuild(self, key: bytes, tr: Transaction) -> None:
         rebuild(self._keyed, tr, key)
         expect_ready(tr, self._shape)
 
     def _has_shape(self, column: int, rest: bytes) -> bool:
-        if column == beside.WAITING:
+        if column == stored_keyed.WAITING:
             return task_key_in(rest) is not None
-        if column == beside.ROUND:
+        if column == stored_keyed.ROUND:
             return not rest and isinstance(self._keyed, Fair)
-        if column == beside.FLOOR:
+        if column == stored_keyed.FLOOR:
             return not rest and not self._shape.definition.id  # a FairQueue
-        return is_slug(rest[1:] if column == beside.BUSY else rest)
+        return is_slug(rest[1:] if column == stored_keyed.BUSY else rest)
 
     # The line of a task key: its ready tasks.
 
@@ -149,15 +146,15 @@ class BesideChecks(OfShape):
     def _wrong_count(self, slug: bytes, state: KeyState, seen: Seen) -> str | None:
         if not self._keyed.counts_taken:
             return None
-        taken = unpacked(LIVE, seen.value(self._keyed.counts.counts_key(slug)))["taken"]
+        taken = unpacked(LIVE_NAMES, seen.value(self._keyed.counts.counts_key(slug)))["taken"]
         return None if state.taken == taken else f"counts {state.taken} taken tasks, its counter {taken}"
 
     # Counters and levels.
 
     def _counts(self, row: Row, rest: bytes) -> Check:
-        if len(row.value) != len(LIVE) * NUMBER_BYTES or not any(row.value):
+        if len(row.value) != len(LIVE_NAMES) * NUMBER_BYTES or not any(row.value):
             text = f"The counters of the task key {told_key(key_of(rest))} are damaged: {row.value.hex()}."
-            yield self.found(Flaw.KEY_COUNTER, row, text, resized(row, len(LIVE) * NUMBER_BYTES))
+            yield self.found(Flaw.KEY_COUNTER, row, text, resized(row, len(LIVE_NAMES) * NUMBER_BYTES))
 
     def _busy(self, row: Row, rest: bytes) -> Check:
         level = self._keyed.counts.level_key(rest[1:])

@@ -4,7 +4,7 @@ Each slot that a task holds is in three places: in its record, in a holder, and 
 record and the holder name each other. The numbers of all cells are compared with the holders in one
 transaction for each limit.
 
-A walk of a limit (parking/settling.py) is about to look at all rows of its keys: until it is over, a holder
+A walk of a limit (limits/parking.py) is about to look at all rows of its keys: until it is over, a holder
 without a task and a lane without a state are no contradictions.
 """
 
@@ -21,14 +21,11 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.rows import Check, Finder, Flaw, Row, Suspect, under
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.limited import slots_of
-from fdbqueue.tasks.limiting import keys as of_limits
-from fdbqueue.tasks.limiting.key_state import KeyState, number_bytes, number_of
-from fdbqueue.tasks.limiting.keys import Held, LanePlace, LimitKeys, held_of, shown_key
-from fdbqueue.tasks.limiting.rule import rule_of
-from fdbqueue.tasks.limiting.state import ask_by_snapshot, give_slots
-from fdbqueue.tasks.parking.keyed_lane import stands_of
-from fdbqueue.tasks.parking.settling import Settling, lane_at
-from fdbqueue.tasks.records.keys import Record, TaskKeys, id_text, sound_record
+from fdbqueue.tasks.limits import rule
+from fdbqueue.tasks.limits.parking import Settling, lane_at, stands_of
+from fdbqueue.tasks.limits.rule import Held, LanePlace, LimitKeys, held_of, rule_of, shown_key
+from fdbqueue.tasks.limits.state import KeyState, ask_by_snapshot, give_slots, number_bytes, number_of
+from fdbqueue.tasks.stored.records import Record, TaskKeys, id_text, sound_record
 
 
 class LimitChecks(Finder):
@@ -45,7 +42,7 @@ class LimitChecks(Finder):
     def note(self, column: Any, rest: list[Any]) -> None:
         if column == columns.LIMIT:
             self.names.append(rest[0])
-        elif column == columns.LIMITED and rest[1] == of_limits.WALK:
+        elif column == columns.LIMITED and rest[1] == rule.WALK:
             self.walks.append(rest[0])
 
     def rule(self, row: Row, rest: list[Any]) -> Check:
@@ -56,18 +53,18 @@ class LimitChecks(Finder):
     def limited(self, row: Row, rest: list[Any]) -> Check:
         """`rest`: the limit, the column below it, and the parts behind."""
         limit, column = LimitKeys(self._keys.prefix, rest[0]), rest[1]
-        if column == of_limits.OF_KEY:
+        if column == rule.OF_KEY:
             key, side, *place = rest[2:]
-            if side == of_limits.KEY_HOLDER:
+            if side == rule.KEY_HOLDER:
                 return self._key_holder(limit, row, key, place)
             return self._lane(limit, row, key, side, LanePlace(*place))
-        if column == of_limits.HOLDER:
+        if column == rule.HOLDER:
             return self._holder(limit, row, rest[2:])
-        if column in (of_limits.DUE, of_limits.OVER):
+        if column in (rule.DUE, rule.OVER):
             return self._time(limit, row, rest[2], rest[3])
-        if column == of_limits.COUNT:
+        if column == rule.COUNT:
             return self._count(limit, row, rest[2])
-        return self._cells(limit, row) if column == of_limits.CELLS else self.nothing()
+        return self._cells(limit, row) if column == rule.CELLS else self.nothing()
 
     def _cells(self, limit: LimitKeys, row: Row) -> Check:
         if not (yield [limit.row]).has(limit.row):
@@ -76,7 +73,7 @@ class LimitChecks(Finder):
 
     def _holder(self, limit: LimitKeys, row: Row, place: list[Any]) -> Check:
         held, id_ = held_of(row.value), place[1]
-        if held is None or not 0 <= held.cell < of_limits.CELLS_MAX:
+        if held is None or not 0 <= held.cell < rule.CELLS_MAX:
             yield self.found(Flaw.VALUE, row, f"A holder of the limit {limit.name!r} cannot be read.")
             return
         task = self._task(held, place)
@@ -122,10 +119,10 @@ class LimitChecks(Finder):
         stands, told = stands_of(seen.value(state_key)), f"the key {shown_key(key)!r} of {limit.name!r}"
         state = KeyState(limit, key, rule_of(seen.value(limit.row)), seen.value(limit.count(key)))
         is_full = state.rule is not None and state.rule.is_of_slots and not state.has_room(0)
-        if stands is None or bool(stands.head) != (side == of_limits.OPEN):
+        if stands is None or bool(stands.head) != (side == rule.OPEN):
             text = f"A row of {told} names a lane that stands otherwise."
             yield self.found(Flaw.STRAY, row, text)
-        elif side == of_limits.PARKED and not (state.due_us or is_full or seen.has(due)):
+        elif side == rule.PARKED and not (state.due_us or is_full or seen.has(due)):
             text = f"Nothing opens a parked lane of {told}: its tasks wait for ever."
             # Slots that tasks hold, also of a limit that is unreadable or gone. The row of a key of starts
             # begins with a time, and has that of its sweep behind.
@@ -158,7 +155,7 @@ def _give_back(limit: LimitKeys, row: Row, cell: int, tr: Transaction) -> None:
 
 def _holds(record: Record, name: str, key: bytes) -> bool:
     extra, cell = record.extra, slots_of(record).get(name)
-    return extra is not None and cell == of_limits.KEYED and extra.limit_keys.get(name) == key
+    return extra is not None and cell == rule.KEYED and extra.limit_keys.get(name) == key
 
 
 def _times_of(limit: LimitKeys, stored: bytes, key: bytes) -> list[bytes]:
@@ -227,7 +224,7 @@ def _counted(keys: LimitKeys, tr: Transaction) -> tuple[list[int], list[int] | N
     rows = tr.snapshot.get_range(under.start, under.stop)
     found = Counter(held.cell for row in rows if (held := held_of(row.value)) is not None)
     is_of_slots = state.rule is not None and state.rule.is_of_slots
-    return [found[cell] for cell in range(of_limits.CELLS_MAX)], list(state.numbers) if is_of_slots else None
+    return [found[cell] for cell in range(rule.CELLS_MAX)], list(state.numbers) if is_of_slots else None
 
 
 def _recount(keys: LimitKeys, tr: Transaction) -> None:
@@ -238,7 +235,7 @@ def _recount(keys: LimitKeys, tr: Transaction) -> None:
     counted, stored = _counted(keys, tr)
     if stored is not None:
         missing = {cell: counted[cell] - number for cell, number in enumerate(stored)}
-        tr.add(keys.cells, of_limits.cells_bytes(missing))
+        tr.add(keys.cells, rule.cells_bytes(missing))
 
 
 def miscounted_total(database: Database, limit: LimitKeys, mending: str) -> Suspect | None:

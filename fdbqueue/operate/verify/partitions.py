@@ -37,12 +37,11 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.unreadable import Aside
 from fdbqueue.operate.verify.line import LineChecks
 from fdbqueue.operate.verify.values import Cures, command
-from fdbqueue.tasks.disciplines.key_counts import slug_of
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.records.keys import Record, id_text, partition_of
-from fdbqueue.tasks.records.statistics import LIVE, unpacked
 from fdbqueue.tasks.rows import OfShape, task_in
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored.key_counts import slug_of
+from fdbqueue.tasks.stored.keyed import Keyed
+from fdbqueue.tasks.stored.records import LIVE_NAMES, Record, id_text, partition_of, unpacked
 
 _BELL_BYTES = 8
 _NUMBER_MAX = 255
@@ -226,5 +225,5 @@ class HeldChecks(OfShape):
 
 
 def _is_ordered(row: Row) -> bool:
-    numbers = unpacked(LIVE, row.value)
+    numbers = unpacked(LIVE_NAMES, row.value)
     return bool(numbers["ready"] or numbers["taken"])

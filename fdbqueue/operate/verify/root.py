@@ -24,8 +24,8 @@ from fdbqueue.core.sessions.ending import deadline_if_readable
 from fdbqueue.operate.verify.groups import GroupChecks
 from fdbqueue.operate.verify.limits import LimitChecks
 from fdbqueue.operate.verify.values import Cures, command
-from fdbqueue.tasks.schedules.records import record_of, state_of
-from fdbqueue.tasks.schedules.store import renew
+from fdbqueue.tasks.firing import record_of, state_of
+from fdbqueue.tasks.schedules import renew
 
 _NEXT_BEAT = "The next heartbeat writes it anew; if there is none, a sweep ends the session."
 

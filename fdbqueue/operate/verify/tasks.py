@@ -19,17 +19,25 @@ from fdbqueue.operate.verify.partitions import PartitionChecks, expect_ready, sh
 from fdbqueue.operate.verify.root import unless_ending
 from fdbqueue.operate.verify.values import Cures, command
 from fdbqueue.queues.persistent.unacked import claim_of
-from fdbqueue.tasks.dead.redrive import is_readable
-from fdbqueue.tasks.disciplines.discipline import Fifo
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.disciplines.lanes import Lanes
+from fdbqueue.tasks.change import is_held_by
 from fdbqueue.tasks.failures import class_in, entry_of
-from fdbqueue.tasks.payloads import is_held_by
-from fdbqueue.tasks.records import keys as columns
-from fdbqueue.tasks.records.keys import ID_BYTES, Record, id_in, id_text, sound_record
-from fdbqueue.tasks.records.statistics import LIVE, LIVE_OF, unpacked
+from fdbqueue.tasks.limits.lanes import Lanes
+from fdbqueue.tasks.redrive import is_readable
 from fdbqueue.tasks.rows import FeatureRows, rows_of_features
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored import records
+from fdbqueue.tasks.stored.discipline import Fifo
+from fdbqueue.tasks.stored.keyed import Keyed
+from fdbqueue.tasks.stored.records import (
+    ID_BYTES,
+    LIVE_NAMES,
+    LIVE_OF,
+    Record,
+    id_in,
+    id_text,
+    sound_record,
+    unpacked,
+)
 
 OfRecord = Callable[[Row, Record], Check]
 
@@ -72,21 +80,21 @@ class TaskChecks(Checks):
     def _of_tasks(self) -> dict[int, OfColumn]:
         """The checks of the columns that each partition has."""
         return {
-            columns.TASK: self._task,
-            columns.PAYLOAD: self._payload,
-            columns.READY: self._ready,
-            columns.TAKEN: self._taken,
-            columns.DELAYED: partial(self._entry, TaskState.DELAYED),
-            columns.BURIED: partial(self._entry, TaskState.BURIED),
-            columns.TIMER: self._timer,
-            columns.LIVE: self._live,
-            columns.LINE: _whole_row(self._line),
-            columns.OWNERS: self._owner,
-            columns.PAUSED: self._partition.paused,
-            columns.FAILURE: self._failure,
-            columns.CLASSED: self._classed,
-            columns.CLASS_COUNT: self._class_count,
-            columns.REDRIVE: self._redrive,
+            records.TASK: self._task,
+            records.PAYLOAD: self._payload,
+            records.READY: self._ready,
+            records.TAKEN: self._taken,
+            records.DELAYED: partial(self._entry, TaskState.DELAYED),
+            records.BURIED: partial(self._entry, TaskState.BURIED),
+            records.TIMER: self._timer,
+            records.LIVE: self._live,
+            records.LINE: _whole_row(self._line),
+            records.OWNERS: self._owner,
+            records.PAUSED: self._partition.paused,
+            records.FAILURE: self._failure,
+            records.CLASSED: self._classed,
+            records.CLASS_COUNT: self._class_count,
+            records.REDRIVE: self._redrive,
         }
 
     def _shared(self) -> dict[int, OfColumn]:
@@ -103,22 +111,22 @@ class TaskChecks(Checks):
         self._knows_index = isinstance(discipline, Fifo | Keyed)
         if isinstance(discipline, Keyed):
             self.beside = BesideChecks(self.shape, discipline, self.mending)
-            self._checks[columns.BESIDE] = self.beside.check
+            self._checks[records.BESIDE] = self.beside.check
             self._of_ready.append(self.beside.pointer)
         elif self._knows_index:
             self._of_ready.append(partial(self._entry, TaskState.READY))
         if isinstance(discipline, Lanes):
             self._lanes = LaneChecks(self.shape, discipline, self.mending)
-            self._checks[columns.BESIDE] = self._lanes.check
+            self._checks[records.BESIDE] = self._lanes.check
             self._of_ready.append(self._lanes.ready)
 
     def weight(self, row: Row) -> int:
         column, rest = self.keys.parts_of(row.key)
-        if column == columns.LINE:
+        if column == records.LINE:
             return self._line.weight(row)
         if column in self._feature_at:
             return self._feature_at[column].weight(column, row, rest)
-        record = sound_record(row.value, rest) if column == columns.TASK else None
+        record = sound_record(row.value, rest) if column == records.TASK else None
         if record is None:
             return 0
         beside = 0 if record.extra is None else sum(one.weight_of_task(record) for one in self.features)
@@ -131,23 +139,23 @@ class TaskChecks(Checks):
         return self._checks[column](row, rest) if column in self._checks else self.nothing()
 
     def _has_shape(self, key: bytes, column: int) -> bool:
-        if column == columns.BESIDE:
+        if column == records.BESIDE:
             return column in self._checks
         return self.keys.has_shape(key) and not (self.keys.partition and column in self._of_all)
 
     def note(self, row: Row) -> None:
         column, rest = self.keys.parts_of(row.key)
-        if column in (columns.CLASSED, columns.CLASS_COUNT) and self.keys.has_shape(row.key):
+        if column in (records.CLASSED, records.CLASS_COUNT) and self.keys.has_shape(row.key):
             self.classes.add(self.keys.class_at(rest))
         if column in self._feature_at and self.keys.has_shape(row.key):
             self._feature_at[column].note(column, row, rest)
         if self.beside is None or len(self.found_by_key) > limits.VERIFIED_TASK_KEYS_MAX:
             return
-        if column == columns.TASK:
+        if column == records.TASK:
             record = sound_record(row.value, rest)
             if record is not None:
                 self.found_by_key[record.key, LIVE_OF[record.state]] += 1
-        elif column == columns.BESIDE:
+        elif column == records.BESIDE:
             self.beside.note(row)
 
     # A record, and the keys that it names.
@@ -166,7 +174,7 @@ class TaskChecks(Checks):
         if key is None:
             return
         stored, is_ready = (yield [key]).value(key), record.state == TaskState.READY
-        value = columns.record_to_bytes(record) if is_ready else record.key
+        value = records.record_to_bytes(record) if is_ready else record.key
         if stored == value:
             return
         name, mend = id_text(record.id), partial(self._mend_state, record, key, value)
@@ -202,7 +210,7 @@ class TaskChecks(Checks):
         return self.keys.buried_at(self.shape.discipline.place(record))
 
     def _timer_of(self, row: Row, record: Record) -> Check:
-        if record.timer_us == columns.NEVER_US:
+        if record.timer_us == records.NEVER_US:
             return
         timer = self.keys.timer(record.timer_us, record.id)
         if not (yield [timer]).has(timer):
@@ -255,7 +263,7 @@ class TaskChecks(Checks):
         return self.together([self._entry(TaskState.TAKEN, row, rest), self._holder(row, rest), counted])
 
     def _holder(self, row: Row, rest: bytes) -> Check:
-        id_, holder = rest[-ID_BYTES:], rest[: columns.SESSION_BYTES]
+        id_, holder = rest[-ID_BYTES:], rest[: records.SESSION_BYTES]
         session = self.shape.root.session(holder)
         if not (yield [session]).has(session):
             text = f"The task {id_text(id_)} is taken by the session {holder.hex()}, which does not exist."
@@ -321,10 +329,10 @@ class TaskChecks(Checks):
             yield self.found(Flaw.STRAY, row, "A session is enrolled for an owner that has claimed nothing.")
 
     def _live(self, row: Row, _: bytes) -> Check:
-        negative = [name for name, count in unpacked(LIVE, row.value).items() if count >= 2**63]
-        if negative or len(row.value) != len(LIVE) * NUMBER_BYTES:
+        negative = [name for name, count in unpacked(LIVE_NAMES, row.value).items() if count >= 2**63]
+        if negative or len(row.value) != len(LIVE_NAMES) * NUMBER_BYTES:
             text = f"The counters of the tasks are damaged: {row.value.hex()}."
-            yield self.found(Flaw.COUNTER, row, text, resized(row, len(LIVE) * NUMBER_BYTES))
+            yield self.found(Flaw.COUNTER, row, text, resized(row, len(LIVE_NAMES) * NUMBER_BYTES))
 
 
 def _whole_row(checks: Checks) -> OfColumn:

@@ -42,9 +42,9 @@ from fdbqueue.queues.fair.queue import FairQueue
 from fdbqueue.queues.recipe.items import Recipe
 from fdbqueue.queues.recipe.keys import QueueKeys
 from fdbqueue.queues.recipe.queue import Queue
-from fdbqueue.tasks.kinds import is_kind
-from fdbqueue.tasks.limiting.keys import LimitKeys
-from fdbqueue.tasks.parking.settling import walk_out
+from fdbqueue.tasks.limits.parking import walk_out
+from fdbqueue.tasks.limits.rule import LimitKeys
+from fdbqueue.tasks.options import is_kind
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.shape import Shape, shape_of
 

@@ -18,25 +18,22 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.unreadable import NOT_READ, Passed, located
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import admit
-from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.disciplines.fair import Fair
-from fdbqueue.tasks.key_statistics import KeyStatistics, busiest_keys
-from fdbqueue.tasks.kinds import Draft
-from fdbqueue.tasks.mending import NO_RECORD
-from fdbqueue.tasks.options import Settings
-from fdbqueue.tasks.payloads import ask_payloads, clear_payload
+from fdbqueue.tasks.change import Change, ask_payloads, clear_payload
+from fdbqueue.tasks.looking import KeyStatistics, busiest_keys
+from fdbqueue.tasks.options import Draft, Settings
 from fdbqueue.tasks.ready import Ready
-from fdbqueue.tasks.records.keys import (
+from fdbqueue.tasks.shape import NO_RECORD, Shape
+from fdbqueue.tasks.stored.keyed import Fair
+from fdbqueue.tasks.stored.records import (
     INDEX_BYTES,
     NEVER_US,
     Record,
     TaskKeys,
+    count_of,
     id_text,
     record_to_bytes,
     sound_record,
 )
-from fdbqueue.tasks.records.statistics import count_of
-from fdbqueue.tasks.shape import Shape
 
 _FLOOR = b"\x07"
 FLOOR_MAX = 2**62

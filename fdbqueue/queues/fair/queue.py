@@ -46,11 +46,10 @@ from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.core.unreadable import KeepsAside, shown
 from fdbqueue.queues.fair.items import FairItems, Handed, draft
 from fdbqueue.queues.recipe.handle import ItemHandle
-from fdbqueue.tasks.key_statistics import KeyStatistics, checked_keys
-from fdbqueue.tasks.kinds import Draft, key_bytes
-from fdbqueue.tasks.options import checked_units, packed_weights
-from fdbqueue.tasks.payloads import ask_payloads
-from fdbqueue.tasks.records.keys import ID_BYTES, Record, TaskKeys, sound_record
+from fdbqueue.tasks.change import ask_payloads
+from fdbqueue.tasks.looking import KeyStatistics, checked_keys
+from fdbqueue.tasks.options import Draft, checked_units, key_bytes, packed_weights
+from fdbqueue.tasks.stored.records import ID_BYTES, Record, TaskKeys, sound_record
 
 
 class FairCalls(Service):

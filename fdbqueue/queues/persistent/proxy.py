@@ -37,7 +37,7 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.queues.persistent.stored import Stored
 from fdbqueue.queues.persistent.unacked import Delivery, Owner, Unacked, Unit
-from fdbqueue.tasks.kinds import Draft
+from fdbqueue.tasks.options import Draft
 
 
 @dataclass(frozen=True)

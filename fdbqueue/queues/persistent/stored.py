@@ -20,15 +20,13 @@ from fdbqueue.core.seam import Future, Transaction
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
 from fdbqueue.core.task import Task
 from fdbqueue.tasks import edges
-from fdbqueue.tasks.calls import TaskCalls, calls_of, require_alone
-from fdbqueue.tasks.capacity import NoRoom, admit
+from fdbqueue.tasks.calls import TaskCalls, ask_index, ask_owner, calls_of, require_alone
+from fdbqueue.tasks.capacity import Room, admit
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.kinds import Draft
-from fdbqueue.tasks.puts import ask_index, ask_owner
-from fdbqueue.tasks.records.keys import Record, id_bytes
-from fdbqueue.tasks.records.statistics import LIVE, unpacked
-from fdbqueue.tasks.room import Room
+from fdbqueue.tasks.feature import NoRoom
+from fdbqueue.tasks.options import Draft
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored.records import LIVE_NAMES, Record, id_bytes, unpacked
 from fdbqueue.tasks.verbs import Target
 
 
@@ -97,12 +95,12 @@ def live_counters(change: Change) -> bytes | None:
 
 def waiting_in(live: bytes | None) -> int:
     """The number of items that wait, by the counters of the queue."""
-    return unpacked(LIVE, live)["ready"]
+    return unpacked(LIVE_NAMES, live)["ready"]
 
 
 def unfinished_in(live: bytes | None) -> int:
     """The number of items that wait or are un-acked, by the counters of the queue."""
-    counts = unpacked(LIVE, live)
+    counts = unpacked(LIVE_NAMES, live)
     return sum(counts.values()) - counts["buried"]
 
 

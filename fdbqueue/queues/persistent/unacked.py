@@ -39,9 +39,9 @@ from fdbqueue.queues.persistent.stored import Work
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.ending import end_in
-from fdbqueue.tasks.kinds import Draft
-from fdbqueue.tasks.records.keys import OWNERS
+from fdbqueue.tasks.options import Draft
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored.records import OWNERS
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,7 @@ from fdbqueue.queues.recipe.keys import (
 )
 
 if TYPE_CHECKING:
-    from fdbqueue.tasks.limiting.state import Gate
+    from fdbqueue.tasks.limits.state import Gate
 
 COUNTER = struct.Struct("<q")
 

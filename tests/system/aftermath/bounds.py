@@ -25,9 +25,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.line.decision import LineKeys, deadline_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.limiting.keys import LimitKeys
-from fdbqueue.tasks.limiting.rule import rule_of
-from fdbqueue.tasks.records.keys import Record, record_of
+from fdbqueue.tasks.limits.rule import LimitKeys, rule_of
+from fdbqueue.tasks.stored.records import Record, record_of
 from tests.system.aftermath.contents import Contents
 from tests.system.audit.mirror import Mirror
 

@@ -17,11 +17,10 @@ from fdbqueue.queues.elements.simple import SimpleElementQueue
 from fdbqueue.queues.fair.queue import FairQueue
 from fdbqueue.queues.recipe.keys import QueueKeys
 from fdbqueue.queues.recipe.queue import Queue
-from fdbqueue.tasks.kinds import is_kind
-from fdbqueue.tasks.limiting.keys import LimitKeys
-from fdbqueue.tasks.options import stored_settings
+from fdbqueue.tasks.limits.rule import LimitKeys
+from fdbqueue.tasks.options import is_kind, stored_settings
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.stored.records import TaskKeys
 
 _LOCK_AGE_S = 0.5
 """The age of a lock that a dead holder has left, by the clock that was ahead of all."""

@@ -9,9 +9,9 @@ from fdbqueue.core.partitions import plan_of
 from fdbqueue.core.registry import Definition
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.kinds import is_kind
-from fdbqueue.tasks.records.groups import counts_of, readable_row
-from fdbqueue.tasks.records.keys import Record, id_text, record_of
+from fdbqueue.tasks.group_settling import counts_of, readable_row
+from fdbqueue.tasks.options import is_kind
+from fdbqueue.tasks.stored.records import Record, id_text, record_of
 from tests.system.aftermath.bounds import beats_of, free_at_us, names_of_limits, times_of
 from tests.system.aftermath.contents import Contents
 from tests.system.audit.mirror import Mirror

@@ -10,7 +10,7 @@ from fdbqueue.core.errors import NotTaken, QueueNotFound, ScheduleNotFound, Task
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.schedules.schedule import Schedule, list_schedules
+from fdbqueue.tasks.schedules import Schedule, list_schedules
 from tests.system.aftermath.bounds import SETTLED_S, has_schedules, late_s
 from tests.system.aftermath.contents import Contents
 from tests.system.aftermath.waiters import Waiter, waiters

@@ -10,12 +10,11 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import FdbQueueError, GroupNotFound, GroupTimeout, QueueFull, ResultTimeout
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.groups.group import Group
-from fdbqueue.tasks.kinds import kind_named
-from fdbqueue.tasks.options import stored_settings
+from fdbqueue.tasks.group_settling import readable_row
+from fdbqueue.tasks.groups import Group
+from fdbqueue.tasks.options import kind_named, stored_settings
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.groups import readable_row
-from fdbqueue.tasks.records.keys import Record, TaskKeys, id_in, id_text, record_of
+from fdbqueue.tasks.stored.records import Record, TaskKeys, id_in, id_text, record_of
 from tests.system.aftermath.contents import Contents
 from tests.system.aftermath.watching import PROMPT_S, Watching
 

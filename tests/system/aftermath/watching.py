@@ -6,10 +6,9 @@ from functools import partial
 
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.writes import CommitRequest
-from fdbqueue.tasks.limiting.keys import LimitKeys, cells_of
-from fdbqueue.tasks.limiting.rule import rule_of
-from fdbqueue.tasks.limiting.state import State
-from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.limits.rule import LimitKeys, cells_of, rule_of
+from fdbqueue.tasks.limits.state import State
+from fdbqueue.tasks.stored.records import TaskKeys
 from fdbqueue.testing.runtime import EPOCH_S
 from fdbqueue.testing.scheduler import Scheduler
 from fdbqueue.testing.trace import Commit

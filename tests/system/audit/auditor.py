@@ -17,7 +17,7 @@ from fdbqueue.operate.verify.items import RecipeChecks
 from fdbqueue.operate.verify.root import RootChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.verify import AnyQueue, Subject, partition_subject, subject_named, subject_of
-from fdbqueue.tasks.records.keys import OWNERS
+from fdbqueue.tasks.stored.records import OWNERS
 from fdbqueue.testing.trace import Commit, Trace
 from tests.system.audit.agreement import Agreement
 from tests.system.audit.answers import late_in

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from fdbqueue.core.line.decision import Delivery
 from fdbqueue.core.partitions import FLAG, SharedKeys
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.records import keys as columns
-from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.stored import records
+from fdbqueue.tasks.stored.records import TaskKeys
 from tests.system.audit.commit import Step
 from tests.system.audit.line import LineStep
 from tests.system.audit.model import TaskStep, is_taken
@@ -111,7 +111,7 @@ def rung(keys: TaskKeys, doorbell: bytes, step: TaskStep) -> Iterator[str]:
         return
     for key, values in step.changes.changes.items():
         column, _ = keys.parts_of(key)
-        if column == columns.READY and values.before is None:
+        if column == records.READY and values.before is None:
             yield f"the doorbell is not rung, though a task can be taken (key {key.hex()})"
-        if column == columns.PAUSED and values.after is None:
+        if column == records.PAUSED and values.after is None:
             yield "the doorbell is not rung, though the queue goes on"

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator
 
 from fdbqueue.core.rows import Count, Counted, Tally
 from fdbqueue.core.unreadable import count_in
-from fdbqueue.tasks.disciplines.key_counts import slug_of
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.records.keys import TaskKeys
-from fdbqueue.tasks.records.statistics import LIVE, LIVE_OF, unpacked
+from fdbqueue.tasks.stored.key_counts import slug_of
+from fdbqueue.tasks.stored.keyed import Keyed
+from fdbqueue.tasks.stored.records import LIVE_NAMES, LIVE_OF, TaskKeys, unpacked
 from tests.system.audit.commit import Step
 from tests.system.audit.mirror import Mirror
 from tests.system.audit.model import TaskStep
@@ -75,6 +74,6 @@ def key_counters(keyed: Keyed, step: TaskStep, mirror: Mirror) -> Iterator[str]:
     """Compare the counters of the task keys of the tasks that the commit has changed."""
     for key in {record.key for record in step.records()}:
         found = Counter(LIVE_OF[record.state] for record in step.after.values() if record.key == key)
-        stored = unpacked(LIVE, mirror.value(keyed.counts.counts_key(slug_of(key))))
+        stored = unpacked(LIVE_NAMES, mirror.value(keyed.counts.counts_key(slug_of(key))))
         if +Counter(stored) != found:
             yield f"the task key {key!r} counts {stored}, and has {dict(found)}"

@@ -10,8 +10,7 @@ from fdbqueue.core import root_keys as columns
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.ending import RUN_ENDS, run_of
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.records.keys import Record
-from fdbqueue.tasks.records.statistics import unpacked
+from fdbqueue.tasks.stored.records import Record, unpacked
 from tests.system.audit.commit import Step
 from tests.system.audit.mirror import Mirror
 from tests.system.audit.model import TaskStep, is_taken, signed

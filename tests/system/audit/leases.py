@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from fdbqueue.core.line.decision import Delivery
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.records.keys import NUMBER, SESSION_BYTES, Record, id_text
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored.records import NUMBER, SESSION_BYTES, Record, id_text
 from tests.system.audit.line import LineStep
 from tests.system.audit.mirror import Mirror
 from tests.system.audit.model import TaskStep

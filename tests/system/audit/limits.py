@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from fdbqueue.core import root_keys as columns
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.tasks.limiting.key_state import number_of
-from fdbqueue.tasks.limiting.keys import (
+from fdbqueue.tasks.limits.rule import (
     CELLS_MAX,
     COUNT,
     HOLDER,
@@ -19,8 +18,9 @@ from fdbqueue.tasks.limiting.keys import (
     LimitKeys,
     cells_of,
     held_of,
+    rule_of,
 )
-from fdbqueue.tasks.limiting.rule import rule_of
+from fdbqueue.tasks.limits.state import number_of
 from tests.system.audit.commit import Step
 from tests.system.audit.mirror import Mirror
 

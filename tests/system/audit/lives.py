@@ -7,7 +7,7 @@ several calls. So each rule holds for one step and for several.
 from collections.abc import Callable, Collection, Iterator
 
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.records.keys import NEVER_US, Record, id_text
+from fdbqueue.tasks.stored.records import NEVER_US, Record, id_text
 from tests.system.audit.model import TaskStep
 
 SLACK_US = 2

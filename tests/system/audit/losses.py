@@ -13,9 +13,9 @@ from fdbqueue.core import root_keys
 from fdbqueue.core.partitions import UNIQUE, WINDOW
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.records import keys as columns
-from fdbqueue.tasks.records.keys import Record, TaskKeys, id_text
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored import records
+from fdbqueue.tasks.stored.records import Record, TaskKeys, id_text
 from tests.system.audit.commit import Step
 from tests.system.audit.line import LineStep
 from tests.system.audit.mirror import Mirror
@@ -23,8 +23,8 @@ from tests.system.audit.model import TaskStep, is_taken
 
 _COLUMNS = frozenset(
     {
-        *(columns.TASK, columns.READY, columns.TAKEN, columns.DELAYED, columns.TIMER),
-        *(columns.BESIDE, columns.LIVE, columns.CALLS, columns.LINE, columns.FAILURE),
+        *(records.TASK, records.READY, records.TAKEN, records.DELAYED, records.TIMER),
+        *(records.BESIDE, records.LIVE, records.CALLS, records.LINE, records.FAILURE),
         UNIQUE,  # a put that finds the key of a taken task free makes that take durable
         WINDOW,  # a task that waits again takes its unique key over from a window that has ended
     }

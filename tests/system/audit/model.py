@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify.tasks import TaskChecks
-from fdbqueue.tasks.records import keys as columns
-from fdbqueue.tasks.records.keys import Record, TaskKeys, sound_record
-from fdbqueue.tasks.records.statistics import CALLS, unpacked
+from fdbqueue.tasks.stored import records
+from fdbqueue.tasks.stored.records import CALL_NAMES, Record, TaskKeys, sound_record, unpacked
 from fdbqueue.testing.trace import Commit
 from tests.system.audit.commit import Step
 
@@ -82,7 +81,7 @@ class Tasks:
         moves: dict[bytes, Move] = {}
         for key, values in step.changes.items():
             column, rest = self.keys.parts_of(key)
-            if column == columns.TASK:
+            if column == records.TASK:
                 moves[rest] = Move(self.stored.get(rest), sound_record(values.after, rest))
         for id_, move in moves.items():
             if move.after is None:
@@ -95,14 +94,14 @@ class Tasks:
         if self.keys.calls not in step.changes:
             return Counter()
         before, after = step.changes[self.keys.calls]
-        old, new = unpacked(CALLS, before), unpacked(CALLS, after)
-        counted = {name: signed(new[name] - old[name]) for name in CALLS}
+        old, new = unpacked(CALL_NAMES, before), unpacked(CALL_NAMES, after)
+        counted = {name: signed(new[name] - old[name]) for name in CALL_NAMES}
         return Counter({name: number for name, number in counted.items() if number})
 
 
 def kept_in(keys: TaskKeys, step: Step) -> frozenset[bytes]:
     """The ids of the tasks that the commit has written as they were."""
-    return frozenset(rest for column, rest in map(keys.parts_of, step.kept) if column == columns.TASK)
+    return frozenset(rest for column, rest in map(keys.parts_of, step.kept) if column == records.TASK)
 
 
 def signed(number: int) -> int:

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.disciplines.bag import Bag
-from fdbqueue.tasks.disciplines.keyed import Keyed
-from fdbqueue.tasks.disciplines.lanes import keyed_limit, limits_named
-from fdbqueue.tasks.records.keys import Record, id_text
+from fdbqueue.tasks.limits.lanes import keyed_limit, limits_named
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored.discipline import Bag
+from fdbqueue.tasks.stored.keyed import Keyed
+from fdbqueue.tasks.stored.records import Record, id_text
 from tests.system.audit.line import LineStep, Requests
 from tests.system.audit.model import TaskStep
 

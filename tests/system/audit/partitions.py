@@ -12,13 +12,12 @@ from fdbqueue.core.partitions import home_of
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.verify import Subject
-from fdbqueue.tasks.disciplines.key_counts import key_of, readable_state, slug_of
-from fdbqueue.tasks.disciplines.keyed import Keyed
 from fdbqueue.tasks.parted import any_ordered
-from fdbqueue.tasks.records import keys as columns
-from fdbqueue.tasks.records.keys import Record, TaskKeys, id_text, sound_record
-from fdbqueue.tasks.records.statistics import CALLS, unpacked
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored import records
+from fdbqueue.tasks.stored.key_counts import key_of, readable_state, slug_of
+from fdbqueue.tasks.stored.keyed import Keyed
+from fdbqueue.tasks.stored.records import CALL_NAMES, Record, TaskKeys, id_text, sound_record, unpacked
 from tests.system.audit import bounds, calls, counters, leases
 from tests.system.audit.agreement import Agreement
 from tests.system.audit.commit import Step
@@ -141,7 +140,7 @@ class Partitioned:
         """The records that the step has removed or replaced, and those that it has stored (True)."""
         for key, values in step.changes.items():
             column, rest = shape.keys.parts_of(key)
-            if column == columns.TASK:
+            if column == records.TASK:
                 for is_new, value in enumerate(values):
                     record = sound_record(value, rest)
                     if record is not None:
@@ -168,8 +167,8 @@ class Partitioned:
                 (news if is_new else olds)[record.id] = record
             after.update(self._stored(shape, mirror))
             if (values := own.changes.get(shape.keys.calls)) is not None:
-                old, new = (unpacked(CALLS, value) for value in values)
-                counted.update({name: signed(new[name] - old[name]) for name in CALLS})
+                old, new = (unpacked(CALL_NAMES, value) for value in values)
+                counted.update({name: signed(new[name] - old[name]) for name in CALL_NAMES})
         counted = Counter({name: number for name, number in counted.items() if number})
         moves = {id_: Move(olds.get(id_), news.get(id_)) for id_ in {**olds, **news}}
         return TaskStep(step.commit, step, moves, after, counted, frozenset(kept))

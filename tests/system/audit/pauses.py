@@ -5,7 +5,7 @@ A transaction that pauses the queue itself may have taken before, and one that r
 
 from collections.abc import Iterator
 
-from fdbqueue.tasks.records.keys import TaskKeys, id_text
+from fdbqueue.tasks.stored.records import TaskKeys, id_text
 from tests.system.audit.mirror import Mirror
 from tests.system.audit.model import TaskStep, is_taken
 

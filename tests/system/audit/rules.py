@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.verify import Subject
-from fdbqueue.tasks.disciplines.keyed import Keyed
+from fdbqueue.tasks.stored.keyed import Keyed
 from fdbqueue.testing.trace import Trace
 from tests.system.audit import bounds, calls, counters, leases
 from tests.system.audit.agreement import Agreement

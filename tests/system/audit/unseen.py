@@ -13,15 +13,15 @@ from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.queues.elements import keys as elements
 from fdbqueue.queues.recipe import keys as recipe
-from fdbqueue.tasks.disciplines.beside import STATE
-from fdbqueue.tasks.disciplines.beside import parts_of as parts_beside
-from fdbqueue.tasks.records import keys as tasks
+from fdbqueue.tasks.stored import records
+from fdbqueue.tasks.stored.keyed import STATE
+from fdbqueue.tasks.stored.keyed import parts_of as parts_beside
 from tests.system.audit.commit import Step
 
 _OF_TASKS: dict[int, str] = {
-    tasks.TASK: "record of a task",
-    tasks.REDRIVE: "redrive",
-    tasks.ENDED_AT: "entry of an ended task",
+    records.TASK: "record of a task",
+    records.REDRIVE: "redrive",
+    records.ENDED_AT: "entry of an ended task",
 }
 _OF_LINE: dict[int, str] = {REQUEST: "request", NOTICE: "notice"}
 _OF_ROOT = {
@@ -66,10 +66,10 @@ def _told(checks: Checks, key: bytes) -> str | None:
     if not isinstance(checks, TaskChecks):
         return None
     column, _ = checks.keys.parts_of(key)
-    if column == tasks.BESIDE and checks.beside is not None:
+    if column == records.BESIDE and checks.beside is not None:
         is_state = parts_beside(checks.keys.beside, key)[0] == STATE
         return "state of a task key" if is_state else None
-    if column == tasks.LINE:
+    if column == records.LINE:
         return _in_line(LineKeys(checks.keys.line), key)
     return _OF_TASKS.get(column)
 

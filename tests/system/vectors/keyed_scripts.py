@@ -4,11 +4,9 @@ from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Subspace
 from fdbqueue.operate.conformance.vectors import Keys
-from fdbqueue.tasks.disciplines.fair import Fair
-from fdbqueue.tasks.disciplines.key_counts import KeyCounts, KeyState, slug_of, state_to_bytes
-from fdbqueue.tasks.disciplines.micro import Micro
-from fdbqueue.tasks.records.keys import TaskKeys
-from fdbqueue.tasks.records.statistics import LIVE, packed
+from fdbqueue.tasks.stored.key_counts import KeyCounts, KeyState, slug_of, state_to_bytes
+from fdbqueue.tasks.stored.keyed import Fair, Micro
+from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, packed
 from tests.system.vectors.script import SESSION, Script, Scripts
 from tests.system.vectors.verbs import FAIR, ROOT
 
@@ -66,7 +64,7 @@ def levels(script: Script) -> None:
 def _level(key: str, level: int, ready: int) -> Keys:
     slug = slug_of(key_bytes(key))
     return {
-        _COUNTS.counts_key(slug): packed(LIVE, {"ready": ready}),
+        _COUNTS.counts_key(slug): packed(LIVE_NAMES, {"ready": ready}),
         _COUNTS.level_key(slug): bytes((level,)),
         _COUNTS.busy_key(level, slug): b"",
     }

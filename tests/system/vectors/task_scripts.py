@@ -8,11 +8,10 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.limits import RECORD_PAYLOAD_BYTES_MAX
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.disciplines.key_counts import KeyCounts, slug_of
-from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.limits.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import TaskKeys
-from fdbqueue.tasks.records.statistics import LIVE, packed
+from fdbqueue.tasks.stored.key_counts import KeyCounts, slug_of
+from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, packed
 from tests.system.vectors.script import SESSION, Script, Scripts
 from tests.system.vectors.telling import told
 from tests.system.vectors.verbs import ROOT
@@ -128,7 +127,7 @@ def busy(script: Script) -> None:
     counts = KeyCounts(TaskKeys(RootKeys(ROOT).contents(1)).beside).counts_key(slug_of(key_bytes("ada")))
 
     def count(tr: Transaction) -> None:
-        tr.add(counts, packed(LIVE, {"ready": 63}))
+        tr.add(counts, packed(LIVE_NAMES, {"ready": 63}))
 
     def body(db: Database) -> None:
         TaskQueue.create(db, script.name, "utube", codec="bytes", root=ROOT)

@@ -7,9 +7,9 @@ from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.database import Database
 from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.limits.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import new_id
+from fdbqueue.tasks.stored.records import new_id
 from tests.system.vectors.script import SESSION, Script, Scripts
 from tests.system.vectors.verbs import ROOT
 

@@ -19,7 +19,7 @@ from fdbqueue.queues.elements.simple import SimpleElementQueue
 from fdbqueue.queues.fair.queue import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import id_bytes, id_text
+from fdbqueue.tasks.stored.records import id_bytes, id_text
 from tests.system.vectors.telling import told
 
 ROOT = Subspace(("q",))

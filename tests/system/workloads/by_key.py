@@ -11,10 +11,9 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
-from fdbqueue.tasks.disciplines.fair import Fair
-from fdbqueue.tasks.disciplines.key_counts import KeyCounts
-from fdbqueue.tasks.records.keys import TaskKeys, record_of
-from fdbqueue.tasks.records.statistics import LIVE, LIVE_OF
+from fdbqueue.tasks.stored.key_counts import KeyCounts
+from fdbqueue.tasks.stored.keyed import Fair
+from fdbqueue.tasks.stored.records import LIVE_NAMES, LIVE_OF, TaskKeys, record_of
 from fdbqueue.testing.checkers import Fates
 from fdbqueue.testing.simulation import Client
 from fdbqueue.testing.trace import Operation, Trace
@@ -32,7 +31,7 @@ def look(client: Client, name: str, keys: TaskKeys, size: Callable[[Any], int]) 
         records = [record_of(row.value) for row in tr.snapshot.get_range(keys.tasks.start, keys.tasks.stop)]
         found: dict[bytes, Counter[str]] = {}
         for record in records:
-            found.setdefault(record.key, Counter(dict.fromkeys(LIVE, 0)))[LIVE_OF[record.state]] += 1
+            found.setdefault(record.key, Counter(dict.fromkeys(LIVE_NAMES, 0)))[LIVE_OF[record.state]] += 1
         waiting = {key: dict(numbers) for key, numbers in found.items() if numbers["ready"]}
         entries, levels = counts.index(tr.snapshot, _ALL)
         counted = dict(counts.busiest(tr.snapshot, _ALL))

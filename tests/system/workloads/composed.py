@@ -18,7 +18,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.stored.records import TaskKeys
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
@@ -49,7 +49,7 @@ KINDS: Sequence[tuple[str, bool, dict[str, Any]]] = (
 """Kinds, with times or without, and options. Without times no sweep changes a task: the model is exact."""
 NAME = "composed"
 NOTES = Notes(SPACE[NAME])
-ROUND = b"\x03"  # the round of a fair queue stays (disciplines/keyed.py)
+ROUND = b"\x03"  # the round of a fair queue stays (stored/keyed.py)
 
 
 # In some runs, one call puts 12 tasks, and another removes 149.

@@ -14,7 +14,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import FdbQueueError, TooMuchForOneTransaction, TooMuchToSweep
 from fdbqueue.core.seam import KeyValue
 from fdbqueue.core.task import Task, TaskState
-from fdbqueue.tasks.records.keys import ID_BYTES, sound_record
+from fdbqueue.tasks.stored.records import ID_BYTES, sound_record
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import crowded, once

@@ -16,9 +16,9 @@ from fdbqueue.operate.verify.verify import verify
 from fdbqueue.queues.elements.simple import SimpleElementQueue
 from fdbqueue.queues.fair.queue import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
-from fdbqueue.tasks.dead.letters import DeadLetters
+from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import id_in, id_text
+from fdbqueue.tasks.stored.records import id_in, id_text
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation

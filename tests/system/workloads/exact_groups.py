@@ -15,9 +15,8 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import TaskNotFound
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task, TaskState
-from fdbqueue.tasks.groups.group import Group, list_groups
-from fdbqueue.tasks.groups.waiting import GroupProgress
-from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.groups import Group, GroupProgress, list_groups
+from fdbqueue.tasks.limits.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind

@@ -11,8 +11,8 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import NoResult, ResultTimeout, TaskFailed, TaskNotFound
 from fdbqueue.core.page import every_row
 from fdbqueue.core.task import Explanation, Failure, Task, TaskPlace, Why
-from fdbqueue.tasks.key_statistics import Waiting
-from fdbqueue.tasks.records.statistics import ends_of
+from fdbqueue.tasks.looking import Waiting
+from fdbqueue.tasks.stored.records import ends_of
 from tests.system.workloads.exact_calls import Caller, caught, require_equal, right
 from tests.system.workloads.exact_model import Life, Model
 from tests.system.workloads.exact_verbs import Verbs

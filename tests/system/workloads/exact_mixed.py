@@ -15,8 +15,7 @@ from fdbqueue.core.errors import RepartitionUnderWay
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
-from fdbqueue.tasks.groups.group import Group
-from fdbqueue.tasks.groups.waiting import GroupProgress
+from fdbqueue.tasks.groups import Group, GroupProgress
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Simulation

@@ -13,9 +13,9 @@ from fdbqueue.core.errors import GroupClosed, GroupNotFound, NotBuried, TaskNotF
 from fdbqueue.core.partitions import home_of
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.task import Task
-from fdbqueue.tasks.dead.letters import DeadLetters
+from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import id_bytes, partition_of
+from fdbqueue.tasks.stored.records import id_bytes, partition_of
 from fdbqueue.testing.soundness import unsound
 from tests.system.workloads.exact_calls import added, is_over, require_equal, right
 from tests.system.workloads.exact_groups_model import Gathered

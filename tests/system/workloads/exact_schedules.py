@@ -19,9 +19,9 @@ from fdbqueue.core.page import every_row
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.task import Task
+from fdbqueue.tasks.firing import ScheduleStatus
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.schedules.schedule import Schedule, fire_due, list_schedules
-from fdbqueue.tasks.schedules.times import ScheduleStatus
+from fdbqueue.tasks.schedules import Schedule, fire_due, list_schedules
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation

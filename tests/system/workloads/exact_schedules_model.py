@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from fdbqueue.core import limits
-from fdbqueue.tasks.schedules.times import ScheduleStatus
+from fdbqueue.tasks.firing import ScheduleStatus
 from tests.system.workloads.exact_calls import added, is_over, micro, seconds
 
 LAST = (2**63, "")

@@ -14,7 +14,7 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.queues.fair.items import FairItems
 from fdbqueue.queues.fair.queue import FairQueue
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.stored.records import TaskKeys
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_key_left_behind, no_watch_left_behind, total_queue
 from fdbqueue.testing.simulation import Checker, Client, Simulation

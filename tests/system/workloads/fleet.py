@@ -18,8 +18,7 @@ from fdbqueue.fleet.outcomes import Backoff, Bury, Retry
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.failures import BURIED, EXCUSED, EXHAUSTED
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import TaskKeys, id_in, record_of
-from fdbqueue.tasks.records.statistics import unpacked
+from fdbqueue.tasks.stored.records import TaskKeys, id_in, record_of, unpacked
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation

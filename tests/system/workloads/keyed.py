@@ -12,7 +12,7 @@ from fdbqueue.core.errors import NotTaken, QueueFull, UnknownSession
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import TaskKeys, record_of
+from fdbqueue.tasks.stored.records import TaskKeys, record_of
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
@@ -35,7 +35,7 @@ from tests.system.workloads.stage import (
 NAME, NUMBERS = "keyed", "keyed: numbers"
 DONE = b"done/"
 ACKS, ACKS_NUMBERS, KEYS = "acks", "acks: numbers", "acks: keys"
-THREADS, ROUND = 4, b"\x03"  # the round of a fair queue stays (disciplines/keyed.py)
+THREADS, ROUND = 4, b"\x03"  # the round of a fair queue stays (stored/keyed.py)
 KINDS: Sequence[tuple[str, dict[str, Any]]] = (
     ("fifottl", {}),
     ("utubettl", {"key_concurrency": 1}),

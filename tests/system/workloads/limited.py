@@ -8,7 +8,7 @@ from typing import Any
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import LimitInUse, LimitNotFound
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.limits.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind

@@ -13,7 +13,7 @@ from fdbqueue.core.errors import LimitNotFound, NotTaken, RepartitionUnderWay, T
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.operate.verify.verify import verify
-from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.limits.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size
 from fdbqueue.testing.simulation import Checker, Client, Simulation

@@ -10,11 +10,11 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import Transaction
-from fdbqueue.tasks.groups.group import Group
-from fdbqueue.tasks.groups.settling import sweep_groups
+from fdbqueue.tasks.firing import ScheduleStatus
+from fdbqueue.tasks.group_settling import sweep_groups
+from fdbqueue.tasks.groups import Group
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.schedules.schedule import Schedule, fire_due
-from fdbqueue.tasks.schedules.times import ScheduleStatus
+from fdbqueue.tasks.schedules import Schedule, fire_due
 from tests.system.workloads.exact_calls import caught
 from tests.system.workloads.paired_queues import ROOT, Opened, Queues
 from tests.system.workloads.paired_store import Twins

@@ -11,8 +11,8 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.ending import end_the_dead
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
-from fdbqueue.tasks.limiting.keys import LimitKeys
-from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.limits.limit import Limit
+from fdbqueue.tasks.limits.rule import LimitKeys
 from fdbqueue.tasks.queue import TaskQueue
 from tests.system.workloads.exact_calls import caught
 from tests.system.workloads.paired_queues import Queues

@@ -10,8 +10,8 @@ from fdbqueue.core.sessions.ending import end_session
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task
-from fdbqueue.tasks.groups.group import Group
-from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.groups import Group
+from fdbqueue.tasks.limits.limit import Limit
 from tests.system.workloads.paired_store import Twins
 from tests.system.workloads.paired_world import Call, World
 

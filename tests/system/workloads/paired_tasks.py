@@ -15,9 +15,9 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
-from fdbqueue.tasks.dead.letters import DeadLetters
-from fdbqueue.tasks.groups.group import Group
-from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.dead_letters import DeadLetters
+from fdbqueue.tasks.groups import Group
+from fdbqueue.tasks.limits.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
 from tests.system.workloads.exact_calls import caught
 from tests.system.workloads.paired_store import Twins

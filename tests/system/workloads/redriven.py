@@ -14,11 +14,10 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.tasks import failures
-from fdbqueue.tasks.dead.letters import DeadLetters
-from fdbqueue.tasks.dead.reading import Redrive, RedriveState, RedriveStep
-from fdbqueue.tasks.dead.redrive import step_size
+from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import TaskKeys, id_in, record_of
+from fdbqueue.tasks.redrive import Redrive, RedriveState, RedriveStep, step_size
+from fdbqueue.tasks.stored.records import TaskKeys, id_in, record_of
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation

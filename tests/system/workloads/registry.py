@@ -16,7 +16,7 @@ from fdbqueue.core.root_keys import CONTENTS, DEFAULT_ROOT
 from fdbqueue.core.task import Task
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import TaskKeys
+from fdbqueue.tasks.stored.records import TaskKeys
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind, total_queue
 from fdbqueue.testing.faults import DELAYING, Faults

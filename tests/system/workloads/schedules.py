@@ -15,10 +15,9 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueNotFound, ScheduleNotFound
 from fdbqueue.core.page import every_row
+from fdbqueue.tasks.firing import ALL, MISSED, NAME_HEADER, ONCE, TIME_HEADER, ScheduleStatus
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.schedules.puts import NAME_HEADER, TIME_HEADER
-from fdbqueue.tasks.schedules.schedule import Schedule
-from fdbqueue.tasks.schedules.times import ALL, MISSED, ONCE, ScheduleStatus
+from fdbqueue.tasks.schedules import Schedule
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation

@@ -20,8 +20,7 @@ from fdbqueue.core.task import Task
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.outcomes import Done
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.records.keys import TaskKeys, id_in, id_text, record_of
-from fdbqueue.tasks.records.statistics import LIVE
+from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, id_in, id_text, record_of
 from fdbqueue.testing.cases import Size
 from fdbqueue.testing.simulation import Client, Simulation
 from fdbqueue.testing.trace import Trace
@@ -31,7 +30,7 @@ from tests.system.workloads.common import checker, values_of
 EFFECTS = b"effect/"
 LOOK = "look"
 ENOUGH_S = 200.0
-STATES = dict(zip("rt!~", LIVE, strict=True))
+STATES = dict(zip("rt!~", LIVE_NAMES, strict=True))
 
 Body = Callable[[Any], object]
 """What a client does from its begin to its end."""
@@ -227,9 +226,9 @@ def audit(client: Client, q: TaskQueue) -> None:
 
 def counted_and_found(q: TaskQueue, tr: Any) -> tuple[dict[str, int], dict[str, int]]:
     """Return the statistics and the counts of the stored tasks, from one transaction."""
-    live = {name: count for name, count in q.statistics(tr)["tasks"].items() if name in LIVE}
+    live = {name: count for name, count in q.statistics(tr)["tasks"].items() if name in LIVE_NAMES}
     found = Counter(STATES[record_of(entry.value).state] for entry in all_tasks(q, tr))
-    return live, {name: found[name] for name in LIVE}
+    return live, {name: found[name] for name in LIVE_NAMES}
 
 
 def total(q: TaskQueue, target: Any) -> int:

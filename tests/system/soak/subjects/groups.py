@@ -14,7 +14,7 @@ from functools import partial
 from fdbqueue.core.page import every_row
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.transactional import transactional
-from fdbqueue.tasks.groups.group import Group, group, list_groups
+from fdbqueue.tasks.groups import Group, group, list_groups
 from tests.system.soak.client import Client
 from tests.system.soak.evidence import Evidence, key_of
 from tests.system.soak.rules import LEASED, found, lost, lost_but

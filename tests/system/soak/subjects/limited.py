@@ -6,7 +6,7 @@ from typing import Any
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.task import TaskState
-from fdbqueue.tasks.parking.limit import Limit
+from fdbqueue.tasks.limits.limit import Limit
 from tests.system.soak.client import Client
 from tests.system.soak.evidence import Evidence, Held, key_of
 from tests.system.soak.order import in_turn_by_key

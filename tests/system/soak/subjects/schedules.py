@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.task import Task
-from fdbqueue.tasks.schedules.schedule import Schedule
-from fdbqueue.tasks.schedules.times import ScheduleStatus
+from fdbqueue.tasks.firing import ScheduleStatus
+from fdbqueue.tasks.schedules import Schedule
 from tests.system.soak.client import Client
 from tests.system.soak.evidence import Evidence, key_of
 from tests.system.soak.rules import SOUND, given_too_early, held_twice
