@@ -62,13 +62,10 @@ if TYPE_CHECKING:
     from fdbqueue.operate.verify.values import Finding, Verification
     from fdbqueue.operate.verify.verify import verify
     from fdbqueue.queues.elements.base import LockToken
-    from fdbqueue.queues.elements.queue import ElementQueue, QueueSet
-    from fdbqueue.queues.elements.simple import NullQueue, SimpleElementQueue
-    from fdbqueue.queues.fair.queue import FairConsumer, FairProducer, FairQueue, QueueBy
-    from fdbqueue.queues.persistent.proxy import Proxy
-    from fdbqueue.queues.persistent.queue import PersistentQueue
-    from fdbqueue.queues.recipe.handle import QueueConsumer, QueueProducer
-    from fdbqueue.queues.recipe.queue import Queue
+    from fdbqueue.queues.elements.queue import ElementQueue, NullQueue, QueueSet, SimpleElementQueue
+    from fdbqueue.queues.fair import FairConsumer, FairProducer, FairQueue, QueueBy
+    from fdbqueue.queues.persistent import PersistentQueue, Proxy
+    from fdbqueue.queues.recipe.queue import Queue, QueueConsumer, QueueProducer
     from fdbqueue.tasks.dead_letters import DeadLetters
     from fdbqueue.tasks.firing import ScheduleStatus
     from fdbqueue.tasks.groups import Group, GroupProgress, Members, group, list_groups
@@ -218,13 +215,10 @@ _HOMES = {
     "operate.verify.values": "Finding Verification",
     "operate.verify.verify": "verify",
     "queues.elements.base": "LockToken",
-    "queues.elements.queue": "ElementQueue QueueSet",
-    "queues.elements.simple": "NullQueue SimpleElementQueue",
-    "queues.fair.queue": "FairConsumer FairProducer FairQueue QueueBy",
-    "queues.persistent.proxy": "Proxy",
-    "queues.persistent.queue": "PersistentQueue",
-    "queues.recipe.handle": "QueueConsumer QueueProducer",
-    "queues.recipe.queue": "Queue",
+    "queues.elements.queue": "ElementQueue NullQueue QueueSet SimpleElementQueue",
+    "queues.fair": "FairConsumer FairProducer FairQueue QueueBy",
+    "queues.persistent": "PersistentQueue Proxy",
+    "queues.recipe.queue": "Queue QueueConsumer QueueProducer",
     "tasks.dead_letters": "DeadLetters",
     "tasks.redrive": "DeadLetter FailureClass Redrive RedriveState RedriveStep",
     "tasks.groups": "Group GroupProgress Members group list_groups",

@@ -12,10 +12,10 @@ from fdbqueue.core.columns import UNKNOWN, Packed, Part, Table
 from fdbqueue.core.line import decision
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.conformance.vectors import stored_vectors, vectors_in
-from fdbqueue.queues.elements import keys as elements
-from fdbqueue.queues.elements.keys import ElementKeys
-from fdbqueue.queues.recipe import keys as recipe
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.elements import store
+from fdbqueue.queues.elements.store import ElementKeys
+from fdbqueue.queues.recipe import items
+from fdbqueue.queues.recipe.items import QueueKeys
 from fdbqueue.tasks.limits import rule
 from fdbqueue.tasks.stored import records
 from fdbqueue.tasks.stored.records import TaskKeys
@@ -23,10 +23,10 @@ from fdbqueue.tasks.stored.records import TaskKeys
 PAGE = (Path(__file__).parent.parent / "docs" / "layout.md").read_text()
 TABLES: dict[str, Table] = {"R": root_keys.R, "L": decision.L}
 OF_SECTIONS = {
-    "The recipe queue": recipe.S,
+    "The recipe queue": items.S,
     "Tasks": records.S,
     "Partitions": records.S,
-    "Elements": elements.S,
+    "Elements": store.S,
 }
 BY_HAND = ("R[2, id]", "S[3]", "S[8]", "S[25]", "S[26]", "S[37]")
 """Keys that begin a subspace, or that no column builds."""
@@ -79,7 +79,7 @@ def is_known(kind: str, contents: Subspace, key: bytes) -> bool:
     return TaskKeys(contents).has_shape(key)
 
 
-@pytest.mark.parametrize("table", [records.S, decision.L, elements.S], ids=["tasks", "line", "elements"])
+@pytest.mark.parametrize("table", [records.S, decision.L, store.S], ids=["tasks", "line", "elements"])
 def test_a_plain_column_reads_the_parts_that_it_builds_a_key_of(table):
     for column in table.columns:
         parts = [sample_of(part) for part in column.parts]
@@ -117,7 +117,7 @@ def test_a_key_of_another_prefix_is_in_no_column():
     assert records.S.parts_of(PREFIX)(b"another" + records.TASK.code)[0] == UNKNOWN
 
 
-@pytest.mark.parametrize("table", [root_keys.R, root_keys.IMPORTS, root_keys.SWEEPS, rule.N, recipe.S])
+@pytest.mark.parametrize("table", [root_keys.R, root_keys.IMPORTS, root_keys.SWEEPS, rule.N, items.S])
 def test_a_packed_column_reads_the_parts_that_it_builds_a_key_of(table):
     for column in table.columns:
         assert isinstance(column, Packed)

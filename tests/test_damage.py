@@ -251,7 +251,7 @@ def outcome(call: Callable[[], object]) -> BaseException | None:
     def act() -> None:
         try:
             call()
-        except (FdbQueueError, fdbqueue.queues.persistent.proxy.Empty):
+        except (FdbQueueError, fdbqueue.queues.persistent.Empty):
             pass
         except BaseException as error:  # whatever it is, it is the finding
             raised.append(error)

@@ -19,7 +19,7 @@ from fdbqueue.core.line.decision import LineKeys, Look, Reason
 from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Event
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.recipe.items import QueueKeys
 from fdbqueue.tasks.stored.records import TaskKeys
 from tests.queue_support import Quiet, registered
 from tests.support import (

@@ -16,8 +16,8 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import DamagedElement, PayloadMismatch, PayloadUnreadable, TooMuchToSweep
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.unreadable import Unreadable
-from fdbqueue.queues.elements.keys import ELEMENT, LOCK
-from fdbqueue.queues.recipe.keys import SPLIT, QueueKeys, split_sizes
+from fdbqueue.queues.elements.store import ELEMENT, LOCK
+from fdbqueue.queues.recipe.items import SPLIT, QueueKeys, split_sizes
 from fdbqueue.tasks.stored.records import PAYLOAD, TaskKeys, record_of, record_to_bytes
 from tests.persistent.support import Running
 from tests.queue_support import FATES, faulty

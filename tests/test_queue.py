@@ -20,8 +20,7 @@ from fdbqueue.core.errors import (
     TooMuchForOneTransaction,
     UnknownCodec,
 )
-from fdbqueue.queues.recipe.items import COUNTER, Recipe
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.recipe.items import COUNTER, QueueKeys, Recipe
 from tests.support import NOT_COMMITTED, begin, commit_code
 
 

@@ -16,8 +16,7 @@ from fdbqueue.core.errors import TooMuchToSweep
 from fdbqueue.core.line.decision import STAMP_BYTES, LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.core.line.decision import Due as DueResults
 from fdbqueue.core.line.staging import DEADLINE_US, Outcome, Turn
-from fdbqueue.queues.recipe.items import Recipe
-from fdbqueue.queues.recipe.keys import QueueKeys, suffix, whole
+from fdbqueue.queues.recipe.items import QueueKeys, Recipe, suffix, whole
 from tests.persistent.support import Running
 from tests.queue_support import FaultyEngine, faulty, registered
 from tests.support import wait_until

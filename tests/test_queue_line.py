@@ -35,8 +35,7 @@ from fdbqueue.core.line.taking import Memory, Nudge, Place, _is_refused
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Waitable
 from fdbqueue.embedded import FDBError
-from fdbqueue.queues.recipe.items import COUNTER, Recipe
-from fdbqueue.queues.recipe.keys import QueueKeys, payload_bytes, split, whole
+from fdbqueue.queues.recipe.items import COUNTER, QueueKeys, Recipe, payload_bytes, split, whole
 from tests.queue_support import registered_by
 from tests.support import (
     COMMIT_UNKNOWN,

@@ -15,8 +15,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
 from fdbqueue.core.line.decision import Delivery, Look, Notice, Otherwise, Reason, Ticket, notice_of
 from fdbqueue.core.line.staging import DEADLINE_US, Outcome
-from fdbqueue.queues.recipe.items import Recipe
-from fdbqueue.queues.recipe.keys import WHOLE, QueueKeys
+from fdbqueue.queues.recipe.items import WHOLE, QueueKeys, Recipe
 from tests.queue_support import registered
 from tests.support import ManualClock
 

@@ -17,9 +17,8 @@ from fdbqueue.core.errors import InvalidArgument, QueueExists, UnsupportedOption
 from fdbqueue.core.line.decision import Notice, Ticket
 from fdbqueue.core.partitions import PartitionGone, PartitionState, Plan, Repartition, SharedKeys
 from fdbqueue.core.registry import Registry
-from fdbqueue.queues.recipe.handle import CALLS
-from fdbqueue.queues.recipe.items import Recipe
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.recipe.items import QueueKeys, Recipe
+from fdbqueue.queues.recipe.queue import CALLS
 from tests.support import NOT_COMMITTED, PATIENCE_S, ManualClock, becomes_ready, begin, commit_code
 
 PARTITIONS = 4

@@ -20,7 +20,7 @@ import fdbqueue
 from fdbqueue import Database, Queue
 from fdbqueue.core import limits
 from fdbqueue.core.line.decision import LineKeys
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.recipe.items import QueueKeys
 from tests.conftest import CLUSTER_FILE, ENGINES, TEST_ROOT
 from tests.queue_workers import (
     DONE,

@@ -14,11 +14,11 @@ from fdbqueue.aio.verbs import Face, Iteration, Maker, awaited, constructor_of, 
 from fdbqueue.core.database import Database as BlockingDatabase
 from fdbqueue.queues.elements.base import ElementBase, LockToken
 from fdbqueue.queues.elements.queue import ElementQueue as BlockingElementQueue
+from fdbqueue.queues.elements.queue import NullQueue as BlockingNullQueue
 from fdbqueue.queues.elements.queue import QueueSet as BlockingQueueSet
-from fdbqueue.queues.elements.simple import NullQueue as BlockingNullQueue
-from fdbqueue.queues.elements.simple import SimpleElementQueue as BlockingSimpleElementQueue
-from fdbqueue.queues.persistent.proxy import Proxy as BlockingProxy
-from fdbqueue.queues.persistent.queue import PersistentQueue as BlockingPersistentQueue
+from fdbqueue.queues.elements.queue import SimpleElementQueue as BlockingSimpleElementQueue
+from fdbqueue.queues.persistent import PersistentQueue as BlockingPersistentQueue
+from fdbqueue.queues.persistent import Proxy as BlockingProxy
 
 E = TypeVar("E", bound=ElementBase)
 

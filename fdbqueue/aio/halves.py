@@ -14,11 +14,11 @@ from fdbqueue.core.database import Database as BlockingDatabase
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnySession, DatabaseOrTransaction
 from fdbqueue.core.task import Task
-from fdbqueue.queues.fair.items import Handed
-from fdbqueue.queues.fair.queue import FairPutting as BlockingFairPutting
-from fdbqueue.queues.fair.queue import FairTaking as BlockingFairTaking
-from fdbqueue.queues.recipe.handle import Dequeuing as BlockingDequeuing
-from fdbqueue.queues.recipe.handle import Enqueuing as BlockingEnqueuing
+from fdbqueue.queues.fair import FairPutting as BlockingFairPutting
+from fdbqueue.queues.fair import FairTaking as BlockingFairTaking
+from fdbqueue.queues.fair import Handed
+from fdbqueue.queues.recipe.queue import Dequeuing as BlockingDequeuing
+from fdbqueue.queues.recipe.queue import Enqueuing as BlockingEnqueuing
 from fdbqueue.tasks.handle import Putting as BlockingPutting
 from fdbqueue.tasks.handle import Taking as BlockingTaking
 

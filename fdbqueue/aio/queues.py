@@ -6,12 +6,12 @@ from fdbqueue.aio.halves import Dequeuing, Enqueuing, FairPutting, FairTaking, P
 from fdbqueue.aio.handle import AsideFace, HandleFace
 from fdbqueue.aio.verbs import Maker, awaited, constructor_of
 from fdbqueue.core.errors import NotGranted
-from fdbqueue.queues.fair.queue import FairConsumer as BlockingFairConsumer
-from fdbqueue.queues.fair.queue import FairProducer as BlockingFairProducer
-from fdbqueue.queues.fair.queue import FairQueue as BlockingFairQueue
-from fdbqueue.queues.recipe.handle import QueueConsumer as BlockingQueueConsumer
-from fdbqueue.queues.recipe.handle import QueueProducer as BlockingQueueProducer
+from fdbqueue.queues.fair import FairConsumer as BlockingFairConsumer
+from fdbqueue.queues.fair import FairProducer as BlockingFairProducer
+from fdbqueue.queues.fair import FairQueue as BlockingFairQueue
 from fdbqueue.queues.recipe.queue import Queue as BlockingQueue
+from fdbqueue.queues.recipe.queue import QueueConsumer as BlockingQueueConsumer
+from fdbqueue.queues.recipe.queue import QueueProducer as BlockingQueueProducer
 from fdbqueue.tasks.dead_letters import DeadLetters as BlockingDeadLetters
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.queue import TaskConsumer as BlockingTaskConsumer

@@ -5,7 +5,7 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import ElementQueue, SimpleElementQueue
-from fdbqueue.queues.elements.keys import ElementKeys
+from fdbqueue.queues.elements.store import ElementKeys
 
 SCHEMA = {"body": "string", "blob": "binary?", "header": "table?"}
 NOBODY = "00000000/5f000000000000"

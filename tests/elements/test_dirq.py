@@ -16,8 +16,8 @@ import fdbqueue
 from fdbqueue import Database
 from fdbqueue.core import limits
 from fdbqueue.core.errors import DirectoryQueueInUse, NotADirectoryQueue
-from fdbqueue.queues.elements import descriptors, moving
 from fdbqueue.queues.elements import folder as folders
+from fdbqueue.queues.elements import moving
 from fdbqueue.queues.elements.base import ElementBase
 from fdbqueue.queues.elements.folder import Folder, PiecesFolder, SimpleFolder, folder_at
 from fdbqueue.queues.elements.moving import Moved, export_to, import_from
@@ -284,7 +284,7 @@ def test_a_name_taken_at_the_last_moment_becomes_the_next(
     """Another process adds to the directory during the export: a look before the rename sees a free name."""
     name = both.queue.add(db, both.data(1))
     both.put_by_hand(name, 2)
-    monkeypatch.setattr(descriptors, "exists", lambda *_: False)
+    monkeypatch.setattr(folders, "exists", lambda *_: False)
     list(export_to(both.folder(), db, both.queue))
     assert sorted(map(str, both.consume())) == [str(both.data(1)), str(both.data(2))]
 
@@ -297,9 +297,9 @@ def test_a_file_system_without_such_a_rename_is_looked_at_first(
     name = both.queue.add(db, both.data(1))
     both.put_by_hand(name, 2)
     if number is None:
-        monkeypatch.setattr(descriptors, "_renameat2", None)
+        monkeypatch.setattr(folders, "_renameat2", None)
     else:
-        monkeypatch.setattr(descriptors, "_rename", lambda *_: number)
+        monkeypatch.setattr(folders, "_rename", lambda *_: number)
     list(export_to(both.folder(), db, both.queue))
     assert sorted(map(str, both.consume())) == [str(both.data(1)), str(both.data(2))]
 

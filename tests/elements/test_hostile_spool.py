@@ -13,11 +13,9 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidSchema, NoNameAtThatTime, UnsafePath
 from fdbqueue.queues.elements.folder import Folder, folder_at
-from fdbqueue.queues.elements.keys import FOLDER_BYTES
 from fdbqueue.queues.elements.moving import export_to, import_from
 from fdbqueue.queues.elements.queue import ElementQueue
-from fdbqueue.queues.elements.schema import NAMELESS
-from fdbqueue.queues.elements.store import payload_of
+from fdbqueue.queues.elements.store import FOLDER_BYTES, NAMELESS, payload_of
 from tests.elements.support import element_queue
 from tests.elements.test_dirq import LAYOUTS, Pieces, contents, left, sides
 from tests.support import NOBODY, ManualClock, needs_root

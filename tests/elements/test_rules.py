@@ -30,7 +30,7 @@ from fdbqueue.core.errors import (
     UnreadableElement,
 )
 from fdbqueue.core.registry import Registry
-from fdbqueue.queues.elements.keys import following, name_at
+from fdbqueue.queues.elements.store import following, name_at
 from tests.elements.support import (
     MALFORMED,
     NOBODY,

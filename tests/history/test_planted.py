@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import Database
 from fdbqueue.core import once
 from fdbqueue.core.seam import FDBError
-from fdbqueue.queues.fair import items as fair
+from fdbqueue.queues import fair
 from fdbqueue.queues.recipe import items as recipe
 from fdbqueue.tasks import edges, verbs
 from fdbqueue.testing.history import judge

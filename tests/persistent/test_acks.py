@@ -6,7 +6,7 @@ from fdbqueue import PersistentQueue
 from fdbqueue.core.errors import NotUnacked
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.task import Task, TaskState
-from fdbqueue.queues.persistent.unacked import Unacked
+from fdbqueue.queues.unacked import Unacked
 from tests.persistent.conftest import Opened
 from tests.persistent.support import drained, fetched, filled
 

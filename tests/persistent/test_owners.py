@@ -8,7 +8,7 @@ import pytest
 from fdbqueue import Session
 from fdbqueue.core import limits
 from fdbqueue.core.errors import NotUnacked, OwnerReplaced
-from fdbqueue.queues.persistent.unacked import Owner
+from fdbqueue.queues.unacked import Owner
 from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import drained, fetched, filled
 from tests.support import NOT_COMMITTED, FailsOnce, begin, commit_code

@@ -20,8 +20,8 @@ from fdbqueue.core.line.decision import LineKeys
 from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import TaskState
-from fdbqueue.queues.elements.keys import ElementKeys
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.elements.store import ElementKeys
+from fdbqueue.queues.recipe.items import QueueKeys
 from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.stored.key_counts import KeyCounts
 from fdbqueue.tasks.stored.records import Record, TaskKeys, id_bytes, record_of

@@ -11,8 +11,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.partitions import SharedKeys, prefix_of
 from fdbqueue.operate.verify import verify as verify_module
-from fdbqueue.queues.recipe.items import COUNTER
-from fdbqueue.queues.recipe.keys import QueueKeys, suffix
+from fdbqueue.queues.recipe.items import COUNTER, QueueKeys, suffix
 from tests.partitions.support import PARTITIONS
 from tests.verifying.corruptions import BEYOND, MEND, OF_ALL_PARTITIONS, Plants, require_found_and_ended
 

@@ -27,8 +27,8 @@ from fdbqueue.core.errors import NotADatabase, QueueNotFound, WrongType
 from fdbqueue.core.line.decision import Notice, Offer, Ticket
 from fdbqueue.core.registry import Registry
 from fdbqueue.operate.verify import counters
-from fdbqueue.queues.elements.keys import ElementKeys
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.elements.store import ElementKeys
+from fdbqueue.queues.recipe.items import QueueKeys
 from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.stored.key_counts import KeyCounts, slug_of
 from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, id_in, packed

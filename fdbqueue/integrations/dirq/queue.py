@@ -13,10 +13,9 @@ from fdbqueue.core.database import Database, Handle, as_database
 from fdbqueue.core.errors import InvalidArgument, QueueError, QueueLockError, WrongType
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.integrations.common.opening import Opening
-from fdbqueue.queues.elements.keys import GRANULARITY_S
-from fdbqueue.queues.elements.queue import ElementQueue
+from fdbqueue.queues.elements.queue import ElementQueue, NullQueue, SimpleElementQueue
 from fdbqueue.queues.elements.queue import QueueSet as ElementQueueSet
-from fdbqueue.queues.elements.simple import NullQueue, SimpleElementQueue
+from fdbqueue.queues.elements.store import GRANULARITY_S
 
 __all__ = ["Queue", "QueueError", "QueueLockError", "QueueNull", "QueueSet", "QueueSimple"]
 

@@ -17,8 +17,7 @@ from fdbqueue.operate.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.queues.elements.folder import PiecesFolder, SimpleFolder, folder_at
 from fdbqueue.queues.elements.moving import Moved, export_to, import_from
-from fdbqueue.queues.elements.queue import ElementQueue
-from fdbqueue.queues.elements.simple import SimpleElementQueue
+from fdbqueue.queues.elements.queue import ElementQueue, SimpleElementQueue
 
 AnyElementQueue = ElementQueue | SimpleElementQueue
 CREATE = "`fdbqueue elements add {name} --create DATA` makes one"

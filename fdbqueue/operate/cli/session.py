@@ -34,7 +34,7 @@ from fdbqueue.queues import elements, recipe
 from fdbqueue.tasks.options import is_kind
 
 if TYPE_CHECKING:
-    from fdbqueue.queues.elements.simple import SimpleElementQueue
+    from fdbqueue.queues.elements.queue import SimpleElementQueue
     from fdbqueue.queues.recipe.queue import Queue
     from fdbqueue.tasks.queue import TaskQueue
 
@@ -184,7 +184,7 @@ class Place:
     def elements_in(self, found: Definition) -> "SimpleElementQueue":
         """Return an element queue of any kind, as far as both kinds are alike."""
         under, guard = self.registry.contents(found), self.registry.guard(found)
-        return elements.simple.SimpleElementQueue(under, root=self.root, guard=guard)
+        return elements.queue.SimpleElementQueue(under, root=self.root, guard=guard)
 
     def definition(self, database: Database, name: str, cure: str = CREATE_TASKS) -> Definition:
         """Return the definition of `name`. Raises CommandError with the `cure` in its message."""

@@ -13,8 +13,8 @@ from fdbqueue.core.rows import Batch, Pair, Section, as_they_are, rows_in, singl
 from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.unreadable import Aside
 from fdbqueue.operate.exports.lines import ElementLine, ItemLine, progress, set_aside
-from fdbqueue.queues.elements.keys import ElementKeys
-from fdbqueue.queues.recipe.keys import QueueKeys, payload_bytes
+from fdbqueue.queues.elements.store import ElementKeys
+from fdbqueue.queues.recipe.items import QueueKeys, payload_bytes
 
 _HELD = 1
 """Bytes behind an item that lies in the line of all partitions: the number of its partition."""

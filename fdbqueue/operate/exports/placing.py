@@ -26,8 +26,8 @@ from fdbqueue.operate.exports.lines import (
     TurnLine,
 )
 from fdbqueue.operate.exports.of_items import partitions_of
-from fdbqueue.queues.elements.keys import ARRIVAL, DEPARTURE, MARK, ElementKeys
-from fdbqueue.queues.recipe.keys import FLOOR, QueueKeys
+from fdbqueue.queues.elements.store import ARRIVAL, DEPARTURE, MARK, ElementKeys
+from fdbqueue.queues.recipe.items import FLOOR, QueueKeys
 from fdbqueue.tasks.rows import rows_of_features
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.source import change_of

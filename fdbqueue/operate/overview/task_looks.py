@@ -19,9 +19,8 @@ from fdbqueue.core.sessions.workers import LiveWorkers
 from fdbqueue.core.task import TaskState
 from fdbqueue.core.unreadable import Aside
 from fdbqueue.operate.overview.figures import KeyFigures, QueueFigures, TaskFigures
-from fdbqueue.queues.elements.keys import ElementKeys
-from fdbqueue.queues.recipe.items import size_of
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.elements.store import ElementKeys
+from fdbqueue.queues.recipe.items import QueueKeys, size_of
 from fdbqueue.tasks.options import is_kind
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.stored.discipline import Fifo, no_mending, read_index

@@ -10,11 +10,19 @@ from fdbqueue.core.rows import FOREIGN, Check, Checks, Flaw, Row, Suspect, under
 from fdbqueue.operate.verify.line import AsideChecks, LineChecks, unless_in_line
 from fdbqueue.operate.verify.partitions import Partitioned, SharedChecks, flagged
 from fdbqueue.operate.verify.values import Cures
-from fdbqueue.queues.elements import keys as columns
-from fdbqueue.queues.elements.keys import FOLDER_BYTES, PIECE_NUMBER_BYTES
-from fdbqueue.queues.elements.store import Elements, is_readable
-from fdbqueue.queues.recipe.items import Recipe, floor_of
-from fdbqueue.queues.recipe.keys import FLOOR, FORMATS_RESERVED, ITEM, LINE, PIECE, WHOLE, split_sizes
+from fdbqueue.queues.elements import store
+from fdbqueue.queues.elements.store import FOLDER_BYTES, PIECE_NUMBER_BYTES, Elements, is_readable
+from fdbqueue.queues.recipe.items import (
+    FLOOR,
+    FORMATS_RESERVED,
+    ITEM,
+    LINE,
+    PIECE,
+    WHOLE,
+    Recipe,
+    floor_of,
+    split_sizes,
+)
 
 _TAKE = "The dequeue that meets it sets it aside."
 _SINCE_BYTES = 8
@@ -104,33 +112,33 @@ class ElementChecks(Checks):
 
     def weight(self, row: Row) -> int:
         column, _ = self._keys.parts_of(row.key)
-        if column == columns.ASIDE:
+        if column == store.ASIDE:
             return self._aside.weight(row)
-        return _ELEMENT_BYTES if column == columns.ELEMENT else 0
+        return _ELEMENT_BYTES if column == store.ELEMENT else 0
 
     def check(self, row: Row) -> Check:
         column, rest = self._keys.parts_of(row.key)
-        if column == columns.ASIDE:
+        if column == store.ASIDE:
             return self._aside.check(row)
         if not self._has_shape(column, rest):
             return self.unknown(row, "No key of an element queue has this shape.")
-        if column == columns.ELEMENT:
+        if column == store.ELEMENT:
             return self._element(row, rest.decode())
-        if column == columns.PAYLOAD:
+        if column == store.PAYLOAD:
             return self._piece(row, rest[:-PIECE_NUMBER_BYTES].decode())
-        return self._lock(row, rest.decode()) if column == columns.LOCK else self.nothing()
+        return self._lock(row, rest.decode()) if column == store.LOCK else self.nothing()
 
     def _has_shape(self, column: int, rest: bytes) -> bool:
         parts: dict[int, bytes] = {
-            columns.ELEMENT: rest,
-            columns.LOCK: rest,
-            columns.PAYLOAD: rest[:-PIECE_NUMBER_BYTES],
-            columns.ARRIVAL: rest[FOLDER_BYTES:],
-            columns.DEPARTURE: rest[FOLDER_BYTES:],
+            store.ELEMENT: rest,
+            store.LOCK: rest,
+            store.PAYLOAD: rest[:-PIECE_NUMBER_BYTES],
+            store.ARRIVAL: rest[FOLDER_BYTES:],
+            store.DEPARTURE: rest[FOLDER_BYTES:],
         }
         if column in parts:
             return self._keys.is_sound(self._keys.element("") + parts[column])
-        return column in (columns.COUNT, columns.MARK) and not rest
+        return column in (store.COUNT, store.MARK) and not rest
 
     def _element(self, row: Row, name: str) -> Check:
         pieces = under(self._keys.payload_of(name))

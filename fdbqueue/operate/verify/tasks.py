@@ -18,7 +18,7 @@ from fdbqueue.operate.verify.line import LineChecks, unless_in_line
 from fdbqueue.operate.verify.partitions import PartitionChecks, expect_ready, shared_checks
 from fdbqueue.operate.verify.root import unless_ending
 from fdbqueue.operate.verify.values import Cures, command
-from fdbqueue.queues.persistent.unacked import claim_of
+from fdbqueue.queues.unacked import claim_of
 from fdbqueue.tasks.change import is_held_by
 from fdbqueue.tasks.failures import class_in, entry_of
 from fdbqueue.tasks.limits.lanes import Lanes

@@ -36,11 +36,9 @@ from fdbqueue.operate.verify.slices import judged, slices
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.values import Cures, Finding, Verification
 from fdbqueue.queues.elements.base import ElementBase
-from fdbqueue.queues.elements.keys import ElementKeys
-from fdbqueue.queues.elements.store import Elements
-from fdbqueue.queues.fair.queue import FairQueue
-from fdbqueue.queues.recipe.items import Recipe
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.elements.store import ElementKeys, Elements
+from fdbqueue.queues.fair import FairQueue
+from fdbqueue.queues.recipe.items import QueueKeys, Recipe
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.limits.parking import walk_out
 from fdbqueue.tasks.limits.rule import LimitKeys

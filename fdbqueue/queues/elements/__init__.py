@@ -5,6 +5,6 @@ from typing import TYPE_CHECKING
 from fdbqueue.core.lazy import files_of
 
 if TYPE_CHECKING:
-    from fdbqueue.queues.elements import simple as simple
+    from fdbqueue.queues.elements import queue as queue
 else:
     __getattr__ = files_of(__name__)

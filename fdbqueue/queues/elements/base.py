@@ -25,9 +25,16 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.core.unreadable import KeepsAside
-from fdbqueue.queues.elements.keys import GRANULARITY_S, ElementKeys, Lock, is_name, name_at
-from fdbqueue.queues.elements.schema import Pieces
-from fdbqueue.queues.elements.store import Elements, payload_of
+from fdbqueue.queues.elements.store import (
+    GRANULARITY_S,
+    ElementKeys,
+    Elements,
+    Lock,
+    Pieces,
+    is_name,
+    name_at,
+    payload_of,
+)
 
 ReadNames = Callable[[str, int], list[str]]
 """Given a name and a limit: the next names, at most `limit`."""

@@ -24,8 +24,7 @@ from fdbqueue.core.once import run_once
 from fdbqueue.core.seam import Transaction
 from fdbqueue.queues.elements.base import ElementBase
 from fdbqueue.queues.elements.folder import CannotMove, Folder
-from fdbqueue.queues.elements.keys import FOLDER_BYTES, is_name
-from fdbqueue.queues.elements.store import payload_of
+from fdbqueue.queues.elements.store import FOLDER_BYTES, is_name, payload_of
 
 T = TypeVar("T")
 

@@ -11,11 +11,10 @@ from fdbqueue.core.registry import PIECES, PLAIN, SIMPLE, Definition, Registry
 from fdbqueue.core.seam import Subspace
 from fdbqueue.operate.verify.verify import AnyQueue
 from fdbqueue.queues.elements.base import ElementBase
-from fdbqueue.queues.elements.keys import ElementKeys
-from fdbqueue.queues.elements.queue import ElementQueue
-from fdbqueue.queues.elements.simple import SimpleElementQueue
-from fdbqueue.queues.fair.queue import FairQueue
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.elements.queue import ElementQueue, SimpleElementQueue
+from fdbqueue.queues.elements.store import ElementKeys
+from fdbqueue.queues.fair import FairQueue
+from fdbqueue.queues.recipe.items import QueueKeys
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.limits.rule import LimitKeys
 from fdbqueue.tasks.options import is_kind, stored_settings

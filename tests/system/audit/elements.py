@@ -5,7 +5,7 @@ The holder is the machine that has acquired the lock. A machine to which it was 
 
 from collections.abc import Iterator
 
-from fdbqueue.queues.elements.keys import ELEMENT, LOCK, PAYLOAD, ElementKeys, Lock
+from fdbqueue.queues.elements.store import ELEMENT, LOCK, PAYLOAD, ElementKeys, Lock
 from fdbqueue.testing.trace import Commit
 from tests.system.audit.commit import Step, Values
 from tests.system.audit.handed import HandedLocks

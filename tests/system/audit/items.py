@@ -12,8 +12,7 @@ from fdb import tuple as layer
 
 from fdbqueue.core import limits
 from fdbqueue.core.line.decision import LineKeys
-from fdbqueue.queues.recipe.items import Recipe, floor_of
-from fdbqueue.queues.recipe.keys import ITEM
+from fdbqueue.queues.recipe.items import ITEM, Recipe, floor_of
 from fdbqueue.testing.trace import Commit
 from tests.system.audit.commit import Step
 from tests.system.audit.line import LineStep, Requests, joined

@@ -1,6 +1,6 @@
 """The legal steps of sessions: one ends for good, by a process that has opened it, or past its deadline.
 
-A member of an owner (persistent/unacked.py) is ended by the next client of that name, too. The ttr of a
+A member of an owner (queues/unacked.py) is ended by the next client of that name, too. The ttr of a
 session is the largest of those that its openers give, so it never falls.
 """
 

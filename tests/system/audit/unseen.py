@@ -11,8 +11,8 @@ from fdbqueue.core.line.decision import NOTICE, REQUEST, LineKeys
 from fdbqueue.core.rows import Checks
 from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
-from fdbqueue.queues.elements import keys as elements
-from fdbqueue.queues.recipe import keys as recipe
+from fdbqueue.queues.elements import store
+from fdbqueue.queues.recipe import items
 from fdbqueue.tasks.stored import records
 from fdbqueue.tasks.stored.keyed import STATE
 from fdbqueue.tasks.stored.keyed import parts_of as parts_beside
@@ -60,9 +60,9 @@ def _told(checks: Checks, key: bytes) -> str | None:
     """The name of a value that no transaction changes unseen; None for other keys."""
     if isinstance(checks, RecipeChecks):
         keys = checks.recipe.keys
-        return "item" if keys.parts_of(key)[0] == recipe.ITEM else _in_line(LineKeys(keys.line), key)
+        return "item" if keys.parts_of(key)[0] == items.ITEM else _in_line(LineKeys(keys.line), key)
     if isinstance(checks, ElementChecks):
-        return "lock of an element" if checks.keys.parts_of(key)[0] == elements.LOCK else None
+        return "lock of an element" if checks.keys.parts_of(key)[0] == store.LOCK else None
     if not isinstance(checks, TaskChecks):
         return None
     column, _ = checks.keys.parts_of(key)

@@ -5,9 +5,9 @@ from fdbqueue.core.line.decision import Due, LineKeys, Notice, Ticket, notice_va
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.conformance.vectors import Keys, escaped
-from fdbqueue.queues.elements.keys import ElementKeys, name_at
 from fdbqueue.queues.elements.queue import ElementQueue
-from fdbqueue.queues.recipe.keys import QueueKeys, suffix
+from fdbqueue.queues.elements.store import ElementKeys, name_at
+from fdbqueue.queues.recipe.items import QueueKeys, suffix
 from fdbqueue.queues.recipe.queue import Queue
 from tests.system.vectors.script import Script, Scripts
 from tests.system.vectors.telling import told

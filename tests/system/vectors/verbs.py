@@ -14,9 +14,8 @@ from fdbqueue.core.seam import Subspace
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.operate.conformance.vectors import Told, escaped, heard
-from fdbqueue.queues.elements.queue import ElementQueue
-from fdbqueue.queues.elements.simple import SimpleElementQueue
-from fdbqueue.queues.fair.queue import FairQueue
+from fdbqueue.queues.elements.queue import ElementQueue, SimpleElementQueue
+from fdbqueue.queues.fair import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.stored.records import id_bytes, id_text

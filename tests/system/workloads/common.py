@@ -12,7 +12,7 @@ from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Event
 from fdbqueue.core.seam import Transaction
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.recipe.items import QueueKeys
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.checkers import (
     RETURNING,

@@ -17,7 +17,7 @@ from fdbqueue.core.task import Task, TaskState
 from fdbqueue.core.unreadable import SetAside, Unreadable
 from fdbqueue.operate.verify.verify import verify
 from fdbqueue.queues.elements.queue import ElementQueue
-from fdbqueue.queues.fair.queue import FairQueue
+from fdbqueue.queues.fair import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Client

@@ -13,8 +13,8 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Explanation, Task, Why
 from fdbqueue.operate.verify.values import Verification
 from fdbqueue.operate.verify.verify import verify
-from fdbqueue.queues.elements.simple import SimpleElementQueue
-from fdbqueue.queues.fair.queue import FairQueue
+from fdbqueue.queues.elements.queue import SimpleElementQueue
+from fdbqueue.queues.fair import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.queue import TaskQueue

@@ -11,8 +11,8 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import ElementNotLocked, QueueLockError
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.queues.elements.base import LockToken
-from fdbqueue.queues.elements.keys import PIECE_NUMBER_BYTES, ElementKeys
 from fdbqueue.queues.elements.queue import ElementQueue
+from fdbqueue.queues.elements.store import PIECE_NUMBER_BYTES, ElementKeys
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import bounded_transactions, exact_statistics, no_key_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation

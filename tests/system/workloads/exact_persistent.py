@@ -12,8 +12,7 @@ from typing import Any
 
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import NothingToAck, NotUnacked, OwnerReplaced
-from fdbqueue.queues.persistent.proxy import Proxy
-from fdbqueue.queues.persistent.queue import PersistentQueue
+from fdbqueue.queues.persistent import PersistentQueue, Proxy
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind

@@ -21,7 +21,7 @@ from fdbqueue.core.errors import (
 )
 from fdbqueue.core.page import every_page
 from fdbqueue.queues.elements.queue import ElementQueue
-from fdbqueue.queues.fair.queue import FairQueue
+from fdbqueue.queues.fair import FairQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation

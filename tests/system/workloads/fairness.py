@@ -11,8 +11,7 @@ from fdbqueue.core.errors import FairQueueFull, NotTaken, UnknownSession
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.queues.fair.items import FairItems
-from fdbqueue.queues.fair.queue import FairQueue
+from fdbqueue.queues.fair import FairItems, FairQueue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.stored.records import TaskKeys
 from fdbqueue.testing.cases import Size, workload

@@ -12,7 +12,7 @@ from fdbqueue.core.page import every_row
 from fdbqueue.core.partitions import SharedKeys, prefix_of
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
-from fdbqueue.queues.recipe.keys import QueueKeys
+from fdbqueue.queues.recipe.items import QueueKeys
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import (

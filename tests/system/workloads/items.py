@@ -7,7 +7,7 @@ from typing import Any
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import Transaction
-from fdbqueue.queues.fair.queue import FairQueue
+from fdbqueue.queues.fair import FairQueue
 from fdbqueue.queues.recipe.calls import Holder
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.cases import Size, workload

@@ -9,7 +9,7 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.page import every_row
 from fdbqueue.core.seam import Transaction
 from fdbqueue.queues.elements.queue import ElementQueue
-from fdbqueue.queues.fair.queue import FairQueue
+from fdbqueue.queues.fair import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
 from tests.system.workloads.common import SPACE
 from tests.system.workloads.paired_store import Twins

@@ -13,8 +13,8 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
-from fdbqueue.queues.persistent.queue import PersistentQueue
-from fdbqueue.queues.persistent.stored import Stored, Work
+from fdbqueue.queues.persistent import PersistentQueue
+from fdbqueue.queues.unacked import Stored, Work
 from fdbqueue.tasks.queue import TaskQueue
 from tests.system.workloads.exact_calls import caught
 from tests.system.workloads.paired_store import Twins

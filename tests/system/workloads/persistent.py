@@ -9,8 +9,7 @@ from typing import Any
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NothingToAck, NotUnacked, OwnerReplaced, WaitStopped
 from fdbqueue.core.runtime import Stop
-from fdbqueue.queues.persistent.proxy import Proxy
-from fdbqueue.queues.persistent.queue import PersistentQueue
+from fdbqueue.queues.persistent import PersistentQueue, Proxy
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind

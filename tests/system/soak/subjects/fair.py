@@ -8,7 +8,7 @@ from fdbqueue.core.page import every_page
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.transactional import transactional
 from fdbqueue.operate.verify.verify import verify
-from fdbqueue.queues.fair.queue import FairQueue, FairSnapshot
+from fdbqueue.queues.fair import FairQueue, FairSnapshot
 from fdbqueue.testing.soundness import told
 from tests.system.soak.client import Client, as_noted
 from tests.system.soak.evidence import key_of

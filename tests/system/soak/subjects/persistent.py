@@ -6,8 +6,7 @@ from queue import Empty
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotUnacked, UnknownSession
-from fdbqueue.queues.persistent.proxy import Proxy
-from fdbqueue.queues.persistent.queue import PersistentQueue
+from fdbqueue.queues.persistent import PersistentQueue, Proxy
 from fdbqueue.tasks.queue import TaskQueue
 from tests.system.soak.client import Client, as_noted
 from tests.system.soak.order import in_turn

@@ -1,1 +1,0 @@
-"""FairQueue: rounds over the keys of plain items."""
