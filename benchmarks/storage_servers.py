@@ -23,7 +23,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue.core.observing import Counters
-from fdbqueue.operate.diagnosis.cluster import see_status
+from fdbqueue.operate.checks import see_status
 
 TAKE_TIMEOUT_S = 60.0
 SETTLE_S = 11.0

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from fdbqueue.fleet.status import Presence, workers
     from fdbqueue.fleet.supervisor import Fleet, FleetStatus
     from fdbqueue.fleet.worker import Worker
-    from fdbqueue.operate.diagnosis.check import Check, Diagnosis, Severity
-    from fdbqueue.operate.diagnosis.examining import diagnose
-    from fdbqueue.operate.overview.figures import (
+    from fdbqueue.operate.checks import Check, Diagnosis, Severity
+    from fdbqueue.operate.diagnosis import diagnose
+    from fdbqueue.operate.figures import (
         Figures,
         GroupsFigures,
         KeyFigures,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         ScheduleFigures,
         TaskFigures,
     )
-    from fdbqueue.operate.overview.overview import Overview
+    from fdbqueue.operate.overview import Overview
     from fdbqueue.operate.verify.values import Finding, Verification
     from fdbqueue.operate.verify.verify import verify
     from fdbqueue.queues.elements.base import LockToken
@@ -207,11 +207,11 @@ _HOMES = {
     "fleet.status": "Presence workers",
     "fleet.supervisor": "Fleet FleetStatus",
     "fleet.worker": "Worker",
-    "operate.diagnosis.check": "Check Diagnosis Severity",
-    "operate.diagnosis.examining": "diagnose",
-    "operate.overview.figures": "Figures GroupsFigures KeyFigures LimitFigures QueueFigures ScheduleFigures "
+    "operate.checks": "Check Diagnosis Severity",
+    "operate.diagnosis": "diagnose",
+    "operate.figures": "Figures GroupsFigures KeyFigures LimitFigures QueueFigures ScheduleFigures "
     "TaskFigures",
-    "operate.overview.overview": "Overview",
+    "operate.overview": "Overview",
     "operate.verify.values": "Finding Verification",
     "operate.verify.verify": "verify",
     "queues.elements.base": "LockToken",

@@ -11,7 +11,7 @@ from fdbqueue.core import root_keys
 from fdbqueue.core.columns import UNKNOWN, Packed, Part, Table
 from fdbqueue.core.line import decision
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.operate.conformance.vectors import stored_vectors, vectors_in
+from fdbqueue.operate.conformance import stored_vectors, vectors_in
 from fdbqueue.queues.elements import store
 from fdbqueue.queues.elements.store import ElementKeys
 from fdbqueue.queues.recipe import items

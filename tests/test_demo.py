@@ -17,11 +17,10 @@ from rich.console import Console
 import fdbqueue
 from fdbqueue.core.database import run
 from fdbqueue.core.task import Failure
+from fdbqueue.operate import demo
 from fdbqueue.operate.cli import exits
 from fdbqueue.operate.cli.commands import cli
-from fdbqueue.operate.demo import show
-from fdbqueue.operate.demo.ledger import Ledger, Part, count, parts_of, source_files
-from fdbqueue.operate.demo.show import FaultInjector
+from fdbqueue.operate.demo import FaultInjector, Ledger, Part, count, parts_of, source_files
 from tests.support import PATIENCE_S, wait_until
 
 PROGRAM = [sys.executable, "-m", "fdbqueue.operate.cli", "demo"]
@@ -73,8 +72,8 @@ def test_every_part_is_counted_once_in_spite_of_kills_and_stalls(
 
 def test_without_a_terminal_the_demo_tells_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, out = [0.0], io.StringIO()
-    monkeypatch.setattr(show, "monotonic", lambda: seconds[0])
-    with show._progress(Console(file=out)) as tell:
+    monkeypatch.setattr(demo, "monotonic", lambda: seconds[0])
+    with demo._progress(Console(file=out)) as tell:
         for second in range(17):
             seconds[0] = second
             tell(f"second {second}")
@@ -105,10 +104,10 @@ def test_a_root_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_the_private_url_is_a_temporary_directory(monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(show, "_work", lambda *_: None)
-    monkeypatch.setattr(show, "_prove", lambda *_: True)
-    monkeypatch.setattr(show, "_put", lambda *given: seen.append(given[-1]))
-    assert show.main("memory:", 1) == 0
+    monkeypatch.setattr(demo, "_work", lambda *_: None)
+    monkeypatch.setattr(demo, "_prove", lambda *_: True)
+    monkeypatch.setattr(demo, "_put", lambda *given: seen.append(given[-1]))
+    assert demo.main("memory:", 1) == 0
     assert seen[0].startswith(f"embedded:{temporary}/")
     assert list(temporary.iterdir()) == []
 
@@ -136,17 +135,17 @@ def test_the_proof_notices_each_kind_of_damage() -> None:
     parts = parts_of(dict(list(source_files().items())[:20]), 30)
     with fdbqueue.open("memory:") as database:
         queue = fdbqueue.TaskQueue.create(database, "parts", root=ledger.root)
-        done = show.Run(parts, FaultInjector(), seconds=1.0)
+        done = demo.Run(parts, FaultInjector(), seconds=1.0)
         done.faults.kills = done.faults.stalls = 1
 
         def holds() -> bool:
-            return show._prove(console, database, ledger, queue, done)
+            return demo._prove(console, database, ledger, queue, done)
 
         for part in parts:
             run(database, lambda tr, part=part: ledger.count(tr, part, count(part)))
         assert not holds(), "there is no poisoned task"
-        queue.put(database, list(show.POISON))
-        for _ in range(show.ATTEMPTS - 1):
+        queue.put(database, list(demo.POISON))
+        for _ in range(demo.ATTEMPTS - 1):
             queue.release(database, queue.take(database, 0), failure=Failure("E", detail="Traceback"))
         assert not holds(), "it is not buried"
         queue.bury(database, queue.take(database, 0), failure=Failure("E", detail="Traceback"))

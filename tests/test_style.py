@@ -15,14 +15,14 @@ RUNTIME = {"time", "random", "secrets", "threading", "multiprocessing", "uuid", 
 MAY_USE_RUNTIME: dict[str, str] = {
     "core/runtime.py": "it is the one place",
     "testing/": "it is what puts a seed in charge, with seeded generators, and times its own runs",
-    "operate/demo/": "a program of its own, whose fleet is real processes",
+    "operate/demo.py": "a program of its own, whose fleet is real processes",
 }
 # The environment is read where a program begins.
 MAY_READ_ENVIRONMENT: dict[str, str] = {
     "core/open.py": "the URL of a program that names none",
     "core/binding.py": "a variable that the client library reads by itself, and that goes first",
     "operate/cli/": "the program itself",
-    "operate/demo/": "a program as well",
+    "operate/demo.py": "a program as well",
     "testing/soak/__main__.py": "a program, whose processes get variables that it must not have",
 }
 

@@ -13,8 +13,8 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.task import Task
 from fdbqueue.fleet import status
-from fdbqueue.operate.diagnosis import examining
-from fdbqueue.operate.overview.overview import Overview as BlockingOverview
+from fdbqueue.operate import diagnosis
+from fdbqueue.operate.overview import Overview as BlockingOverview
 from fdbqueue.operate.verify import verify as verifying
 from fdbqueue.tasks import groups, looking, schedules
 from fdbqueue.tasks.groups import Group as BlockingGroup
@@ -41,7 +41,7 @@ list_schedules = _awaited(schedules.list_schedules)
 fire_due = _awaited(schedules.fire_due)
 workers = _awaited(status.workers)
 verify = _awaited(verifying.verify)
-diagnose = _awaited(examining.diagnose)
+diagnose = _awaited(diagnosis.diagnose)
 
 
 class Limit:

@@ -39,5 +39,5 @@ def program(shell: Shell, capfd: pytest.CaptureFixture[str]) -> Within:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fleet tells its progress several times a second."""
-    monkeypatch.setattr("fdbqueue.operate.cli.progress.PLAIN_EVERY_S", 0.0)
-    monkeypatch.setattr("fdbqueue.operate.cli.progress.STALLED_S", 0.0)
+    monkeypatch.setattr("fdbqueue.operate.cli.work.PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("fdbqueue.operate.cli.work.STALLED_S", 0.0)

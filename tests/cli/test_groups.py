@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.operate.cli.groups import COLUMNS, groups
+from fdbqueue.operate.cli.beside import GROUP_COLUMNS, groups
 from tests.cli.shell import Within
 
 
@@ -68,4 +68,4 @@ def test_a_group_that_does_not_exist_is_refused(program: Within) -> None:
 @pytest.mark.parametrize("command", ["list", "show"])
 def test_the_help_tells_the_columns_of_groups(command: str) -> None:
     told = (groups.commands[command].help or "").split("Columns:")[-1]
-    assert [name for name in COLUMNS if name not in told] == ["then"]  # the task that starts
+    assert [name for name in GROUP_COLUMNS if name not in told] == ["then"]  # the task that starts

@@ -14,8 +14,8 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.signals import Signals
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.fleet.supervisor import FleetStatus, ProcessStatus
-from fdbqueue.operate.cli.progress import Progress
 from fdbqueue.operate.cli.session import Place
+from fdbqueue.operate.cli.work import Progress
 from fdbqueue.tasks.limits.rule import LimitKeys
 from tests.cli.shell import Shell, Within
 

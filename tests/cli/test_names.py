@@ -12,7 +12,7 @@ from fdb import tuple as layer
 
 import fdbqueue
 from fdbqueue import Limit, Schedule, TaskQueue, list_schedules
-from fdbqueue.operate.cli.group import cli
+from fdbqueue.operate.cli.frame import cli
 from fdbqueue.operate.cli.session import nearest
 from tests.cli.shell import Shell, Within
 from tests.cli.test_queues import root_of

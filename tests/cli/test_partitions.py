@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.operate.cli import partitions
-from fdbqueue.operate.cli import partitions as spread
-from fdbqueue.operate.placement.spreading import lines_to_remove
+from fdbqueue.operate.cli import queues
+from fdbqueue.operate.spreading import lines_to_remove
 from tests.cli.shell import Within
 
 
@@ -81,7 +80,7 @@ def test_a_repartition_that_waits_too_long_is_status_1(moving: Within) -> None:
 def test_a_repartition_tells_the_tasks_that_it_waits_for(
     moving: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions, "PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr(queues, "PLAIN_EVERY_S", 0.0)
     err = moving.run("repartition", "mail", "8", "--timeout", "3")[2]  # a step of a busy cluster takes 1 s
     assert "until takes have drained them" in err
     assert "8 ready tasks and 0 taken tasks" in err
@@ -154,7 +153,7 @@ def test_spread_finds_the_boundaries_of_dropped_queues(
     (tmp_path / "fdbcli").write_text(FDBCLI)
     (tmp_path / "fdbcli").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setattr(spread, "is_cluster", lambda _: True)
+    monkeypatch.setattr(queues, "is_cluster", lambda _: True)
     status, out, _ = program.run("spread", "--dropped")
     assert (status, out) == (0, "".join(f"{line}\n" for line in lines_to_remove([gone])))
     assert program.run("spread", "--dropped", "--apply")[0] == 0
@@ -170,9 +169,9 @@ def test_spread_refuses_options_that_do_not_fit(program: Within, words: list[str
 
 def test_spread_starts_fdbcli_with_a_bounded_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """A root may be long, and each line has it several times."""
-    monkeypatch.setattr(spread, "BYTES_OF_A_RUN", 25)
+    monkeypatch.setattr(queues, "BYTES_OF_A_RUN", 25)
     lines = ["x" * 10] * 3 + ["y" * 40] + ["z" * 3] * 2
-    assert list(spread._in_runs(lines)) == [lines[:2], lines[2:3], lines[3:4], lines[4:]]
+    assert list(queues._in_runs(lines)) == [lines[:2], lines[2:3], lines[3:4], lines[4:]]
 
 
 def test_spread_without_fdbcli_says_so(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue.core.signals import Signals
+from fdbqueue.operate.cli.exits import LineWriter, ReaderGone
 from fdbqueue.operate.cli.items import get_lines as get
-from fdbqueue.operate.cli.output import LineWriter, ReaderGone
 from tests.cli.shell import CLOSED_PIPE, Shell, Within
 from tests.cli.test_queues import root_of
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.operate.cli.schedules import WITHOUT, change
+from fdbqueue.operate.cli.beside import WITHOUT, change
 from fdbqueue.tasks.options import PutOptions
 from tests.cli.shell import Within
 

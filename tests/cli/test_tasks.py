@@ -11,7 +11,7 @@ import pytest
 import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.core.task import Failure
-from fdbqueue.operate.cli.rows import HELD_COLUMNS, shown_held
+from fdbqueue.operate.cli.show import HELD_COLUMNS, shown_held
 from tests.cli.shell import Shell, Within, rest_of
 from tests.cli.test_queues import root_of
 

@@ -74,7 +74,7 @@ def test_a_cluster_that_falls_silent_is_told(program: Within, monkeypatch: pytes
         raise FDBError(1031)
 
     program.run("create", "q", "--kind", "fifo")
-    monkeypatch.setattr("fdbqueue.operate.cli.verify.verify_keys", silent)
+    monkeypatch.setattr("fdbqueue.operate.cli.proofs.verify_keys", silent)
     status, out, err = program.run("verify")
     assert (status, out) == (2, "")
     assert f"no answer from {program.url} in 60 s" in err

@@ -24,9 +24,9 @@ from fdbqueue.core.seam import FDBError
 from fdbqueue.core.signals import Signals
 from fdbqueue.fleet.status import Running, Tally
 from fdbqueue.fleet.supervisor import FleetStatus, ProcessStatus
-from fdbqueue.operate.cli.output import LineWriter, ReaderGone
-from fdbqueue.operate.cli.progress import Pace, Progress
+from fdbqueue.operate.cli.exits import LineWriter, ReaderGone
 from fdbqueue.operate.cli.session import Place
+from fdbqueue.operate.cli.work import Pace, Progress
 from tests.cli.jobs import GO
 from tests.cli.shell import Shell, Within, read_all, rest_of
 from tests.cli.test_queues import root_of
@@ -171,7 +171,7 @@ def shown(written: str) -> list[str]:
 def test_an_idle_fleet_does_not_repeat_itself(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fdbqueue.operate.cli.progress.PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("fdbqueue.operate.cli.work.PLAIN_EVERY_S", 0.0)
     place = Place("memory:", DEFAULT_ROOT)
     with (
         fdbqueue.open("memory:") as db,
@@ -185,7 +185,7 @@ def test_an_idle_fleet_does_not_repeat_itself(
 
 def test_the_progress_does_not_wait_for_a_locked_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client tries again for as long as the lock lasts, and the supervisor has to obey its signals."""
-    monkeypatch.setattr("fdbqueue.operate.cli.progress.LEFT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("fdbqueue.operate.cli.work.LEFT_TIMEOUT_S", 0.1)
     with fdbqueue.open("memory:") as db:
         TaskQueue.create(db, "q")
         locked, engine = faulty(db, FDBError)
@@ -260,10 +260,8 @@ def test_a_stalled_reader_does_not_block_the_fleet(monkeypatch: pytest.MonkeyPat
         while True:
             os.write(writing, b"x" * select.PIPE_BUF)
     os.set_blocking(writing, True)
-    monkeypatch.setattr("fdbqueue.operate.cli.progress.PLAIN_EVERY_S", 0.0)
-    monkeypatch.setattr(
-        "fdbqueue.operate.cli.progress.stdout_of", lambda _: LineWriter(writing, lambda: None)
-    )
+    monkeypatch.setattr("fdbqueue.operate.cli.work.PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("fdbqueue.operate.cli.work.stdout_of", lambda _: LineWriter(writing, lambda: None))
     status = FleetStatus((), Tally(), 0, 0)
     with (
         fdbqueue.open("memory:") as db,

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from fdbqueue import Database
 from fdbqueue.operate.dashboard import create_app
 from fdbqueue.operate.dashboard.guard import COOKIE, Access
-from fdbqueue.operate.dashboard.texts import segment
+from fdbqueue.operate.dashboard.views import segment
 
 TOKEN = "a token of enough letters"
 

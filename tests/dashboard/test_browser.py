@@ -9,7 +9,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Failure, TaskQueue
 from fdbqueue.core.runtime import RealRuntime, Thread
-from fdbqueue.operate.dashboard.texts import segment
+from fdbqueue.operate.dashboard.views import segment
 from tests.dashboard.chromium import Browser, Page, Tab, chromium, served, tab
 from tests.support import IdleThread
 

@@ -8,10 +8,8 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Figures, Overview, TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.operate.dashboard.guard import Access
-from fdbqueue.operate.dashboard.rendering import Renderer
-from fdbqueue.operate.dashboard.room import Room
-from fdbqueue.operate.dashboard.streams import Sampler, Streams
+from fdbqueue.operate.dashboard.guard import Access, Room
+from fdbqueue.operate.dashboard.rendering import Renderer, Sampler, Streams
 from tests.dashboard.conftest import NAME, Served
 from tests.dashboard.support import browsing
 from tests.tasks.support import StillClock

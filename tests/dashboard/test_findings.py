@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from fdbqueue import QueueFigures, TaskFigures
-from fdbqueue.operate.dashboard.findings import SHOWN_MAX, Finding, Level, command, findings_of, verdict_of
 from fdbqueue.operate.dashboard.looks import Trend
+from fdbqueue.operate.dashboard.views import SHOWN_MAX, Finding, Level, command, findings_of, verdict_of
 
 QUIET = {"put": 0, "take": 0, "ack": 0, "delete": 0, "cancel": 0}
 

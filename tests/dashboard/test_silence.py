@@ -36,7 +36,7 @@ def test_a_silent_database_gets_a_page_in_time(served: Served, monkeypatch: pyte
         asked.append(timeout_s)
         raise FDBError(1031)
 
-    monkeypatch.setattr("fdbqueue.operate.dashboard.room.run", silent)
+    monkeypatch.setattr("fdbqueue.operate.dashboard.guard.run", silent)
     served.clock.advance(60)
     for path in ("/", path_of(NAME)):
         assert "timed out" in served.reader.said(path, 503)

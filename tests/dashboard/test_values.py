@@ -8,7 +8,7 @@ import fdbqueue
 from fdbqueue import Figures, QueueFigures, TaskFigures
 from fdbqueue.core.visible import visible
 from fdbqueue.operate.dashboard.looks import CHART_HEIGHT, CHART_WIDTH, History, line_of
-from fdbqueue.operate.dashboard.texts import cell, moment, name_in, number, payload_text, segment, span
+from fdbqueue.operate.dashboard.views import cell, moment, name_in, number, payload_text, segment, span
 
 FEW = settings(max_examples=30)
 

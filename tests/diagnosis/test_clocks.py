@@ -7,7 +7,7 @@ from fdbqueue import Session, Severity
 from fdbqueue.core import limits
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.operate.diagnosis.clocks import Beat, Look, check_clocks, check_sessions, look_at_beats
+from fdbqueue.operate.checks import Beat, Look, check_clocks, check_sessions, look_at_beats
 
 KEYS = RootKeys(DEFAULT_ROOT)
 

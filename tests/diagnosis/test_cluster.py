@@ -6,7 +6,7 @@ import pytest
 
 from fdbqueue import Severity
 from fdbqueue.core import binding
-from fdbqueue.operate.diagnosis.cluster import check_clock, check_cluster, check_knobs, check_versions
+from fdbqueue.operate.checks import check_client_library, check_clock, check_cluster, check_knobs
 
 HEALTHY: dict[str, Any] = {
     "client": {
@@ -95,7 +95,7 @@ def test_conflicts_below_the_commits_are_fine() -> None:
 def test_servers_of_two_releases_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binding, "library_release", lambda: "7.3.79")  # it needs a loaded client library
     servers = {"a": {"version": "7.3.79"}, "b": {"version": "7.1.61"}}
-    (check,) = check_versions(changed("cluster/processes", servers))
+    (check,) = check_client_library(changed("cluster/processes", servers))
     assert (check.severity, check.data["servers"]) == (Severity.WARNING, ["7.1.61", "7.3.79"])
 
 

@@ -13,12 +13,10 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import DatabaseClosed, InvalidArgument
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import FDBError
-from fdbqueue.operate.diagnosis import examining, process
-from fdbqueue.operate.diagnosis.clocks import Beat, Look
-from fdbqueue.operate.diagnosis.directory import DirectoryState, JournalState, check_directory
-from fdbqueue.operate.diagnosis.examining import Examination
-from fdbqueue.operate.diagnosis.process import OpenFiles
-from fdbqueue.operate.overview.overview import Overview
+from fdbqueue.operate import checks, diagnosis
+from fdbqueue.operate.checks import Beat, DirectoryState, JournalState, Look, OpenFiles, check_directory
+from fdbqueue.operate.diagnosis import Examination
+from fdbqueue.operate.overview import Overview
 
 FINE = DirectoryState("/data", "1.0", 1_000, 100, 50, 100, True, 0)
 
@@ -58,7 +56,7 @@ def test_a_queue_without_workers_is_told(db, space):
 
 def test_a_check_that_fails_is_told(db, space, monkeypatch):
     """The other checks are made all the same."""
-    monkeypatch.setattr(process, "see_latency", lambda *_: 1 / 0)
+    monkeypatch.setattr(checks, "see_latency", lambda *_: 1 / 0)
     found = {one.name: one for one in diagnose(db, watch_s=0, root=space).checks}
     assert found["latency"].severity == Severity.FAILURE
     assert "ZeroDivisionError" in found["latency"].text
@@ -134,23 +132,23 @@ def test_a_journal_without_the_newest_commit_is_told(tmp_path):
 
 
 def test_a_slow_commit_is_told():
-    found = process.check_latency({"read_version_s": 0.001, "commit_s": 0.6})
+    found = checks.check_latency({"read_version_s": 0.001, "commit_s": 0.6})
     assert [one.severity for one in found] == [Severity.FINE, Severity.WARNING]
 
 
 def test_a_process_near_its_limit_of_files_is_told():
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    (own,) = process.see_open_files([fdbqueue.core.runtime.RealRuntime().process_id()])
+    (own,) = checks.see_open_files([fdbqueue.core.runtime.RealRuntime().process_id()])
     assert own.limit == soft
     assert own.count < soft
     crowded = replace(own, count=own.limit)
-    assert [one.severity for one in process.check_open_files([own, crowded])] == [Severity.WARNING]
-    assert process.see_open_files([2**31 - 1]) == []
+    assert [one.severity for one in checks.check_open_files([own, crowded])] == [Severity.WARNING]
+    assert checks.see_open_files([2**31 - 1]) == []
 
 
 def test_the_process_with_the_largest_share_of_its_files_is_told():
     seen = [OpenFiles(1, 50, 100), OpenFiles(2, 60, 10_000)]
-    [found] = process.check_open_files(seen)
+    [found] = checks.check_open_files(seen)
     assert (found.severity, found.data["process_id"]) == (Severity.FINE, 1)
 
 
@@ -172,7 +170,7 @@ def test_a_database_that_falls_silent_between_the_looks_is_told(monkeypatch):
         given.append(timeout_s)
         raise FDBError(1031)
 
-    monkeypatch.setattr(examining, "run", run)
+    monkeypatch.setattr(diagnosis, "run", run)
     with fdbqueue.open("memory:") as db:
         found = {one.name: one for one in diagnose(db, watch_s=0).checks}
     assert given == [limits.LOOK_TIMEOUT_S]

@@ -6,7 +6,7 @@ import pytest
 
 from fdbqueue import Figures, QueueFigures, Severity, TaskFigures
 from fdbqueue.core import limits
-from fdbqueue.operate.diagnosis.queues import check_queues
+from fdbqueue.operate.diagnosis import check_queues
 from fdbqueue.tasks.stored.records import CALL_NAMES
 
 IDLE = TaskFigures(

@@ -8,8 +8,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import Database, Overview, Schedule, ScheduleStatus, Severity, TaskQueue, diagnose
 from fdbqueue.core import limits
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.operate.diagnosis.examining import Examination
-from fdbqueue.operate.diagnosis.schedules import check_schedules
+from fdbqueue.operate.diagnosis import Examination, check_schedules
 
 NOW = 1_000_000.0
 SOUND = ScheduleStatus("nightly", "reports", every=60.0, due=NOW + 5, next_try=NOW + 5, last_fired=NOW - 55)

@@ -17,8 +17,7 @@ from fdbqueue import aio
 from fdbqueue.core import limits
 from fdbqueue.core.errors import StorageInUse
 from fdbqueue.embedded import directory, processes
-from fdbqueue.operate.diagnosis.check import Severity
-from fdbqueue.operate.diagnosis.directory import check_directory, see_directory
+from fdbqueue.operate.checks import Severity, check_directory, see_directory
 from tests.engine import programs
 from tests.engine.running import Program, running
 from tests.support import PATIENCE_S, TIMED_OUT, wait_until

@@ -12,9 +12,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue, Subspace, TaskQueue
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.operate.conformance.checking import Verdict, checked
-from fdbqueue.operate.conformance.program import Program
-from fdbqueue.operate.conformance.vectors import stored_vectors, vectors_in
+from fdbqueue.operate.conformance import Program, Verdict, checked, stored_vectors, vectors_in
 from tests.conftest import CLUSTER_FILE, TEST_ROOT
 
 FOLDER = Path(__file__).parents[2] / "examples" / "producer-node"

@@ -16,9 +16,8 @@ from fdbqueue.core.registry import SIMPLE as ELEMENTS
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.operate.exports.exporting import Export
-from fdbqueue.operate.exports.file import FinishedFile
+from fdbqueue.operate.exports.file import Counts, FinishedFile
 from fdbqueue.operate.exports.importing import Import
-from fdbqueue.operate.exports.lines import Counts
 from fdbqueue.tasks.stored.records import LINE
 from tests.restoring.support import rows_below
 

@@ -15,7 +15,7 @@ from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run
 from fdbqueue.operate.cli.exports import COUNTED
 from fdbqueue.operate.exports.exporting import Export
-from fdbqueue.operate.exports.lines import Section
+from fdbqueue.operate.exports.file import Section
 from fdbqueue.tasks.limits.parking import Settling
 from fdbqueue.tasks.limits.rule import keys_of
 

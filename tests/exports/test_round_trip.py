@@ -15,7 +15,7 @@ from fdbqueue.core.errors import ExportRefused, ImportUnfinished, QueueExists
 from fdbqueue.core.registry import IMPORTING, Registry
 from fdbqueue.operate.exports import exporting
 from fdbqueue.operate.exports.exporting import Export
-from fdbqueue.operate.exports.lines import Section, TaskLine
+from fdbqueue.operate.exports.file import Section, TaskLine
 from fdbqueue.tasks.schedules import list_schedules
 from tests.exports.support import (
     KINDS,

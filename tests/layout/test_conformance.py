@@ -10,9 +10,18 @@ from fdbqueue.core import limits
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run
-from fdbqueue.operate.conformance.checking import Checked, Verdict, checked
-from fdbqueue.operate.conformance.program import NoAnswer, Program, answer_to, mutated
-from fdbqueue.operate.conformance.vectors import Vector, stored_vectors, vectors_in
+from fdbqueue.operate.conformance import (
+    Checked,
+    NoAnswer,
+    Program,
+    Vector,
+    Verdict,
+    answer_to,
+    checked,
+    mutated,
+    stored_vectors,
+    vectors_in,
+)
 
 STORED = stored_vectors()
 VECTORS = [*vectors_in(STORED)]

@@ -7,13 +7,13 @@ from contextlib import closing
 import jsonschema
 import pytest
 
-from fdbqueue.operate.conformance.program import question
-from fdbqueue.operate.conformance.vectors import (
+from fdbqueue.operate.conformance import (
     Vector,
     escaped,
     heard,
     merged,
     plain,
+    question,
     ranges_of,
     stored_vectors,
     unescaped,

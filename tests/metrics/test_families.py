@@ -12,7 +12,7 @@ from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.integrations.prometheus import QueueCollector, measure
 from fdbqueue.integrations.prometheus.collector import KEY_LABEL_LENGTH_MAX, families
-from fdbqueue.operate.overview.figures import Figures, KeyFigures, QueueFigures
+from fdbqueue.operate.figures import Figures, KeyFigures, QueueFigures
 from fdbqueue.tasks.limits.rule import LimitKeys
 from tests.metrics.support import checked_by_promtool
 from tests.tasks.support import LONG_S, Bench, StillClock

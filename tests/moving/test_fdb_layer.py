@@ -9,7 +9,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from benchmarks.old_layer import OldQueue
 from fdbqueue.core import limits
-from fdbqueue.operate.imports.tables import form_of
+from fdbqueue.operate.origins import form_of
 from tests.moving.support import Program, counts, program
 
 __all__ = ["program"]

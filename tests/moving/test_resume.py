@@ -14,10 +14,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
 from fdbqueue.core.registry import Registry
 from fdbqueue.embedded import FDBError
-from fdbqueue.operate.imports.files import serializer_named
-from fdbqueue.operate.imports.steps import Import, Progress, ProgressKeys, Reading
-from fdbqueue.operate.imports.tables import Table
-from fdbqueue.operate.imports.target import Origin, Tasks
+from fdbqueue.operate.imports import Import, Progress, ProgressKeys, Reading
+from fdbqueue.operate.origins import Origin, Table, Tasks, serializer_named
 from tests.queue_support import faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, begin, error_code
 

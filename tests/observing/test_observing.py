@@ -32,7 +32,7 @@ from fdbqueue.core.registry import Registry
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.trace_context import packed
 from fdbqueue.embedded import FDBError
-from fdbqueue.operate.cli.rows import task_row
+from fdbqueue.operate.cli.show import task_row
 from fdbqueue.tasks.stored.records import Record, TaskKeys, id_bytes, record_of, record_to_bytes
 from tests.fleet.conftest import SOON
 from tests.observing.conftest import Notes

@@ -7,7 +7,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.operate.placement.spreading import (
+from fdbqueue.operate.spreading import (
     Piece,
     boundaries_shown,
     crowded,

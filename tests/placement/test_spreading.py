@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.operate.placement.spreading import (
+from fdbqueue.operate.spreading import (
     LOOK_EVERY_S,
     NUDGES_MAX,
     SHOW,
@@ -189,7 +189,7 @@ def test_a_cluster_with_moves_ahead_is_not_settled(
     monkeypatch: pytest.MonkeyPatch, data: dict[str, Any], is_settled: bool
 ) -> None:
     status = {"cluster": {**STATUS, "data": STATUS["data"] | data}}
-    monkeypatch.setattr("fdbqueue.operate.placement.spreading.see_status", lambda _: status)
+    monkeypatch.setattr("fdbqueue.operate.spreading.see_status", lambda _: status)
     with fdbqueue.open("memory:") as db:
         servers = StorageServers(db)
         assert servers.are_settled() == is_settled

@@ -61,7 +61,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "aio": ("awaited_recipe", "awaited_tasks", "awaited_waits"),
     "calls": _CALLS,
     "dead": ("redriven", "paired", "exact"),
-    "diagnosis": ("explained", "exact", "exact_mixed"),
+    "operate": ("explained", "exact", "exact_mixed"),
     "disciplines": _KEYED,
     "elements": ("elements", "exact_elements"),
     "embedded": _ENGINE,

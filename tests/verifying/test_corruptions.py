@@ -19,7 +19,7 @@ from fdbqueue.core.registry import Registry
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify import root as orphans
-from fdbqueue.operate.verify.counters import counts_of_tasks
+from fdbqueue.operate.verify.slices import counts_of_tasks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.values import command
 from fdbqueue.operate.verify.verify import subject_of

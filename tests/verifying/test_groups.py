@@ -14,7 +14,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.rows import Suspect
-from fdbqueue.operate.verify.groups import compare_members
+from fdbqueue.operate.verify.root import compare_members
 from fdbqueue.tasks.group_members import MemberRows
 from fdbqueue.tasks.group_settling import Settling, counts_added, members_added
 from fdbqueue.tasks.stored.records import id_bytes

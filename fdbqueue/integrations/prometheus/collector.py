@@ -17,7 +17,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase, engine_errors
 from fdbqueue.core.version import __version__
 from fdbqueue.core.visible import shortened, told, visible
-from fdbqueue.operate.overview.figures import (
+from fdbqueue.operate.figures import (
     Figures,
     GroupsFigures,
     LimitFigures,
@@ -25,7 +25,7 @@ from fdbqueue.operate.overview.figures import (
     ScheduleFigures,
     TaskFigures,
 )
-from fdbqueue.operate.overview.overview import Overview
+from fdbqueue.operate.overview import Overview
 from fdbqueue.tasks.options import IN_ORDER_OF_ARRIVAL
 
 T = TypeVar("T")

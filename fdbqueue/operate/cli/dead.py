@@ -17,11 +17,9 @@ from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import visible
 from fdbqueue.operate.cli.exits import Refused, say
-from fdbqueue.operate.cli.group import Here, again, command, first_option, group, queue_argument
-from fdbqueue.operate.cli.parameters import values_of
-from fdbqueue.operate.cli.rows import task_row
+from fdbqueue.operate.cli.frame import Here, again, command, first_option, group, queue_argument, values_of
 from fdbqueue.operate.cli.session import CREATE_TASKS, Place
-from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, json_in, paged, span, time_in
+from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, json_in, paged, span, task_row, time_in
 from fdbqueue.operate.cli.tasks import id_argument, refusing_missing
 from fdbqueue.tasks.dead_letters import RATE_PER_S, DeadLetters
 from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive, RedriveState

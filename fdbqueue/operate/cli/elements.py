@@ -11,8 +11,15 @@ from fdbqueue.core.errors import QueueError, QueueKindMismatch
 from fdbqueue.core.registry import PIECES, SIMPLE
 from fdbqueue.core.visible import visible
 from fdbqueue.operate.cli.exits import CommandError, Refused, about
-from fdbqueue.operate.cli.group import Here, command, group
-from fdbqueue.operate.cli.parameters import SecondsRange, UsablePath, create_option, values_of
+from fdbqueue.operate.cli.frame import (
+    Here,
+    SecondsRange,
+    UsablePath,
+    command,
+    create_option,
+    group,
+    values_of,
+)
 from fdbqueue.operate.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.queues.elements.folder import PiecesFolder, SimpleFolder, folder_at

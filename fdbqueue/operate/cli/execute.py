@@ -36,7 +36,7 @@ from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.logs import ERASE_LINE
 from fdbqueue.fleet.outcomes import Bury, Done, Retry, Unavailable
 from fdbqueue.fleet.process import kept_from_children
-from fdbqueue.operate.cli.output import LineWriter, ReaderGone
+from fdbqueue.operate.cli.exits import LineWriter, ReaderGone
 from fdbqueue.operate.cli.wording import value_of
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue

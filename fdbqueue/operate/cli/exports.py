@@ -15,17 +15,36 @@ from fdbqueue.core.open import open as open_database
 from fdbqueue.core.registry import PLAIN, Definition
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.cli.exits import CommandError, Refused, about, look_in_working_directory, say
-from fdbqueue.operate.cli.group import Here, cli, command, group, queue_argument, queue_names
-from fdbqueue.operate.cli.parameters import UsablePath, create_option
+from fdbqueue.operate.cli.frame import (
+    Here,
+    UsablePath,
+    cli,
+    command,
+    create_option,
+    group,
+    queue_argument,
+    queue_names,
+)
 from fdbqueue.operate.cli.session import CREATE_HERE, CREATE_TASKS, NoDatabase, Place, did_you_mean
 from fdbqueue.operate.exports.exporting import Export, Exported
 from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.operate.exports.importing import Import as FileImport
 from fdbqueue.operate.exports.importing import Imported
-from fdbqueue.operate.imports.files import Files, is_file_queue, plain, serializer_named
-from fdbqueue.operate.imports.steps import Import, ProgressKeys, Reading, Step, dry_steps
-from fdbqueue.operate.imports.tables import FILE, FdbLayer, Table
-from fdbqueue.operate.imports.target import Fate, Items, Origin, Target, Tasks
+from fdbqueue.operate.imports import Import, ProgressKeys, Reading, Step, dry_steps
+from fdbqueue.operate.origins import (
+    FILE,
+    Fate,
+    FdbLayer,
+    Files,
+    Items,
+    Origin,
+    Table,
+    Target,
+    Tasks,
+    is_file_queue,
+    plain,
+    serializer_named,
+)
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.options import kind_named
 from fdbqueue.tasks.queue import TaskQueue

@@ -1,26 +1,127 @@
-"""The commands that prove: `conformance`, of a program in any language; `demo`, of a fleet that is killed."""
+"""The commands that check: `verify` the stored keys, `doctor` the database and the processes that use it.
+
+And those that prove: `conformance`, of a program in any language; `demo`, of a fleet that is killed.
+"""
 
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from fdbqueue.core import limits
+from fdbqueue.core.errors import FdbQueueError, QueueNotFound
 from fdbqueue.core.open import shared_url
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.signals import Signals
+from fdbqueue.core.visible import counted
+from fdbqueue.operate.checks import Severity
 from fdbqueue.operate.cli.commands import OUTER_ROOT, OUTER_SHARED, OUTER_URL
-from fdbqueue.operate.cli.exits import CommandError, Refused, say
-from fdbqueue.operate.cli.group import cli, json_option
-from fdbqueue.operate.cli.parameters import SecondsRange, UsablePath
+from fdbqueue.operate.cli.exits import ERROR, REFUSED, CommandError, Refused, require_stdout, say
+from fdbqueue.operate.cli.frame import (
+    Here,
+    SecondsRange,
+    UsablePath,
+    cli,
+    command,
+    in_this_place,
+    json_option,
+    queue_names,
+)
+from fdbqueue.operate.cli.session import CREATE_TASKS
 from fdbqueue.operate.cli.show import Row, columns, show
-from fdbqueue.operate.conformance.checking import Checked, Verdict, checked
-from fdbqueue.operate.conformance.program import Program
-from fdbqueue.operate.conformance.vectors import Vector, heard_result, stored_vectors, unescaped, vectors_in
+from fdbqueue.operate.conformance import (
+    Checked,
+    Program,
+    Vector,
+    Verdict,
+    checked,
+    heard_result,
+    stored_vectors,
+    unescaped,
+    vectors_in,
+)
 from fdbqueue.operate.demo import main
+from fdbqueue.operate.diagnosis import diagnose, diagnosis_without
+from fdbqueue.operate.verify.values import Verification
+from fdbqueue.operate.verify.verify import verify as verify_keys
+
+WATCH = SecondsRange(min=0, max=limits.DOCTOR_WATCH_S_MAX)
+_ANSWERED_WITHIN_S = 60.0
+"""A verification may run from a timer, so it does not wait for a cluster for ever."""
+
+
+@command(cli)
+@click.argument("queue", metavar="[QUEUE]", required=False, shell_complete=queue_names)
+@click.option("--mend", is_flag=True, help="mend each contradiction that has one remedy")
+def verify(here: Here, queue: str | None, mend: bool) -> None:
+    """Check that the stored keys of QUEUE, or of all queues, agree with each other.
+
+    The queues may be in use. Columns: flaw, queue, finding, cure. With --json, one object has the findings,
+    the parts that were not verified, and the numbers of queues and keys. Status: 1 if a finding is left; 2 if
+    a cluster does not answer for a minute.
+    """
+    require_stdout()
+    with here.database() as database:
+        try:
+            with here.answering(database, _ANSWERED_WITHIN_S):
+                found = verify_keys(database, queue, root=here.root, mend=mend)
+        except QueueNotFound:
+            raise here.missing(database, queue or "", CREATE_TASKS) from None
+    if here.as_json:
+        rows = [{**asdict(finding), "key": finding.key.hex()} for finding in found.findings]
+        here.print({**asdict(found), "findings": rows})
+    else:
+        here.show(_findings(found), columns("flaw", "queue", finding="text", cure="cure"))
+    for sentence in found.uncompared:
+        say(f"not verified: {sentence}")
+    if not found.sound:
+        raise Refused(_told_contradictions(found))
+    say(_told_contradictions(found))
+
+
+def _findings(found: Verification) -> Iterator[Row]:
+    for one in found.findings:
+        cure = "mended" if one.mended else in_this_place(one.cure)
+        yield {
+            "flaw": one.flaw,
+            "queue": one.queue,
+            "text": f"{one.text} (key {one.key.hex()})",
+            "cure": cure,
+        }
+
+
+def _told_contradictions(found: Verification) -> str:
+    count = len(found.findings)
+    findings = counted(count, "finding") if count else "no finding"
+    stopped = "" if found.whole else ", and the verification stopped there"
+    return f"{counted(found.queues, 'queue')}, {counted(found.keys, 'key')}: {findings}{stopped}"
+
+
+@command(cli)
+@click.option("--watch", type=WATCH, default=3.0, show_default=True, help="seconds between its two looks")
+def doctor(here: Here, watch: float) -> None:
+    """Check the database, its clients and its queues; tell the cure of each trouble.
+
+    Columns: severity, check, result, cure. Status: 0 all is fine; 1 there is a warning or a failure; 2 the
+    database does not answer. Clocks are compared of sessions that beat within --watch seconds; a session
+    beats three times in its ttr.
+    """
+    try:
+        with here.database() as database:
+            found, status = diagnose(database, watch_s=watch, root=here.root), REFUSED
+    except (CommandError, FdbQueueError) as error:
+        text = error.message if isinstance(error, CommandError) else str(error)
+        found, status = diagnosis_without(here.url, text), ERROR
+    rows = ({**asdict(check), "cure": in_this_place(check.cure)} for check in found.checks)
+    here.show(rows, columns("severity", check="name", result="text", cure="cure"))
+    if found.severity != Severity.FINE:
+        click.get_current_context().exit(status)
+
 
 TIMEOUT = SecondsRange(min=0, min_open=True, max=3_600)
 
@@ -66,7 +167,7 @@ def conformance(
         show(signals, rows, columns("verdict", "vector", "verb", "difference"), as_json)
     except OSError as error:
         raise CommandError(f"{program[0]}: {error.strerror}") from None
-    told = _told(counts, len(vectors))
+    told = _told_counts(counts, len(vectors))
     refusals = sum(vector.refuses for vector in vectors)
     # A program that knows no call refuses all queues: that alone proves something only if it was asked alone.
     proves_nothing = counts[Verdict.SAME] <= refusals < len(vectors)
@@ -106,7 +207,7 @@ def _rows(found: Iterator[Checked], counts: Counter[Verdict], as_json: bool) -> 
             yield from ({**row, "difference": difference} for difference in one.differences)
 
 
-def _told(counts: Counter[Verdict], total: int) -> str:
+def _told_counts(counts: Counter[Verdict], total: int) -> str:
     numbers = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
     left = total - sum(counts.values())
     return f"{total} vectors: {numbers or 'none'}{f', {left} not asked' if left else ''}"

@@ -13,8 +13,7 @@ from fdbqueue.core.open import is_loopback
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.logs import logging_at
 from fdbqueue.operate.cli.exits import CommandError, say
-from fdbqueue.operate.cli.group import Here, cli, command, queue_names
-from fdbqueue.operate.cli.parameters import PORTS, UsablePath
+from fdbqueue.operate.cli.frame import PORTS, Here, UsablePath, cli, command, queue_names
 from fdbqueue.operate.cli.session import CONNECT_TIMEOUT_S
 
 TOKEN_VARIABLE = "FDBQUEUE_DASHBOARD_TOKEN"

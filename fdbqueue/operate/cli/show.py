@@ -1,18 +1,36 @@
-"""The output of commands: a table on a terminal, tab-separated lines in a pipe, or JSON."""
+"""The output of commands: a table on a terminal, tab-separated lines in a pipe, or JSON.
+
+Queues and tasks are rows, which --json prints, and which columns are made from.
+"""
 
 import os
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from fdbqueue import tasks as late
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound, RecordUnreadable, TaskNotFound
 from fdbqueue.core.page import Page
+from fdbqueue.core.registry import PLAIN, UNREADABLE, Definition
 from fdbqueue.core.signals import Signals
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.core.visible import span as span
 from fdbqueue.core.visible import visible
-from fdbqueue.operate import cli as late
-from fdbqueue.operate.cli.exits import require_stdout, say
-from fdbqueue.operate.cli.output import LineWriter
+from fdbqueue.operate import cli as late_cli
+from fdbqueue.operate.cli.exits import LineWriter, require_stdout, say
+from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.wording import line_of
+from fdbqueue.queues import recipe
+from fdbqueue.tasks.options import Settings, as_given, is_kind
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.queue import TaskQueue
+
 
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
@@ -31,7 +49,7 @@ def stdout_of(signals: Signals) -> LineWriter:
 def show(signals: Signals, rows: Iterable[Row], columns: Columns, as_json: bool) -> None:
     """Print `rows`: all of each as JSON, or its `columns`."""
     if on_a_terminal() and not as_json:
-        late.terminal.print_table(rows, columns)
+        late_cli.terminal.print_table(rows, columns)
         return
     out = stdout_of(signals)
     for row in rows:
@@ -92,3 +110,146 @@ def cell_of(value: Any) -> str:
 def per_second(name: str) -> Cell:
     """Return a column of one rate; empty for None."""
     return lambda row: "" if row[name] is None else f"{row[name]:,.1f}"
+
+
+STATES: Mapping[str, TaskState] = {
+    state.name.lower(): state for state in TaskState if state != TaskState.DONE
+}
+_HELD = ("id", "key", "attempts", "taken", "until", "progress", "cancel_asked", "session")
+
+
+def task_row(task: Task) -> dict[str, Any]:
+    """Return a task as a row with the names of its attributes; the state is a word."""
+
+    def same(names: str) -> dict[str, Any]:
+        return {name: getattr(task, name) for name in names.split()}
+
+    return {
+        "id": task.id,
+        "state": task.state.name.lower(),
+        "data": told_data(task.data),
+        **same("pri key attempts failures orphaned created expires until taken session trace"),
+        "headers": dict(task.headers),
+        "limits": dict(task.limits),
+        **same("result_ttl unique"),
+        "groups": list(task.groups),
+        **same("waits_for steps cancel_asked"),
+        "progress": task.fraction,
+        "progress_told": task.fraction_told,
+    }
+
+
+def told_data(data: Any) -> Any:
+    """Return the data. If unreadable, return the reason and the stored bytes in base64."""
+    if not isinstance(data, Unreadable):
+        return data
+    return {"unreadable": str(data.error), "payload": b64encode(data.payload).decode()}
+
+
+def queue_row(place: Place, database: Database, definition: Definition) -> Row:
+    """Return a queue with its options and counts, if this process knows its kind.
+
+    Raises DefinitionUnreadable.
+    """
+    row: dict[str, Any] = {"name": definition.name, "kind": definition.kind}
+    if definition.kind == UNREADABLE:
+        place.registry.find(database, definition.name)
+    if definition.kind == PLAIN:
+        queue = recipe.queue.Queue.named(database, definition.name, root=place.root, create=False)
+        row |= {"options": as_given(definition.options), "items": queue.size(database)}
+        return {**row, "unreadable": queue.unreadable(database)}
+    if definition.kind in ELEMENT_KINDS:
+        elements = place.elements_in(definition)
+        row |= {"options": dict(definition.options), "items": elements.count(database)}
+        return {**row, "unreadable": elements.unreadable(database)}
+    if not is_kind(definition.kind):
+        return {**row, "options": dict(definition.options)}
+    tasks = late.queue.TaskQueue(database, place.registry, definition)
+    paused, statistics = tasks.paused(database), tasks.statistics(database)
+    return {**row, "options": _options_of(definition), "paused": paused, **statistics}
+
+
+def queue_rows(place: Place, database: Database) -> Iterator[Row]:
+    """Return the rows of all queues, without queues that are dropped meanwhile."""
+    for definition in place.definitions(database):
+        with suppress(QueueNotFound):
+            try:
+                yield queue_row(place, database, definition)
+            except DefinitionUnreadable as error:
+                yield {"name": definition.name, "kind": definition.kind, "error": str(error)}
+
+
+def _options_of(definition: Definition) -> dict[str, Any]:
+    """Return the options that differ from the default. Keys of weights are texts, or else JSON."""
+    usual = Settings().to_options()
+    given = as_given(definition.options)
+    if given.get("weights"):
+        given["weights"] = {cell_of(key): weight for key, weight in given["weights"].items()}
+    return {name: value for name, value in given.items() if value != usual.get(name)}
+
+
+def holder_row(database: Database, queue: "TaskQueue", task: Task) -> dict[str, Any] | None:
+    """Return the session that holds the task, and its processes; None if the task is not taken."""
+    if task.state == TaskState.TAKEN:
+        with suppress(TaskNotFound, RecordUnreadable):
+            found = queue.holder(database, task)
+            return None if found is None else asdict(found)
+    return None
+
+
+def steps_done(database: Database, queue: "TaskQueue", task: Task) -> list[str]:
+    """Return the names of the steps of the task that are done."""
+    with suppress(TaskNotFound, RecordUnreadable):
+        return queue.steps(database, task) if task.steps else []
+    return []
+
+
+def failure_rows(database: Database, queue: "TaskQueue", task: Task) -> list[dict[str, Any]]:
+    """Return the failures that are kept with the task, the oldest first."""
+    with suppress(TaskNotFound, RecordUnreadable):
+        return [asdict(failure) for failure in queue.failures(database, task)] if task.attempts else []
+    return []
+
+
+def held_rows(database: Database, queue: "TaskQueue", count: int) -> list[Row]:
+    """Return the first `count` taken tasks, each with its holder. Their sessions are read once each."""
+    holders: dict[str | None, Row | None] = {}
+    rows: list[Row] = []
+    for task in queue.tasks(database, TaskState.TAKEN, count):
+        if task.session not in holders:
+            holders[task.session] = holder_row(database, queue, task)
+        row = task_row(task)
+        rows.append({**{name: row[name] for name in _HELD}, "holder": holders[task.session]})
+    return rows
+
+
+def shown_held(queues: list[Row], count: int) -> list[Row]:
+    """Return the first `count` of the held tasks of these queues, for columns."""
+    rows: list[Row] = [
+        {**held, "queue": queue["queue"], "for_s": _since(held["taken"], queue["time"])}
+        for queue in queues
+        for held in queue["held"]
+    ]
+    return rows[:count]
+
+
+def _since(then: float | None, now: float) -> float | None:
+    return None if then is None else max(0.0, now - then)
+
+
+def processes_of(row: Row) -> str:
+    """Return the processes of the holder of a row as text."""
+    processes = [] if row["holder"] is None else row["holder"]["processes"]
+    return ", ".join(f"{process['host']}:{process['process_id']}" for process in processes)
+
+
+def progress_of(row: Row) -> str:
+    """Return the progress of a taken task as text, and whether it was cancelled."""
+    told = "" if row["progress"] is None else f"{row['progress']:.0%}"
+    return told if row["cancel_asked"] is None else f"{told} cancelled".strip()
+
+
+HELD_COLUMNS = {
+    **columns("queue", **{"taken task": "id", "for": time_in("for_s")}),
+    **columns(progress=progress_of, holder=processes_of, session="session"),
+}

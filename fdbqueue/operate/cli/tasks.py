@@ -13,7 +13,8 @@ from fdbqueue.core.task import EndedTask, Explanation, Task, TaskState
 from fdbqueue.core.visible import counted
 from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import Refused, say
-from fdbqueue.operate.cli.group import (
+from fdbqueue.operate.cli.frame import (
+    WAIT,
     Here,
     cli,
     command,
@@ -22,17 +23,21 @@ from fdbqueue.operate.cli.group import (
     queue_argument,
     yes_option,
 )
-from fdbqueue.operate.cli.parameters import WAIT
-from fdbqueue.operate.cli.rows import (
+from fdbqueue.operate.cli.show import (
     STATES,
+    Row,
+    columns,
     failure_rows,
     holder_row,
+    json_in,
+    paged,
     processes_of,
     progress_of,
+    span,
     steps_done,
     task_row,
+    time_in,
 )
-from fdbqueue.operate.cli.show import Row, columns, json_in, paged, span, time_in
 from fdbqueue.operate.cli.wording import key_of, line_of
 from fdbqueue.tasks.queue import TaskQueue
 

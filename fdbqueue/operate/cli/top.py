@@ -12,27 +12,29 @@ from rich.text import Text
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound
 from fdbqueue.fleet.status import Presence, workers
-from fdbqueue.operate.cli.group import Here, cli, command, queue_names
-from fdbqueue.operate.cli.limit import allowed
-from fdbqueue.operate.cli.parameters import SecondsRange
-from fdbqueue.operate.cli.rows import HELD_COLUMNS, STATES, held_rows, shown_held
+from fdbqueue.operate.cli.beside import allowed
+from fdbqueue.operate.cli.frame import Here, SecondsRange, cli, command, queue_names
 from fdbqueue.operate.cli.session import Place
 from fdbqueue.operate.cli.show import (
+    HELD_COLUMNS,
+    STATES,
     Cell,
     Columns,
     Row,
     columns,
+    held_rows,
     json_in,
     on_a_terminal,
     per_second,
     plain_line,
+    shown_held,
     span,
     time_in,
 )
 from fdbqueue.operate.cli.terminal import table_of
 from fdbqueue.operate.cli.wording import line_of
-from fdbqueue.operate.overview.figures import Figures, GroupsFigures
-from fdbqueue.operate.overview.overview import Overview
+from fdbqueue.operate.figures import Figures, GroupsFigures
+from fdbqueue.operate.overview import Overview
 from fdbqueue.tasks.looking import KeyStatistics
 from fdbqueue.tasks.options import is_kind, kind_named
 from fdbqueue.tasks.queue import TaskQueue

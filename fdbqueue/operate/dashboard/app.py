@@ -21,12 +21,9 @@ from fdbqueue.core.errors import FdbQueueError, InvalidArgument
 from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase
-from fdbqueue.operate.dashboard.guard import Access, FormRefused, Guard
-from fdbqueue.operate.dashboard.pages import Pages
-from fdbqueue.operate.dashboard.posting import Drivers, Posting
-from fdbqueue.operate.dashboard.rendering import Failures, Net, Renderer
-from fdbqueue.operate.dashboard.room import DatabaseSilent, Room
-from fdbqueue.operate.dashboard.streams import Sampler, Streams
+from fdbqueue.operate.dashboard.guard import Access, DatabaseSilent, FormRefused, Guard, Room
+from fdbqueue.operate.dashboard.pages import Drivers, Pages, Posting
+from fdbqueue.operate.dashboard.rendering import Failures, Net, Renderer, Sampler, Streams
 
 SECRET_BYTES = 32
 _log = logger("fdbqueue.dashboard")

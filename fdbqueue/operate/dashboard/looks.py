@@ -19,8 +19,8 @@ from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import EndedTask, Explanation, Failure, Task
 from fdbqueue.fleet.status import Presence, workers
-from fdbqueue.operate.overview.figures import Figures, QueueFigures, TaskFigures
-from fdbqueue.operate.overview.overview import Overview
+from fdbqueue.operate.figures import Figures, QueueFigures, TaskFigures
+from fdbqueue.operate.overview import Overview
 from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.looking import KeyStatistics
 from fdbqueue.tasks.options import is_kind

@@ -28,9 +28,17 @@ from fdbqueue.core.registry import (
 from fdbqueue.core.rows import Batch, Counts, Line, Section
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.version import __version__
-from fdbqueue.operate.exports import of_items, of_tasks
-from fdbqueue.operate.exports.file import ExportFile
-from fdbqueue.operate.exports.lines import FORMAT, DoneLine, End, Header, LimitLine, Mark, QueueLine
+from fdbqueue.operate.exports import sections
+from fdbqueue.operate.exports.file import (
+    FORMAT,
+    DoneLine,
+    End,
+    ExportFile,
+    Header,
+    LimitLine,
+    Mark,
+    QueueLine,
+)
 from fdbqueue.tasks.limits.rule import LimitKeys, rule_of
 from fdbqueue.tasks.options import is_kind, owner_of
 from fdbqueue.tasks.schedules import list_schedules
@@ -211,7 +219,7 @@ class _OneQueue:
     def _takes(self) -> int:
         """The takes of a task queue so far: a queue that was resumed in between has more of them."""
         shape = shape_of(self._registry, self._definition)
-        return run(self._database, partial(of_tasks.takes_of, of_tasks.partitions_of(shape)))
+        return run(self._database, partial(sections.takes_of, sections.task_partitions_of(shape)))
 
     def _sections(self) -> tuple[list[Section], bytes | None]:
         """The parts of the queue, and the key that tells that it is paused; None if that does not count."""
@@ -223,7 +231,7 @@ class _OneQueue:
             if shape.plan is not None and shape.plan.before:
                 raise self._refused("it is being repartitioned: `fdbqueue repartition` finishes that")
             pause = None if self._export.in_use else shape.keys.paused
-            return of_tasks.sections(shape, leave_out=self._export.leave_out), pause
+            return sections.sections_of_tasks(shape, leave_out=self._export.leave_out), pause
         if kind not in (PLAIN, PIECES, SIMPLE):
             unknown = (
                 "it is the unfinished import of an export" if kind == IMPORTING else f"its kind is {kind!r}"
@@ -231,7 +239,7 @@ class _OneQueue:
             raise self._refused("its definition cannot be read" if kind == UNREADABLE else unknown)
         if not self._export.in_use:
             raise self._refused("its kind has no pause: stop its producers and consumers, then use --in-use")
-        of = of_items.sections if kind == PLAIN else of_items.sections_of_elements
+        of = sections.sections_of_items if kind == PLAIN else sections.sections_of_elements
         return of(registry, definition), None
 
     def _limits(self) -> tuple[Sequence[Line], int]:

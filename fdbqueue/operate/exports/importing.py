@@ -5,27 +5,247 @@
 
 No handle opens a queue of that kind, so the import has the queue alone. The last step writes the true
 definition. After a kill, or an unknown result of a commit, the progress tells where to go on in the file.
+
+Indexes, counters, pointers and timers are made anew, by the code that puts tasks. So a file with any lines
+makes a sound queue, also one of another release or of a queue that was in use.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from itertools import groupby
+from typing import NamedTuple, Protocol, TypeVar
 
+from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
+from msgspec.structs import replace as replace_struct
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run, runtime_of
 from fdbqueue.core.errors import ExportUnusable, ImportOvertaken, QueueNotFound
+from fdbqueue.core.partitions import SharedKeys, plan_of
 from fdbqueue.core.registry import IMPORTING, PIECES, PLAIN, SIMPLE, Definition, Registry, exists_already
-from fdbqueue.core.rows import ContentLine, Counts, NotOurs
-from fdbqueue.core.seam import Transaction
-from fdbqueue.operate.exports.file import FinishedFile, Found, Place
-from fdbqueue.operate.exports.lines import IMPORT_LABEL, DoneLine, LimitLine, Mark
-from fdbqueue.operate.exports.placing import Placer, placer_for
-from fdbqueue.operate.imports.steps import Progress, ProgressKeys
+from fdbqueue.core.rows import ContentLine, Counts, KeyLine, NotOurs, read_as, set_rows
+from fdbqueue.core.seam import Transaction, Value
+from fdbqueue.core.unreadable import COUNTER, Aside
+from fdbqueue.operate.exports import sections
+from fdbqueue.operate.exports.file import (
+    IMPORT_LABEL,
+    AsideLine,
+    DoneLine,
+    ElementLine,
+    FinishedFile,
+    Found,
+    ItemLine,
+    LimitLine,
+    Mark,
+    Place,
+    ProgressLine,
+    TaskLine,
+    TurnLine,
+)
+from fdbqueue.operate.exports.sections import item_partitions_of
+from fdbqueue.operate.imports import Progress, ProgressKeys
+from fdbqueue.queues.elements.store import ARRIVAL, DEPARTURE, MARK, ElementKeys
+from fdbqueue.queues.recipe.items import FLOOR, QueueKeys
 from fdbqueue.tasks.limits.limit import Limit
 from fdbqueue.tasks.limits.rule import LimitKeys
+from fdbqueue.tasks.rows import rows_of_features
+from fdbqueue.tasks.shape import Shape, shape_of
+from fdbqueue.tasks.source import change_of
+from fdbqueue.tasks.stored.key_counts import readable_state
+from fdbqueue.tasks.stored.keyed import Fair
+from fdbqueue.tasks.stored.records import CALLS, PAUSED, REDRIVE, Record, partition_of, record_of
+
+T = TypeVar("T")
+
+_ONE = COUNTER.pack(1)
+
+
+class Placer(Protocol):
+    def place(self, tr: Transaction, lines: Sequence[ContentLine], now_us: int) -> None:
+        """Write the contents of these lines. Raises NotOurs."""
+
+
+class _Shared:
+    """What queues of all kinds have: values set aside, progress of imports, and keys that are copied."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        definition: Definition,
+        aside: Aside,
+        copied: Sequence[bytes],
+        prefixes: Sequence[bytes],
+    ) -> None:
+        """`copied`: the first bytes of keys that are copied. `prefixes`: those of the partitions."""
+        self._progress = registry.keys.imports_into(definition.id).start[:-1]
+        self._aside = aside
+        self._copied = tuple(copied)
+        self._prefixes = prefixes
+
+    def place(self, tr: Transaction, line: ContentLine) -> None:
+        if isinstance(line, AsideLine):
+            self._set_aside(tr, line)
+        elif isinstance(line, ProgressLine):
+            tr.set(self._progress + line.key, line.value)
+        elif isinstance(line, KeyLine) and line.key.startswith(self._copied):
+            tr.set(within(self._prefixes, line.partition) + line.key, line.value)
+        else:
+            raise NotOurs(type(line).__name__)
+
+    def _set_aside(self, tr: Transaction, line: AsideLine) -> None:
+        tr.set(self._aside.entry(line.id), line.entry)
+        set_rows(tr, self._aside.part(line.id), line.parts)
+        tr.add(self._aside.count_key, _ONE)
+
+
+def placer_for(registry: Registry, definition: Definition, *, is_plain: bool, is_of_elements: bool) -> Placer:
+    if is_plain:
+        return Items(registry, definition)
+    return Elements(registry, definition) if is_of_elements else Tasks(registry, definition)
+
+
+class Tasks:
+    def __init__(self, registry: Registry, definition: Definition) -> None:
+        self._shape = shape_of(registry, definition)
+        plan = self._shape.plan
+        self._parts = sections.task_partitions_of(self._shape)
+        prefixes = [part.keys.prefix for part in self._parts]
+        rounds = [sections.round_of(part) for part in self._parts if isinstance(part.discipline, Fair)][:1]
+        self._features = rows_of_features(self._shape)
+        self._taken_back = tuple(line for rows in self._features for line in rows.lines)
+        of_features = columns(*(column for rows in self._features for column in rows.copied))
+        copied = [*columns(CALLS, PAUSED, REDRIVE), *rounds, *of_features]
+        self._common = _Shared(registry, definition, self._shape.aside, copied, prefixes)
+        self._may_be_twice = plan is not None and plan.may_have_moved
+
+    def place(self, tr: Transaction, lines: Sequence[ContentLine], now_us: int) -> None:
+        for rows in self._features:
+            rows.place(tr, lines)
+        self._tasks(tr, [line for line in lines if isinstance(line, TaskLine)], now_us)
+        self._turns(tr, [line for line in lines if isinstance(line, TurnLine)])
+        for line in lines:
+            if not isinstance(line, (TaskLine, TurnLine, *self._taken_back)):
+                self._common.place(tr, line)
+
+    def _tasks(self, tr: Transaction, lines: Sequence[TaskLine], now_us: int) -> None:
+        if self._may_be_twice:
+            lines = self._new(tr, lines)
+        for number, few in groupby(lines, key=lambda line: line.partition):
+            self._tasks_of(tr, within(self._parts, number), list(few), now_us)
+
+    def _new(self, tr: Transaction, lines: Sequence[TaskLine]) -> list[TaskLine]:
+        """The tasks that are not there yet. The file may have one in two partitions: it moved meanwhile."""
+        unseen = {read_as(record_of, line.record).id: line for line in reversed(lines)}
+        asked = [(id_, tr.get(self._shape.shared.moved(id_)), self._ask_home(tr, id_)) for id_ in unseen]
+        there = {
+            id_ for id_, moved, home in asked if moved.present() or (home is not None and home.present())
+        }
+        return [line for id_, line in reversed(unseen.items()) if id_ not in there]
+
+    def _ask_home(self, tr: Transaction, id_: bytes) -> Value | None:
+        number = partition_of(id_)
+        return tr.get(self._parts[number].keys.task(id_)) if number < len(self._parts) else None
+
+    def _tasks_of(self, tr: Transaction, part: Shape, lines: Sequence[TaskLine], now_us: int) -> None:
+        keys, shared = part.keys, part.shared
+        given = [read_as(record_of, line.record) for line in lines]
+        change = change_of(tr, part, now_us)
+        change.ask_create({record.key for record in given})
+        records: Sequence[Record] = given
+        features = rows_of_features(part)
+        for rows in features:
+            records = rows.arriving(tr, records, now_us)
+        named = {rows.name: rows for rows in features}
+        for record, line in zip(records, lines, strict=True):
+            set_rows(tr, keys.payloads_of(record.id).start, line.payload)
+            set_rows(tr, keys.failures_of(record.id).start, line.failures)
+            for name, beside in line.beside.items():
+                under = named[name].beside(record) if name in named else None
+                if under is None:
+                    raise NotOurs(name)
+                set_rows(tr, under.start, beside)
+            if partition_of(record.id) != keys.partition:
+                tr.set(shared.moved(record.id), bytes((keys.partition,)))
+        change.restore(records)
+        change.finish()
+
+    def _turns(self, tr: Transaction, lines: Sequence[TurnLine]) -> None:
+        """Let task keys go on in their rounds; each has its tasks already."""
+        asked = []
+        for line in lines:
+            fair = within(self._parts, line.partition).discipline
+            if not isinstance(fair, Fair):
+                raise NotOurs("turn")
+            asked.append((fair, line, tr.get(fair.state_key(line.key)), fair.ask_oldest(tr, line.key)))
+        for fair, line, found, first in asked:
+            state, heads = readable_state(found.value), [read_as(record_of, row.value) for row in first]
+            if state is not None and heads:
+                there = replace_struct(state, round=line.round, used=line.used)
+                fair.store(tr, line.key, state, there, heads[0])
+
+
+class Items:
+    def __init__(self, registry: Registry, definition: Definition) -> None:
+        self._parts = item_partitions_of(registry, definition)
+        self._flags = SharedKeys(registry.contents(definition)) if plan_of(definition) is not None else None
+        aside = Aside(self._parts[0].prefix, self._parts[0].line)
+        self._common = _Shared(
+            registry, definition, aside, columns(FLOOR), [keys.prefix for keys in self._parts]
+        )
+
+    def place(self, tr: Transaction, lines: Sequence[ContentLine], now_us: int) -> None:  # noqa: ARG002  # as for tasks
+        asked = [
+            (keys, line, tr.get(keys.item(line.suffix)))
+            for line in lines
+            if isinstance(line, ItemLine)
+            for keys in [within(self._parts, line.partition)]
+        ]
+        seen = set[bytes]()
+        for keys, line, there in asked:  # a queue in use may have shown an item in its line, too
+            if not there.present() and keys.item(line.suffix) not in seen:
+                seen.add(keys.item(line.suffix))
+                self._item(tr, keys, line)
+        for other in lines:
+            if not isinstance(other, ItemLine):
+                self._common.place(tr, other)
+
+    def _item(self, tr: Transaction, keys: QueueKeys, line: ItemLine) -> None:
+        tr.set(keys.item(line.suffix), line.value)
+        set_rows(tr, keys.pieces_of(line.suffix).start, line.pieces)
+        tr.add(keys.size, _ONE)
+        if self._flags is not None:
+            tr.set(self._flags.flag(line.partition), b"")
+
+
+class Elements:
+    def __init__(self, registry: Registry, definition: Definition) -> None:
+        self._keys = ElementKeys(registry.contents(definition))
+        aside = Aside(self._keys.prefix, self._keys.aside)
+        copied = columns(ARRIVAL, DEPARTURE, MARK)
+        self._common = _Shared(registry, definition, aside, copied, [self._keys.prefix])
+
+    def place(self, tr: Transaction, lines: Sequence[ContentLine], now_us: int) -> None:  # noqa: ARG002  # as for tasks
+        for line in lines:
+            if not isinstance(line, ElementLine):
+                self._common.place(tr, line)
+                continue
+            tr.set(self._keys.element(line.name), b"")
+            set_rows(tr, self._keys.payload_of(line.name).start, line.pieces)
+            tr.add(self._keys.count, _ONE)
+
+
+def within(parts: Sequence[T], number: int) -> T:
+    if not 0 <= number < len(parts):
+        raise NotOurs(f"partition {number}")
+    return parts[number]
+
+
+def columns(*numbers: int) -> list[bytes]:
+    """The first bytes, behind the prefix of a queue, of the keys of these columns."""
+    return [layer.pack((number,)) for number in numbers]
+
 
 STEP_BYTES = 12
 

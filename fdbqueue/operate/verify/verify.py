@@ -26,12 +26,17 @@ from fdbqueue.core.registry import (
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.rows import Checks, Count, Mend, Row, Suspect, Under, below, compared
 from fdbqueue.core.seam import AnyDatabase, Transaction
-from fdbqueue.operate.verify import counters
-from fdbqueue.operate.verify.groups import compare_members
-from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
+from fdbqueue.operate.verify import slices as verify_slices
 from fdbqueue.operate.verify.limits import miscounted, miscounted_total, unwalked
-from fdbqueue.operate.verify.partitions import Partitioned, partitioned, stored_partitions, strays
-from fdbqueue.operate.verify.root import RootChecks, orphans, unreadable
+from fdbqueue.operate.verify.partitions import (
+    ElementChecks,
+    Partitioned,
+    RecipeChecks,
+    partitioned,
+    stored_partitions,
+    strays,
+)
+from fdbqueue.operate.verify.root import RootChecks, compare_members, orphans, unreadable
 from fdbqueue.operate.verify.slices import judged, slices
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.values import Cures, Finding, Verification
@@ -186,7 +191,7 @@ class Verifier:
             self._scan(name, prefix, checks, keys, subject.keys.start)
         self._tell(name, prefix, compared(self.database, subject.counts, checks.mending))
         if isinstance(checks, TaskChecks):
-            self._tell(name, prefix, counters.key_counters(self.database, checks))
+            self._tell(name, prefix, verify_slices.key_counters(self.database, checks))
 
     def _definitions(self) -> Iterator[Definition]:
         after = ""
@@ -264,7 +269,7 @@ def subject_named(registry: Registry, definition: Definition) -> Subject | None:
 
 def _of_tasks(shape: Shape, *, registered: bool) -> Subject:
     checks = TaskChecks(shape, Cures(shape.name, registered))
-    counts = counters.counts_of_tasks(checks, registered)
+    counts = verify_slices.counts_of_tasks(checks, registered)
     found = Subject(shape.name, below(shape.keys.prefix), checks, counts)
     if not registered or shape.keys.partition:
         return found
@@ -294,12 +299,14 @@ def _of_queue(queue: Queue) -> Subject:
 
 
 def _of_recipe(checks: RecipeChecks, name: str) -> Subject:
-    return Subject(name, below(checks.recipe.keys.prefix), checks, counters.counts_of_recipe(checks.recipe))
+    return Subject(
+        name, below(checks.recipe.keys.prefix), checks, verify_slices.counts_of_recipe(checks.recipe)
+    )
 
 
 def _of_elements(elements: Elements, name: str, *, registered: bool) -> Subject:
     checks = ElementChecks(elements, Cures(name, registered))
-    return Subject(name, below(elements.keys.prefix), checks, counters.counts_of_elements(elements))
+    return Subject(name, below(elements.keys.prefix), checks, verify_slices.counts_of_elements(elements))
 
 
 def _mend_again(checks: Checks, prefix: bytes, row: Row, suspect: Suspect, tr: Transaction) -> None:

@@ -13,7 +13,7 @@ from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.writes import CommitRequest
-from fdbqueue.operate.verify.items import RecipeChecks
+from fdbqueue.operate.verify.partitions import RecipeChecks
 from fdbqueue.operate.verify.root import RootChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.verify import AnyQueue, Subject, partition_subject, subject_named, subject_of

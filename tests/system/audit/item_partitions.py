@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from fdbqueue.core.line.decision import LineKeys
 from fdbqueue.core.partitions import Plan
-from fdbqueue.operate.verify.items import RecipeChecks
-from fdbqueue.operate.verify.partitions import Partitioned
+from fdbqueue.operate.verify.partitions import Partitioned, RecipeChecks
 from fdbqueue.operate.verify.verify import Subject
 from tests.system.audit.agreement import Agreement
 from tests.system.audit.commit import Step, Values

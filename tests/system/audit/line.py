@@ -22,7 +22,7 @@ from fdbqueue.core.line.decision import (
     notice_of,
 )
 from fdbqueue.embedded.writes import STAMP_BYTES
-from fdbqueue.operate.verify.line import RID_BYTES
+from fdbqueue.operate.verify.partitions import RID_BYTES
 from fdbqueue.testing.trace import Commit
 from tests.system.audit.commit import Step, Values
 from tests.system.audit.liveness import Liveness

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
+from fdbqueue.operate.verify.partitions import ElementChecks, RecipeChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.verify import Subject
 from fdbqueue.tasks.stored.keyed import Keyed

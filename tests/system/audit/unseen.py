@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fdbqueue.core import root_keys
 from fdbqueue.core.line.decision import NOTICE, REQUEST, LineKeys
 from fdbqueue.core.rows import Checks
-from fdbqueue.operate.verify.items import ElementChecks, RecipeChecks
+from fdbqueue.operate.verify.partitions import ElementChecks, RecipeChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.queues.elements import store
 from fdbqueue.queues.recipe import items

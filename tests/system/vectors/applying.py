@@ -11,7 +11,7 @@ from fdbqueue.core.once import receipts_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.embedded.transaction import Transaction, open_private
-from fdbqueue.operate.conformance.vectors import Conflicts, Keys, heard, is_refusal, merged
+from fdbqueue.operate.conformance import Conflicts, Keys, heard, is_refusal, merged
 from tests.system.vectors.runtime import VectorRuntime
 from tests.system.vectors.verbs import ROOT, Given, verb_of
 

@@ -4,7 +4,7 @@ from fdbqueue.core.limits import PAYLOAD_PIECE_BYTES_MAX
 from fdbqueue.core.line.decision import Due, LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.operate.conformance.vectors import Keys, escaped
+from fdbqueue.operate.conformance import Keys, escaped
 from fdbqueue.queues.elements.queue import ElementQueue
 from fdbqueue.queues.elements.store import ElementKeys, name_at
 from fdbqueue.queues.recipe.items import QueueKeys, suffix

@@ -3,7 +3,7 @@
 from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Subspace
-from fdbqueue.operate.conformance.vectors import Keys
+from fdbqueue.operate.conformance import Keys
 from fdbqueue.tasks.stored.key_counts import KeyCounts, KeyState, slug_of, state_to_bytes
 from fdbqueue.tasks.stored.keyed import Fair, Micro
 from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, packed

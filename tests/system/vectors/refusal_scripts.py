@@ -7,7 +7,7 @@ from fdb import tuple as layer
 
 from fdbqueue.core.registry import IMPORTING, LAYOUT_COLUMN, Definition
 from fdbqueue.core.root_keys import LAYOUT, RootKeys
-from fdbqueue.operate.conformance.vectors import heard
+from fdbqueue.operate.conformance import heard
 from fdbqueue.tasks.groups import Group
 from tests.system.vectors.script import SESSION, Script, Scripts
 from tests.system.vectors.verbs import ELEMENTS, FAIR, RECIPE, ROOT, SCHEMA, SIMPLE

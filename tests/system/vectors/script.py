@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.sessions.session import Session
-from fdbqueue.operate.conformance.vectors import Keys, Step, escaped
+from fdbqueue.operate.conformance import Keys, Step, escaped
 from fdbqueue.tasks.groups import Group
 from fdbqueue.tasks.queue import TaskQueue
 from tests.system.vectors.applying import Applier

@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fdbqueue.operate.conformance.vectors import Keys, Ranges, Step, Told, escaped
+from fdbqueue.operate.conformance import Keys, Ranges, Step, Told, escaped
 
 LAYOUT = Path(__file__).parents[3] / "fdbqueue" / "operate" / "layout"
 _RUN_MIN = 16

@@ -13,7 +13,7 @@ from fdbqueue.core.registry import Registry
 from fdbqueue.core.seam import Subspace
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task, TaskState
-from fdbqueue.operate.conformance.vectors import Told, escaped, heard
+from fdbqueue.operate.conformance import Told, escaped, heard
 from fdbqueue.queues.elements.queue import ElementQueue, SimpleElementQueue
 from fdbqueue.queues.fair import FairQueue
 from fdbqueue.queues.recipe.queue import Queue

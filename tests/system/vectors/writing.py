@@ -4,7 +4,7 @@ import json
 from contextlib import closing
 from typing import Any
 
-from fdbqueue.operate.conformance.vectors import escaped
+from fdbqueue.operate.conformance import escaped
 from tests.system.vectors.applying import Applier
 from tests.system.vectors.item_scripts import item_scripts
 from tests.system.vectors.keyed_scripts import keyed_scripts

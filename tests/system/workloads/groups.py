@@ -24,7 +24,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task, TaskState
-from fdbqueue.operate.verify.groups import compare_members
+from fdbqueue.operate.verify.root import compare_members
 from fdbqueue.tasks.groups import Group, group, list_groups
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload

@@ -24,7 +24,7 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.visible import counted
 from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
-from fdbqueue.operate.diagnosis.cluster import see_status
+from fdbqueue.operate.checks import see_status
 
 _RANGES_OF_QUEUE = 1000
 _QUEUES = 1_000_000

@@ -1,7 +1,7 @@
 """Overview: the figures of all queues under a root, or of some, in one or two round trips.
 
     round trip 1   the definitions, the workers, and the queues that the last look has found; the limits,
-                   schedules and groups (root_looks.py)
+                   schedules and groups
     round trip 2   queues that were created, or created again, since that look; at the first look, all
 
 A queue is read below the prefix of its definition, which the definition alone tells. So a look guesses that
@@ -22,9 +22,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.core.sessions.workers import LiveWorkers, ask_all_workers
-from fdbqueue.operate.overview.figures import Figures, QueueFigures
-from fdbqueue.operate.overview.root_looks import Beside, RootLook, limits_of
-from fdbqueue.operate.overview.task_looks import Look, look_at
+from fdbqueue.operate.figures import Beside, Figures, Look, QueueFigures, RootLook, limits_of, look_at
 
 
 class _Known(NamedTuple):

@@ -1,7 +1,8 @@
-"""The steps of an import: each puts a batch and moves the progress, in one transaction.
+"""Imports: copies of the items of another system's queue, resumed after a kill without a loss or a double.
 
-After a kill, or an unknown result of a commit, the progress tells if a step was done. Two imports of one
-origin into one queue conflict: the later one finds the step of the other, and ends.
+Each step puts a batch and moves the progress, in one transaction. After a kill, or an unknown result of a
+commit, the progress tells if a step was done. Two imports of one origin into one queue conflict: the later
+one finds the step of the other, and ends.
 
 R[11, queue, label]            progress   see Progress     the next step of the import
     R[11, queue, label, position]  skipped    empty            the next import: it tries the entry again
@@ -25,7 +26,7 @@ from fdbqueue.core.errors import ImportOvertaken, OriginChanged
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.visible import shown, told
-from fdbqueue.operate.imports.target import UNMARKED, Entry, Fate, Origin, Position, Prepared, Target
+from fdbqueue.operate.origins import UNMARKED, Entry, Fate, Origin, Position, Prepared, Target
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):

@@ -1,1 +1,0 @@
-"""The vectors of the key layout, and programs in other languages beside them (docs/conformance.md)."""

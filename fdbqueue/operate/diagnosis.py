@@ -1,0 +1,425 @@
+"""Diagnosis: the checks of one database, one after the other, with a pause between two looks.
+
+Those of queues are here: the figures of all queues at two looks, and groups that buried members hold; limits
+that are unreadable or missing, and full ones with holders of dead sessions; schedules that cannot be fired,
+and those that no process passes.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from math import ceil
+from typing import Any
+
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import is_number
+from fdbqueue.core.database import Database, as_database, run
+from fdbqueue.core.errors import DatabaseClosed, InvalidArgument
+from fdbqueue.core.page import Page, every_row
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.seam import AnyDatabase, Transaction
+from fdbqueue.core.sessions.ending import ask_holder
+from fdbqueue.core.task import LimitHolder
+from fdbqueue.core.visible import counted, text_of
+from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
+from fdbqueue.operate import checks
+from fdbqueue.operate.checks import Check, Diagnosis, Look, failure, fine, warning
+from fdbqueue.operate.figures import Figures, GroupsFigures, LimitFigures, QueueFigures, TaskFigures
+from fdbqueue.operate.overview import Overview
+from fdbqueue.operate.verify.values import command
+from fdbqueue.tasks.firing import ScheduleStatus
+from fdbqueue.tasks.limits.rule import LimitKeys, shown_key
+from fdbqueue.tasks.limits.state import KeyState, ask_by_snapshot, ask_holders, ask_key_holders
+from fdbqueue.tasks.schedules import page
+
+QUEUES = "queues"
+
+
+def check_queues(first: Figures, second: Figures) -> list[Check]:
+    """The results for all queues that exist at both looks; one that counts them if all are fine."""
+    before, seconds = first.by_name, max(second.now - first.now, 0.001)
+    found = [
+        result
+        for queue in second.queues
+        for result in _of_queue(before.get(queue.name, queue), queue, seconds)
+    ]
+    text = f"{counted(len(second.queues), 'queue')}, {counted(second.workers, 'live worker')}"
+    return found or [fine(QUEUES, text, queues=len(second.queues), workers=second.workers)]
+
+
+def _of_queue(before: QueueFigures, queue: QueueFigures, seconds: float) -> Iterator[Check]:
+    name = queue.name
+    if queue.error is not None:
+        cure = "Read it with the release, or the codec, that made it."
+        yield failure(QUEUES, f"{name} cannot be read: {queue.error}", cure, queue=name)
+    if queue.unreadable:
+        text = f"{name} has set aside {counted(queue.unreadable, 'value')} that could not be read"
+        yield warning(QUEUES, text, command("aside", name), queue=name, unreadable=queue.unreadable)
+    if queue.tasks is not None and before.tasks is not None:
+        yield from _idle(name, before.tasks, queue.tasks)
+        yield from _stored(name, queue.tasks)
+        yield from _hot(name, before.tasks, queue.tasks, seconds)
+        yield from _repartition(name, before.tasks, queue.tasks)
+        yield from _sparse(name, before.tasks, queue.tasks, seconds)
+
+
+def _idle(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
+    """A queue with ready tasks of which none is taken: it is paused, or nothing takes from it."""
+    if not now.ready or now.calls["take"] != before.calls["take"]:
+        return
+    if now.paused:
+        text = f"{name} is paused, with {counted(now.ready, 'ready task')}"
+        yield warning(QUEUES, text, command("resume", name), queue=name, ready=now.ready)
+    elif not now.workers:
+        text = f"{name} has {counted(now.ready, 'ready task')} and no live worker"
+        yield warning(QUEUES, text, command("work", name, "MODULE:FUNCTION"), queue=name, ready=now.ready)
+
+
+def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
+    if now.sweep_lag_s > limits.SWEEP_LAG_WARNING_S:
+        text = f"{name} was last swept {now.sweep_lag_s:.0f} s too late: due tasks and dead leases wait"
+        cure = "Start a worker: every process that takes from the queue sweeps it."
+        yield warning(QUEUES, text, cure, queue=name, sweep_lag_s=now.sweep_lag_s)
+    if now.buried:
+        text = f"{name} has {counted(now.buried, 'buried task')} to decide on"
+        cure = command("tasks", name, "--state", "buried")
+        yield warning(QUEUES, text, cure, queue=name, buried=now.buried)
+    stored = now.ready + now.taken + now.buried + now.delayed
+    if now.capacity is not None and stored >= now.capacity:
+        text = f"{name} is full, with {counted(stored, 'task')}: puts wait or are refused"
+        yield warning(QUEUES, text, "Start more workers.", queue=name, capacity=now.capacity)
+
+
+def _hot(name: str, before: TaskFigures, now: TaskFigures, seconds: float) -> Iterator[Check]:
+    rate = _rate(before, now, seconds)
+    if rate > limits.HOT_TASKS_PER_S * now.partitions:
+        what = "of one storage team" if now.partitions == 1 else f"of its {now.partitions} partitions"
+        text = f"{name} is hot: {rate:.0f} tasks a second, near the limit {what}"
+        wanted = min(limits.PARTITIONS_MAX, 2 * ceil(rate / limits.HOT_TASKS_PER_S))
+        cure = f"Take and put in batches, or `{command('repartition', name, str(wanted))}` (docs/scaling.md)."
+        yield warning(QUEUES, text, cure, queue=name, tasks_per_s=rate, partitions=now.partitions)
+
+
+def _sparse(name: str, before: TaskFigures, now: TaskFigures, seconds: float) -> Iterator[Check]:
+    """A queue with many partitions and few tasks. Nothing to cure: its peaks may need them."""
+    rate, ready = _rate(before, now, seconds), max(before.ready, now.ready)
+    enough = max(1.0, 2 * rate / limits.HOT_TASKS_PER_S)
+    if rate and ready < now.partitions and now.partitions >= limits.SPARSE_PARTITIONS * enough:
+        text = (
+            f"{name} has {now.partitions} partitions for {rate:.0f} tasks a second, and few ready tasks: with"
+            " fewer of them its calls conflict less, unless its peaks need as many (docs/scaling.md)"
+        )
+        yield fine(QUEUES, text, queue=name, tasks_per_s=rate, partitions=now.partitions)
+
+
+def _rate(before: TaskFigures, now: TaskFigures, seconds: float) -> float:
+    """Tasks a second."""
+    return max(now.calls[call] - before.calls[call] for call in ("put", "take")) / seconds
+
+
+def _repartition(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
+    """A repartition that waits for tasks of the old partitions while none is taken and none ends."""
+    is_open = before.partitions_before and now.partitions_before
+    if not is_open or any(now.calls[call] != before.calls[call] for call in ("take", "ack")):
+        return
+    held_by = counted(now.taken, "taken task") if now.taken else counted(now.ready, "ready task")
+    text = (
+        f"{name} is under repartition from {now.partitions_before} to {now.partitions}, and its tasks stand"
+        f" still: it ends with those of the old partitions, with {held_by} in all"
+    )
+    yield warning(QUEUES, text, command("partitions", name), queue=name, partitions=now.partitions)
+
+
+GROUPS = "groups"
+
+
+def check_groups(found: GroupsFigures) -> list[Check]:
+    """One result; none if there is no group that has not ended."""
+    if not found.first_held:
+        least = "" if found.is_whole else "at least "
+        count = f"{least}{counted(found.unfinished, 'unfinished group')}"
+        return [fine(GROUPS, count, unfinished=found.unfinished)] if found.unfinished else []
+    first = found.first_held[0]
+    are = "1 group is" if found.held == 1 else f"{found.held:,} groups are"
+    text = f"{are} held by buried members, such as {first.id} by {first.buried:,} of them: it does not end"
+    return [warning(GROUPS, text, command("group", "show", first.id), held=found.held, group=first.id)]
+
+
+LIMITS = "limits"
+
+
+@dataclass(frozen=True)
+class SeenHolders:
+    """The first holders of a full limit, or of a full key, and those among them with dead sessions."""
+
+    whose: str
+    """The limit, or its key, in words."""
+    seen: int
+    dead: int
+    queue: str
+    """That of the first dead one; empty without one."""
+
+
+def see_holders(database: Database, keys: RootKeys, figures: Figures) -> dict[str, list[SeenHolders]]:
+    """The holders of the limits that have no free slot, at most limits.LIMIT_HOLDERS_SHOWN of each. Of a
+    limit that counts each key apart, those of its keys without a free slot, and those of tasks without a key.
+    Reads by snapshot. Round trips: 2 for each of these limits, 3 for one that counts keys apart.
+    """
+    now, seen = database.runtime.now(), dict[str, list[SeenHolders]]()
+    for limit in figures.limits:
+        see = _key_holders if limit.per_key else _holders
+        if limit.slots is not None and (limit.used if limit.per_key else limit.free == 0):
+            seen[limit.name] = run(database, partial(see, keys=keys, name=limit.name, now=now))
+    return seen
+
+
+def _holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list[SeenHolders]:
+    found = ask_holders(tr.snapshot, LimitKeys(keys.prefix, name))()
+    return [_seen(tr, keys, f"the limit {name}", found, now)]
+
+
+def _key_holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list[SeenHolders]:
+    """The holders of full keys, among the first limits.DIAGNOSED_LIMIT_KEYS_MAX ones that tasks use. Before
+    them those of tasks without a key, if these use all slots that are theirs.
+    """
+    of_limit, most = LimitKeys(keys.prefix, name), limits.DIAGNOSED_LIMIT_KEYS_MAX
+    of_no_key, keyless = ask_by_snapshot(tr.snapshot, of_limit), ask_holders(tr.snapshot, of_limit)
+    rows = tr.snapshot.get_range(of_limit.counts.start, of_limit.counts.stop, limit=most).to_list()
+    rule, now_us = of_no_key().rule, round(now * 1_000_000)
+    states = [KeyState(of_limit, of_limit.parts_of(row.key)[1], rule, row.value) for row in rows]
+    full = [state.key for state in states if state.free(now_us) == 0]
+    asked = [
+        (key, ask_key_holders(tr.snapshot, of_limit, key)) for key in full[: limits.DIAGNOSED_FULL_KEYS_MAX]
+    ]
+    told = f"the limit {name}, of tasks that name it without a key,"
+    found = [_seen(tr, keys, told, keyless(), now)] if of_no_key().free(now_us) == 0 else []
+    return found + [
+        _seen(tr, keys, f"the key {shown_key(key)!r} of the limit {name}", reply(), now)
+        for key, reply in asked
+    ]
+
+
+def _seen(
+    tr: Transaction, keys: RootKeys, whose: str, found: Sequence[LimitHolder], now: float
+) -> SeenHolders:
+    sessions = {
+        holder.session: ask_holder(tr.snapshot, keys, bytes.fromhex(holder.session)) for holder in found
+    }
+    dies = {session: reply().dies for session, reply in sessions.items()}
+    dead = [holder for holder in found if (dies[holder.session] or 0.0) < now - limits.OVERDUE_WARNING_S]
+    return SeenHolders(whose, len(found), len(dead), dead[0].queue if dead else "")
+
+
+def check_limits(figures: Figures, holders: Mapping[str, Sequence[SeenHolders]]) -> list[Check]:
+    """The results for all limits; one that counts them if all are fine, and none without any."""
+    told = [result for one in figures.limits for result in _of_limit(one, holders.get(one.name, ()))]
+    count = f"{len(figures.limits):,} limit{'' if len(figures.limits) == 1 else 's'}"
+    return told or ([fine(LIMITS, count, limits=len(figures.limits))] if figures.limits else [])
+
+
+def _of_limit(limit: LimitFigures, holders: Sequence[SeenHolders]) -> Iterator[Check]:
+    name = limit.name
+    if limit.free is None:
+        yield _without_rule(limit)
+    for found in holders:
+        if not found.dead:
+            continue
+        text = (
+            f"{found.whose} has no free slot, and {found.dead} of its first {found.seen} holders are tasks"
+            f" of dead sessions, such as one of {found.queue}"
+        )
+        cure = "Start a worker, or any program that takes: it ends the sessions of dead processes."
+        yield warning(LIMITS, text, cure, limit=name, dead=found.dead, waiting=limit.waiting)
+
+
+def _without_rule(limit: LimitFigures) -> Check:
+    text = f"the limit {limit.name} {'does not exist' if limit.error is None else 'cannot be read'}"
+    text += (
+        f", so tasks of {_listed(limit.queues)} run without it" if limit.queues else ", and no queue names it"
+    )
+    cure = command("limit", "set", limit.name, "--slots", "N")
+    more = {} if limit.error is None else {"error": limit.error}
+    return warning(LIMITS, text, cure, limit=limit.name, queues=list(limit.queues), **more)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {counted(len(names) - 1, 'more queue')}" if len(names) > 1 else ""
+    return f"{names[0]}{more}"
+
+
+SCHEDULES = "schedules"
+
+
+def see_schedules(database: Database, keys: RootKeys) -> list[ScheduleStatus]:
+    """The first limits.QUEUES_LISTED_MAX schedules. Reads by snapshot."""
+
+    def listing(after: str | None = None) -> Page[ScheduleStatus]:
+        return run(database, lambda tr: page(tr.snapshot, keys, limits.SCHEDULES_LISTED_MAX, after or ""))
+
+    return list(islice(every_row(listing), limits.QUEUES_LISTED_MAX))
+
+
+def check_schedules(
+    found: Sequence[ScheduleStatus], now: float, queues: Collection[str] | None = None
+) -> list[Check]:
+    """One result that counts the schedules if all are fine. `queues`: None if they are not known."""
+    told = [
+        result
+        for one in found
+        for result in (
+            _of_schedule(one, now) if queues is None or one.queue in queues else _without_queue(one)
+        )
+    ]
+    count = f"{len(found):,} schedule{'' if len(found) == 1 else 's'}"
+    return told or ([fine(SCHEDULES, count, schedules=len(found))] if found else [])
+
+
+def _without_queue(found: ScheduleStatus) -> Iterator[Check]:
+    name = found.name
+    if not found.queue:  # it cannot be read
+        yield warning(
+            SCHEDULES, f"the schedule {name} is not fired: {found.error}", _show(name), schedule=name
+        )
+        return
+    text = f"the queue {found.queue} of the schedule {name} does not exist"
+    cure = f"Create that queue, or {command('schedule', 'delete', name)}"
+    yield warning(SCHEDULES, text, cure, schedule=name, queue=found.queue)
+
+
+def _show(name: str) -> str:
+    return command("schedule", "show", name)
+
+
+def _of_schedule(found: ScheduleStatus, now: float) -> Iterator[Check]:
+    name = found.name
+    if found.error is not None:
+        text = f"the schedule {name} is not fired: {found.error}"
+        yield warning(SCHEDULES, text, _show(name), schedule=name, tries=found.tries)
+    elif found.next_try is not None and now - found.next_try > limits.SWEEP_LAG_WARNING_S:
+        late_s = now - found.next_try
+        text = f"the schedule {name} is due since {late_s:.0f} s, and no process passes"
+        cure = "Start a worker: each process with one fires schedules. Its log names a package that it lacks."
+        yield warning(SCHEDULES, text, cure, schedule=name, late_s=late_s)
+    elif found.last_fired is not None and found.last_fired > now + limits.CLOCK_SKEW_S:
+        early_s = found.last_fired - now
+        text = f"the schedule {name} was fired by a clock that is {early_s:.0f} s ahead of this one"
+        cure = f"Correct that clock, then pause and resume it: {command('schedule', 'pause', name)}"
+        yield warning(SCHEDULES, text, cure, schedule=name, early_s=early_s)
+
+
+_NAME_ANOTHER = "Follow the message, or name another database with --url."
+Run = Callable[[], list[Check]]
+
+
+def diagnose(db: AnyDatabase, *, watch_s: float = 3.0, root: Any = DEFAULT_ROOT) -> Diagnosis:
+    """Check a database, the processes that use it, and its queues. A check that cannot be made is a failure.
+
+    It looks twice, `watch_s` seconds apart, an hour at most. Clocks are compared of sessions that beat in
+    between: a session beats three times in its ttr.
+    Reads: by snapshot; figures of all queues, heartbeats, the cluster's status.
+    Writes: nothing that stays; a few commits clear keys that do not exist.
+    Conflicts: none.
+    Raises: InvalidArgument, NotADatabase, DatabaseClosed.
+    """
+    if not is_number(watch_s) or not 0 <= watch_s <= limits.DOCTOR_WATCH_S_MAX:
+        wanted = f"0 to {limits.DOCTOR_WATCH_S_MAX:g} seconds"
+        raise InvalidArgument(name="watch_s", wanted=wanted, got=watch_s)
+    examination = Examination(as_database(db), RootKeys(root), Overview(root=root))
+    return Diagnosis(tuple(examination.checks(watch_s)))
+
+
+def diagnosis_without(url: str, error: str) -> Diagnosis:
+    """The diagnosis of a database that cannot be opened, or does not answer."""
+    is_cluster = url.startswith("fdb:")
+    cure = "Check the cluster file, and the servers: `fdbcli --exec status`." if is_cluster else _NAME_ANOTHER
+    own = checks.see_open_files([RealRuntime().process_id()])
+    told = failure("connection", error, cure, url=url)
+    return Diagnosis((told, *checks.check_versions(), *checks.check_open_files(own)))
+
+
+class Examination:
+    def __init__(self, database: Database, keys: RootKeys, overview: Overview) -> None:
+        self._database = database
+        self._keys = keys
+        self._overview = overview
+        self._last: Figures | None = None
+        """The figures of the second look."""
+
+    def checks(self, watch_s: float) -> Iterator[Check]:
+        yield from _told(checks.VERSIONS, checks.check_versions)
+        yield from self._of_engine()
+        yield from _told(
+            checks.LATENCY, lambda: checks.check_latency(checks.see_latency(self._database, self._keys))
+        )
+        yield from _told(QUEUES, lambda: self._watched(watch_s))
+        yield from _told(LIMITS, self._of_limits)
+        yield from _told(SCHEDULES, self._of_schedules)
+        yield from _told(GROUPS, lambda: [] if self._last is None else check_groups(self._last.groups))
+
+    def _of_engine(self) -> Iterator[Check]:
+        engine = self._database.engine
+        if isinstance(engine, EmbeddedDatabase):
+            yield from _told(
+                checks.DIRECTORY, lambda: checks.check_directory(checks.see_directory(engine.lmdb_store))
+            )
+        else:
+            yield from _told(checks.CLUSTER, self._of_cluster)
+
+    def _of_cluster(self) -> list[Check]:
+        status = checks.see_status(self._database)
+        return [
+            *checks.check_cluster(status),
+            *checks.check_client_library(status),
+            *checks.check_knobs(status),
+            *checks.check_clock(status, self._database.runtime.now()),
+        ]
+
+    def _watched(self, watch_s: float) -> list[Check]:
+        beats, figures = self._look(), self._figures()
+        self._database.runtime.sleep(watch_s)
+        later, figures_later = self._look(), self._figures()
+        self._last = figures_later
+        return [
+            *checks.check_clocks(beats, later),
+            *checks.check_sessions(later),
+            *checks.check_open_files(checks.see_open_files(self._processes_here(later))),
+            *check_queues(figures, figures_later),
+        ]
+
+    def _of_limits(self) -> list[Check]:
+        figures = self._last
+        if figures is None:  # the check of queues tells the reason
+            return []
+        holders = see_holders(self._database, self._keys, figures)
+        return check_limits(figures, holders)
+
+    def _of_schedules(self) -> list[Check]:
+        found, last = see_schedules(self._database, self._keys), self._last
+        are_all = last is not None and len(last.queues) < limits.QUEUES_LISTED_MAX
+        there = set(last.by_name) if last is not None and are_all else None
+        return check_schedules(found, self._database.runtime.now(), there)
+
+    def _look(self) -> Look:
+        return checks.look_at_beats(self._database, self._keys)
+
+    def _figures(self) -> Figures:
+        return run(self._database, self._overview.figures, timeout_s=limits.LOOK_TIMEOUT_S)
+
+    def _processes_here(self, look: Look) -> list[int]:
+        """This process, and those with sessions on this host."""
+        runtime = self._database.runtime
+        host, own = runtime.host_name(), runtime.process_id()
+        here = {id_ for beat in look.beats.values() for place, id_ in beat.process_ids if place == host}
+        return sorted({own, *here})
+
+
+def _told(check: str, run: Run) -> list[Check]:
+    try:
+        return run()
+    except DatabaseClosed:
+        raise
+    except Exception as error:
+        text = f"the check of {check} failed: {type(error).__name__}: {text_of(error)}"
+        return [failure(check, text, "Mend the cause that is told, then run it again.")]

@@ -1,1 +1,0 @@
-"""The figures of all queues under a root, in one or two round trips."""

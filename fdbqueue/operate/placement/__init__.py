@@ -1,1 +1,0 @@
-"""Placement: which storage servers have the partitions of a queue, and how they come to different ones."""
