@@ -263,7 +263,7 @@ class Policy:
         return self.backoff.delay_s(failures, random) if failed.delay_s is None else failed.delay_s
 
 
-_RUNNING = ("fdbqueue.fleet.", "fdbqueue.integrations.django.attempts")
+_RUNNING = ("fdbqueue.fleet.", "fdbqueue.integrations.django.backend")
 
 
 def beyond_us(frames: TracebackType | None) -> TracebackType | None:

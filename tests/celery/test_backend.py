@@ -15,7 +15,7 @@ import fdbqueue
 import fdbqueue.integrations.celery
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import FDBError
-from fdbqueue.integrations.celery import chords, keys
+from fdbqueue.integrations.celery import backend, databases
 from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S, ManualClock
 
@@ -40,36 +40,36 @@ def rows(db: fdbqueue.Database) -> int:
 
 def test_a_chord_is_complete_when_each_part_has_returned_once(db: fdbqueue.Database) -> None:
     """A part may be delivered twice, and return before the size is known."""
-    chords.returned(db, CHORD, 1, "b", None)
-    chords.returned(db, CHORD, 1, "b", None)
-    chords.begin(db, CHORD, 2, None)
-    chords.extend(db, CHORD, "added")
-    chords.returned(db, CHORD, 0, "a", None)
-    assert not chords.is_complete(db, CHORD)
-    chords.returned(db, CHORD, 2, "added", None)
-    assert chords.is_complete(db, CHORD)
-    assert chords.parts(db, CHORD) == ["a", "b", "added"]
+    backend.part_returned(db, CHORD, 1, "b", None)
+    backend.part_returned(db, CHORD, 1, "b", None)
+    backend.begin_chord(db, CHORD, 2, None)
+    backend.extend_chord(db, CHORD, "added")
+    backend.part_returned(db, CHORD, 0, "a", None)
+    assert not backend.chord_is_complete(db, CHORD)
+    backend.part_returned(db, CHORD, 2, "added", None)
+    assert backend.chord_is_complete(db, CHORD)
+    assert backend.parts_of_chord(db, CHORD) == ["a", "b", "added"]
 
 
 def test_one_transaction_claims_a_chord(db: fdbqueue.Database) -> None:
-    chords.begin(db, CHORD, 1, None)
-    chords.returned(db, CHORD, 0, "a", None)
+    backend.begin_chord(db, CHORD, 1, None)
+    backend.part_returned(db, CHORD, 0, "a", None)
     one, other = db.create_transaction(), db.create_transaction()
-    assert [chords.claim(tr, CHORD) for tr in (one, other)] == [True, True]
+    assert [backend.claim_chord(tr, CHORD) for tr in (one, other)] == [True, True]
     one.commit().wait()
     with pytest.raises(fdbqueue.embedded.FDBError, match="1020"):
         other.commit().wait()
-    assert not chords.is_complete(db, CHORD)
+    assert not backend.chord_is_complete(db, CHORD)
     assert rows(db) == 0
 
 
 def test_unfinished_chords_go_after_their_end(db: fdbqueue.Database, clock: ManualClock) -> None:
-    chords.begin(db, CHORD, 2, 10)
-    chords.returned(db, CHORD, 0, "a", 10)
-    chords.returned(db, "late copy", 0, "a", 10)
+    backend.begin_chord(db, CHORD, 2, 10)
+    backend.part_returned(db, CHORD, 0, "a", 10)
+    backend.part_returned(db, "late copy", 0, "a", 10)
     clock.advance(10)
-    chords.begin(db, "another", 1, None)
-    under = keys.parts(CHORD)
+    backend.begin_chord(db, "another", 1, None)
+    under = databases.parts(CHORD)
     assert db.create_transaction().get_range(under.start, under.stop).to_list() == []
     assert rows(db) == 1
 
@@ -161,9 +161,9 @@ def test_the_address_of_a_backend_is_shown_whole(app: Any, tmp_path: Path) -> No
 def test_the_end_of_a_chord_is_known_after_any_result(fate: str) -> None:
     """A call that did not learn it would never send the body."""
     with fdbqueue.open("memory:") as db:
-        chords.begin(db, CHORD, 1, None)
-        chords.returned(db, CHORD, 0, "a", None)
+        backend.begin_chord(db, CHORD, 1, None)
+        backend.part_returned(db, CHORD, 0, "a", None)
         unsure, engine = faulty(db, FDBError)
         engine.fate = FATES[fate]
-        assert chords.ended(unsure, CHORD)
-        assert not chords.ended(unsure, CHORD)
+        assert backend.ended_chords(unsure, CHORD)
+        assert not backend.ended_chords(unsure, CHORD)

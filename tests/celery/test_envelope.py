@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.core.task import Task, TaskState
-from fdbqueue.integrations.celery.queues import delivered, is_message, put_options
+from fdbqueue.integrations.celery.channel import delivered, is_message, put_options
 
 NOW_S = 1_000_000.0
 

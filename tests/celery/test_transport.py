@@ -15,8 +15,8 @@ import fdbqueue.integrations.celery
 from fdbqueue import TaskQueue
 from fdbqueue.core.errors import ClusterMismatch, QueueKindMismatch, StorageReplaced, UnknownBrokerUrl
 from fdbqueue.core.registry import Registry
+from fdbqueue.integrations.celery.channel import Tap, Want
 from fdbqueue.integrations.celery.databases import BrokerLost, told_to_kombu
-from fdbqueue.integrations.celery.tap import Tap, Want
 from tests.conftest import CLUSTER_FILE
 from tests.support import PATIENCE_S, wait_until
 

@@ -13,7 +13,7 @@ import fdbqueue
 import fdbqueue.integrations.django
 from fdbqueue import Failure
 from fdbqueue.core.errors import ResultTimeout
-from fdbqueue.integrations.django import api, attempts
+from fdbqueue.integrations.django import api, backend
 from tests.django.test_backend import status
 from tests.support import Keys
 
@@ -227,7 +227,7 @@ def test_each_task_has_fresh_connections(
 ) -> None:
     """Django closes those that are too old or broken around a request, and so does the worker."""
     closed = []
-    monkeypatch.setattr(attempts, "close_old_connections", lambda: closed.append(list(jobs.ran)))
+    monkeypatch.setattr(backend, "close_old_connections", lambda: closed.append(list(jobs.ran)))
     jobs.ran.clear()
     jobs.note.enqueue(1)
     work(threads=1)

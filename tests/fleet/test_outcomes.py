@@ -394,7 +394,7 @@ def test_another_process_gets_a_held_task_as_its_lease(db, queue, work):
 def test_the_stack_of_a_handler_goes_beyond_adapters():
     """A handler that hangs there is to be found in its stack."""
     hangs, ends = threading.Event(), threading.Event()
-    adapter = {"__name__": "fdbqueue.integrations.common.results", "hangs": hangs, "ends": ends}
+    adapter = {"__name__": "fdbqueue.integrations.common", "hangs": hangs, "ends": ends}
     exec("def wait():\n    hangs.set()\n    ends.wait(60)\n", adapter)  # a frame of an adapter
 
     def the_handler():

@@ -8,7 +8,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.core.errors import ClusterForked
-from fdbqueue.integrations.common.opening import Opening
+from fdbqueue.integrations.common import Opening
 from tests.conftest import CLUSTER_FILE
 from tests.support import in_child
 
@@ -75,7 +75,7 @@ def test_a_child_refuses_the_cluster_of_its_parent(monkeypatch: pytest.MonkeyPat
         return "the database"
 
     parent = os.getpid()
-    monkeypatch.setattr("fdbqueue.integrations.common.opening.open_database", open_once)
+    monkeypatch.setattr("fdbqueue.integrations.common.open_database", open_once)
     opening = Opening("fdb:/nowhere/fdb.cluster")
     assert opening.database() == "the database"
     assert in_child(lambda: is_refused(opening))

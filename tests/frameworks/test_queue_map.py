@@ -7,7 +7,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, TaskQueue
 from fdbqueue.core.errors import QueueExists, QueueNotFound
-from fdbqueue.integrations.common.queue_map import QueueMap
+from fdbqueue.integrations.common import QueueMap
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 import fdbqueue
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import FDBError
-from fdbqueue.integrations.common.results import Results
+from fdbqueue.integrations.common import Results
 from tests.queue_support import FATES, faulty
 from tests.support import ManualClock
 

@@ -10,7 +10,7 @@ from fdbqueue import Queue, Task, TaskQueue, TaskState, Worker, transactional
 from fdbqueue.core import limits, observing
 from fdbqueue.core.errors import NotTaken
 from fdbqueue.integrations.prometheus import measure
-from fdbqueue.integrations.prometheus.process import NO_NAME, OTHER_QUEUES
+from fdbqueue.integrations.prometheus.collector import NO_NAME, OTHER_QUEUES
 from fdbqueue.integrations.prometheus.serving import page_of, registry_of
 from tests.conftest import TEST_ROOT
 from tests.fleet.conftest import SOON

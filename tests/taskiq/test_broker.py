@@ -18,8 +18,8 @@ from fdbqueue.aio import TaskQueue
 from fdbqueue.core.errors import InvalidArgument, StorageReplaced, UnknownUrl, WrongFace
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.integrations.taskiq import FdbQueueBroker
-from fdbqueue.integrations.taskiq.connection import put_options
-from fdbqueue.integrations.taskiq.delivery import Intake, Leased
+from fdbqueue.integrations.taskiq.broker import Intake, Leased
+from fdbqueue.integrations.taskiq.results import put_options
 from tests.support import PATIENCE_S
 from tests.taskiq.support import counts, run, started, working
 
@@ -428,7 +428,7 @@ def test_an_outage_of_the_database_passes(monkeypatch: pytest.MonkeyPatch) -> No
 
     for name in fails:
         monkeypatch.setattr(fdbqueue.TaskQueue, name, sometimes(name))
-    monkeypatch.setattr("fdbqueue.integrations.taskiq.delivery.AWAY_S", 0.01)
+    monkeypatch.setattr("fdbqueue.integrations.taskiq.broker.AWAY_S", 0.01)
     monkeypatch.setattr("fdbqueue.integrations.taskiq.broker.AWAY_S", 0.01)
     run(test())
 

@@ -14,7 +14,7 @@ from taskiq.serializers import JSONSerializer, PickleSerializer
 
 import fdbqueue
 from fdbqueue.core.errors import InvalidArgument, PayloadTooLarge, UnknownUrl
-from fdbqueue.integrations.common.results import Results
+from fdbqueue.integrations.common import Results
 from fdbqueue.integrations.taskiq import FdbQueueBroker, FdbQueueResults
 from fdbqueue.integrations.taskiq.results import ResultMissing
 from tests.support import PATIENCE_S

@@ -14,9 +14,8 @@ from taskiq.serializers import PickleSerializer
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.core.errors import InvalidArgument, PayloadTooLarge, WrongType
-from fdbqueue.integrations.taskiq import FdbQueueBroker, FdbQueueScheduleSource
-from fdbqueue.integrations.taskiq import schedules as sources
-from fdbqueue.integrations.taskiq.firing import turn_of
+from fdbqueue.integrations.taskiq import FdbQueueBroker, FdbQueueScheduleSource, broker
+from fdbqueue.integrations.taskiq.broker import turn_of
 from tests.taskiq.support import counts, run, started
 
 SECOND, MINUTE = 1_000_000, 60_000_000
@@ -179,7 +178,7 @@ def test_all_schedules_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) ->
                 await source.add_schedule(added)
             assert [each.schedule_id for each in await source.get_schedules()] == list("01234")
 
-    monkeypatch.setattr(sources, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(broker, "READ_AT_ONCE", 2)
     run(test())
 
 

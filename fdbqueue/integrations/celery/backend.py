@@ -1,4 +1,9 @@
-"""Celery's result backend: results with an end, waits by watches, and chords by counters of our own."""
+"""Celery's result backend: results with an end, waits by watches, and chords by counters of our own.
+
+Each part of a header of a chord counts once, however often its task is delivered. A part that returns does
+not conflict with the others: it adds to the counter, and looks at it afterwards. The last one finds the chord
+complete, and claims it in the transaction that puts the task of its body.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +19,103 @@ from kombu.utils.encoding import bytes_to_str
 
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import UnknownBrokerUrl
+from fdbqueue.core.once import run_once
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.integrations.celery import chords, databases
+from fdbqueue.integrations.celery import databases
 from fdbqueue.integrations.celery.databases import SCHEME, require_threads, transaction, url_of
-from fdbqueue.integrations.common.results import Results
+from fdbqueue.integrations.common import Results
+
+SWEPT = 4
+"""Unfinished chords that have ended, which the start of another one removes."""
+
+_ONE = (1).to_bytes(8, "little")
+
+
+def begin_chord(database: Database, chord: str, size: int, ttl_s: float | None) -> None:
+    """Note the number of parts of a chord; some may have returned. All goes after `ttl_s`, None for never."""
+
+    def body(tr: Transaction) -> None:
+        under = databases.chord_ends_until(database.runtime.now_us())
+        for row in tr.snapshot.get_range(under.start, under.stop, limit=SWEPT).to_list():
+            tr.clear(row.key)
+            _clear_chord(tr, databases.chord_end_of(row.key))
+        tr.set(databases.size(chord), size.to_bytes(8, "little"))
+        _note_end_of_chord(tr, database, chord, ttl_s)
+
+    run(database, body)
+
+
+def extend_chord(database: Database, chord: str, part: str) -> None:
+    """One part more, the task `part`, which a part of the chord has added."""
+    run(database, lambda tr: tr.set(databases.added(chord, part), b""))
+
+
+def part_returned(database: Database, chord: str, index: int, part: str, ttl_s: float | None) -> None:
+    """Count a part. A part that returns twice conflicts; the counter does not, as it is read by snapshot."""
+
+    def body(tr: Transaction) -> None:
+        mark, count = tr.get(databases.part(chord, index, part)), tr.snapshot.get(databases.count(chord))
+        if mark.present():  # a second delivery, or a commit with an unknown result
+            return
+        if not count.present():  # the first part; or a late copy of one, after the end of the chord
+            _note_end_of_chord(tr, database, chord, ttl_s)
+        tr.set(databases.part(chord, index, part), b"")
+        tr.add(databases.count(chord), _ONE)
+
+    run(database, body)
+
+
+def _note_end_of_chord(tr: Transaction, database: Database, chord: str, ttl_s: float | None) -> None:
+    if ttl_s is not None:
+        tr.set(databases.chord_end(database.runtime.now_us() + round(ttl_s * 1_000_000), chord), b"")
+
+
+def chord_is_complete(database: Database, chord: str) -> bool:
+    """True if all parts have returned, and none has claimed the chord."""
+    return run(database, lambda tr: _is_complete(tr, chord))
+
+
+def parts_of_chord(database: Database, chord: str) -> list[str]:
+    """The parts that have returned, in the order of the header."""
+    under = databases.parts(chord)
+    rows = run(database, lambda tr: tr.get_range(under.start, under.stop).to_list())
+    return [databases.part_of(row.key) for row in rows]
+
+
+def ended_chords(database: Database, chord: str) -> bool:
+    """True if this call ends the chord, whatever becomes of the result of its commit."""
+    return run_once(database, RootKeys(DEFAULT_ROOT), lambda tr: claim_chord(tr, chord), wrote=bool)
+
+
+def claim_chord(tr: Transaction, chord: str) -> bool:
+    """True if this transaction ends the chord. False if it is not complete, or another one has ended it."""
+    if not _is_complete(tr, chord):
+        return False
+    _clear_chord(tr, chord)
+    return True
+
+
+def _is_complete(tr: Transaction, chord: str) -> bool:
+    under = databases.all_added(chord)
+    count, size, added = (
+        tr.get(databases.count(chord)),
+        tr.get(databases.size(chord)),
+        tr.get_range(under.start, under.stop),
+    )
+    return bool(size.present()) and _number(count.value) >= _number(size.value) + len(added.to_list())
+
+
+def _number(value: bytes | None) -> int:
+    return int.from_bytes(bytes(value or b""), "little")
+
+
+def _clear_chord(tr: Transaction, chord: str) -> None:
+    for under in (databases.parts(chord), databases.all_added(chord)):
+        tr.clear_range(under.start, under.stop)
+    tr.clear(databases.count(chord))
+    tr.clear(databases.size(chord))
+
 
 _log = get_logger(__name__)
 _INDEX_MAX = 2**31
@@ -130,10 +228,10 @@ class Backend(KeyValueStoreBackend):
     # Chords.
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
-        chords.begin(self.database, group_id, chord_size, self._chord_result_expires or None)
+        begin_chord(self.database, group_id, chord_size, self._chord_result_expires or None)
 
     def add_to_chord(self, chord_id: str, result: Any) -> None:
-        chords.extend(self.database, chord_id, str(result.id))
+        extend_chord(self.database, chord_id, str(result.id))
 
     def apply_chord(self, header_result_args: Any, body: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Store the shape of a header with groups in it: its results are joined in that shape.
@@ -153,16 +251,16 @@ class Backend(KeyValueStoreBackend):
         ttl_s = self._chord_result_expires or None
         self.results.store(self._part(chord, part), _bytes(value), ttl_s)
         index = _INDEX_MAX if request.group_index is None else int(request.group_index)
-        chords.returned(self.database, chord, index, part, ttl_s)
-        if chords.is_complete(self.database, chord):
+        part_returned(self.database, chord, index, part, ttl_s)
+        if chord_is_complete(self.database, chord):
             self._finish_chord(chord, maybe_signature(request.chord, app=self.app))
 
     def _finish_chord(self, chord: str, callback: Any) -> None:
-        parts = chords.parts(self.database, chord)
+        parts = parts_of_chord(self.database, chord)
         try:
             values = self._joined(chord, parts)
         except Exception as error:
-            if chords.ended(self.database, chord):
+            if ended_chords(self.database, chord):
                 _log.exception("chord %r: %r", chord, error)
                 self.chord_error_from_stack(callback, error)
             return
@@ -175,12 +273,12 @@ class Backend(KeyValueStoreBackend):
         if self._has_broker():
 
             def body(tr: Transaction) -> None:
-                if chords.claim(tr, chord):
+                if claim_chord(tr, chord):
                     with transaction(tr):
                         callback.delay(values)
 
             run(self.database, body)
-        elif chords.ended(self.database, chord):
+        elif ended_chords(self.database, chord):
             self.app.amqp._retry_publish(callback.delay, values)
 
     def _has_broker(self) -> bool:

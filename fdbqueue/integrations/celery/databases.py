@@ -2,6 +2,10 @@
 
 Beside them: the URLs, the transaction of the program, the errors as kombu knows them, and the pools of
 workers that can use a database.
+
+And the keys of the Celery room: this is the only file that builds or parses them (root_keys.py knows their
+shapes). Keys are below R["celery"], of the default root. The comment of a column has its parts and its value,
+bytes, and behind the semicolon its readers. Results lie elsewhere (integrations/common.py).
 """
 
 from collections.abc import Iterator
@@ -14,6 +18,7 @@ from kombu.exceptions import OperationalError
 from kombu.utils.compat import detect_environment
 
 from fdbqueue.core.arguments import writable
+from fdbqueue.core.columns import Table
 from fdbqueue.core.database import Database, is_away, require_answer
 from fdbqueue.core.errors import (
     DatabaseNotFound,
@@ -23,8 +28,34 @@ from fdbqueue.core.errors import (
     UnknownSession,
     heals,
 )
+from fdbqueue.core.root_keys import CELERY, DEFAULT_ROOT
 from fdbqueue.core.seam import AnyTransaction, Transaction
-from fdbqueue.integrations.common.opening import Opening, Within
+from fdbqueue.integrations.common import Opening, Within
+
+C = Table()
+EXCHANGE = C.packed(0, str)
+BINDING = C.packed(0, str, str, str)  # exchange, routing key, queue: owner; each publish to the exchange
+OWNED = C.packed(
+    1, str
+)  # queue: owner, a session, or empty for a queue that stays; declarations of such queues
+PARTS = C.packed(2, str)
+PART = C.packed(2, str, int, str)  # chord, index, part: empty; the return of that part
+COUNT = C.packed(3, str)  # chord: little-endian; each return of a part
+SIZE = C.packed(4, str)  # chord: little-endian; each return of a part
+ADDED = C.packed(4, str, str)  # chord, part: empty; the addition of that part
+CHORD_END = C.packed(5, int, str)  # ends_us, chord: empty; the start of each chord
+
+_PREFIX = DEFAULT_ROOT.pack((CELERY,))
+
+binding, bindings, all_bindings = BINDING.key(_PREFIX), EXCHANGE.under(_PREFIX), BINDING.all(_PREFIX)
+binding_of, bound_queue_of = BINDING.parse(_PREFIX), BINDING.last(_PREFIX)
+owned, all_owned, owned_of = OWNED.key(_PREFIX), OWNED.all(_PREFIX), OWNED.first(_PREFIX)
+part, parts, part_of = PART.key(_PREFIX), PARTS.under(_PREFIX), PART.last(_PREFIX)
+count, size = COUNT.key(_PREFIX), SIZE.key(_PREFIX)
+added, all_added = ADDED.key(_PREFIX), SIZE.under(_PREFIX)
+chord_end, chord_end_of = CHORD_END.key(_PREFIX), CHORD_END.last(_PREFIX)
+chord_ends_until = CHORD_END.until(_PREFIX)
+
 
 SCHEME = "fdbqueue"
 _DIRECTORIES = ("embedded", "embedded+shared")

@@ -14,6 +14,7 @@ from fdbqueue.core.runtime import Event
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.core.version import __version__
+from fdbqueue.integrations.celery.channel import WAIT_S, Found, Queues, Tap, Want, Wants
 from fdbqueue.integrations.celery.channel import Channel as TaskChannel
 from fdbqueue.integrations.celery.databases import (
     SCHEME,
@@ -24,9 +25,7 @@ from fdbqueue.integrations.celery.databases import (
     told_to_kombu,
     url_of,
 )
-from fdbqueue.integrations.celery.queues import Queues
-from fdbqueue.integrations.celery.tap import WAIT_S, Found, Tap, Want, Wants
-from fdbqueue.integrations.common.opening import passing_what_does_not_heal
+from fdbqueue.integrations.common import passing_what_does_not_heal
 from fdbqueue.tasks.intake import Intake
 
 

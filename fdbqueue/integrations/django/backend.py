@@ -2,35 +2,247 @@
 
 Django makes a backend for each thread and each request of an asynchronous server. They share the database,
 the queues and the program's transaction.
+
+States: all that Django's TaskResult tells of a task. A task that waits, runs or is buried has its data, its
+lease and its failures, and nothing else is written of it. So a status is never older than the task. The ack
+of a task that has succeeded stores its state as its result. The call of a task is the data of a task of ours:
+its function, its arguments and its settings.
+
+Attempts: the handler of a worker. It runs a task of Django, and ends its lease.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
+import msgspec
+from django.conf import settings
 from django.core import checks
+from django.core.exceptions import SuspiciousOperation
+from django.db import close_old_connections, reset_queries
+from django.utils.module_loading import import_string
+from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_span, checked_text
-from fdbqueue.core.database import Database
-from fdbqueue.core.errors import InvalidArgument, NoResult, QueueNotFound, TaskFailed, UnknownUrl
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import (
+    InvalidArgument,
+    LeaseLost,
+    NoResult,
+    NotTaken,
+    QueueNotFound,
+    ResultTimeout,
+    TaskCancelled,
+    TaskFailed,
+    UnknownUrl,
+)
+from fdbqueue.core.logger import traceback_of
+from fdbqueue.core.once import run_once
 from fdbqueue.core.open import DIRECTORY_SCHEMES, PRIVATE_URL, checked_url, place_of
-from fdbqueue.core.seam import AnyDatabase, AnyTransaction
-from fdbqueue.core.task import Task
-from fdbqueue.integrations.common.opening import Opening, Within
-from fdbqueue.integrations.common.queue_map import KIND, QueueMap
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import parent_only
+from fdbqueue.core.seam import AnyDatabase, AnyTransaction, Transaction
+from fdbqueue.core.task import Failure, Task, TaskState
+from fdbqueue.core.visible import text_of
+from fdbqueue.fleet.held import HeldTask
+from fdbqueue.fleet.outcomes import Bury, Done, Effect, Retry, Snooze, beyond_us, is_away
+from fdbqueue.integrations.common import KIND, Opening, QueueMap, Within
 from fdbqueue.integrations.django.api import (
     DEFAULT_TASK_BACKEND_ALIAS,
+    LOGGER,
     BaseTaskBackend,
     InvalidTaskBackend,
+    TaskContext,
+    TaskError,
+    TaskResult,
     TaskResultDoesNotExist,
+    TaskResultStatus,
+    normalize_json,
     task_backends,
     task_enqueued,
+    task_finished,
+    task_started,
 )
-from fdbqueue.integrations.django.states import Call, State, look, pri_of
+from fdbqueue.integrations.django.api import Task as DjangoTask
+from fdbqueue.tasks.failures import EXCUSED
 from fdbqueue.tasks.options import kind_named
 from fdbqueue.tasks.queue import TaskQueue
+
+PRIORITY_MAX = 100
+
+
+class Call(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call as stored. Append fields with a default."""
+
+    task: str
+    """The path of its function."""
+    args: list[Any]
+    kwargs: dict[str, Any]
+    priority: int = 0
+    run_after: float | None = None
+    """The earliest time at which it may run, in seconds since the epoch."""
+
+    @classmethod
+    def of(cls, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "Call":
+        run_after = None if task.run_after is None else task.run_after.timestamp()
+        plain_args, plain_kwargs = normalize_json(list(args)), normalize_json(kwargs)
+        return cls(task.module_path, plain_args, plain_kwargs, int(task.priority), run_after)
+
+    @classmethod
+    def stored(cls, data: Any) -> "Call":
+        try:
+            return msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
+            raise SuspiciousOperation(f"this is no call of a task: {error}") from None
+
+    def to_data(self) -> Any:
+        return msgspec.to_builtins(self)
+
+    def to_task(self, queue_name: str, alias: str) -> Any:
+        """The Task that was enqueued. Raises: ImportError, or SuspiciousOperation for no Task."""
+        found = import_string(self.task)
+        if not isinstance(found, DjangoTask):
+            raise SuspiciousOperation(f"{self.task} is no Task, and is not called")
+        run_after = moment(self.run_after)
+        return found.using(priority=self.priority, queue_name=queue_name, run_after=run_after, backend=alias)
+
+
+def moment(seconds: float | None) -> datetime | None:
+    """A time since the epoch as Django has it: in UTC with USE_TZ, else the local one without a zone."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC if settings.USE_TZ else None)
+
+
+def pri_of(priority: int) -> int:
+    """Our priority for one of Django: here the lowest comes first, and there the highest."""
+    return PRIORITY_MAX - priority
+
+
+UNKNOWN_WORKER = "unknown"
+"""The worker of a lease that was lost: the process that found out does not know it."""
+
+_STATUS = {
+    TaskState.READY: TaskResultStatus.READY,
+    TaskState.DELAYED: TaskResultStatus.READY,
+    TaskState.TAKEN: TaskResultStatus.RUNNING,
+    TaskState.BURIED: TaskResultStatus.FAILED,
+}
+
+
+class Error(msgspec.Struct, frozen=True):
+    path: str
+    """The path of its class."""
+    traceback: str
+
+
+class State(msgspec.Struct, frozen=True):
+    """The state of a task, as its ack stores it. Append fields with a default."""
+
+    call: Call
+    status: str
+    enqueued: float
+    started: float | None
+    """The begin of its first attempt."""
+    attempted: float | None
+    """The begin of its last attempt."""
+    finished: float | None
+    workers: list[str]
+    errors: list[Error]
+    """Those of the attempts that failed."""
+    returned: Any = None
+
+    @classmethod
+    def of(cls, task: Task, failures: Sequence[Failure], worker: str = UNKNOWN_WORKER) -> "State":
+        """The state of a task that has not succeeded; `worker` holds it. Raises: SuspiciousOperation."""
+        failed = [failure for failure in failures if failure.outcome != EXCUSED]
+        begins = [failure.began for failure in failed]
+        workers = [failure.worker or UNKNOWN_WORKER for failure in failed]
+        if task.state == TaskState.TAKEN:
+            begins, workers = [*begins, task.taken], [*workers, worker]
+        return cls(
+            call=Call.stored(task.data),
+            status=_STATUS[task.state].value,
+            enqueued=task.created,
+            started=begins[0] if begins else None,
+            attempted=begins[-1] if begins else None,
+            finished=failed[-1].when if task.state == TaskState.BURIED and failed else None,
+            workers=workers,
+            errors=[_error(failure) for failure in failed],
+        )
+
+    def succeeded(self, returned: Any, now: float) -> "State":
+        status = TaskResultStatus.SUCCESSFUL.value
+        return replace(self, status=status, finished=now, returned=returned)
+
+    def failed(self, failure: Failure, now: float) -> "State":
+        status = TaskResultStatus.FAILED.value
+        return replace(self, status=status, finished=now, errors=[*self.errors, _error(failure)])
+
+    def to_result(self, id_: str, queue_name: str, alias: str) -> Any:
+        result = TaskResult(
+            task=self.call.to_task(queue_name, alias),
+            id=id_,
+            status=TaskResultStatus(self.status),
+            enqueued_at=moment(self.enqueued),
+            started_at=moment(self.started),
+            last_attempted_at=moment(self.attempted),
+            finished_at=moment(self.finished),
+            args=self.call.args,
+            kwargs=self.call.kwargs,
+            backend=alias,
+            errors=[
+                TaskError(exception_class_path=error.path, traceback=error.traceback) for error in self.errors
+            ],
+            worker_ids=list(self.workers),
+        )
+        object.__setattr__(result, "_return_value", self.returned)  # frozen, and no argument of its class
+        return result
+
+
+def record_of(state: State) -> Any:
+    """The result of the ack: a value of JSON, which `fdbqueue result` prints."""
+    return msgspec.to_builtins(state)
+
+
+def stored_state(record: Any) -> State | None:
+    """None for the result of an ack that no worker of Django has made."""
+    try:
+        return msgspec.convert(record, State)
+    except msgspec.ValidationError:
+        return None
+
+
+def _error(failure: Failure) -> Error:
+    path = failure.error if "." in failure.error else f"fdbqueue.{failure.error}"
+    return Error(path, failure.detail or f"{path}: {failure.message}\n")
+
+
+def look(database: Any, queue: TaskQueue, id_: str) -> State | None:
+    """The state of a task; None if it is not there, its result is over, or Django has not enqueued it."""
+    try:
+        return run(database, lambda tr: _look(tr, queue, id_))
+    except (NoResult, InvalidArgument, SuspiciousOperation):
+        return None
+
+
+def _look(tr: Transaction, queue: TaskQueue, id_: str) -> State | None:
+    try:
+        return stored_state(queue.result(tr, id_))
+    except (ResultTimeout, TaskFailed):
+        task = queue.peek(tr, id_)
+    failures = queue.failures(tr, id_) if task.failures or task.attempts > 1 else []
+    return State.of(task, failures, _holder(tr, queue, task))
+
+
+def _holder(tr: Transaction, queue: TaskQueue, task: Task) -> str:
+    holder = queue.holder(tr, task) if task.state == TaskState.TAKEN else None
+    processes = () if holder is None else holder.processes
+    return f"{processes[0].host}:{processes[0].process_id}" if processes else UNKNOWN_WORKER
+
 
 _openings: dict[str | None, Opening] = {}
 within = Within()
@@ -247,3 +459,149 @@ def wait(result: Any, timeout: float | None = None) -> None:
     """
     backend_of(result.backend).wait(result.id, timeout)
     result.refresh()
+
+
+_log = logging.getLogger(LOGGER)
+
+OF_THE_WORKER = (Retry, Snooze, Bury, NotTaken, LeaseLost, TaskCancelled, KeyboardInterrupt)
+"""Errors that mean to the worker what they mean from each handler (docs/workers.md)."""
+
+
+_held: ContextVar[HeldTask | None] = ContextVar("fdbqueue_django_task", default=None)
+
+
+def held_task() -> HeldTask | None:
+    """The task of fdbqueue behind the task that runs, with `step`, `progress`, `check` and `database`.
+
+    None outside of a worker, such as in a test that calls the function itself.
+    """
+    return _held.get()
+
+
+class Returned(NamedTuple):
+    """The end of a function: its value, and the effect of a Done that it raised."""
+
+    value: Any
+    effect: Effect | None
+
+
+class Attempts:
+    """The handler of a worker for some queues of a backend."""
+
+    def __init__(self, backend: FdbQueueBackend, queues: Mapping[str, TaskQueue]) -> None:
+        self._backend = backend
+        self._queues = {queue.name: (name, queue) for name, queue in queues.items()}
+        runtime = backend.database.runtime
+        self._worker = f"{runtime.host_name()}:{runtime.process_id()}"
+
+    def __call__(self, task: HeldTask) -> None:
+        name, queue = self._queues[task.queue]
+        attempt = Attempt(self._backend, name, queue, task, self._worker)
+        with _fresh_connections(), _holding(task):
+            attempt.run()
+
+
+class Attempt:
+    def __init__(
+        self, backend: FdbQueueBackend, queue_name: str, queue: TaskQueue, task: HeldTask, worker: str
+    ) -> None:
+        self._backend = backend
+        self._queue_name = queue_name
+        self._queue = queue
+        self._task = task
+        self._worker = worker
+        self._state: State | None = None
+        """The state while the function runs; None before its Task is found."""
+
+    def run(self) -> None:
+        """Run the task, and end its lease: an ack with its state, or a burial with its error."""
+        try:
+            state = self._begin()
+            ended = self._succeed(state, self._call(state))
+        except OF_THE_WORKER:
+            raise
+        except BaseException as error:  # SystemExit, too: a task must not end the worker
+            if is_away(error):
+                raise
+            self._fail(error)
+        else:
+            self._tell_finished(ended)
+
+    def _begin(self) -> State:
+        """Announce the start of a task, unless this process cannot import or run it."""
+        failures = self._queue.failures(self._task.database, self._task) if self._task.attempts > 1 else []
+        state = State.of(self._task, failures, self._worker)
+        result = self._result(state)
+        self._state = state
+        task_started.send(sender=type(self._backend), task_result=result)
+        return state
+
+    def _call(self, state: State) -> Returned:
+        """Call the function; a coroutine function runs in an event loop of this thread."""
+        result = self._result(state)
+        context = [TaskContext(task_result=result)] if result.task.takes_context else []
+        try:
+            with parent_only(self._task.database.runtime):
+                returned = result.task.call(*context, *result.args, **result.kwargs)
+            return Returned(normalize_json(returned), None)
+        except Done as done:
+            return Returned(normalize_json(done.result), done.effect)
+
+    def _succeed(self, state: State, returned: Returned) -> State:
+        """Ack the task. Raises: PayloadTooLarge, PayloadUnsupported, NotTaken; the errors of the effect."""
+        database, effect = self._task.database, returned.effect
+        ended = state.succeeded(returned.value, database.runtime.now())
+        record = record_of(ended)
+        if effect is None:
+            self._queue.ack(database, self._task, result=record)
+            return ended
+
+        def body(tr: Transaction) -> None:
+            self._queue.ack(tr, self._task, result=record)
+            with parent_only(database.runtime):
+                effect(tr)
+
+        run_once(database, RootKeys(DEFAULT_ROOT), body)
+        return ended
+
+    def _fail(self, error: BaseException) -> None:
+        """Bury the task. The error is being handled meanwhile, so Django's log shows it."""
+        path = f"{type(error).__module__}.{type(error).__qualname__}"
+        failure = Failure(
+            path, text_of(error), traceback_of(error, beyond_us(error.__traceback__)), self._worker
+        )
+        self._queue.bury(self._task.database, self._task, failure=failure)
+        if self._state is None:
+            _log.exception("Task id=%s cannot be run", self._id)
+        else:
+            self._tell_finished(self._state.failed(failure, self._task.database.runtime.now()))
+
+    def _tell_finished(self, state: State) -> None:
+        task_finished.send(sender=type(self._backend), task_result=self._result(state))
+
+    def _result(self, state: State) -> Any:
+        return state.to_result(self._id, self._queue_name, self._backend.alias)
+
+    @property
+    def _id(self) -> str:
+        return self._backend.result_id(self._queue_name, self._task)
+
+
+@contextmanager
+def _holding(task: HeldTask) -> Iterator[None]:
+    token = _held.set(task)
+    try:
+        yield
+    finally:
+        _held.reset(token)
+
+
+@contextmanager
+def _fresh_connections() -> Iterator[None]:
+    """Connections to SQL databases, as Django has them around a request."""
+    reset_queries()
+    close_old_connections()
+    try:
+        yield
+    finally:
+        close_old_connections()

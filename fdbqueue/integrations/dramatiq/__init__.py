@@ -7,6 +7,6 @@ from fdbqueue.core import lazy
 
 with lazy.needs("dramatiq", "dramatiq"):
     from fdbqueue.integrations.dramatiq.broker import FdbQueueBroker as FdbQueueBroker
-    from fdbqueue.integrations.dramatiq.consumer import FdbQueueConsumer as FdbQueueConsumer
-    from fdbqueue.integrations.dramatiq.results import FdbQueueRateLimits as FdbQueueRateLimits
-    from fdbqueue.integrations.dramatiq.results import FdbQueueResults as FdbQueueResults
+    from fdbqueue.integrations.dramatiq.broker import FdbQueueConsumer as FdbQueueConsumer
+    from fdbqueue.integrations.dramatiq.broker import FdbQueueRateLimits as FdbQueueRateLimits
+    from fdbqueue.integrations.dramatiq.broker import FdbQueueResults as FdbQueueResults

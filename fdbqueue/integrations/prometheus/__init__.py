@@ -7,4 +7,4 @@ from fdbqueue.core import lazy
 
 with lazy.needs("metrics", "prometheus_client"):
     from fdbqueue.integrations.prometheus.collector import QueueCollector as QueueCollector
-    from fdbqueue.integrations.prometheus.process import measure as measure
+    from fdbqueue.integrations.prometheus.collector import measure as measure

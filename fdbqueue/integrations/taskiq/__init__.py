@@ -7,5 +7,5 @@ from fdbqueue.core import lazy
 
 with lazy.needs("taskiq", "taskiq", "greenlet"):
     from fdbqueue.integrations.taskiq.broker import FdbQueueBroker as FdbQueueBroker
+    from fdbqueue.integrations.taskiq.broker import FdbQueueScheduleSource as FdbQueueScheduleSource
     from fdbqueue.integrations.taskiq.results import FdbQueueResults as FdbQueueResults
-    from fdbqueue.integrations.taskiq.schedules import FdbQueueScheduleSource as FdbQueueScheduleSource

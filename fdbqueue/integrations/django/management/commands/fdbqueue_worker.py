@@ -16,8 +16,7 @@ from fdbqueue.core.visible import text_of
 from fdbqueue.fleet.options import WorkerOptions
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.integrations.django.api import DEFAULT_TASK_BACKEND_ALIAS, LOGGER, InvalidTaskBackend
-from fdbqueue.integrations.django.attempts import Attempts
-from fdbqueue.integrations.django.backend import FdbQueueBackend, backend_of
+from fdbqueue.integrations.django.backend import Attempts, FdbQueueBackend, backend_of
 
 LOGGERS = (LOGGER, "fdbqueue")
 REFUSED = 2

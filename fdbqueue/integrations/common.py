@@ -1,28 +1,208 @@
-"""Stored results: values by name, each with an end. A wait for them is a watch, and polls nothing.
+"""The parts that the faces for frameworks share: databases, the program's transaction, queues by name, stored
+results.
 
-Each store removes some results that have ended, so no process has to clean up. This is the only file that
-builds or parses their keys (root_keys.py knows their shapes).
+The database of a broker or a backend is opened at its first use in a process, and open until its end. A
+program declares its tasks as it is imported, and may fork after that; an import should not wait for a
+cluster. The embedded engine goes on in a forked child. The client library of a cluster does not: its calls
+would wait for ever.
 
-Keys are below R["results"]. A `space` tells the results of one framework from those of another. The comment
-of a column has its parts and its value, bytes, and behind the semicolon its readers.
+`Within` is the transaction of the program, in which a block of code puts its messages.
+
+`QueueMap` has the task queues of an adapter, by the names that its framework knows, and the options of their
+tasks.
+
+Stored results are values by name, each with an end. A wait for them is a watch, and polls nothing. Each store
+removes some results that have ended, so no process has to clean up. This is the only file that builds or
+parses their keys (root_keys.py knows their shapes), which are below R["results"]. A `space` tells the results
+of one framework from those of another. The comment of a column has its parts and its value, bytes, and behind
+the semicolon its readers.
 
 `ends_us` is 0 for a result without an end. A value above limits.PAYLOAD_PIECE_BYTES_MAX lies in n pieces;
 otherwise n is 0.
 """
 
+import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_payload
 from fdbqueue.core.codec import pieces_of
 from fdbqueue.core.columns import Table
-from fdbqueue.core.database import Database, run
+from fdbqueue.core.database import Database, as_database, run
+from fdbqueue.core.errors import QueueNotFound, heals
 from fdbqueue.core.once import run_once
+from fdbqueue.core.open import open as open_database
+from fdbqueue.core.open import url_from_environment
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RESULTS, RootKeys
-from fdbqueue.core.seam import Future, ReadTransaction, Transaction
+from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.seam import AnyDatabase, Future, ReadTransaction, Transaction
+from fdbqueue.tasks.queue import TaskQueue
+
+Place = str | AnyDatabase | None
+"""A URL for `fdbqueue.open`, an open database, or None for the database of the environment."""
+
+
+class Opening:
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._lock = RealRuntime.lock()
+        self._opened: Database | None = None
+        self._is_cluster = False
+        _all.add(self)
+
+    def database(self) -> Database:
+        """Raises: ClusterForked in a child of a process that had opened a cluster; as fdbqueue.open."""
+        if self._place is not None and not isinstance(self._place, str):
+            return as_database(self._place)
+        with self._lock:
+            if self._opened is None:
+                url = url_from_environment() if self._place is None else self._place
+                self._opened, self._is_cluster = open_database(url), url.startswith("fdb:")
+            return self._opened
+
+    def close(self) -> None:
+        """Close the database that was opened here. The next use opens it again."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def after_fork(self) -> None:
+        """A thread of the parent may hold the lock for ever. To open a cluster again is refused."""
+        self._lock = RealRuntime.lock()
+        if self._is_cluster:
+            self._opened = None
+
+
+_all: "WeakSet[Opening]" = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for opening in list(_all):
+        opening.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@contextmanager
+def passing_what_does_not_heal() -> Iterator[None]:
+    """Around the end of a connection or a session, which such an error has ended already."""
+    try:
+        yield
+    except Exception as error:
+        if heals(error):
+            raise
+
+
+class Within:
+    """The blocks of one broker, in each thread and each task of asyncio."""
+
+    def __init__(self) -> None:
+        self._current: ContextVar[Any] = ContextVar("fdbqueue_transaction", default=None)
+
+    @contextmanager
+    def block(self, tr: Any) -> Iterator[None]:
+        """Put the messages that this block sends within `tr`: they are there if and only if `tr` commits.
+        `tr` is a transaction of the database of the broker. The block may run again, with the whole body of
+        `tr`: then the messages of the earlier run are gone, and the new ones have new ids.
+        """
+        token = self._current.set(tr)
+        try:
+            yield
+        finally:
+            self._current.reset(token)
+
+    def current(self) -> Any:
+        """The transaction of the block around the caller; None outside."""
+        return self._current.get()
+
+
+T = TypeVar("T")
+
+KIND = "fifottl"
+"""The kind of a new queue: with priorities and delays."""
+
+PRIORITY_MAX = 255
+"""The highest priority of a message, as in AMQP; a queue has the lowest number first."""
+
+
+class QueueMap:
+    """Handles of queues. A queue that is missing, or was dropped, is made at its next use."""
+
+    def __init__(
+        self,
+        database: Callable[[], Database],
+        namespace: str = "",
+        codec: str = "json",
+        *,
+        require: Callable[[TaskQueue], object] | None = None,
+        root: Any = DEFAULT_ROOT,
+    ) -> None:
+        """`namespace`: the queue `mails` is the task queue `NAMESPACE.mails`, or without one `mails`.
+        `require` raises for a queue that cannot be used; None: only one with the options of a new queue can.
+        """
+        self.database = database
+        self._prefix = f"{namespace}." if namespace else ""
+        self._codec = codec
+        self._require = require
+        self._root = root
+        self._known: dict[tuple[Database, str], TaskQueue] = {}
+
+    def made(self, name: str, tr: Transaction | None = None) -> TaskQueue:
+        """The queue of that name, created if there is none. In a transaction of the program, a new queue is
+        part of it, and not remembered, as it may not commit. Raises: the errors of `require`.
+        """
+        known = self._known.get((self.database(), name))
+        if known is not None:
+            return known
+        if_not_exists: Any = True if self._require is None else "any"
+        queue = TaskQueue.create(
+            tr or self.database(),
+            self._prefix + name,
+            KIND,
+            codec=self._codec,
+            if_not_exists=if_not_exists,
+            root=self._root,
+        )
+        queue = queue._on(self.database())  # its threads are those of our database, and end with it
+        return self._checked(queue) if tr is not None else self._remembered(name, queue)
+
+    def there(self, name: str) -> TaskQueue:
+        """Raises: QueueNotFound; the errors of `require`."""
+        database = self.database()
+        return self._known.get((database, name)) or self._remembered(
+            name, TaskQueue.open(database, self._prefix + name, root=self._root)
+        )
+
+    def use(self, name: str, verb: Callable[[TaskQueue], T], tr: Transaction | None = None) -> T:
+        """Call `verb` with the queue; again with a new one if it was dropped meanwhile."""
+        try:
+            return verb(self.made(name, tr))
+        except QueueNotFound:
+            self.forget(name)
+            return verb(self.made(name, tr))
+
+    def forget(self, *names: str) -> None:
+        """Open the queues again at their next use."""
+        for name in names:
+            self._known.pop((self.database(), name), None)
+
+    def _remembered(self, name: str, queue: TaskQueue) -> TaskQueue:
+        self._known[self.database(), name] = self._checked(queue)
+        return queue
+
+    def _checked(self, queue: TaskQueue) -> TaskQueue:
+        if self._require is not None:
+            self._require(queue)
+        return queue
+
 
 S = Table()
 RESULT = S.packed(0, str, bytes)  # space, name: ends_us, n, value; waits for the result

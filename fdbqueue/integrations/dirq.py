@@ -1,6 +1,7 @@
-"""Faces of element queues for programs of dirq: its classes, its arguments, and no database in a call.
+"""The classes of dirq, by its names, over a database: a program of dirq changes its imports only.
 
-A `path` is the name of a queue in the database of the environment, or in the one that is passed as `db`.
+They are faces of element queues, with the arguments of dirq, and no database in a call. A `path` is the name
+of a queue in the database of the environment, or in the one that is passed as `db`.
 """
 
 import os
@@ -12,7 +13,7 @@ from fdbqueue.core.arguments import checked_int
 from fdbqueue.core.database import Database, Handle, as_database
 from fdbqueue.core.errors import InvalidArgument, QueueError, QueueLockError, WrongType
 from fdbqueue.core.seam import AnyDatabase
-from fdbqueue.integrations.common.opening import Opening
+from fdbqueue.integrations.common import Opening
 from fdbqueue.queues.elements.queue import ElementQueue, NullQueue, SimpleElementQueue
 from fdbqueue.queues.elements.queue import QueueSet as ElementQueueSet
 from fdbqueue.queues.elements.store import GRANULARITY_S

@@ -1,1 +1,0 @@
-"""The parts that the faces for frameworks share: databases, the program's transaction, stored results."""
