@@ -6,10 +6,8 @@ Needs the extra `aio`: `pip install 'fdbqueue[aio]'`.
 from fdbqueue.core import lazy
 
 with lazy.needs("aio", "greenlet"):
-    from fdbqueue.aio.consuming import Consumption as Consumption
-    from fdbqueue.aio.coroutine_handler import Fleet as Fleet
-    from fdbqueue.aio.coroutine_handler import HeldTask as HeldTask
     from fdbqueue.aio.database import Database as Database
+    from fdbqueue.aio.database import Transaction as Transaction
     from fdbqueue.aio.database import open as open
     from fdbqueue.aio.elements import ElementQueue as ElementQueue
     from fdbqueue.aio.elements import NullQueue as NullQueue
@@ -17,6 +15,7 @@ with lazy.needs("aio", "greenlet"):
     from fdbqueue.aio.elements import Proxy as Proxy
     from fdbqueue.aio.elements import QueueSet as QueueSet
     from fdbqueue.aio.elements import SimpleElementQueue as SimpleElementQueue
+    from fdbqueue.aio.engines import Future as Future
     from fdbqueue.aio.functions import Group as Group
     from fdbqueue.aio.functions import Limit as Limit
     from fdbqueue.aio.functions import Members as Members
@@ -31,9 +30,7 @@ with lazy.needs("aio", "greenlet"):
     from fdbqueue.aio.functions import statistics as statistics
     from fdbqueue.aio.functions import verify as verify
     from fdbqueue.aio.functions import workers as workers
-    from fdbqueue.aio.futures import Future as Future
-    from fdbqueue.aio.loop_worker import Worker as Worker
-    from fdbqueue.aio.opened import Session as Session
+    from fdbqueue.aio.queues import Consumption as Consumption
     from fdbqueue.aio.queues import DeadLetters as DeadLetters
     from fdbqueue.aio.queues import FairConsumer as FairConsumer
     from fdbqueue.aio.queues import FairProducer as FairProducer
@@ -44,5 +41,8 @@ with lazy.needs("aio", "greenlet"):
     from fdbqueue.aio.queues import TaskConsumer as TaskConsumer
     from fdbqueue.aio.queues import TaskProducer as TaskProducer
     from fdbqueue.aio.queues import TaskQueue as TaskQueue
-    from fdbqueue.aio.transaction import Transaction as Transaction
     from fdbqueue.aio.transactional import transactional as transactional
+    from fdbqueue.aio.verbs import Session as Session
+    from fdbqueue.aio.worker import Fleet as Fleet
+    from fdbqueue.aio.worker import HeldTask as HeldTask
+    from fdbqueue.aio.worker import Worker as Worker

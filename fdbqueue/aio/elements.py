@@ -5,12 +5,21 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from fdbqueue.aio.database import Database
-from fdbqueue.aio.handle import AsideFace
+from fdbqueue.aio.database import Database, Transaction
 from fdbqueue.aio.hub import Unheard
-from fdbqueue.aio.opened import Opened, opened_as
-from fdbqueue.aio.transaction import Transaction
-from fdbqueue.aio.verbs import Face, Iteration, Maker, awaited, constructor_of, giving, plain, target_of
+from fdbqueue.aio.verbs import (
+    AsideFace,
+    Face,
+    Iteration,
+    Maker,
+    Opened,
+    awaited,
+    constructor_of,
+    giving,
+    opened_as,
+    plain,
+    target_of,
+)
 from fdbqueue.core.database import Database as BlockingDatabase
 from fdbqueue.queues.elements.base import ElementBase, LockToken
 from fdbqueue.queues.elements.queue import ElementQueue as BlockingElementQueue

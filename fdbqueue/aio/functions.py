@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
-from fdbqueue.aio.halves import Putting
-from fdbqueue.aio.transaction import Transaction
+from fdbqueue.aio.database import Transaction
+from fdbqueue.aio.queues import Putting
 from fdbqueue.aio.verbs import Face, Maker, awaited, constructor_of, place_of, plain, plain_each
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument

@@ -5,8 +5,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from fdbqueue.aio.database import Database
-from fdbqueue.aio.transaction import Transaction
+from fdbqueue.aio.database import Database, Transaction
 from fdbqueue.aio.verbs import database_of
 from fdbqueue.core import observing
 from fdbqueue.core.database import limit_attempts

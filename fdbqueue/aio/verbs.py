@@ -5,23 +5,29 @@ runs the blocking method in a fiber. So the signature, for readers and for type 
 blocking method.
 
 A *face* holds its blocking object. An argument of fdbqueue.aio is replaced by its blocking counterpart, and a
-result that has verbs of its own gets a face.
+result that has verbs of its own gets a face. The faces of all handles have names and options, and the values
+that were set aside. Objects that read the database when they are made are awaited, or entered.
 """
 
+import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from fdbqueue.aio.database import Database
+from fdbqueue.aio.database import Database, Reads, Transaction
 from fdbqueue.aio.hub import Hub, Unheard
 from fdbqueue.aio.runtime import LoopEvent, LoopRuntime
-from fdbqueue.aio.transaction import Reads, Transaction
 from fdbqueue.core.arguments import checked_event
 from fdbqueue.core.calls import DeafStops
 from fdbqueue.core.database import Handle, is_database, is_transaction
 from fdbqueue.core.errors import InvalidArgument, NotADatabase, WrongFace
 from fdbqueue.core.runtime import Stop
+from fdbqueue.core.seam import Subspace
+from fdbqueue.core.sessions.session import Session as BlockingSession
+from fdbqueue.core.unreadable import KeepsAside
+from fdbqueue.tasks.handle import TaskHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -299,3 +305,127 @@ def _either(own: LoopEvent, given: Stop | None, hub: Hub) -> Stop:
         return own
     checked_event("stop", given)
     return _Either(own, given, DeafStops(LoopRuntime(hub)))
+
+
+H = TypeVar("H", bound=TaskHandle)
+
+
+class HandleFace(Face[H]):
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        return self._blocking.name
+
+    @property
+    def kind(self) -> str:
+        return self._blocking.kind
+
+    @property
+    def contents(self) -> Subspace:
+        """The subspace that holds everything of the queue."""
+        contents: Subspace = self._blocking.contents
+        return contents
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options that the queue was created with."""
+        return self._blocking.options
+
+    def require_codec(self) -> None:
+        """Raises: UnknownCodec if this process has not registered the codec of the queue."""
+        self._blocking.require_codec()
+
+
+class AsideFace(Face[B]):
+    """The awaited face of a `KeepsAside`."""
+
+    __slots__ = ()
+
+    aside = awaited(KeepsAside.aside)
+    remove_aside = awaited(KeepsAside.remove_aside)
+    unreadable = awaited(KeepsAside.unreadable)
+
+
+class Opened(Face[B]):
+    """A face that has its blocking object once it was awaited or entered."""
+
+    __slots__ = ("_open", "_opening")
+
+    _open: Callable[[], Any] | None
+    """Makes the blocking object; None once it is made."""
+    _opening: asyncio.Lock
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._opened().__await__()
+
+    async def _opened(self) -> Self:
+        async with self._opening:  # a second await at once waits for the first
+            if self._open is not None:
+                hub = self._hub
+                assert hub is not None, "the database of a face that is opened has one"
+                # A cancelled opening goes on to its end: only then it is known what there is to undo.
+                self._blocking = await hub.call(self._open, Unheard(), self._undo)
+                self._open = None
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self._opened()
+
+    @abstractmethod
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    @staticmethod
+    def _undo(blocking: Any) -> None:
+        """End the object of a cancelled opening."""
+
+
+def opened_as(
+    blocking_class: Callable[P, Any],
+) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Any, P], None]]:
+    """Make `__init__` of a face. The await of the face makes the blocking object."""
+
+    def decorate(_: Callable[[Any], None]) -> Callable[Concatenate[Any, P], None]:
+        def construct(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            _, self._hub = place_of(None, args, kwargs)
+            self._open = partial(blocking_class, *map(plain, args), **plain_each(kwargs))
+            self._opening = asyncio.Lock()
+
+        return named_after(construct, blocking_class)
+
+    return decorate
+
+
+class Session(Opened[BlockingSession]):
+    """`fdbqueue.Session`, awaited: `async with aio.Session(db, "worker-1") as session`."""
+
+    __slots__ = ()
+
+    @opened_as(BlockingSession)
+    def __init__(self) -> None: ...
+
+    end = awaited(BlockingSession.end, finishes=True)
+    end_within = awaited(BlockingSession.end_within, finishes=True)
+    beat = awaited(BlockingSession.beat)
+    beat_if_due = awaited(BlockingSession.beat_if_due)
+
+    @property
+    def name(self) -> str | None:
+        return self._blocking.name
+
+    @property
+    def ttr(self) -> float:
+        """Seconds after the last heartbeat for which its tasks stay taken."""
+        return self._blocking.ttr
+
+    @property
+    def lost(self) -> bool:
+        """True once the session has ended, or was taken away."""
+        return self._blocking.lost
+
+    @staticmethod
+    def _undo(blocking: BlockingSession) -> None:
+        blocking.end()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.end()

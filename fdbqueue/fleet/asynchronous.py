@@ -10,7 +10,7 @@ from fdbqueue.core.database import Database, Handle
 from fdbqueue.core.errors import DeferredBody
 from fdbqueue.tasks.queue import TaskQueue
 
-_LOOP_WORKER = "fdbqueue.aio.loop_worker"
+_LOOP_WORKER = "fdbqueue.aio.worker"
 
 
 def is_asynchronous(handler: Any) -> bool:

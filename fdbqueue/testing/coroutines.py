@@ -16,10 +16,9 @@ from contextvars import Context, ContextVar
 from random import Random
 from typing import Any, TypeVar, TypeVarTuple
 
-from fdbqueue.aio.committing import LoopTransaction
 from fdbqueue.aio.database import Database
-from fdbqueue.aio.fiber import current_fiber
-from fdbqueue.aio.hub import Hub
+from fdbqueue.aio.engines import LoopTransaction
+from fdbqueue.aio.hub import Hub, current_fiber
 from fdbqueue.aio.runtime import LoopRuntime
 from fdbqueue.core.database import Database as BlockingDatabase
 from fdbqueue.core.errors import FdbQueueError

@@ -12,7 +12,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import aio
-from fdbqueue.aio.committing import LoopTransaction
+from fdbqueue.aio.engines import LoopTransaction
 from fdbqueue.core import limits
 from fdbqueue.core.errors import DatabaseClosed
 from fdbqueue.core.root_keys import RootKeys

@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.aio.consuming import leases_of
+from fdbqueue.aio.queues import leases_of
 from fdbqueue.core.errors import InvalidArgument, NotTaken
 from fdbqueue.fleet import held
 from tests.aio.support import on_loop, until

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from greenlet import getcurrent
 
-from fdbqueue.aio.futures import Future
+from fdbqueue.aio.engines import Future
 from fdbqueue.aio.hub import Hub, _hubs, hub_of
 from fdbqueue.aio.runtime import LoopRuntime
 from fdbqueue.core import limits

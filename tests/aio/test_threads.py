@@ -11,8 +11,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.aio.committing import CommitThread
-from fdbqueue.aio.threads import in_thread
+from fdbqueue.aio.engines import CommitThread
+from fdbqueue.aio.runtime import in_thread
 from fdbqueue.core.errors import QueueNotFound
 from fdbqueue.embedded.transaction import Database as Engine
 from fdbqueue.embedded.writes import CommitRequest, KeySet, WriteBuffer

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from greenlet import GreenletExit
 
-from fdbqueue.aio.fiber import Fiber
-from fdbqueue.aio.hub import Hub, Wakeable
+from fdbqueue.aio.hub import Fiber, Hub, Wakeable
 from fdbqueue.aio.runtime import LoopEvent, LoopLock
 from fdbqueue.core import limits
 from tests.aio.support import hub, on_loop, runtime, until

@@ -33,11 +33,10 @@ from taskiq.abc.serializer import TaskiqSerializer
 from taskiq.exceptions import ScheduledTaskCancelledError, SendTaskError
 
 from fdbqueue.aio.database import Database
-from fdbqueue.aio.opened import Session
+from fdbqueue.aio.database import Transaction as AioTransaction
+from fdbqueue.aio.database import Transaction as AwaitedTransaction
 from fdbqueue.aio.queues import TaskQueue
-from fdbqueue.aio.transaction import Transaction as AioTransaction
-from fdbqueue.aio.transaction import Transaction as AwaitedTransaction
-from fdbqueue.aio.verbs import target_of
+from fdbqueue.aio.verbs import Session, target_of
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_batch_count, checked_count, checked_instance, checked_items
 from fdbqueue.core.columns import Table

@@ -9,10 +9,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from fdbqueue.aio.opened import Session
+from fdbqueue.aio.database import Transaction
 from fdbqueue.aio.queues import Queue, TaskQueue
-from fdbqueue.aio.transaction import Transaction
 from fdbqueue.aio.transactional import transactional
+from fdbqueue.aio.verbs import Session
 from fdbqueue.core.errors import NotTaken, UnknownSession
 from fdbqueue.core.task import Task
 from fdbqueue.testing.cases import Size, workload
