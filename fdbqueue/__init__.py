@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fdbqueue.core.unreadable import SetAside, Unreadable
     from fdbqueue.core.version import __version__
     from fdbqueue.fleet.held import HeldTask
-    from fdbqueue.fleet.hooks import Event, Hooks
+    from fdbqueue.fleet.options import Event, Hooks
     from fdbqueue.fleet.outcomes import Backoff, Bury, Done, Retry, Snooze, Unavailable
     from fdbqueue.fleet.status import Presence, workers
     from fdbqueue.fleet.supervisor import Fleet, FleetStatus
@@ -202,7 +202,7 @@ _HOMES = {
     "core.unreadable": "SetAside Unreadable",
     "core.version": "__version__",
     "fleet.held": "HeldTask",
-    "fleet.hooks": "Event Hooks",
+    "fleet.options": "Event Hooks",
     "fleet.outcomes": "Backoff Bury Done Retry Snooze Unavailable",
     "fleet.status": "Presence workers",
     "fleet.supervisor": "Fleet FleetStatus",

@@ -23,8 +23,8 @@ from fdbqueue.core.errors import (
     WrongType,
 )
 from fdbqueue.core.registry import Registry
-from fdbqueue.fleet.process import Process
 from fdbqueue.fleet.status import Orders
+from fdbqueue.fleet.supervisor import Process
 
 SURROGATE = "\ud800"
 ROOT = Subspace(("arguments",))
@@ -383,8 +383,8 @@ def test_a_process_with_truncated_orders_ends(monkeypatch: pytest.MonkeyPatch) -
             raise KeyboardInterrupt
         return write(descriptor, line)
 
-    monkeypatch.setattr("fdbqueue.fleet.process.subprocess.Popen", starting)
-    monkeypatch.setattr("fdbqueue.fleet.process.os.write", interrupted)
+    monkeypatch.setattr("fdbqueue.fleet.supervisor.subprocess.Popen", starting)
+    monkeypatch.setattr("fdbqueue.fleet.supervisor.os.write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Process(Orders("memory:", "", {"q": 1}, "builtins:print"), None)
     assert started[0].wait(20) != 0

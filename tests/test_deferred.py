@@ -27,7 +27,7 @@ from fdbqueue import (
 )
 from fdbqueue.core.arguments import checked_function, require_finished
 from fdbqueue.core.errors import DeferredBody, DeferredResult, InvalidArgument
-from fdbqueue.fleet.asynchronous import is_asynchronous
+from fdbqueue.fleet.worker import is_asynchronous
 from fdbqueue.tasks.options import register_kind
 from fdbqueue.testing import Simulation
 from tests.deferred import REFUSED, RETURNING, coroutine, generator

@@ -35,9 +35,8 @@ from fdbqueue.core.seam import AnySession, DatabaseOrTransaction
 from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
-from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.settling import ITS_THREAD
+from fdbqueue.fleet.settling import ITS_THREAD, Heartbeat
 from fdbqueue.queues.fair import FairConsumer as BlockingFairConsumer
 from fdbqueue.queues.fair import FairProducer as BlockingFairProducer
 from fdbqueue.queues.fair import FairPutting as BlockingFairPutting

@@ -26,15 +26,14 @@ from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import AnyDatabase
-from fdbqueue.fleet.asynchronous import is_asynchronous
 from fdbqueue.fleet.held import HeldTask as BlockingHeldTask
 from fdbqueue.fleet.held import Hold, step_arguments
-from fdbqueue.fleet.hooks import Hooks
-from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
+from fdbqueue.fleet.options import Hooks, WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.status import WorkerStatus
 from fdbqueue.fleet.supervisor import Fleet as BlockingFleet
 from fdbqueue.fleet.supervisor import FleetStatus
 from fdbqueue.fleet.worker import Worker as BlockingWorker
+from fdbqueue.fleet.worker import is_asynchronous
 
 ENDS_A_LOOP = (SystemExit, KeyboardInterrupt)
 """Errors that a loop raises as soon as one of its tasks or callbacks has raised them."""

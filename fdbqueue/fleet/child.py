@@ -40,8 +40,8 @@ from fdbqueue.core.errors import (
 )
 from fdbqueue.core.open import open as open_database
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.fleet.hooks import Hooks
 from fdbqueue.fleet.logs import logging_at, write_above_the_bar
+from fdbqueue.fleet.options import Hooks
 from fdbqueue.fleet.status import KILL_AFTER_S, AtWork, Orders, Report, orders_of, to_line
 from fdbqueue.fleet.worker import Worker
 

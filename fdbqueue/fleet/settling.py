@@ -1,26 +1,45 @@
-"""Settling: commits the outcome of an attempt, once, under the lease of that attempt."""
+"""Settling: commits the outcome of an attempt, once, under the lease of that attempt.
 
-from collections.abc import Callable
+The heartbeat is the thread of a worker that renews all its leases, and ends attempts that run too long.
+Beside it: which lost leases an outage of the database excuses.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from fdbqueue.core import limits, observing
 from fdbqueue.core import logger as loggers
 from fdbqueue.core.arguments import require_finished
 from fdbqueue.core.binding import may_be_lost
-from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import EffectTooLarge, EffectTooSlow, LeaseLost, NotTaken, TaskNotFound
+from fdbqueue.core.database import Database, is_away, run
+from fdbqueue.core.errors import (
+    EffectTooLarge,
+    EffectTooSlow,
+    LeaseLost,
+    NotTaken,
+    QueueNotFound,
+    TaskNotFound,
+    heals,
+)
+from fdbqueue.core.logger import about, logger
 from fdbqueue.core.observing import GIVEN_BACK, Attempt, Watch
 from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.runtime import parent_only
+from fdbqueue.core.runtime import Runtime, parent_only
 from fdbqueue.core.seam import Transaction, engine_errors
-from fdbqueue.core.task import Task, TaskState
+from fdbqueue.core.sessions.keeper import Silence, Spells
+from fdbqueue.core.sessions.session import Session
+from fdbqueue.core.task import Renewed, Task, TaskState
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.hooks import Event, Hooks
+from fdbqueue.fleet.options import Event, Hooks
 from fdbqueue.fleet.outcomes import Done, Failed, Policy, checked_returned
 from fdbqueue.fleet.status import Tally
 from fdbqueue.tasks.handle import has_come_back
+from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.verbs import TRANSACTION_TOO_LARGE
 
 Handler = Callable[..., object]
@@ -253,3 +272,310 @@ class Telling:
         """The thread that called `began` goes on with something else."""
         if hold.watch is not None:
             hold.watch.left()
+
+
+T = TypeVar("T")
+
+_log = logger("fdbqueue.worker")
+
+
+def is_to_blame(unanswered_s: float, stood_still_s: float, lease_s: float) -> bool:
+    """True if the database, not this process, lost a lease of `lease_s`.
+
+    The database was silent for `unanswered_s`. This process was stalled for `stood_still_s` in all.
+
+    1. A lease is renewed after a third of its length. If the database answers, the lease ends only if the
+       process stalls for the other two thirds. A silence of a sixth is enough, as a question may come half a
+       beat after its time.
+    2. A process that was stalled for half of a silence may have missed the answer: then it is to blame.
+    3. A silence shorter than limits.SILENCE_MIN_S is not recorded. If two thirds of the lease are shorter,
+       only the stall counts.
+    """
+    is_too_short_to_tell = lease_s * 2 / 3 < limits.SILENCE_MIN_S
+    was_silent = unanswered_s >= lease_s / 6 or is_too_short_to_tell
+    return was_silent and stood_still_s <= min(lease_s, unanswered_s) / 2
+
+
+class Pulse:
+    """Measures the time for which this process was stalled. One thread does nothing but wake at fixed times.
+    If it wakes late, the process was stopped or starved, or its machine slept. Without it, a stall could not
+    be told from a wait for the database: in both, time passes.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._ended = runtime.event()
+        self._beat_at = runtime.now()
+        self._still = Spells()
+
+    def start(self) -> None:
+        self._beat_at = self._runtime.now()
+        self._runtime.spawn(self._run, "fdbqueue-pulse")
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def stood_still_s(self, since: float) -> float:
+        """Return the total time for which this process was stalled after `since`, by the wall clock."""
+        # After a stall, the calling thread may wake before the thread of the pulse.
+        return self._late_s() + self._still.total_s(since)
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.wait(limits.PULSE_S):
+                if late_s := self._late_s():
+                    self._still.add(self._runtime.now(), late_s)
+                self._beat_at = self._runtime.now()
+        except BaseException:
+            # GreenletExit ends this thread. Without a successor the process would seem stalled.
+            self._runtime.spawn(self._run, "fdbqueue-pulse")
+            raise
+
+    def _late_s(self) -> float:
+        # By the wall clock, as leases end by it. The monotonic clock stops while a machine sleeps.
+        late_s = self._runtime.now() - self._beat_at - limits.PULSE_S
+        return late_s if late_s >= limits.LATE_MIN_S else 0.0
+
+
+class Heartbeat:
+    def __init__(
+        self,
+        database: Database,
+        silence: Silence,
+        timeout_s: float | None,
+        overran: Callable[[Hold], None],
+        chores: Callable[[], float],
+        broke: Callable[[Exception], object],
+    ) -> None:
+        """`overran` is called with a hold when its handler has run for `timeout_s`; it must not block.
+        `chores` does other periodic work, and returns the time of its next call, as runtime.monotonic().
+        `broke` is called with an error of the database that does not heal in this process.
+        """
+        self._database = database
+        self._runtime = database.runtime
+        self._timeout_s = timeout_s
+        self._overran = overran
+        self._chores = chores
+        self._broke = broke
+        self._lock = database.runtime.lock()
+        self._woken = database.runtime.event()
+        self._wakes_at = float("-inf")
+        self._ended = False
+        self._holds: dict[int, Hold] = {}
+        self._owed: dict[int, Hold] = {}
+        self._overrun: list[Hold] = []
+        self._pulse = Pulse(database.runtime)
+        self._silence = silence
+
+    def holds(self) -> list[Hold]:
+        with self._lock:
+            return list(self._holds.values())
+
+    def look(self) -> list[Hold]:
+        """The holds, for any thread: the lock of an event loop is for the fibers of that loop alone."""
+        return list(self._holds.values())  # one step of the interpreter: no change falls into it
+
+    def add(self, hold: Hold) -> None:
+        with self._lock:
+            self._holds[id(hold)] = hold
+        if self._due_at(hold) < self._wakes_at:
+            self.wake()
+
+    def began(self, hold: Hold) -> None:
+        hold.began_at, hold.thread_id = self._runtime.monotonic(), self._runtime.thread_id()
+        if self._due_at(hold) < self._wakes_at:
+            self.wake()
+
+    def remove(self, hold: Hold) -> None:
+        """Renew the lease no longer: the outcome is committed, or has failed to be."""
+        with self._lock:
+            self._holds.pop(id(hold), None)
+        hold.settled = True
+
+    def lose_all(self, session: Session) -> None:
+        """Note that the session is over, and all its leases with it."""
+        for hold in self.holds():
+            if hold.session is session:
+                self._found_over(hold)
+
+    def _found_over(self, hold: Hold) -> None:
+        hold.take_away()
+        # The claimant of its outcome may have committed in time; if not, its verb raises NotTaken.
+        if hold.open:
+            self.lose(hold)
+
+    def lose(self, hold: Hold) -> None:
+        """Note that a lease ended before an outcome. If only the database is to blame, excuse the attempt."""
+        hold.take_away()
+        if hold.judged:
+            return
+        hold.judged = True
+        since = hold.renewed_at - hold.session.ttr
+        if is_to_blame(self._silence.longest_s(since), self._pulse.stood_still_s(since), hold.lease_s):
+            self.owe(hold)
+
+    def owe(self, hold: Hold) -> None:
+        """Excuse the attempt as soon as the database answers: it must not count, whatever its outcome."""
+        with self._lock:
+            self._owed[id(hold)] = hold
+        self.wake()
+
+    def start(self) -> None:
+        self._pulse.start()
+        self._thread = self._runtime.spawn(self._run, "fdbqueue-heartbeat")
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def end(self, timeout_s: float) -> None:
+        self._ended = True
+        self.wake()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while not self._ended:
+                self._wakes_at = self._tick()
+                self._woken.wait(max(0.0, self._wakes_at - self._runtime.monotonic()))
+                self._woken.clear()
+            until = self._runtime.monotonic() + limits.CLOSE_TIMEOUT_S
+            try:
+                while self._owed and self._runtime.monotonic() < until:
+                    self._make_amends()
+            except Exception as error:
+                self._met(f"{len(self._owed)} attempts may count, although the database was away", error)
+        except BaseException:
+            self._go_on_in_another_thread()
+            raise
+        finally:
+            self._silence.answered(self)  # this thread asks no more
+        self._pulse.end()
+
+    def _go_on_in_another_thread(self) -> None:
+        """Start a successor, as an exception (GreenletExit) ends this thread and the leases need one."""
+        if self._ended:
+            return
+        try:
+            self._thread = self._runtime.spawn(self._run, "fdbqueue-heartbeat")
+        except Exception as error:  # no thread can be started
+            self._met("no thread can be started to renew leases: they are lost", error)
+            for hold in self.holds():
+                hold.session.lost = True
+                hold.take_away()
+
+    def _met(self, title: str, error: Exception) -> None:
+        self._database.troubles.met(_log, title, error)
+
+    def _tick(self) -> float:
+        """Do the work that is due; return the time of the next tick."""
+        try:
+            try:
+                self._beat()
+                self._make_amends()
+            finally:  # a stop must take effect also while the database is away
+                self._silence.asked(self)  # chores may ask the database; leases wait meanwhile
+                again = self._chores()
+        except Exception as error:  # without this thread every lease would end
+            if not is_away(error):
+                self._silence.answered(self)
+            self._met("the heartbeat failed; it is tried again", error)
+            if not heals(error):
+                self._broke(error)
+            return self._runtime.monotonic() + limits.BEAT_AGAIN_S
+        self._silence.answered(self)
+        if self._owed:
+            return self._runtime.monotonic()
+        return min([again, *(self._due_at(hold) for hold in self.holds())])
+
+    def _due_at(self, hold: Hold) -> float:
+        beat_at = float("inf") if hold.lost else hold.beat_at
+        if self._timeout_s is None or hold.began_at is None or not hold.open:
+            return beat_at
+        return min(beat_at, hold.began_at + self._timeout_s)
+
+    def _beat(self) -> None:
+        now = self._runtime.monotonic()
+        due: dict[TaskQueue, list[Hold]] = defaultdict(list)
+        for hold in self.holds():
+            if self._is_over(hold, now) and hold.open and hold.claim(HEARTBEAT):
+                self._overrun.append(hold)
+            if hold.lost:
+                self._found_over(hold)
+            elif hold.beat_at <= now:
+                due[hold.queue].append(hold)
+        try:
+            # First: the thread that takes over must not wait for the database.
+            while self._overrun:
+                self._overran(self._overrun[0])  # if no thread can be started, the next beat tries again
+                self._overrun.pop(0)
+        finally:
+            for queue, holds in due.items():
+                for start in range(0, len(holds), limits.VERB_BATCH):
+                    self._renew_all(queue, holds[start : start + limits.VERB_BATCH])
+
+    def _renew_all(self, queue: TaskQueue, holds: Sequence[Hold]) -> None:
+        """Renew leases. If a batch fails, renew its halves apart: one bad lease must not end the others."""
+        try:
+            self._renew(queue, holds)
+        except Exception as error:
+            if is_away(error) or not heals(error):
+                raise
+            if len(holds) == 1:
+                with about(holds[0].task.queue, holds[0].task):
+                    self._met(f"the lease of task {holds[0].task.id} is not renewed", error)
+                holds[0].beat_at = self._runtime.monotonic() + limits.BEAT_AGAIN_S
+                return
+            middle = len(holds) // 2
+            self._renew_all(queue, holds[:middle])
+            self._renew_all(queue, holds[middle:])
+
+    def _is_over(self, hold: Hold, now: float) -> bool:
+        return (
+            self._timeout_s is not None
+            and hold.began_at is not None
+            and hold.began_at + self._timeout_s <= now
+        )
+
+    def _renew(self, queue: TaskQueue, holds: Sequence[Hold]) -> None:
+        asked_at = self._runtime.now()
+        tasks = [hold.task for hold in holds]
+        try:
+            held = self._ask(lambda tr: queue.renew(tr, tasks))
+        except QueueNotFound:
+            held = Renewed({})
+        for hold in holds:
+            if hold.task.id in held:
+                hold.renewed(held[hold.task.id], asked_at)
+                if hold.task.id in held.cancelled:
+                    hold.note_cancel()
+            elif hold.open and hold.ended_by is None:
+                self.lose(hold)
+            else:  # its handler ended the lease, and still runs
+                hold.beat_at = float("inf")
+
+    def _make_amends(self) -> None:
+        """Excuse a few attempts between renewals; the rest later, if the database is away."""
+        for key, hold in list(self._owed.items())[: limits.AMENDS_PER_BEAT]:
+            with self._lock:
+                del self._owed[key]
+            try:
+                self._excuse(hold)
+            except Exception as error:
+                if is_away(error):
+                    with self._lock:
+                        self._owed[key] = hold
+                    raise
+                title = f"task {hold.task.id}: its attempt counts, although the database was away"
+                with about(hold.task.queue, hold.task):
+                    self._met(title, error)
+
+    def _excuse(self, hold: Hold) -> None:
+        with suppress(QueueNotFound):
+            # To excuse an attempt twice has the effect of once, so the call needs no receipt.
+            if self._ask(partial(hold.queue.excuse, task=hold.task)):
+                with about(hold.task.queue, hold.task):
+                    _log.debug("task %s: its attempt does not count, the database was away", hold.task.id)
+
+    def _ask(self, body: Callable[[Transaction], T]) -> T:
+        question = partial(run, self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
+        return self._silence.ask(self, question)

@@ -33,8 +33,7 @@ from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.sessions.ending import RUN_ENDS
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.unreadable import DAMAGED
-from fdbqueue.fleet.hooks import Event, Hook, Hooks
-from fdbqueue.fleet.options import WorkerOptions
+from fdbqueue.fleet.options import Event, Hook, Hooks, WorkerOptions
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.tasks.stored.records import unpacked
 

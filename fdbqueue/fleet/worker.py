@@ -1,30 +1,41 @@
 """Worker: threads of this process that take tasks and call a handler with each.
 
-One thread takes tasks (feed.py), `threads` threads run handlers (thread_pool.py), and one renews the leases
-(heartbeat.py). A worker installs no signal handlers and configures no logging: programs do (fleet/child.py).
+One thread takes tasks (feed.py), those of a pool of `threads` threads run handlers, and one renews the leases
+(settling.py). A worker installs no signal handlers and configures no logging: programs do (fleet/child.py).
+
+A coroutine function runs as a handler on an event loop, which a worker without one does not need.
 """
 
-from collections.abc import Callable
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Unpack
+from functools import partial
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from fdbqueue.core import limits
 from fdbqueue.core import logger as loggers
 from fdbqueue.core.arguments import checked_bytes, checked_function, checked_timeout
-from fdbqueue.core.database import as_database, require_open
-from fdbqueue.core.errors import LayoutNewer, NotTaken, QueueNotFound, UnknownSession, WorkerUsed, heals
+from fdbqueue.core.database import Database, Handle, as_database, require_open
+from fdbqueue.core.errors import (
+    DeferredBody,
+    LayoutNewer,
+    NotTaken,
+    QueueNotFound,
+    UnknownSession,
+    WorkerUsed,
+    heals,
+)
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import Event, Runtime
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import SURVIVED
-from fdbqueue.fleet.asynchronous import ChosenByHandler
 from fdbqueue.fleet.feed import Feed, Outage, Start, Starting
-from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.hooks import Hooks, checked_hooks
-from fdbqueue.fleet.options import Queues, WorkerKeywords, WorkerOptions, opened
+from fdbqueue.fleet.options import Hooks, Queues, WorkerKeywords, WorkerOptions, checked_hooks, opened
 from fdbqueue.fleet.outcomes import (
     Away,
     Cancelled,
@@ -40,12 +51,243 @@ from fdbqueue.fleet.outcomes import (
     stack_of,
     troubles,
 )
-from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Settled, Settling, Telling, ended
+from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Heartbeat, Settled, Settling, Telling, ended
 from fdbqueue.fleet.status import Appearance, Presence, Running, WorkerStatus, presence_of
-from fdbqueue.fleet.thread_pool import ThreadPool
+from fdbqueue.tasks.queue import TaskQueue
+
+_log = loggers.logger("fdbqueue.worker")
+
+# A fixed number of threads; each is idle, or runs one job.
+
+J = TypeVar("J")
+
+
+class ThreadPool(Generic[J]):
+    """`work(job)` returns False if its thread was replaced, and must end. If an error ends a thread, the pool
+    replaces it. One thread gives all jobs, and only while a thread is idle.
+    """
+
+    def __init__(self, database: Database, size: int, work: Callable[[J], bool], freed: Event) -> None:
+        """`freed` is set when a thread becomes idle; the owner may set it. Raises RuntimeError."""
+        self._troubles = database.troubles
+        self._runtime = runtime = database.runtime
+        self._work = work
+        self._lock = runtime.lock()
+        self._freed = freed
+        self._ended = False
+        self._idle: list[_Slot[J]] = []
+        self._vacant: list[tuple[_Slot[J], Callable[[], None] | None]] = []
+        self.size = size
+        try:
+            for _ in range(size):
+                self._add_slot()
+        except BaseException:
+            self.end()
+            raise
+
+    def free(self) -> int:
+        return len(self._idle)
+
+    def wait_for_free(self, timeout_s: float | None) -> int:
+        """Wait for an idle thread. Return the number of idle threads; 0 if the wait ended before."""
+        if self._vacant and not self._fill_all():
+            timeout_s = limits.BEAT_AGAIN_S
+        if not self._idle:
+            self._freed.wait(timeout_s)
+            self._freed.clear()
+        return len(self._idle)
+
+    def wait_for_all(self, timeout_s: float) -> bool:
+        """Wait for at most `timeout_s`. Return True if all threads are idle."""
+        until = self._runtime.monotonic() + timeout_s
+        while len(self._idle) < self.size:
+            left_s = until - self._runtime.monotonic()
+            if left_s <= 0:
+                return False
+            self._freed.wait(left_s)
+            self._freed.clear()
+        return True
+
+    def give(self, job: J) -> None:
+        with self._lock:
+            slot = self._idle.pop()
+        slot.job = job
+        slot.given.set()
+
+    def replace(self, instead: Callable[[], None]) -> None:
+        """Start a thread in place of one that hangs; it calls `instead` first. The `work` of the hanging
+        thread must return False, if it ever returns. Raises RuntimeError if no thread can be started.
+        """
+        self._start(_Slot[J](self._runtime), first=instead)
+
+    def end(self) -> None:
+        """End idle threads now, and the others after their jobs."""
+        with self._lock:
+            self._ended, idle = True, self._idle
+            self._idle = []
+        for slot in idle:
+            slot.given.set()
+
+    def _add_slot(self) -> None:
+        slot = _Slot[J](self._runtime)
+        self._start(slot)
+        with self._lock:
+            self._idle.append(slot)
+
+    def _start(self, slot: "_Slot[J]", first: Callable[[], None] | None = None) -> None:
+        self._runtime.spawn(lambda: self._serve(slot, first), "fdbqueue-worker")
+
+    def _fill_all(self) -> bool:
+        """Start a thread for each slot without one. Return False if a start failed."""
+        while (vacant := self._next_vacant()) is not None:
+            try:
+                self._start(*vacant)
+            except Exception as error:  # no thread can be started
+                self._vacant.append(vacant)
+                self._troubles.met(_log, "a worker thread ended, and no other can be started yet", error)
+                return False
+        return True
+
+    def _next_vacant(self) -> "tuple[_Slot[J], Callable[[], None] | None] | None":
+        with self._lock:  # the feeder calls this, too: a slot gets one thread
+            return self._vacant.pop(0) if self._vacant else None
+
+    def _serve(self, slot: "_Slot[J]", first: Callable[[], None] | None) -> None:
+        try:
+            if first is not None:
+                slot.busy = True
+                first()
+                if not self._become_idle(slot):
+                    return
+            self._work_on(slot)
+        except BaseException:
+            # An exception ends this thread (GreenletExit): another one takes its slot.
+            if not self._ended:
+                self._vacant.append((slot, (lambda: None) if slot.busy else None))
+                self._fill_all()
+                self._freed.set()
+            raise
+
+    def _work_on(self, slot: "_Slot[J]") -> None:
+        while True:
+            slot.given.wait()
+            slot.given.clear()
+            job, slot.job = slot.job, None
+            if job is None:
+                return
+            slot.busy = True
+            goes_on = True
+            try:
+                goes_on = self._work(job)
+            except SURVIVED as error:
+                self._troubles.met(_log, "a job of a worker thread failed; the thread goes on", error)
+            if not goes_on or not self._become_idle(slot):
+                return
+
+    def _become_idle(self, slot: "_Slot[J]") -> bool:
+        slot.busy = False
+        with self._lock:
+            if not self._ended:
+                self._idle.append(slot)
+        self._freed.set()
+        return not self._ended
+
+
+class _Slot(Generic[J]):
+    """A thread of the pool and its job. If the thread ends by an error, another takes its slot."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.given = runtime.event()
+        self.busy = False
+        self.job: J | None = None
+
+
+_LOOP_WORKER = "fdbqueue.aio.worker"
+
+
+def is_asynchronous(handler: Any) -> bool:
+    """True for a coroutine function: also a partial of one, and an object with an asynchronous `__call__`."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    call = inspect.getattr_static(type(handler), "__call__", None)
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+def loop_worker_class(handler: Any) -> Any:
+    """The class of workers with an event loop. Raises DeferredBody without the extra `aio`. It stands above
+    this room and needs greenlet, so it is imported by its name.
+    """
+    try:
+        return importlib.import_module(_LOOP_WORKER).LoopWorker
+    except ModuleNotFoundError as error:
+        if error.name != "greenlet":
+            raise
+        message = (
+            "handler is a coroutine function, which a worker runs only with the extra aio: "
+            "pip install 'fdbqueue[aio]'. A plain function may run a coroutine with asyncio.run()."
+        )
+        raise DeferredBody(message, name="handler", kind="a coroutine function", got=handler) from None
+
+
+class ChosenByHandler(Handle):
+    """Base of the worker: the handler decides whether it has an event loop. A base, as the signature of a
+    class is that of its own `__init__`, unless it has a `__new__`, too.
+    """
+
+    __slots__ = (
+        "_appearance",
+        "_at_once",
+        "_database",
+        "_emptied",
+        "_ended",
+        "_error",
+        "_feed",
+        "_freed",
+        "_handler",
+        "_heartbeat",
+        "_name",
+        "_no_ground",
+        "_no_tasks",
+        "_options",
+        "_overrun",
+        "_pool",
+        "_queues",
+        "_root",
+        "_run_id",
+        "_runtime",
+        "_session",
+        "_settling",
+        "_since",
+        "_starting",
+        "_state",
+        "_stopped",
+        "_telling",
+    )
+    """All state of a worker."""
+
+    _chooses: bool = True
+    _database: Database
+    _queues: Sequence[tuple[TaskQueue, int]]
+    _state: str
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        handler = options.get("handler", args[2] if len(args) > 2 else None)
+        chosen: Any = _with_loop(cls, handler) if cls._chooses and is_asynchronous(handler) else cls
+        made: Self = object.__new__(chosen)
+        return made
+
+    def _shown(self) -> dict[str, Any]:
+        queues = [queue.name for queue, _ in self._queues]
+        return {"queues": queues, "state": self._state, **self._database._shown()}
+
+
+def _with_loop(cls: type, handler: Any) -> type:
+    """The class of workers with an event loop; for a subclass of the worker, a class of both."""
+    with_loop: type = loop_worker_class(handler)
+    return with_loop if issubclass(with_loop, cls) else type(cls.__name__, (cls, with_loop), {})
+
 
 _STOPPING_LOOK_S = 0.05
-_log = loggers.logger("fdbqueue.worker")
 
 
 class Worker(ChosenByHandler):

@@ -24,7 +24,7 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.observing import MAYBE_COMMITTED
 from fdbqueue.embedded.store import private_store
 from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
-from fdbqueue.fleet.asynchronous import is_asynchronous
+from fdbqueue.fleet.worker import is_asynchronous
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
 from fdbqueue.testing.engine import FaultyDatabase, Machine
 from fdbqueue.testing.faults import NONE, Faults, scattered

@@ -244,7 +244,7 @@ def lacking(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(name, name=module)
 
-    monkeypatch.setattr("fdbqueue.fleet.asynchronous.importlib.import_module", missing)
+    monkeypatch.setattr("fdbqueue.fleet.worker.importlib.import_module", missing)
 
 
 def test_a_worker_without_greenlet_names_the_extra(

@@ -11,9 +11,8 @@ from fdbqueue.core.runtime import RealEvent
 from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed
-from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.settling import Settling
+from fdbqueue.fleet.settling import Heartbeat, Settling
 from tests.fleet.conftest import SOON
 from tests.support import PATIENCE_S, TIMED_OUT, TOO_OLD
 

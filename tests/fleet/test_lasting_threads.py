@@ -13,10 +13,9 @@ from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.embedded.directory import no_room
 from fdbqueue.fleet import supervisor
-from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.settling import Settling
-from fdbqueue.fleet.thread_pool import ThreadPool
+from fdbqueue.fleet.settling import Heartbeat, Settling
+from fdbqueue.fleet.worker import ThreadPool
 from tests.fleet.conftest import SOON
 from tests.support import PATIENCE_S, wait_until
 

@@ -20,10 +20,9 @@ from fdbqueue.core.errors import (
 from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed
-from fdbqueue.fleet.heartbeat import Heartbeat
 from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.settling import Settling, Telling
-from fdbqueue.fleet.thread_pool import ThreadPool
+from fdbqueue.fleet.settling import Heartbeat, Settling, Telling
+from fdbqueue.fleet.worker import ThreadPool
 from tests.fleet.conftest import SOON
 from tests.support import wait_until
 

@@ -8,7 +8,7 @@ import pytest
 
 from fdbqueue import HeldTask, Hooks
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.fleet.hooks import Event
+from fdbqueue.fleet.options import Event
 from fdbqueue.fleet.status import AtWork, named
 
 LOGGING = """

@@ -11,7 +11,7 @@ from fdbqueue.core.sessions import ending
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.fleet.feed import Feed
-from fdbqueue.fleet.heartbeat import Heartbeat, Pulse, is_to_blame
+from fdbqueue.fleet.settling import Heartbeat, Pulse, is_to_blame
 from fdbqueue.testing import Faults, Simulation
 
 NAME = "jobs"

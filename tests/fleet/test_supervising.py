@@ -17,8 +17,8 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.ending import RUN_ENDS
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet import supervisor
-from fdbqueue.fleet.process import ProcessStatus
 from fdbqueue.fleet.status import Report, Run, Tally
+from fdbqueue.fleet.supervisor import ProcessStatus
 from fdbqueue.tasks.stored.records import packed
 from tests.support import TIMED_OUT, ManualClock
 

@@ -35,7 +35,7 @@ from fdbqueue.core.task import Task
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.logs import ERASE_LINE
 from fdbqueue.fleet.outcomes import Bury, Done, Retry, Unavailable
-from fdbqueue.fleet.process import kept_from_children
+from fdbqueue.fleet.supervisor import kept_from_children
 from fdbqueue.operate.cli.exits import LineWriter, ReaderGone
 from fdbqueue.operate.cli.wording import value_of
 from fdbqueue.queues.recipe.queue import Queue

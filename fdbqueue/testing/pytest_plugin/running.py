@@ -18,8 +18,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.task import TaskState
 from fdbqueue.core.visible import counted
-from fdbqueue.fleet.hooks import Event, Hooks
-from fdbqueue.fleet.options import Queues, WorkerKeywords, opened
+from fdbqueue.fleet.options import Event, Hooks, Queues, WorkerKeywords, opened
 from fdbqueue.fleet.outcomes import Verdict
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.worker import Worker

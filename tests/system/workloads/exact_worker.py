@@ -14,7 +14,7 @@ from fdbqueue.core.errors import NoResult
 from fdbqueue.core.page import every_row
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.hooks import Hooks
+from fdbqueue.fleet.options import Hooks
 from fdbqueue.fleet.outcomes import Backoff, Bury, Done, Retry, Snooze, Unavailable
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.queue import TaskQueue

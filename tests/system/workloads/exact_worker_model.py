@@ -10,7 +10,7 @@ from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.task import Task
-from fdbqueue.fleet.hooks import Event
+from fdbqueue.fleet.options import Event
 from fdbqueue.fleet.status import Tally, WorkerStatus
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Client

@@ -10,7 +10,7 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import Failure
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.hooks import Event, Hooks
+from fdbqueue.fleet.options import Event, Hooks
 from fdbqueue.fleet.outcomes import Backoff, Bury, Done, Retry, Snooze
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.worker import Worker
