@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from fdbqueue.testing.checkers import prompt as prompt
     from fdbqueue.testing.checkers import total_queue as total_queue
     from fdbqueue.testing.coroutines import LoopClient as LoopClient
-    from fdbqueue.testing.faults import Faults as Faults
-    from fdbqueue.testing.runtime import SimulatedRuntime as SimulatedRuntime
+    from fdbqueue.testing.engine import Faults as Faults
+    from fdbqueue.testing.scheduler import SimulatedRuntime as SimulatedRuntime
     from fdbqueue.testing.simulation import Checker as Checker
     from fdbqueue.testing.simulation import Client as Client
     from fdbqueue.testing.simulation import Result as Result
@@ -38,8 +38,8 @@ _HOMES = {
     "checkers": "bounded_transactions exact_statistics never_nothing no_key_left_behind "
     "no_watch_left_behind order prompt total_queue",
     "coroutines": "LoopClient",
-    "faults": "Faults",
-    "runtime": "SimulatedRuntime",
+    "engine": "Faults",
+    "scheduler": "SimulatedRuntime",
     "simulation": "Checker Client Result Simulation",
     "trace": "Operation Trace",
 }

@@ -24,8 +24,7 @@ from fdbqueue.core.database import Database as BlockingDatabase
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded.store import Store
-from fdbqueue.testing.engine import FaultyDatabase, FaultyTransaction, Machine
-from fdbqueue.testing.faults import NONE
+from fdbqueue.testing.engine import NONE, FaultyDatabase, FaultyTransaction, Machine
 from fdbqueue.testing.scheduler import POINT_S, Scheduler, Task
 from fdbqueue.testing.trace import Operation, Trace
 

@@ -18,9 +18,8 @@ from math import sqrt
 from random import Random, SystemRandom
 from typing import TextIO
 
-from fdbqueue.testing.cases import Case, Size, Workload, all_workloads, shrunk
-from fdbqueue.testing.faults import KINDS
-from fdbqueue.testing.report import described
+from fdbqueue.testing.cases import Case, Size, Workload, all_workloads, described, shrunk
+from fdbqueue.testing.engine import KINDS
 from fdbqueue.testing.simulation import Result
 
 _PROGRESS_EVERY_S = 0.5

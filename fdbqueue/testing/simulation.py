@@ -26,12 +26,9 @@ from fdbqueue.embedded.store import private_store
 from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
 from fdbqueue.fleet.worker import is_asynchronous
 from fdbqueue.testing.coroutines import LoopClient, LoopMachine, run_client
-from fdbqueue.testing.engine import FaultyDatabase, Machine
-from fdbqueue.testing.faults import NONE, Faults, scattered
-from fdbqueue.testing.runtime import SimulatedRuntime, SimulatedThread
-from fdbqueue.testing.scheduler import Host, Scheduler, Stuck
-from fdbqueue.testing.soundness import unsound
-from fdbqueue.testing.trace import Trace, Watch
+from fdbqueue.testing.engine import NONE, Faults, FaultyDatabase, Machine, scattered
+from fdbqueue.testing.scheduler import Host, Scheduler, SimulatedRuntime, SimulatedThread, Stuck
+from fdbqueue.testing.trace import Trace, Watch, unsound
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Machine)

@@ -6,13 +6,17 @@ of events. If the client died in the call, the operation has no end: it may have
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fdbqueue.core.database import Database
 from fdbqueue.core.limits import RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH, RETRY_DELAY_MAX_S
+from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.writes import CommitRequest
+from fdbqueue.operate.verify.values import Verification
+from fdbqueue.operate.verify.verify import AnyQueue, verify
 
 TraceEvent = tuple[float, str, str, tuple[Any, ...]]  # virtual seconds, client, event, details
 
@@ -177,3 +181,35 @@ class Watch(Hearer, Protocol):
 
     def close(self) -> None:
         """End threads that are left."""
+
+
+# The verification at the end of a run: every key under the root, and queues over subspaces.
+
+
+@dataclass(frozen=True)
+class Sound:
+    queues: Sequence[AnyQueue]
+
+    def __call__(self, _: Trace, database: Database) -> Iterator[str]:
+        for queue in self.queues:
+            yield from told(verify(database, queue))
+
+
+def sound(*queues: AnyQueue) -> Callable[[Trace, Database], Iterator[str]]:
+    """Check that a verification of queues over subspaces finds nothing. The root is always verified. A watch
+    knows such queues by this checker (watch.py).
+    """
+    return Sound(queues)
+
+
+def unsound(database: Database, root: Any = DEFAULT_ROOT) -> list[str]:
+    """Verify everything under the root, and tell the findings."""
+    return list(told(verify(database, root=root)))
+
+
+def told(*verifications: Verification) -> Iterator[str]:
+    """Tell the findings, a sentence each."""
+    for verification in verifications:
+        for finding in verification.findings:
+            where = "the root" if finding.queue is None else finding.queue
+            yield f"verify, {finding.flaw} in {where}: {finding.text} (key {finding.key.hex()})"

@@ -18,7 +18,7 @@ from fdbqueue.operate.spreading import (
     StorageServers,
     end_of,
 )
-from fdbqueue.testing.runtime import SimulatedRuntime
+from fdbqueue.testing.scheduler import SimulatedRuntime
 
 PREFIXES = [b"q", *(b"q\x15" + bytes([number]) for number in range(1, 6))]
 Chooser = Callable[[int], str]

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 
 from fdbqueue.testing import Checker, Client, Result, Simulation
-from fdbqueue.testing.faults import NONE
+from fdbqueue.testing.engine import NONE
 from fdbqueue.testing.scheduler import POINT_S
 from tests.system.processes import processes_of
 from tests.system.workloads.process_checks import checks, survives_power_cuts

@@ -12,12 +12,10 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.keeper import Keeper
 from fdbqueue.tasks.stored.records import TaskKeys
 from fdbqueue.testing import Case, Client, Simulation
-from fdbqueue.testing.faults import NONE
-from fdbqueue.testing.runtime import EPOCH_S
-from fdbqueue.testing.scheduler import Scheduler
+from fdbqueue.testing.engine import NONE
+from fdbqueue.testing.scheduler import EPOCH_S, Scheduler
 from fdbqueue.testing.simulation import Result
-from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.trace import Commit
+from fdbqueue.testing.trace import Commit, sound
 from tests.system.aftermath.bounds import SETTLED_S, last_deadline_us, slack_s
 from tests.system.aftermath.contents import Contents
 from tests.system.aftermath.moment import Moments

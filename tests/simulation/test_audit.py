@@ -18,9 +18,8 @@ from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.stored.records import ID_BYTES, NEVER_US, Record, TaskKeys, packed
 from fdbqueue.testing import Client, Simulation
-from fdbqueue.testing.faults import NONE
-from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.trace import Commit, Footprint, Operation, Trace
+from fdbqueue.testing.engine import NONE
+from fdbqueue.testing.trace import Commit, Footprint, Operation, Trace, sound
 from tests.system.audit import calls
 from tests.system.audit.answers import Ready, late_in
 from tests.system.audit.commit import Step, Values

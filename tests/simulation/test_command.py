@@ -14,7 +14,7 @@ import fdbqueue
 from fdbqueue.core import limits
 from fdbqueue.testing import Case, Result, check
 from fdbqueue.testing.cases import CHOICES, shrunk
-from fdbqueue.testing.faults import KINDS
+from fdbqueue.testing.engine import KINDS
 from fdbqueue.testing.simulate import in_turn, new_cases, spared_by
 from tests.simulation.planted import PLANTS, planted
 from tests.system.__main__ import run as main

@@ -8,7 +8,7 @@ import pytest
 from fdbqueue.core.database import Database, run
 from fdbqueue.embedded import FDBError
 from fdbqueue.testing import Client, Faults, Simulation, Trace
-from fdbqueue.testing.faults import KINDS
+from fdbqueue.testing.engine import KINDS
 from fdbqueue.testing.simulation import Result
 
 KEY = b"key"

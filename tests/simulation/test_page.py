@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fdbqueue.testing.faults import KINDS
+from fdbqueue.testing.engine import KINDS
 from fdbqueue.testing.simulate import main
 from tests.page import examples_on, page
 from tests.system.workloads import all_workloads

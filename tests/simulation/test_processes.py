@@ -16,7 +16,7 @@ from fdbqueue.core.database import run
 from fdbqueue.embedded.directory import Directory, LockFile
 from fdbqueue.embedded.processes import Pool
 from fdbqueue.testing import Checker, Client, Simulation
-from fdbqueue.testing.faults import NONE
+from fdbqueue.testing.engine import NONE
 from tests.commit import first_seed
 from tests.simulation.exploring import NAMES, Script, Strike, explored, interrupted_at, killed, stopped
 from tests.simulation.planted import Plant, planted

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from fdbqueue.testing import checkers, soundness
+from fdbqueue.testing import checkers, trace
 from tests.simulation.planted import PLANTS
 from tests.system import aftermath, audit
 from tests.system.workloads import all_workloads, by_key, common
@@ -59,5 +59,5 @@ def _source_of(workload: str) -> str:
         for line in here.splitlines()
         if line.startswith(("from fdbqueue.testing", "from tests.system"))
     ]
-    modules = [checkers, soundness, common, by_key, *JUDGES, *map(import_module, beside)]
+    modules = [checkers, trace, common, by_key, *JUDGES, *map(import_module, beside)]
     return here + "".join(map(inspect.getsource, modules))

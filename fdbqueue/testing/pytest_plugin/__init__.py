@@ -4,7 +4,7 @@ It has the fixtures `fdbqueue_db` and `fdbqueue_worker`, the marker `fdbqueue_si
 assert. pytest loads it by its entry point (plugin.py). The marker needs the extra `testing`.
 """
 
-from fdbqueue.testing.pytest_plugin.asserting import assert_buried as assert_buried
-from fdbqueue.testing.pytest_plugin.asserting import assert_put as assert_put
 from fdbqueue.testing.pytest_plugin.running import Runner as Runner
 from fdbqueue.testing.pytest_plugin.running import ShiftedRuntime as ShiftedRuntime
+from fdbqueue.testing.pytest_plugin.running import assert_buried as assert_buried
+from fdbqueue.testing.pytest_plugin.running import assert_put as assert_put

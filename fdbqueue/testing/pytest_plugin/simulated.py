@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.testing import Size, Workload
-from fdbqueue.testing.cases import Build, Case, shrunk
-from fdbqueue.testing.report import described
+from fdbqueue.testing.cases import Build, Case, described, shrunk
 
 
 class Simulated(pytest.Item):

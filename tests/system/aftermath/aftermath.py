@@ -24,12 +24,9 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
 from fdbqueue.operate.verify.verify import AnyQueue, verify
-from fdbqueue.testing.engine import FaultyDatabase, Machine
-from fdbqueue.testing.faults import NONE
-from fdbqueue.testing.runtime import SimulatedRuntime
-from fdbqueue.testing.scheduler import Host, Scheduler, Stuck, Task
-from fdbqueue.testing.soundness import told
-from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.engine import NONE, FaultyDatabase, Machine
+from fdbqueue.testing.scheduler import Host, Scheduler, SimulatedRuntime, Stuck, Task
+from fdbqueue.testing.trace import Trace, told
 from tests.system.aftermath.bounds import (
     are_groups_swept,
     last_deadline_us,

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from fdbqueue.testing.runtime import EPOCH_S
-from fdbqueue.testing.scheduler import Scheduler
+from fdbqueue.testing.scheduler import EPOCH_S, Scheduler
 from fdbqueue.testing.trace import Commit
 from tests.system.audit.mirror import Mirror
 

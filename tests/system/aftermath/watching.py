@@ -9,8 +9,7 @@ from fdbqueue.embedded.writes import CommitRequest
 from fdbqueue.tasks.limits.rule import LimitKeys, cells_of, rule_of
 from fdbqueue.tasks.limits.state import State
 from fdbqueue.tasks.stored.records import TaskKeys
-from fdbqueue.testing.runtime import EPOCH_S
-from fdbqueue.testing.scheduler import Scheduler
+from fdbqueue.testing.scheduler import EPOCH_S, Scheduler
 from fdbqueue.testing.trace import Commit
 from tests.system.aftermath.contents import Contents
 from tests.system.audit.mirror import Mirror

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fdbqueue.core.limits import RETRY_DELAY_FIRST_S
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.stored.records import Record, id_text
-from fdbqueue.testing.runtime import EPOCH_S
+from fdbqueue.testing.scheduler import EPOCH_S
 from fdbqueue.testing.trace import Operation, Trace, longest_pause_s
 from tests.system.audit.model import TaskStep
 

@@ -8,7 +8,7 @@ import fdbqueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.testing.history import read
-from fdbqueue.testing.soundness import unsound
+from fdbqueue.testing.trace import unsound
 from tests.system.soak.client import NOTES, Client
 from tests.system.soak.evidence import Evidence, Stored, Strike
 from tests.system.soak.order import LAST

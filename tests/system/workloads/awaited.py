@@ -18,7 +18,7 @@ from fdbqueue.core.task import Task
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, never_nothing, no_watch_left_behind, order, prompt
 from fdbqueue.testing.coroutines import LoopClient
-from fdbqueue.testing.faults import scattered
+from fdbqueue.testing.engine import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads import common, tasks
 from tests.system.workloads.common import SPACE, checks, counted_and_found, cramped, drain, line_left_empty

@@ -22,10 +22,9 @@ from fdbqueue.testing.checkers import (
     no_watch_left_behind,
     total_queue,
 )
-from fdbqueue.testing.runtime import SimulatedThread
+from fdbqueue.testing.scheduler import SimulatedThread
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.trace import Operation, Trace
+from fdbqueue.testing.trace import Operation, Trace, sound
 
 SPACE = Subspace(("simulated",))
 # After this time, all leases and requests of dead clients are overdue, by the most skewed clock too.

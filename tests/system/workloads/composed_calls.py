@@ -14,7 +14,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.testing.runtime import EPOCH_S
+from fdbqueue.testing.scheduler import EPOCH_S
 from fdbqueue.testing.simulation import Client
 from tests.system.workloads.notes import Op, Seen
 from tests.system.workloads.task_model import Rules

@@ -21,7 +21,7 @@ from fdbqueue.queues.fair import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.simulation import Client
-from fdbqueue.testing.soundness import told, unsound
+from fdbqueue.testing.trace import told, unsound
 from tests.system.workloads.common import SPACE
 
 NAME = "damaged"

@@ -22,8 +22,7 @@ from fdbqueue.tasks.stored.records import id_in, id_text
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.soundness import sound, told
-from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.trace import Trace, sound, told
 from tests.system.workloads.common import QUIET_S, SPACE, cramped, or_a_bag, values_of
 from tests.system.workloads.stage import Tasks, audit, ids, play, repeating, taken
 

@@ -16,8 +16,7 @@ from fdbqueue.queues.elements.store import PIECE_NUMBER_BYTES, ElementKeys
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import bounded_transactions, exact_statistics, no_key_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.trace import Trace, sound
 from tests.system.workloads.common import KEY_BYTES, SPACE, checker, cramped, values_of
 from tests.system.workloads.stage import play
 

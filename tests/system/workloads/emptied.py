@@ -13,8 +13,8 @@ from fdbqueue.core.task import Task
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
-from fdbqueue.testing.faults import scattered
-from fdbqueue.testing.runtime import EPOCH_S
+from fdbqueue.testing.engine import scattered
+from fdbqueue.testing.scheduler import EPOCH_S
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace, longest_pause_s
 from tests.system.workloads.common import cramped, or_a_bag, values_of

@@ -10,7 +10,7 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import FDBError
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics
-from fdbqueue.testing.faults import NONE
+from fdbqueue.testing.engine import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.processes import processes_of

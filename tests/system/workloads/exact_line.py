@@ -17,7 +17,7 @@ from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.soundness import sound
+from fdbqueue.testing.trace import sound
 from tests.system.workloads.common import SPACE
 from tests.system.workloads.exact_calls import Caller, earliest, require_equal, step_by_step
 from tests.system.workloads.exact_line_model import HELD, Answer, Asked, Model, looked, withdrawn

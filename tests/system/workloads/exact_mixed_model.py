@@ -16,7 +16,7 @@ from fdbqueue.core.task import Task
 from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.stored.records import id_bytes, partition_of
-from fdbqueue.testing.soundness import unsound
+from fdbqueue.testing.trace import unsound
 from tests.system.workloads.exact_calls import added, is_over, require_equal, right
 from tests.system.workloads.exact_groups_model import Gathered
 from tests.system.workloads.exact_looks import KEYED

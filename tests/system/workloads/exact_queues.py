@@ -25,7 +25,7 @@ from fdbqueue.queues.fair import FairQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.soundness import sound
+from fdbqueue.testing.trace import sound
 from tests.system.workloads.common import SPACE, cramped, draw_limits
 from tests.system.workloads.exact_calls import Caller, earliest, require_equal, right, step_by_step
 from tests.system.workloads.task_model import Turns

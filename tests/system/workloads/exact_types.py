@@ -18,7 +18,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.soundness import unsound
+from fdbqueue.testing.trace import unsound
 from tests.system.workloads.common import SPACE, cramped, once
 from tests.system.workloads.exact_calls import caught, step_by_step
 

@@ -17,7 +17,7 @@ from fdbqueue.tasks.stored.records import TaskKeys
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_key_left_behind, no_watch_left_behind, total_queue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.soundness import sound
+from fdbqueue.testing.trace import sound
 from tests.system.workloads.by_key import fair_at_all_times, look, look_at_rounds, rounds_wait
 from tests.system.workloads.common import (
     QUIET_S,

@@ -17,7 +17,7 @@ from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
-from fdbqueue.testing.faults import Faults
+from fdbqueue.testing.engine import Faults
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import cramped, values_of

@@ -14,8 +14,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import never_nothing
 from fdbqueue.testing.checkers import order as in_order
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.trace import Trace, sound
 from tests.system.workloads.common import (
     SPACE,
     Items,

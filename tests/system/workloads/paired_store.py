@@ -18,8 +18,8 @@ from fdbqueue.embedded.surface import Future
 from fdbqueue.embedded.transaction import Database as Engine
 from fdbqueue.embedded.view import NOTHING, Anchor, Batch, RangeQuery, Snapshot, conflict_range
 from fdbqueue.embedded.writes import CommitRequest, KeySet
-from fdbqueue.testing.faults import PatientTransaction
-from fdbqueue.testing.runtime import SimulatedRuntime
+from fdbqueue.testing.engine import PatientTransaction
+from fdbqueue.testing.scheduler import SimulatedRuntime
 from fdbqueue.testing.simulation import Client
 
 Rows = dict[bytes, bytes]

@@ -19,7 +19,7 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import Task
 from fdbqueue.operate.verify.verify import AnyQueue, verify
-from fdbqueue.testing.soundness import told as findings
+from fdbqueue.testing.trace import told as findings
 from tests.system.workloads.composed_calls import Rollback
 from tests.system.workloads.exact_calls import caught
 from tests.system.workloads.paired_store import Rows, Twins

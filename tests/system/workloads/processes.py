@@ -11,7 +11,7 @@ from fdb import tuple as layer
 from fdbqueue.core.database import Database
 from fdbqueue.core.seam import MAYBE_COMMITTED, FDBError
 from fdbqueue.testing.cases import Size, workload
-from fdbqueue.testing.faults import scattered
+from fdbqueue.testing.engine import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.processes import PowerCut, processes_of

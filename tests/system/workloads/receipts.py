@@ -26,7 +26,7 @@ from fdbqueue.embedded.writes import CommitRequest
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
-from fdbqueue.testing.faults import PatientTransaction
+from fdbqueue.testing.engine import PatientTransaction
 from fdbqueue.testing.simulation import MEMORY, Checker, Client, Simulation
 from tests.system.workloads.common import SPACE
 from tests.system.workloads.paired_store import NEVER, QuietRuntime

@@ -17,7 +17,7 @@ from fdb import tuple as layer
 from fdbqueue.core.limits import TRANSACTION_AGE_MAX_S
 from fdbqueue.core.seam import MAYBE_COMMITTED, FDBError
 from fdbqueue.testing.cases import Size, workload
-from fdbqueue.testing.faults import NONE
+from fdbqueue.testing.engine import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.processes import processes_of
 from tests.system.workloads.process_checks import DONE, NAME, versions_grow

@@ -16,7 +16,7 @@ from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
-from fdbqueue.testing.faults import DELAYING, Faults
+from fdbqueue.testing.engine import DELAYING, Faults
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import checker, cramped

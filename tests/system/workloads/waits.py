@@ -13,7 +13,7 @@ from fdbqueue.core.seam import FDBError
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import never_nothing, no_watch_left_behind, order, prompt
-from fdbqueue.testing.faults import scattered
+from fdbqueue.testing.engine import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
 from tests.system.workloads.common import (

@@ -15,8 +15,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import never_nothing, no_watch_left_behind, prompt, total_queue
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from fdbqueue.testing.soundness import sound
-from fdbqueue.testing.trace import Trace
+from fdbqueue.testing.trace import Trace, sound
 from tests.system.workloads.common import QUIET_S, SPACE, crowded
 from tests.system.workloads.stage import play, threaded, total
 

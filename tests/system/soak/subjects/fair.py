@@ -9,7 +9,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.transactional import transactional
 from fdbqueue.operate.verify.verify import verify
 from fdbqueue.queues.fair import FairQueue, FairSnapshot
-from fdbqueue.testing.soundness import told
+from fdbqueue.testing.trace import told
 from tests.system.soak.client import Client, as_noted
 from tests.system.soak.evidence import key_of
 from tests.system.soak.order import in_turn_by_key
