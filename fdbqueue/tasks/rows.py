@@ -3,7 +3,7 @@
 Each of these asks the table of features (feature.py), and names none of them. By default a feature has no
 keys of its own.
 
-The reasons why a task is not running are a pure function of what a look has found.
+Reasons are pure: a look has read all that they need.
 """
 
 import shlex
@@ -43,7 +43,7 @@ class OfShape(Finder):
 
 
 class Told(NamedTuple):
-    """What a feature tells of a task that is not running."""
+    """A feature tells this of a task that is not running."""
 
     fields: Mapping[str, Any] = {}
     """Fields of the explanation."""

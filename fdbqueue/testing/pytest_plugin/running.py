@@ -54,7 +54,7 @@ class Runner:
     __slots__ = ("_clock", "_database")
 
     def __init__(self, database: Database) -> None:
-        """Raises: WrongType for a database whose clock cannot be set forward."""
+        """Raises: WrongType if nothing can set the clock of `database` forward."""
         self._database = database
         self._clock = checked_instance("runtime", database.runtime, ShiftedRuntime)
 
