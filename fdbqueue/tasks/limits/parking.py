@@ -1,9 +1,10 @@
 """Parking: tasks of keys over a limit wait where no take meets them, and come back when the key is free.
 
-This file builds and parses the keys of the lanes of a queue whose tasks may name limits. A lane is named by one byte or two. The first is a mask: its bit n stands for the n-th name that tasks of the
-queue may have. The second one is there for tasks that name a limit with a key: the number of that name, from
-1 on. They have a lane for each key. `slug` is the key with its length in front, two bytes; `place` is the
-sort key of the kind, and ends in the id of a task.
+This file builds and parses the keys of the lanes of a queue whose tasks may name limits. A lane is named by
+one byte or two. The first is a mask: its bit n stands for the n-th name that tasks of the queue may have.
+The second one is there for tasks that name a limit with a key: the number of that name, from 1 on. They
+have a lane for each key. `slug` is the key with its length in front, two bytes; `place` is the sort key of
+the kind, and ends in the id of a task.
 
     S[3] lane, place                     ready    record     takes; lane 0 has the tasks without a limit
     S[3] KEYED_LANES, lane, slug, place  ready    record     takes, behind a pointer
@@ -24,11 +25,12 @@ A put reads the state by snapshot, and appends its task if the lane has other on
 make this safe are those of keyed.py: a change of the pointer relies on the tasks up to its new
 place, and a put on the place of its own task.
 
-Each sweep settles a few keys of a limit: it opens or parks their lanes. A key is *due* at the time of its key R[17, name, 6]: its next token has come, or one transaction could not
-turn all of its lanes. Takes open these lanes on their way, as they sweep tasks that are due. The rest is left
-to the sweeps of the keeper. They clear rows that are over, and *walk* through the lanes and holders of all
-keys: the limit has changed, or a truncate, a drop or a mending has removed tasks that held slots. All read
-the rows by which they decide serialisably, so several sweeps at once do no harm.
+Each sweep settles a few keys of a limit: it opens or parks their lanes. A key is *due* at the time of its
+key R[17, name, 6]: its next token has come, or one transaction could not turn all of its lanes. Takes open
+these lanes on their way, as they sweep tasks that are due. The rest is left to the sweeps of the keeper.
+They clear rows that are over, and *walk* through the lanes and holders of all keys: the limit has changed,
+or a truncate, a drop or a mending has removed tasks that held slots. All read the rows by which they decide
+serialisably, so several sweeps at once do no harm.
 
 A transaction turns limits.LANES_TURNED lanes of a key; of a long key, fewer or none: limits.VERB_BATCH keys
 may be free at once. If a key has more lanes, its row R[17, name, 6] at time 0 lets the next take or sweep go

@@ -1,8 +1,8 @@
 """Models of queues, and the recorder of the calls of real threads and processes.
 
-**Models.** A model is a queue as one object, on which the calls of a history happen one after another. `put`
-has a value as its argument, and `take` has one as its result, or None. No two puts
-of a history have the same value. Each model names its other calls.
+**Models.** A model is a queue as one object, on which the calls of a history happen one after another.
+`put` has a value as its argument, and `take` has one as its result, or None. No two puts of a history have
+the same value. Each model names its other calls.
 
 A bag gives its values in any order. From a line they leave first in, first out: a put that has returned
 before another one began is the first. With `keyed`, values are pairs of a key and a value: each key is in
@@ -16,8 +16,8 @@ the queue gave it one. The queue may give it to another take later. A line then 
 pair, and "refused" is their result if the lease is not live. A lease lasts for `ttr_us` from its take or its
 last renewal on. After that it ends at any moment, and may be used until then.
 
-**Recorder.** It writes the calls of one thread down while it makes them. One system call writes a line, so a killed
-process has written it or not:
+**Recorder.** It writes the calls of one thread down while it makes them. One system call writes a line, so
+a killed process has written it or not:
 
     {"process": "w1", "number": 0, "begin_us": 17, "name": "take", "argument": null}
     {"process": "w1", "number": 0, "end_us": 42, "result": "v1"}
