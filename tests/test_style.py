@@ -23,7 +23,6 @@ MAY_READ_ENVIRONMENT: dict[str, str] = {
     "core/binding.py": "a variable that the client library reads by itself, and that goes first",
     "operate/cli/": "the program itself",
     "operate/demo.py": "a program as well",
-    "testing/soak/__main__.py": "a program, whose processes get variables that it must not have",
 }
 
 FUNCTION_LINES_MAX = 60

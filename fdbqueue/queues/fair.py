@@ -2,7 +2,7 @@
 
 docs/tasks.md defines a round. Given a *transaction*, a call composes: it happens if and only if that
 transaction commits. Given a *database*, it has its effect once (calls/once.py), may wait in the line, and
-shares transactions with calls of other threads (calls/combine.py).
+shares transactions with calls of other threads (core/calls.py).
 
 The items of a fair queue are the source of its line: handing out an item removes it. A fair item is a task
 that is only ever ready: taking it removes it. Its keys are those of a task queue (tasks/stored/records.py)

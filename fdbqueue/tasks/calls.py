@@ -11,7 +11,7 @@ queue without partitions is its own only part.
 
 Acks of one process combine: one thread acks the tasks of all threads that ack at once. Up to
 limits.ACKS_APART_MAX acks at a time each have a transaction of their own, so a single thread waits for
-no other. Above that an ack joins a batch, and the leader (calls/combine.py) acks all tasks of the batch in
+no other. Above that an ack joins a batch, and the leader (core/calls.py) acks all tasks of the batch in
 one transaction. Each caller gets its own result: a stale lease fails its own caller only.
 
 A batch that fails as a whole is taken apart, and each ack gets a transaction of its own. This happens after

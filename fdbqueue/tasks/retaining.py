@@ -3,7 +3,7 @@
 The transaction that ends a task writes its outcome, without a read. A sweep removes the entries that are too
 old, or too many. A queue without `retain_s` has none of these keys, and pays nothing.
 
-Looks at the ended tasks that a queue keeps (retaining.py): one by its id, or pages, the latest first.
+Looks at the ended tasks that a queue keeps: one by its id, or pages, the latest first.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -250,7 +250,7 @@ _SEEDS_PER_SIZE = 12
 @dataclass(frozen=True)
 class Case:
     """One repeatable run. `without` names the faults that are switched off. `small_bounds`: true if the seed
-    may choose small bounds (small_bounds.py).
+    may choose small bounds.
     """
 
     workload: Workload

@@ -197,7 +197,7 @@ class Sound:
 
 def sound(*queues: AnyQueue) -> Callable[[Trace, Database], Iterator[str]]:
     """Check that a verification of queues over subspaces finds nothing. The root is always verified. A watch
-    knows such queues by this checker (watch.py).
+    knows such queues by this checker.
     """
     return Sound(queues)
 

@@ -8,7 +8,7 @@
 
 Given a *transaction*, a call composes: it happens if and only if that transaction commits. The caller's retry
 loop deals with an unknown result (1021). Given a *database*, a call is retried until it has happened exactly
-once (calls/once.py), and it may wait. Calls of several threads share transactions (calls/combine.py).
+once (core/once.py), and it may wait. Calls of several threads share transactions (core/calls.py).
 
 The handle has the options of a queue, and the ways of its verbs into a transaction.
 """
