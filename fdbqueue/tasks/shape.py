@@ -2,9 +2,9 @@
 
 Mending: an unreadable record is repaired or set aside, so that it holds up no other task.
 A ready task has its record in the index that takers read, too. If one of the two is damaged, the other is
-written in its place. If both are, the task is set aside (unreadable.py): its stored values and its payload. Then
-only its keys tell which task it was. The key of its state ends in the id, and has the task key as its value.
-From these the counters and the discipline learn that the task has gone.
+written in its place. If both are, the task is set aside (unreadable.py): its stored values and its payload.
+Then only its keys tell which task it was. The key of its state ends in the id, and has the task key as its
+value. From these the counters and the discipline learn that the task has gone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
