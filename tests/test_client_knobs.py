@@ -74,6 +74,6 @@ def test_an_unknown_error_of_the_client_library_is_raised() -> None:
 
 @pytest.mark.parametrize("module", ["fdbqueue.operate.cli", "loadtest.hooks"])
 def test_importing_a_program_asks_for_no_knob(module: str) -> None:
-    program = f"import {module}; from fdbqueue.core import client_knobs; print(client_knobs._asked)"
+    program = f"import {module}; from fdbqueue.core import binding; print(binding._asked)"
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert printed.stdout == "False\n"
