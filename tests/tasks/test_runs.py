@@ -316,8 +316,8 @@ def test_a_lease_lost_while_its_run_ends_leaves_no_row(
 
         return end_meanwhile
 
-    asked, answers = edges.ask_counted, list[bool]()
-    monkeypatch.setattr(edges, "ask_counted", ask)
+    asked, answers = edges.ask_run_counted, list[bool]()
+    monkeypatch.setattr(edges, "ask_run_counted", ask)
     [id_] = [task.id for task in b.queue.tasks(b.db, "r", 9)]
     run_once(b.db, KEYS, partial(calls_of(b.db, b.queue._shape).parts.within, verb=deliver))
     clock.advance(TTR_S + 1)

@@ -139,8 +139,7 @@ class Fifo(Mended):
         return id_ if id_[1] == self._keys.partition else self._keys.order_of(id_)
 
     def filed(self, record: Record) -> bytes:
-        id_ = record.id  # as `place`, which would be one more call on the way of each task
-        return self._keys.ready_at(id_ if id_[1] == self._keys.partition else self._keys.order_of(id_))
+        return self._keys.ready_at(self.place(record))
 
     def ask_put(
         self,
@@ -168,9 +167,6 @@ class Fifo(Mended):
 class Priority(Fifo):
     def place(self, record: Record) -> bytes:
         return NUMBER.pack(record.pri) + super().place(record)
-
-    def filed(self, record: Record) -> bytes:
-        return self._keys.ready_at(self.place(record))
 
 
 @dataclass
