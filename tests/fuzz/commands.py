@@ -16,8 +16,7 @@ from fdbqueue.core.visible import visible
 from fdbqueue.operate.cli.commands import Program as LazyProgram
 from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run
-from tests.fuzz.search import Found
-from tests.fuzz.trial import Verdict
+from tests.fuzz.search import Found, Verdict
 from tests.fuzz.world import SCHEMA, Image, look, restore
 
 MESSAGE_LENGTH_MAX = 1_000

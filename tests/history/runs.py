@@ -1,16 +1,40 @@
-"""Histories of the queues: the cases, their models, and runs by threads and by processes."""
+"""Histories of the queues: the cases, their models, and runs by threads and by processes.
 
+The second judge is the program of tests/porcupine/, if FDBQUEUE_PORCUPINE names it.
+"""
+
+import os
+import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database
-from fdbqueue.testing.history import Bag, Call, Fifo, Leases, Model, Recorder, read
+from fdbqueue.testing.history import Bag, Call, Fifo, Leases, Model, Recorder, lines_of, read
 from tests.history import clients
 from tests.spawned import Crew, crew
+
+PORCUPINE = os.environ.get("FDBQUEUE_PORCUPINE")
+needs_porcupine = pytest.mark.skipif(
+    PORCUPINE is None, reason="FDBQUEUE_PORCUPINE names no checker: see tests/porcupine/README.md"
+)
+
+
+def by_porcupine(calls: Iterable[Call], model: str, ttr_us: int, directory: Path) -> str:
+    """The verdict of Porcupine on a history."""
+    assert PORCUPINE is not None
+    path = directory / "history.jsonl"
+    path.write_text("\n".join(lines_of(calls)))
+    done = subprocess.run(
+        [PORCUPINE, model, str(ttr_us), path], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
 
 PRODUCERS = 3
 TTR_US = round(clients.TTR_S * 1_000_000)

@@ -20,9 +20,8 @@ from fdbqueue.operate.conformance import (
     vectors_in,
 )
 from fdbqueue.tasks.options import IN_ORDER_OF_ARRIVAL, kind_names
-from tests.system.vectors.applying import Applier
-from tests.system.vectors.runtime import repeated
-from tests.system.vectors.telling import stored_schema, told
+from tests.system.vectors.script import Applier, repeated
+from tests.system.vectors.verbs import stored_schema, told
 from tests.system.vectors.writing import FILE, made, text_of
 
 STORED = stored_vectors()

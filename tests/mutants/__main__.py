@@ -9,12 +9,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from tests.mutants.judges import Judges, Limits, folder_of
-from tests.mutants.ledger import Ledger, tally, verdicts
-from tests.mutants.mutant import Mutant
-from tests.mutants.readers import Readers
-from tests.mutants.rooms import REPOSITORY, ROOMS, mutants_in
-from tests.mutants.workshop import workshop
+from tests.mutants.judges import Judges, Ledger, Limits, folder_of, tally, verdicts
+from tests.mutants.mutant import REPOSITORY, ROOMS, Mutant, mutants_in
+from tests.mutants.readers import Readers, workshop
 
 
 def main() -> int:

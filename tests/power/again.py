@@ -7,12 +7,12 @@ them, nor bring another one back.
 import sys
 
 import fdbqueue
-from tests.power import program, promises, records
-from tests.power.shape import SHAPES
+from tests.power import disk, program, promises
+from tests.power.runs import SHAPES
 
 
 def main(path: str, log: str, name: str, steps: str, shape: str) -> None:
-    tell = records.teller(log)
+    tell = disk.teller(log)
     with SHAPES[shape].used(), fdbqueue.open(f"embedded:{path}") as db:
         tell("seen", "add", "\n".join(promises.names(db, promises.ENTRY)))
         if promises.QUEUE in fdbqueue.list_queues(db):

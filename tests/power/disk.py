@@ -3,16 +3,95 @@
 The disk holds all that a sync has covered. Of later changes it holds any subset: each sector of 512 bytes
 has one of the contents that it had since the last sync, each unsynced entry of a directory is there or not, a
 file has one of its sizes. A page of a mapped file has any content that it ever had, zeros, or nonsense.
+
+recorder.c writes the record; all numbers are in the byte order of the machine:
+
+    size: 4 B, kind: 4 B, number: 8 B, file: 8 B, at: 8 B, length: 8 B, is_synced: 4 B, name_size: 4 B,
+    name, data
 """
 
+import json
 import os
 import random
-from collections.abc import Callable, Sequence
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tests.power.records import Kind, Record
+_HEAD = struct.Struct("=IIQQqQII")
+
+
+class Kind(IntEnum):
+    WRITE = 1
+    END = 2
+    """A sync has returned, or a write through a synced descriptor."""
+    SYNC = 3
+    TRUNCATE = 4
+    ALLOCATE = 5
+    CREATE = 6
+    MAKE_DIRECTORY = 7
+    UNLINK = 8
+    RENAME = 9
+    MAP = 10
+    """The file was mapped for writing: the kernel may write its pages at any time."""
+    NOTE = 11
+    FAILED = 12
+    """A sync that failed, or with a `length` a write.
+
+    After a failed sync the kernel takes the pages for clean, so no later sync writes them.
+    """
+
+
+@dataclass(frozen=True)
+class Record:
+    """`number` is that of the change, in END that of the change that ended. `file` is an inode."""
+
+    kind: Kind
+    number: int
+    file: int
+    at: int
+    length: int
+    is_synced: bool
+    name: str
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size in the file."""
+        return _HEAD.size + len(self.name.encode()) + len(self.data)
+
+    @property
+    def note(self) -> Any:
+        return json.loads(self.data)
+
+
+def read(path: Path) -> Iterator[Record]:
+    """Yield the records, in the order in which they were written."""
+    stored, at = path.read_bytes(), 0
+    while at < len(stored):
+        size, kind, number, file, place, length, is_synced, name_size = _HEAD.unpack_from(stored, at)
+        name_at = at + _HEAD.size
+        data_at = name_at + name_size
+        name = stored[name_at:data_at].decode()
+        yield Record(
+            Kind(kind), number, file, place, length, bool(is_synced), name, stored[data_at : at + size]
+        )
+        at += size
+
+
+def teller(log: str) -> Callable[[str, str, str], None]:
+    """Return a function that adds a note to the record of a run."""
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def tell(state: str, verb: str, name: str) -> None:
+        data = json.dumps((state, verb, name)).encode()
+        os.write(fd, _HEAD.pack(_HEAD.size + len(data), Kind.NOTE, 0, 0, 0, 0, 0, 0) + data)
+
+    return tell
+
 
 T = TypeVar("T")
 
@@ -247,3 +326,100 @@ def mixed(rng: random.Random, content: bytes, pages: bytes) -> bytes:
         elif kind == 3:
             made[at : at + size] = rng.randbytes(size)
     return bytes(made)
+
+
+Plant = Callable[[Sequence[Record]], Iterable[Record]]
+
+
+def no_data_sync(records: Sequence[Record]) -> Iterator[Record]:
+    """The syncs of files never happen; writes through synced descriptors do."""
+    dropped = {one.number for one in records if one.kind is Kind.SYNC} - _of_folders(records)
+    return (one for one in records if one.number not in dropped)
+
+
+def no_directory_sync(records: Sequence[Record]) -> Iterator[Record]:
+    """The syncs of directories never happen."""
+    dropped = _of_folders(records)
+    return (one for one in records if one.number not in dropped)
+
+
+def swapped(records: Sequence[Record]) -> list[Record]:
+    """Each process syncs its pages only after the synced write that makes them valid."""
+    synced = {one.number for one in records if one.is_synced}
+    syncs = {one.number for one in records if one.kind is Kind.SYNC}
+    made: list[Record] = []
+    held: defaultdict[int, list[Record]] = defaultdict(list)
+    for one in records:
+        if one.number in syncs:
+            held[_process(one)].append(one)
+            continue
+        made.append(one)
+        if one.kind is Kind.END and one.number in synced:
+            made += held.pop(_process(one), [])
+    return made
+
+
+def no_record_sync(records: Sequence[Record]) -> Iterator[Record]:
+    """The syncs of the journal never happen."""
+    dropped = _syncs_of("journal.", records)
+    return (one for one in records if one.number not in dropped)
+
+
+def late_record_sync(records: Sequence[Record]) -> Iterator[Record]:
+    """Each sync of the journal comes before the next record of its process: after the answers to callers."""
+    journals, late = _files("journal.", records), _syncs_of("journal.", records)
+    held: defaultdict[int, list[Record]] = defaultdict(list)
+    for one in records:
+        if one.number in late:
+            held[_process(one)].append(one)
+            continue
+        if one.kind is Kind.WRITE and one.file in journals:
+            yield from held.pop(_process(one), [])
+        yield one
+
+
+def early_rename(records: Sequence[Record]) -> Iterator[Record]:
+    """A new base has its name before it has its content."""
+    renames = iter([one for one in records if one.kind is Kind.RENAME and one.name.endswith("/base.new")])
+    for one in records:
+        if one.kind is not Kind.RENAME or not one.name.endswith("/base.new"):
+            yield one
+        if one.kind is Kind.CREATE and one.name.endswith("/base.new"):
+            yield next(renames)
+
+
+def early_free(records: Sequence[Record]) -> list[Record]:
+    """A file of the journal is free before the base has its records."""
+    journals, bases = _files("journal.", records), _files("base.", records)
+    made: list[Record] = []
+    begun: dict[int, int] = {}
+    for one in records:
+        process = _process(one)
+        if one.kind is Kind.WRITE and one.file in bases:
+            begun.setdefault(process, len(made))
+        if one.kind is Kind.WRITE and one.file in journals and one.at == 0 and not any(one.data):
+            made.insert(begun.get(process, len(made)), one)
+            begun = {}
+        else:
+            made.append(one)
+    return made
+
+
+def _files(name: str, records: Sequence[Record]) -> set[int]:
+    """The files whose first names begin like this."""
+    return {one.file for one in records if one.kind is Kind.CREATE and f"/{name}" in one.name}
+
+
+def _syncs_of(name: str, records: Sequence[Record]) -> set[int]:
+    files = _files(name, records)
+    return {one.number for one in records if one.kind is Kind.SYNC and one.file in files}
+
+
+def _process(record: Record) -> int:
+    return record.number >> 32
+
+
+def _of_folders(records: Sequence[Record]) -> set[int]:
+    """The numbers of the syncs of directories: of files that no record writes."""
+    written = {one.file for one in records if one.kind in (Kind.WRITE, Kind.ALLOCATE)}
+    return {one.number for one in records if one.kind is Kind.SYNC and one.file not in written}

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import fdbqueue
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.seam import FDBError
-from tests.power import program, promises, records
-from tests.power.shape import SHAPES
+from tests.power import disk, program, promises
+from tests.power.runs import SHAPES
 
 STEPS, LAST_STEPS = 14, 4
 OPENINGS = 5
@@ -31,7 +31,7 @@ class PatientWorker(promises.Worker):
 
 
 def main(path: str, log: str, shape: str) -> int:
-    tell = records.teller(log)
+    tell = disk.teller(log)
     for opening in range(OPENINGS):
         try:
             with SHAPES[shape].used():

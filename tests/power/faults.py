@@ -14,10 +14,20 @@ from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
 
-from tests.power.judge import judge, main_folder, moments, opened, played
-from tests.power.records import Kind
-from tests.power.runs import DATA, Run, failing, failing_again, recorded
-from tests.power.shape import SHAPES
+from tests.power.disk import Kind
+from tests.power.runs import (
+    DATA,
+    SHAPES,
+    Run,
+    failing,
+    failing_again,
+    judge,
+    main_folder,
+    moments,
+    opened,
+    played,
+    recorded,
+)
 
 CUTS = 10
 ERRORS = (errno.EIO, errno.ENOSPC)

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import fdbqueue
 from fdbqueue.embedded import journal
 from fdbqueue.embedded.durability import Durable
-from tests.power import promises, records
-from tests.power.shape import SHAPES
+from tests.power import disk, promises
+from tests.power.runs import SHAPES
 
 KEY, SHORT = b"key", b"short"
 LONG_BYTES = 5_000
@@ -29,7 +29,7 @@ def unsalted(_salt: bytes, *of: Any) -> bytes:
 def main(path: str, log: str, step: str, shape: str, seal: str) -> None:
     if seal == UNSALTED:
         journal._seal = unsalted
-    tell = records.teller(log)
+    tell = disk.teller(log)
     with SHAPES[shape].used(), fdbqueue.open(f"embedded:{path}") as db:
         if step == "die":
             db[b"first"] = b"value"

@@ -5,14 +5,14 @@ from threading import Thread
 
 import fdbqueue
 from fdbqueue.core.errors import QueueExists
-from tests.power import promises, records
-from tests.power.shape import SHAPES
+from tests.power import disk, promises
+from tests.power.runs import SHAPES
 
 THREADS = 2
 
 
 def main(path: str, log: str, name: str, steps: str, shape: str) -> None:
-    tell = records.teller(log)
+    tell = disk.teller(log)
     with SHAPES[shape].used(), fdbqueue.open(f"embedded:{path}") as db:
         make_queue(db, tell)
         workers = [

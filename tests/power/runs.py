@@ -1,22 +1,58 @@
-"""Recorded runs: of several processes, of a failing disk, of a directory opened again or upgraded."""
+"""Recorded runs: of several processes, of a failing disk, of a directory opened again or upgraded.
+
+The judge cuts the power at many moments of one, and opens each disk that may be left.
+"""
 
 import os
+import random
 import tempfile
-from collections.abc import Sequence
-from contextlib import closing
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import lmdb
 
 import fdbqueue
-from fdbqueue.embedded import layout
-from tests.power import program, promises, recording, records
-from tests.power.disk import Disk
+from fdbqueue.core import limits
+from fdbqueue.core.errors import QueueNotFound
+from fdbqueue.embedded import journal, layout
+from tests.power import disk, program, promises, recording
+from tests.power.child import told_by_child
+from tests.power.disk import Disk, Kind, Record
 from tests.power.promises import Expected
-from tests.power.records import Kind, Record
-from tests.power.shape import SHAPES
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`ahead_bytes`: the zeros behind a record. `can_allocate`: the file system has `fallocate`."""
+
+    generation_bytes: int = limits.GENERATION_BYTES_MAX
+    ahead_bytes: int = journal._ZEROS_BYTES
+    can_allocate: bool = True
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Let this process open directories in this shape meanwhile."""
+        before = limits.GENERATION_BYTES_MAX, journal._ZEROS_BYTES
+        limits.GENERATION_BYTES_MAX, journal._ZEROS_BYTES = self.generation_bytes, self.ahead_bytes
+        try:
+            yield
+        finally:
+            limits.GENERATION_BYTES_MAX, journal._ZEROS_BYTES = before
+
+
+SHAPES = {
+    "preallocated": Shape(),
+    "appended": Shape(ahead_bytes=0, can_allocate=False),
+    "tiny": Shape(generation_bytes=2_000, ahead_bytes=1_000),
+    "tiny-appended": Shape(generation_bytes=2_000, ahead_bytes=0, can_allocate=False),
+}
+"""With a tiny generation, a checkpoint follows every few commits."""
+
 
 DATA = "data"
 
@@ -101,7 +137,7 @@ def failing_again(
     words = ["tests.power.failing", str(root / DATA), str(log), shape]
     process = recording.start(recording.built(folder), root, log, *words, **fault)
     _, told = process.communicate(timeout=recording.LIMIT_S)
-    return Run(root, before, list(records.read(log)), shape, known, told), process.returncode
+    return Run(root, before, list(disk.read(log)), shape, known, told), process.returncode
 
 
 def _program(module: str, *words: object) -> list[str]:
@@ -117,7 +153,7 @@ def _run(folder: Path, root: Path, known: Expected, programs: Sequence[Sequence[
         for module, *words in programs
     ]
     failure = "".join([recording.finish(process) for process in started])
-    return Run(root, before, list(records.read(log)), shape, known, failure)
+    return Run(root, before, list(disk.read(log)), shape, known, failure)
 
 
 def _make_earlier(path: Path, known: Expected) -> None:
@@ -133,3 +169,91 @@ def _make_earlier(path: Path, known: Expected) -> None:
         layout.clear(txn)
         txn.put(layout.FORMAT_KEY, b"1.0")
     (path / "lock.mdb").unlink()
+
+
+OPENED_AGAIN = 3
+"""The disks of a run that are opened under the recorder, if their openings are cut, too."""
+STEPS_AGAIN = 6
+
+
+@dataclass(frozen=True)
+class Found:
+    """A promise that the disk of a power cut breaks. `moments`: the number of records before each cut."""
+
+    moments: tuple[int, ...]
+    text: str
+
+
+def judge(run: Run, folder: Path, seed: int, cuts: int, *later: int) -> Iterator[Found]:
+    """Cut the power at `cuts` moments of a run.
+
+    Three of the disks are opened under the recorder, and work goes on there. The power is cut again at the
+    first number of `later` moments of that. The other numbers are for the openings after those.
+    """
+    if run.failure:
+        yield Found((), run.failure[-4000:])
+    choose = random.Random(seed)
+    twice = set(choose.sample(range(cuts), OPENED_AGAIN)) if later else set()
+    for number, (moment, left, expected) in enumerate(played(run, moments(run.records, cuts, choose))):
+        with tempfile.TemporaryDirectory(dir=folder) as image:
+            left.cut(random.Random(f"{seed} {number}"), Path(image), run.pages)
+            if number in twice:
+                own_seed = choose.randrange(1 << 32)
+                name = f"again-{own_seed}"
+                second = again(folder, Path(image), deepcopy(expected), name, STEPS_AGAIN, run.shape)
+                for one in judge(second, folder, own_seed, *later):
+                    yield Found((moment, *one.moments), one.text)
+            else:
+                for text in told_by_child(partial(opened, Path(image) / DATA, expected, run.shape)):
+                    yield Found((moment,), text)
+
+
+def played(run: Run, at: Sequence[int]) -> Iterator[tuple[int, Disk, Expected]]:
+    """Yield the disk and the promises at the moments `at`, which rise; both change with the next one."""
+    disk, expected, begin = deepcopy(run.before), deepcopy(run.known), 0
+    for moment in at:
+        for record in run.records[begin:moment]:
+            if record.kind is Kind.NOTE:
+                expected.hear(*record.note)
+            else:
+                disk.play(record)
+        begin = moment
+        yield moment, disk, expected
+
+
+def moments(run: Sequence[Record], count: int, choose: random.Random) -> list[int]:
+    """Choose moments of a run: half of them anywhere, half near a kind of change that may be rare."""
+    by_kind: defaultdict[Kind, list[int]] = defaultdict(list)
+    for number, record in enumerate(run):
+        by_kind[record.kind].append(number)
+    kinds = sorted(by_kind)
+    near = [choose.choice(by_kind[choose.choice(kinds)]) + choose.randrange(4) for _ in range(count // 2)]
+    anywhere = choose.choices(range(1, len(run) + 1), k=count - len(near))
+    return sorted(min(moment, len(run)) for moment in near + anywhere)
+
+
+def opened(path: Path, expected: Expected, shape: str) -> Iterator[str]:
+    """Open the directory of a cut, and tell the promises that it breaks."""
+    try:
+        with SHAPES[shape].used(), fdbqueue.open(f"embedded:{path}") as db:
+            yield from promises.broken(db, expected)
+            yield from going_on(db)
+    except Exception as error:  # whatever it is: a program would not get to its data
+        yield f"{type(error).__name__}: {error}"
+
+
+def going_on(db: fdbqueue.Database) -> Iterator[str]:
+    """Work on it as a program does after the restart of its machine."""
+    with suppress(QueueNotFound):
+        queue = fdbqueue.TaskQueue.open(db, promises.QUEUE)
+        queue.put(db, "after the cut")
+        task = queue.take(db, timeout=0)
+        if task is None:
+            yield "a task was put after the cut, and no task is there"
+        else:
+            queue.ack(db, task)
+
+
+def main_folder() -> str | None:
+    """A folder in memory, if there is one: images need no disk."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -16,12 +16,10 @@ from functools import partial
 from itertools import count, cycle
 from pathlib import Path
 
-from tests.power import recording, records, volumes
+from tests.power import disk, recording, volumes
 from tests.power.child import told_by_child
-from tests.power.judge import opened
 from tests.power.promises import Expected
-from tests.power.runs import DATA
-from tests.power.shape import SHAPES
+from tests.power.runs import DATA, SHAPES, opened
 from tests.power.volumes import Volume
 
 PROCESSES, STEPS = 3, 1 << 30
@@ -180,7 +178,7 @@ def _take(volume: Volume, log: Path, load: Load, name: str) -> Snapshot:
 def _expected(log: Path, snapshot: Snapshot) -> Expected:
     """What was done before the snapshot is there; what had begun by its end may be there."""
     expected, at = Expected(), 0
-    for record in records.read(log):
+    for record in disk.read(log):
         at += record.size_bytes
         state, *rest = record.note
         if at <= (snapshot.before_bytes if state == "done" else snapshot.after_bytes):

@@ -10,8 +10,8 @@ import pytest
 
 from fdbqueue.embedded import journal
 from tests.power import faults, forger, recording
-from tests.power.judge import judge, main_folder, opened
-from tests.power.plants import (
+from tests.power.disk import (
+    Kind,
     Plant,
     early_free,
     early_rename,
@@ -21,8 +21,7 @@ from tests.power.plants import (
     no_record_sync,
     swapped,
 )
-from tests.power.records import Kind
-from tests.power.runs import DATA, Run, failing, forged, recorded, upgraded
+from tests.power.runs import DATA, Run, failing, forged, judge, main_folder, opened, recorded, upgraded
 
 pytestmark = pytest.mark.skipif(recording.compiler() is None, reason="no C compiler: apt-get install gcc")
 CUTS = 30

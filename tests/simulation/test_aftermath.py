@@ -16,11 +16,10 @@ from fdbqueue.testing.engine import NONE
 from fdbqueue.testing.scheduler import EPOCH_S, Scheduler
 from fdbqueue.testing.simulation import Result
 from fdbqueue.testing.trace import Commit, sound
-from tests.system.aftermath.bounds import SETTLED_S, last_deadline_us, slack_s
-from tests.system.aftermath.contents import Contents
-from tests.system.aftermath.moment import Moments
+from tests.system.aftermath.aftermath import Moments
+from tests.system.aftermath.contents import SETTLED_S, Contents, last_deadline_us, slack_s
 from tests.system.aftermath.watching import Watching
-from tests.system.audit.mirror import Mirror
+from tests.system.audit.model import Mirror
 from tests.system.workloads import all_workloads
 
 ROOT = RootKeys(DEFAULT_ROOT)

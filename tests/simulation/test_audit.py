@@ -20,19 +20,11 @@ from fdbqueue.tasks.stored.records import ID_BYTES, NEVER_US, Record, TaskKeys, 
 from fdbqueue.testing import Client, Simulation
 from fdbqueue.testing.engine import NONE
 from fdbqueue.testing.trace import Commit, Footprint, Operation, Trace, sound
-from tests.system.audit import calls
-from tests.system.audit.answers import Ready, late_in
-from tests.system.audit.commit import Step, Values
-from tests.system.audit.ends import ends_counted, leases_ended
-from tests.system.audit.line import Handed, LineStep, Requests
-from tests.system.audit.liveness import Liveness
-from tests.system.audit.lives import Lives
-from tests.system.audit.mirror import Mirror
-from tests.system.audit.model import Move, TaskStep
-from tests.system.audit.order import Order
-from tests.system.audit.pauses import taken_in_a_pause
-from tests.system.audit.receipts import Receipts
-from tests.system.audit.sessions import Sessions
+from tests.system.audit.agreement import Receipts, Sessions, ends_counted, leases_ended
+from tests.system.audit.line import Handed, LineStep, Liveness, Requests
+from tests.system.audit.model import Mirror, Move, Step, TaskStep, Values
+from tests.system.audit.rules import Ready, late_in
+from tests.system.audit.tasks import Lives, Order, calls_counted, taken_in_a_pause
 
 S = 1_000_000
 NOW_US = 100 * S
@@ -142,18 +134,18 @@ def test_an_ended_task_never_comes_back() -> None:
 def test_calls_that_are_the_steps(
     before: Record | None, after: Record | None, counted: dict[str, int]
 ) -> None:
-    assert list(calls.counted(step(before, after, **counted), LineStep())) == []
+    assert list(calls_counted(step(before, after, **counted), LineStep())) == []
     wrong = Counter(counted)
     wrong.update({"put": 1, "bury": 1} if before is None else {"bury": 1, "done": 1})
-    assert list(calls.counted(step(before, after, **wrong), LineStep())) != []
+    assert list(calls_counted(step(before, after, **wrong), LineStep())) != []
 
 
 def test_a_cancelled_task_that_its_call_never_got_counts_no_take() -> None:
     value = CANCELLED.session + CANCELLED.token + bytes(8)
     line = LineStep(collected=[Handed(b"", "worker", [Delivery(ID, value)], by_owner=True)])
     ended = step(CANCELLED, None, cancel=1, done=1)
-    assert list(calls.counted(ended, line)) == ["-1 takes, and 0 are counted"]
-    assert list(calls.counted(step(CANCELLED, None, cancel=1, done=1, take=-1), line)) == []
+    assert list(calls_counted(ended, line)) == ["-1 takes, and 0 are counted"]
+    assert list(calls_counted(step(CANCELLED, None, cancel=1, done=1, take=-1), line)) == []
 
 
 def test_the_ttr_of_a_session_never_falls() -> None:

@@ -13,11 +13,9 @@ from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.stored.records import ID_BYTES, NEVER_US, SESSION_BYTES, Record
 from fdbqueue.testing.trace import Commit
-from tests.system.audit.commit import Step, Values
+from tests.system.audit.agreement import lost_in_root, lost_items, lost_leases
 from tests.system.audit.line import Handed, LineStep
-from tests.system.audit.losses import lost_in_root, lost_items, lost_leases
-from tests.system.audit.mirror import Mirror
-from tests.system.audit.model import Move, TaskStep
+from tests.system.audit.model import Mirror, Move, Step, TaskStep, Values
 
 ID, SESSION = bytes(ID_BYTES), bytes(SESSION_BYTES)
 READY = Record(ID, TaskState.READY, 0, 0, NEVER_US, 10, 0)

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from fdbqueue.testing.history import REFUSED, Call
+from tests.system.soak.client import Setup
 from tests.system.soak.counting import judged
-from tests.system.soak.evidence import Evidence, Stored, Strike
-from tests.system.soak.order import LAST
-from tests.system.soak.setup import Setup
+from tests.system.soak.rules import LAST, Evidence, Stored, Strike
 from tests.system.soak.subjects import SUBJECTS
 
 SETUP = Setup("memory:", tuple(SUBJECTS))

@@ -12,11 +12,10 @@ import fdbqueue
 from fdbqueue.testing.history import read
 from tests.support import PATIENCE_S, wait_until
 from tests.system.soak import __main__ as program
-from tests.system.soak.client import NOTES, Client
+from tests.system.soak.client import NOTES, Client, Setup
 from tests.system.soak.counting import counted_in
-from tests.system.soak.setup import Setup
 from tests.system.soak.subjects import SUBJECTS, opened
-from tests.system.soak.subjects.persistent import Persistent
+from tests.system.soak.subjects.items import Persistent
 
 STEPS = 4
 

@@ -8,10 +8,9 @@ from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.writes import CommitRequest
 from fdbqueue.testing.simulation import Simulation
 from fdbqueue.testing.trace import Commit, Trace
-from tests.system.aftermath.aftermath import Aftermath
-from tests.system.aftermath.moment import Moments
+from tests.system.aftermath.aftermath import Aftermath, Moments
 from tests.system.audit.auditor import Auditor
-from tests.system.audit.liveness import Liveness
+from tests.system.audit.line import Liveness
 
 
 class Judge:

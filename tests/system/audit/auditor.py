@@ -6,7 +6,7 @@ from itertools import chain
 
 from fdb import tuple as layer
 
-from fdbqueue.core import root_keys as columns
+from fdbqueue.core import root_keys
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.partitions import Plan, plan_of
 from fdbqueue.core.registry import Definition, Registry
@@ -19,22 +19,21 @@ from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.verify import AnyQueue, Subject, partition_subject, subject_named, subject_of
 from fdbqueue.tasks.stored.records import OWNERS
 from fdbqueue.testing.trace import Commit, Trace
-from tests.system.audit.agreement import Agreement
-from tests.system.audit.answers import late_in
-from tests.system.audit.commit import Step, Values
-from tests.system.audit.ends import Ended, ends_counted
-from tests.system.audit.handed import HandedLocks
-from tests.system.audit.history import History
-from tests.system.audit.item_partitions import PartitionedItems
-from tests.system.audit.limits import LimitRules
-from tests.system.audit.liveness import Liveness
-from tests.system.audit.losses import lost_in_root
-from tests.system.audit.mirror import Mirror
-from tests.system.audit.partitions import Partitioned
-from tests.system.audit.receipts import Receipts
-from tests.system.audit.rules import QueueRules
-from tests.system.audit.sessions import Sessions
-from tests.system.audit.unseen import changed_unseen_in_root
+from tests.system.audit.agreement import (
+    Agreement,
+    Ended,
+    LimitRules,
+    Receipts,
+    Sessions,
+    changed_unseen_in_root,
+    ends_counted,
+    lost_in_root,
+)
+from tests.system.audit.items import HandedLocks, PartitionedItems
+from tests.system.audit.line import Liveness
+from tests.system.audit.model import Mirror, Step, Values
+from tests.system.audit.rules import Partitioned, QueueRules, late_in
+from tests.system.audit.tasks import History
 
 VIOLATIONS_MAX = 5
 Rules = QueueRules | Partitioned | PartitionedItems
@@ -151,7 +150,7 @@ class Auditor:
         """Know the queues that are created and dropped, and their plans."""
         for key, values in changes.items():
             column, rest = self._registry.keys.shape_of(key)
-            if column == columns.DEFINITION:
+            if column == root_keys.DEFINITION:
                 known, old = None, _listed(rest[0], values.before)
                 if old is not None:
                     known = self._forget(old)

@@ -1,10 +1,11 @@
 """The legal steps of a waiting line: its requests, their renewals, and the items that lie ready for them.
 
 A request joins once. It leaves by its owner, with a notice to it, or past its deadline. A notice leaves by
-its owner, past its deadline, or by a clear of the queue. Processes, not threads, own requests.
+its owner, past its deadline, or by a clear of the queue. Processes, not threads, own requests. In a calm run,
+a heartbeat or a request that is overdue is a bug of its owner, as long as that process goes on.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,9 +25,25 @@ from fdbqueue.core.line.decision import (
 from fdbqueue.embedded.writes import STAMP_BYTES
 from fdbqueue.operate.verify.partitions import RID_BYTES
 from fdbqueue.testing.trace import Commit
-from tests.system.audit.commit import Step, Values
-from tests.system.audit.liveness import Liveness
-from tests.system.audit.mirror import Mirror
+from tests.system.audit.model import Mirror, Step, Values
+
+
+class Liveness:
+    def __init__(
+        self,
+        is_calm: Callable[[], bool] = lambda: False,
+        goes_on: Callable[[str], bool] = lambda _: True,
+        gives_signs: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`goes_on`: true for a machine that has neither finished nor died. `gives_signs`: true if requests
+        give signs of life, and a silent owner counts as dead before its deadline.
+        """
+        self.is_calm = is_calm
+        self._goes_on = goes_on
+        self.gives_signs = gives_signs
+
+    def is_in_time(self, machine: str) -> bool:
+        return self.is_calm() and self._goes_on(machine)
 
 
 @dataclass

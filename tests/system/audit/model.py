@@ -1,16 +1,123 @@
-"""The tasks of one queue before and after a commit, decoded from the records that it has changed."""
+"""A commit: the values of each key before and after it, all rows, and the tasks of one queue as records."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
+from sortedcontainers import SortedDict
+
+from fdbqueue.core import limits
+from fdbqueue.core.rows import Row, Seen, Under
 from fdbqueue.core.task import TaskState
+from fdbqueue.embedded import layout
+from fdbqueue.embedded.writes import CommitRequest, place, stamp
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.tasks.stored import records
 from fdbqueue.tasks.stored.records import CALL_NAMES, Record, TaskKeys, sound_record, unpacked
 from fdbqueue.testing.trace import Commit
-from tests.system.audit.commit import Step
+
+
+class Values(NamedTuple):
+    """The values of a key before and after a commit; None for a key that is not there."""
+
+    before: bytes | None
+    after: bytes | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """The keys of one queue, or of the root, that a commit has changed."""
+
+    commit: Commit
+    changes: Mapping[bytes, Values]
+    cleared: Sequence[tuple[bytes, bytes]] = ()
+    """The ranges that it has cleared."""
+    unseen: Sequence[bytes] = ()
+    """The changed keys with values that other commits have written since its read version."""
+    kept: Sequence[bytes] = ()
+    """The keys that it has written with the values that they had."""
+
+    def is_cleared(self, key: bytes) -> bool:
+        """True if the commit has cleared a range with the key."""
+        return any(begin <= key < end for begin, end in self.cleared)
+
+
+class Mirror(Seen):
+    """What the checks of a verification see: every key, at the version of the last commit."""
+
+    def __init__(self) -> None:
+        super().__init__({}, {})
+        self._stored: SortedDict = SortedDict()
+        self.unseen: list[bytes] = []
+        """The keys that the last commit has changed, with values written since its read version."""
+        self.kept: list[bytes] = []
+        """The keys that the last commit has written, with the values that they had."""
+        self._since: dict[bytes, int] = {}
+        """The version of the last change of each key."""
+
+    def value(self, key: bytes) -> bytes | None:
+        found: bytes | None = self._stored.get(key)
+        return found
+
+    def rows(self, keys: Under) -> Sequence[Row]:
+        return list(islice(self.under(keys.start, keys.stop), keys.limit or limits.VERIFIED_ROWS_MAX))
+
+    def under(self, start: bytes, stop: bytes) -> Iterator[Row]:
+        for key in self.keys_in(start, stop):
+            yield Row(key, self._stored[key])
+
+    @classmethod
+    def holding(cls, rows: Mapping[bytes, bytes]) -> "Mirror":
+        """Of a database that has these rows."""
+        made = cls()
+        made._stored.update(rows)
+        return made
+
+    def copied(self) -> dict[bytes, bytes]:
+        """The rows as they are now."""
+        return dict(self._stored)
+
+    def keys_in(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        keys: Iterator[bytes] = self._stored.irange(start, stop, (True, False))
+        return keys
+
+    def _changed_since(self, keys: Iterable[bytes], version: int) -> list[bytes]:
+        """The keys with values that were written after a version."""
+        return [key for key in keys if self._since.get(key, 0) > version]
+
+    def follow(self, txn: Any, request: CommitRequest) -> dict[bytes, Values]:
+        """Take over the writes of the last commit, which `txn` sees. Return the keys that have changed."""
+        changed: dict[bytes, Values] = {}
+        self.kept = []
+        for key in self._written(request):
+            before, after = self._stored.get(key), layout.get(txn, key)
+            if before != after:
+                changed[key] = Values(before, after)
+            elif after is not None:
+                self.kept.append(key)
+        self.unseen = self._changed_since(changed, request.read_version or 0)
+        assert request.version is not None
+        for key, values in changed.items():
+            self._since[key] = request.version
+            if values.after is None:
+                del self._stored[key]
+            else:
+                self._stored[key] = values.after
+        return changed
+
+    def _written(self, request: CommitRequest) -> set[bytes]:
+        buffer = request.buffer
+        keys = set(buffer.entries)
+        for begin, end in buffer.cleared:
+            keys.update(self.keys_in(begin, end))
+        if buffer.stamped_keys:
+            assert request.version is not None
+            of_this = stamp(request.version, request.order)
+            keys.update(place(body, offset, of_this) for body, offset, _ in buffer.stamped_keys)
+        return keys
+
 
 _COUNTER_MAX = 2**63
 

@@ -35,8 +35,7 @@ from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.transaction import Database
 from fdbqueue.testing.engine import Machine
 from fdbqueue.testing.scheduler import Host, Scheduler
-from tests.system.processes.memory import Cells, Pages
-from tests.system.processes.power import BaseEnvironment, Disk
+from tests.system.processes.power import BaseEnvironment, Cells, Disk, Pages
 
 _FLOCK = struct.Struct("@hhqqi")  # type, whence, start, length, 0
 

@@ -17,10 +17,9 @@ from pathlib import Path
 
 import fdbqueue
 from fdbqueue.core.database import Database
-from tests.system.soak.client import NOTES
+from tests.system.soak.client import NOTES, Setup
 from tests.system.soak.counting import Count, counted
 from tests.system.soak.crew import Crew, working
-from tests.system.soak.setup import Setup
 from tests.system.soak.subjects import SUBJECTS
 
 PROCESSES = 8

@@ -9,11 +9,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.testing.history import read
 from fdbqueue.testing.trace import unsound
-from tests.system.soak.client import NOTES, Client
-from tests.system.soak.evidence import Evidence, Stored, Strike
-from tests.system.soak.order import LAST
-from tests.system.soak.setup import Setup
-from tests.system.soak.subject import Subject
+from tests.system.soak.client import NOTES, Client, Setup, Subject
+from tests.system.soak.rules import LAST, Evidence, Stored, Strike
 from tests.system.soak.subjects import opened
 
 STUCK_AFTER_S = 60.0

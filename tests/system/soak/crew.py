@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.system.soak.client import NOTES
-from tests.system.soak.evidence import Strike
+from tests.system.soak.rules import Strike
 
 LOOK_EVERY_S = 0.02
 BEGIN_TIMEOUT_S = 240.0

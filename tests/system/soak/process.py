@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 import fdbqueue
-from tests.system.soak.client import NOTES, Client
-from tests.system.soak.setup import Setup
+from tests.system.soak.client import NOTES, Client, Setup
 from tests.system.soak.subjects import opened
 
 

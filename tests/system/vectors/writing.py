@@ -5,14 +5,10 @@ from contextlib import closing
 from typing import Any
 
 from fdbqueue.operate.conformance import escaped
-from tests.system.vectors.applying import Applier
-from tests.system.vectors.item_scripts import item_scripts
-from tests.system.vectors.keyed_scripts import keyed_scripts
-from tests.system.vectors.refusal_scripts import refusal_scripts
-from tests.system.vectors.task_scripts import task_scripts
-from tests.system.vectors.telling import LAYOUT
-from tests.system.vectors.unique_scripts import unique_scripts
-from tests.system.vectors.verbs import ROOT
+from tests.system.vectors.keyed_scripts import keyed_scripts, refusal_scripts, unique_scripts
+from tests.system.vectors.script import Applier
+from tests.system.vectors.task_scripts import item_scripts, task_scripts
+from tests.system.vectors.verbs import LAYOUT, ROOT
 
 MAKERS = (item_scripts, task_scripts, keyed_scripts, unique_scripts, refusal_scripts)
 FILE = LAYOUT / "vectors.json"

@@ -31,7 +31,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace, unsound
-from tests.system.audit.answers import TAKE
+from tests.system.audit.rules import TAKE
 from tests.system.workloads.common import cramped
 from tests.system.workloads.stage import Tasks, by_chance, outlive, play, taken
 

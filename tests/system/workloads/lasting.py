@@ -13,7 +13,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.engine import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace
-from tests.system.audit.answers import TAKE
+from tests.system.audit.rules import TAKE
 from tests.system.processes import processes_of
 from tests.system.workloads.common import checker, crowded
 from tests.system.workloads.stage import Tasks, once_each, play, put_plain, taken

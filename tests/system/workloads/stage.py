@@ -24,7 +24,7 @@ from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, id_in, id_text, 
 from fdbqueue.testing.cases import Size
 from fdbqueue.testing.simulation import Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.audit.answers import TAKE
+from tests.system.audit.rules import TAKE
 from tests.system.workloads.common import checker, values_of
 
 EFFECTS = b"effect/"

@@ -3,17 +3,20 @@
 from collections.abc import Callable, Mapping
 
 from fdbqueue.core.database import Database
-from tests.system.soak.setup import Setup
-from tests.system.soak.subject import Subject
-from tests.system.soak.subjects.elements import Elements
-from tests.system.soak.subjects.fair import Tenants
-from tests.system.soak.subjects.groups import Groups
-from tests.system.soak.subjects.items import Items
-from tests.system.soak.subjects.keyed import FairTasks, Keyed, Partitions
-from tests.system.soak.subjects.leases import Bags, Leases, Priorities
-from tests.system.soak.subjects.limited import Rates, Slots
-from tests.system.soak.subjects.persistent import Persistent
-from tests.system.soak.subjects.schedules import Schedules
+from tests.system.soak.client import Setup, Subject
+from tests.system.soak.subjects.items import Elements, Items, Persistent, Tenants
+from tests.system.soak.subjects.tasks import (
+    Bags,
+    FairTasks,
+    Groups,
+    Keyed,
+    Leases,
+    Partitions,
+    Priorities,
+    Rates,
+    Schedules,
+    Slots,
+)
 
 _ALL = (
     Items,

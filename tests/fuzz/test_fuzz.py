@@ -1,4 +1,4 @@
-"""Every public call refuses hostile values with an error of ours, a short message, and nothing stored."""
+"""Hostile values and options: an error of ours, a short message, one line of refusal, and nothing stored."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -8,8 +8,9 @@ import pytest
 
 from tests.commit import first_seed
 from tests.fuzz.calls import LEFT_OUT, calls, public_names
-from tests.fuzz.search import in_turn, search
-from tests.fuzz.trial import Trial, run
+from tests.fuzz.commands import Program, lines
+from tests.fuzz.commands import search as search_commands
+from tests.fuzz.search import Trial, in_turn, run, search
 from tests.fuzz.world import World
 
 LABELS_EACH = 8
@@ -54,3 +55,19 @@ def test_hostile_arguments_are_refused(
     found = search(world, in_turn(random.Random(seed), rounds(LABELS_EACH, None)))
     assert not found.violations, f"seed {seed}: {found}"
     assert found.refused > 0.7 * found.trials
+
+
+LABELS_EACH_OPTION = 4
+
+
+def test_hostile_options_are_refused_in_a_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: Callable[[int | None, int | None], int | None],
+) -> None:
+    working = tmp_path / "working" / "directory" / "of"
+    working.mkdir(parents=True)
+    monkeypatch.chdir(working)
+    seed = first_seed()
+    found = search_commands(Program(tmp_path), lines(random.Random(seed), rounds(LABELS_EACH_OPTION, None)))
+    assert not found.violations, f"seed {seed}: {found}"
