@@ -18,8 +18,7 @@ from pathlib import Path
 from time import monotonic
 
 from tests.fuzz.commands import Program, lines
-from tests.fuzz.commands import search as search_commands
-from tests.fuzz.search import at_random, in_turn, search
+from tests.fuzz.search import at_random, in_turn, run, search
 from tests.fuzz.world import World
 
 HANGS_AFTER_S = 120
@@ -47,10 +46,10 @@ def searched(folder: Path, seed: int, seconds: float) -> int:
         return monotonic() - began < end_s
 
     # In half of the time at most: a short run has to reach the calls.
-    said = search_commands(Program(folder), lines(chosen), partial(goes_on, seconds / 2))
+    said = search(Program(folder).run, lines(chosen), partial(goes_on, seconds / 2))
     print(f"commands: {said}", flush=True)
     world = World(folder)
-    found = search(world, chain(in_turn(chosen), at_random(chosen)), goes_on)
+    found = search(partial(run, world), chain(in_turn(chosen), at_random(chosen)), goes_on)
     print(f"calls: {found}", flush=True)
     world.close()
     faulthandler.cancel_dump_traceback_later()

@@ -16,7 +16,7 @@ from fdbqueue.core.visible import visible
 from fdbqueue.operate.cli.commands import Program as LazyProgram
 from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run
-from tests.fuzz.search import Found, Verdict
+from tests.fuzz.search import Verdict
 from tests.fuzz.world import SCHEMA, Image, look, restore
 
 MESSAGE_LENGTH_MAX = 1_000
@@ -117,8 +117,12 @@ class Line:
     label: str
     words: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        return f"{self.command} {self.option}"
+
     def __str__(self) -> str:
-        return f"{self.command} {self.option} <{self.label}>"
+        return f"{self.name} <{self.label}>"
 
 
 def lines(chosen: random.Random, labels_each: int | None = None) -> Iterator[Line]:
@@ -200,20 +204,6 @@ def _violation(status: int, changed: bool, out: str, said: str) -> str:
         return f"a message of {len(said)} characters"
     printed = said + out
     return "control characters are printed" if visible(printed, keep="\n\t") != printed else ""
-
-
-def search(program: Program, tried: Iterator[Line], goes_on: Callable[[], bool] = lambda: True) -> Found:
-    """Run the lines, as long as the search goes on."""
-    found = Found()
-    for line in tried:
-        if not goes_on():
-            break
-        verdict = program.run(line)
-        found.trials += 1
-        found.refused += verdict.refused
-        if verdict.violation:
-            found.violations[f"{line.command} {line.option}: {verdict.violation}"].append(str(line))
-    return found
 
 
 @contextmanager

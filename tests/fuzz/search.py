@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from fdbqueue import FdbQueueError
 from fdbqueue.core.seam import engine_errors
@@ -25,6 +25,14 @@ TRANSACTIONS = frozenset({"transaction", "cancelled transaction", "snapshot"})
 LABELS = [*HOSTILE, *HOSTILE_HERE]
 
 
+class Tried(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Tried)
+
+
 @dataclass(frozen=True)
 class Trial:
     """A call, the labels of the hostile values that it is given, and whether it is given a transaction."""
@@ -32,6 +40,10 @@ class Trial:
     call: Call
     hostile: Mapping[str, str]
     within: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.call.name
 
     def __str__(self) -> str:
         given = ", ".join(f"{name}=<{label}>" for name, label in self.hostile.items())
@@ -159,17 +171,19 @@ class Found:
         return "\n".join(lines)
 
 
-def search(world: World, trials: Iterator[Trial], goes_on: Callable[[], bool] = lambda: True) -> Found:
+def search(
+    run: Callable[[T], Verdict], tried: Iterator[T], goes_on: Callable[[], bool] = lambda: True
+) -> Found:
     """Run the trials, as long as the search goes on."""
     found = Found()
-    for trial in trials:
+    for trial in tried:
         if not goes_on():
             break
-        verdict = run(world, trial)
+        verdict = run(trial)
         found.trials += 1
         found.refused += verdict.refused
         if verdict.violation:
-            found.violations[f"{trial.call.name}: {verdict.violation}"].append(str(trial))
+            found.violations[f"{trial.name}: {verdict.violation}"].append(str(trial))
     return found
 
 

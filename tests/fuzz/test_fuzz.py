@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ import pytest
 from tests.commit import first_seed
 from tests.fuzz.calls import LEFT_OUT, calls, public_names
 from tests.fuzz.commands import Program, lines
-from tests.fuzz.commands import search as search_commands
 from tests.fuzz.search import Trial, in_turn, run, search
 from tests.fuzz.world import World
 
@@ -52,7 +52,7 @@ def test_hostile_arguments_are_refused(
     world: World, rounds: Callable[[int | None, int | None], int | None]
 ) -> None:
     seed = first_seed()
-    found = search(world, in_turn(random.Random(seed), rounds(LABELS_EACH, None)))
+    found = search(partial(run, world), in_turn(random.Random(seed), rounds(LABELS_EACH, None)))
     assert not found.violations, f"seed {seed}: {found}"
     assert found.refused > 0.7 * found.trials
 
@@ -61,13 +61,11 @@ LABELS_EACH_OPTION = 4
 
 
 def test_hostile_options_are_refused_in_a_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    rounds: Callable[[int | None, int | None], int | None],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: Callable[[int | None, int | None], int | None]
 ) -> None:
     working = tmp_path / "working" / "directory" / "of"
     working.mkdir(parents=True)
     monkeypatch.chdir(working)
     seed = first_seed()
-    found = search_commands(Program(tmp_path), lines(random.Random(seed), rounds(LABELS_EACH_OPTION, None)))
+    found = search(Program(tmp_path).run, lines(random.Random(seed), rounds(LABELS_EACH_OPTION, None)))
     assert not found.violations, f"seed {seed}: {found}"

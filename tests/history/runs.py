@@ -38,12 +38,7 @@ def by_porcupine(calls: Iterable[Call], model: str, ttr_us: int, directory: Path
 
 PRODUCERS = 3
 TTR_US = round(clients.TTR_S * 1_000_000)
-MODELS: dict[str, Model] = {
-    "bag": Bag(),
-    "fifo": Fifo(),
-    "keyed": Fifo(keyed=True),
-    "leases": Leases(TTR_US),
-}
+MODELS: dict[str, Model] = {"bag": Bag(), "fifo": Fifo(), "keyed": Fifo(keyed=True), "leases": Leases(TTR_US)}
 CASES = {
     "items of many consumers": ("items", "bag", 3),
     "items of one consumer": ("items", "fifo", 1),

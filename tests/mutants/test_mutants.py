@@ -194,13 +194,7 @@ def test_a_program_ends_with_its_time_and_its_children_too(copy: Workshop, tmp_p
     wait_until(lambda: not any(path.exists() for path in started))
 
 
-@pytest.mark.parametrize(
-    ("new", "by"),
-    [
-        ("(a >= b)", "test_least.py::test_the_least"),
-        ("(a < b)", ""),
-    ],
-)
+@pytest.mark.parametrize(("new", "by"), [("(a >= b)", "test_least.py::test_the_least"), ("(a < b)", "")])
 def test_tests_judge_a_mutant(copy: Workshop, new: str, by: str) -> None:
     changed, judges = mutant(new), Judges(copy, Known(), Limits())
     with copy.holding(changed):

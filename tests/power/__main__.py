@@ -9,7 +9,8 @@ from itertools import cycle
 from pathlib import Path
 
 from tests.power import runs
-from tests.power.runs import OPENED_AGAIN, SHAPES, judge, main_folder
+from tests.power.promises import SHAPES
+from tests.power.runs import OPENED_AGAIN, judge, main_folder
 
 CUTS = (400, 60, 20)
 PROCESSES, STEPS, STEPS_OF_UPGRADE = 3, 40, 10

@@ -8,7 +8,7 @@ import sys
 
 import fdbqueue
 from tests.power import disk, program, promises
-from tests.power.runs import SHAPES
+from tests.power.promises import SHAPES
 
 
 def main(path: str, log: str, name: str, steps: str, shape: str) -> None:

@@ -10,7 +10,7 @@ import fdbqueue
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.seam import FDBError
 from tests.power import disk, program, promises
-from tests.power.runs import SHAPES
+from tests.power.promises import SHAPES
 
 STEPS, LAST_STEPS = 14, 4
 OPENINGS = 5

@@ -15,9 +15,9 @@ from itertools import count, product
 from pathlib import Path
 
 from tests.power.disk import Kind
+from tests.power.promises import SHAPES
 from tests.power.runs import (
     DATA,
-    SHAPES,
     Run,
     failing,
     failing_again,

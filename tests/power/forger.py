@@ -12,7 +12,7 @@ import fdbqueue
 from fdbqueue.embedded import journal
 from fdbqueue.embedded.durability import Durable
 from tests.power import disk, promises
-from tests.power.runs import SHAPES
+from tests.power.promises import SHAPES
 
 KEY, SHORT = b"key", b"short"
 LONG_BYTES = 5_000

@@ -6,7 +6,7 @@ from threading import Thread
 import fdbqueue
 from fdbqueue.core.errors import QueueExists
 from tests.power import disk, promises
-from tests.power.runs import SHAPES
+from tests.power.promises import SHAPES
 
 THREADS = 2
 

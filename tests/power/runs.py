@@ -8,7 +8,7 @@ import random
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,42 +17,12 @@ from pathlib import Path
 import lmdb
 
 import fdbqueue
-from fdbqueue.core import limits
 from fdbqueue.core.errors import QueueNotFound
-from fdbqueue.embedded import journal, layout
+from fdbqueue.embedded import layout
 from tests.power import disk, program, promises, recording
 from tests.power.child import told_by_child
 from tests.power.disk import Disk, Kind, Record
-from tests.power.promises import Expected
-
-
-@dataclass(frozen=True)
-class Shape:
-    """`ahead_bytes`: the zeros behind a record. `can_allocate`: the file system has `fallocate`."""
-
-    generation_bytes: int = limits.GENERATION_BYTES_MAX
-    ahead_bytes: int = journal._ZEROS_BYTES
-    can_allocate: bool = True
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Let this process open directories in this shape meanwhile."""
-        before = limits.GENERATION_BYTES_MAX, journal._ZEROS_BYTES
-        limits.GENERATION_BYTES_MAX, journal._ZEROS_BYTES = self.generation_bytes, self.ahead_bytes
-        try:
-            yield
-        finally:
-            limits.GENERATION_BYTES_MAX, journal._ZEROS_BYTES = before
-
-
-SHAPES = {
-    "preallocated": Shape(),
-    "appended": Shape(ahead_bytes=0, can_allocate=False),
-    "tiny": Shape(generation_bytes=2_000, ahead_bytes=1_000),
-    "tiny-appended": Shape(generation_bytes=2_000, ahead_bytes=0, can_allocate=False),
-}
-"""With a tiny generation, a checkpoint follows every few commits."""
-
+from tests.power.promises import SHAPES, Expected
 
 DATA = "data"
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tests.power import disk, recording, volumes
 from tests.power.child import told_by_child
-from tests.power.promises import Expected
-from tests.power.runs import DATA, SHAPES, opened
+from tests.power.promises import SHAPES, Expected
+from tests.power.runs import DATA, opened
 from tests.power.volumes import Volume
 
 PROCESSES, STEPS = 3, 1 << 30

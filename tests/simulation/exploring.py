@@ -12,8 +12,15 @@ from fdbqueue.testing import Checker, Client, Result, Simulation
 from fdbqueue.testing.engine import NONE
 from fdbqueue.testing.scheduler import POINT_S
 from tests.system.processes import processes_of
-from tests.system.workloads.process_checks import checks, survives_power_cuts
-from tests.system.workloads.processes import POINTS_MAX, interrupted, label, no_result_unknown, tried
+from tests.system.workloads.processes import (
+    POINTS_MAX,
+    checks,
+    interrupted,
+    label,
+    no_result_unknown,
+    survives_power_cuts,
+    tried,
+)
 
 NAMES = ("process-0", "process-1", "process-2")
 GENERATION_BYTES = 300  # a commit or two

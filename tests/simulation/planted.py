@@ -69,10 +69,8 @@ def _sick(plant: Plant) -> Any:
     return namespace[plant.function.__name__]
 
 
-def _listed() -> Iterator[Plant]:
-    for entry in re.findall(
-        r"^\w.*(?:\n  .*)+", Path(__file__).with_suffix(".txt").read_text(), re.MULTILINE
-    ):
+def listed(path: Path) -> Iterator[Plant]:
+    for entry in re.findall(r"^\w.*(?:\n  .*)+", path.read_text(), re.MULTILINE):
         what, fields, *changes = entry.splitlines()
         function, workload, seeds_max, near, *small = fields.split()
         old, new = ([line[4:] for line in changes if line[2] == sign] for sign in "-+")
@@ -88,4 +86,4 @@ def _listed() -> Iterator[Plant]:
         )
 
 
-PLANTS = tuple(_listed())
+PLANTS = tuple(listed(Path(__file__).with_suffix(".txt")))

@@ -23,8 +23,7 @@ from fdbqueue.testing import (
     total_queue,
 )
 from fdbqueue.testing.trace import Footprint
-from tests.system.workloads.notes import Op, Seen
-from tests.system.workloads.task_model import Life, Rules, wrong_times
+from tests.system.workloads.task_model import Life, Op, Rules, Seen, wrong_times
 
 Q = "q"
 

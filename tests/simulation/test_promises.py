@@ -11,7 +11,7 @@ import pytest
 from fdbqueue.testing import checkers, trace
 from tests.simulation.planted import PLANTS
 from tests.system import aftermath, audit
-from tests.system.workloads import all_workloads, by_key, common
+from tests.system.workloads import all_workloads, common, fairness
 
 PAGE = Path(__file__).parents[2] / "docs" / "tests.md"
 JUDGES = [
@@ -59,5 +59,5 @@ def _source_of(workload: str) -> str:
         for line in here.splitlines()
         if line.startswith(("from fdbqueue.testing", "from tests.system"))
     ]
-    modules = [checkers, trace, common, by_key, *JUDGES, *map(import_module, beside)]
+    modules = [checkers, trace, common, fairness, *JUDGES, *map(import_module, beside)]
     return here + "".join(map(inspect.getsource, modules))

@@ -57,11 +57,7 @@ SHARES: Sequence[Share] = (
             "paired_sessions",
         ),
     ),
-    Share(
-        3.0,
-        "each commit of a call is in doubt: it finds a lost or doubled effect for sure",
-        ("doubted",),
-    ),
+    Share(3.0, "each commit of a call is in doubt: it finds a lost or doubled effect for sure", ("doubted",)),
     Share(
         3.0,
         "calls of several threads meet in each step: it finds an answer that goes to the wrong one",

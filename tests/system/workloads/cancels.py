@@ -20,16 +20,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import cramped
 from tests.system.workloads.fleet import ended
-from tests.system.workloads.stage import (
-    EFFECTS,
-    Tasks,
-    audit,
-    by_chance,
-    effects_in,
-    ids,
-    play,
-    remaining,
-)
+from tests.system.workloads.stage import EFFECTS, Tasks, audit, by_chance, effects_in, ids, play, remaining
 
 TTR_S = 2.0
 STEP_S, STEPS = 0.3, 30

@@ -25,9 +25,8 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import SPACE, cramped, draw_limits, or_a_bag
 from tests.system.workloads.composed_calls import HUNDREDS, PLANS, Attempt, Rollback
-from tests.system.workloads.notes import Notes
 from tests.system.workloads.stage import ENOUGH_S, total
-from tests.system.workloads.task_model import Rules
+from tests.system.workloads.task_model import Notes, Rules
 from tests.system.workloads.task_world import Judge
 
 ROLLED_BACK, IDLE, RARE, LATE = 0.15, 0.3, 0.25, 0.08

@@ -16,8 +16,7 @@ from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.scheduler import EPOCH_S
 from fdbqueue.testing.simulation import Client
-from tests.system.workloads.notes import Op, Seen
-from tests.system.workloads.task_model import Rules
+from tests.system.workloads.task_model import Op, Rules, Seen
 
 PAGE = 5
 MOST = 149

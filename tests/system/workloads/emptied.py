@@ -18,15 +18,7 @@ from fdbqueue.testing.scheduler import EPOCH_S
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Operation, Trace, longest_pause_s
 from tests.system.workloads.common import cramped, or_a_bag, values_of
-from tests.system.workloads.stage import (
-    Tasks,
-    audit,
-    look,
-    nothing_left,
-    play,
-    remaining,
-    threaded,
-)
+from tests.system.workloads.stage import Tasks, audit, look, nothing_left, play, remaining, threaded
 
 KINDS = ("fifo", "fifottl", "utube", "fair")
 TIMEOUTS_S = (0.0, 1.0, 4.0)

@@ -17,10 +17,8 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import cramped, draw_limits, unswept
-from tests.system.workloads.exact_calls import Caller, caught, step_by_step
-from tests.system.workloads.exact_looks import Looks
-from tests.system.workloads.exact_model import Model
-from tests.system.workloads.exact_verbs import KEYED, Many
+from tests.system.workloads.exact_model import Caller, Model, caught, step_by_step
+from tests.system.workloads.exact_verbs import KEYED, Looks, Many
 
 Kinds = Sequence[tuple[str, dict[str, Any]]]
 """Kinds of queues, with the options of each."""

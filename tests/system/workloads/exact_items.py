@@ -21,7 +21,7 @@ from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import draw_limits, once
-from tests.system.workloads.exact_calls import caught, require_equal, step_by_step
+from tests.system.workloads.exact_model import caught, require_equal, step_by_step
 
 NAME = "exact items"
 WITHIN, LARGE, PARTITIONS_MAX = 0.4, 0.15, 3

@@ -17,7 +17,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
-from tests.system.workloads.exact_calls import require_equal, step_by_step
+from tests.system.workloads.exact_model import require_equal, step_by_step
 
 NAME, OWNER = "exact_persistent", "owner"
 VERBS = (*("put",) * 5, *("get",) * 5, *("ack",) * 3, "task_done", *("together",) * 3, "connect", "close")

@@ -27,20 +27,12 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import sound
 from tests.system.workloads.common import SPACE, cramped, draw_limits
-from tests.system.workloads.exact_calls import Caller, earliest, require_equal, right, step_by_step
+from tests.system.workloads.exact_model import Caller, earliest, require_equal, right, step_by_step
 from tests.system.workloads.task_model import Turns
 
 ELEMENTS = "exact_elements"
 SCHEMA = {"body": "string"}
-VERBS = (
-    *("add",) * 3,
-    *("acquire",) * 4,
-    *("of_a_lock",) * 6,
-    "touch",
-    "dequeue",
-    "peek",
-    *("purge",) * 2,
-)
+VERBS = (*("add",) * 3, *("acquire",) * 4, *("of_a_lock",) * 6, "touch", "dequeue", "peek", *("purge",) * 2)
 LOCK_S = 5.0
 GONE = "there is no such element"
 FAIR = "exact_fair"

@@ -22,8 +22,11 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import draw_limits, unswept
-from tests.system.workloads.exact_calls import (
+from tests.system.workloads.exact_model import (
+    HOLDER_DIED,
     Caller,
+    Life,
+    Model,
     caught,
     earliest,
     is_over,
@@ -32,9 +35,7 @@ from tests.system.workloads.exact_calls import (
     require_equal,
     step_by_step,
 )
-from tests.system.workloads.exact_looks import Looks
-from tests.system.workloads.exact_model import HOLDER_DIED, Life, Model
-from tests.system.workloads.exact_verbs import Many
+from tests.system.workloads.exact_verbs import Looks, Many
 
 NAME = "exact_sessions"
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")

@@ -20,7 +20,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import unsound
 from tests.system.workloads.common import SPACE, cramped, once
-from tests.system.workloads.exact_calls import caught, step_by_step
+from tests.system.workloads.exact_model import caught, step_by_step
 
 VERBS = (*("put",) * 4, *("take",) * 5, *("wait",) * 3)
 WITHIN, LARGE, VALUES_MAX = 0.4, 0.15, 40

@@ -114,13 +114,7 @@ def pass_on(second: TaskQueue, tr: Transaction, task: HeldTask) -> None:
 
 def finish(client: Client, q: TaskQueue, handler: Callable[..., object], hooks: Hooks) -> None:
     worker = Worker(
-        client.db,
-        q,
-        handler,
-        hooks=hooks,
-        transactional=True,
-        max_attempts=None,
-        session_ttr_s=SESSION_TTR_S,
+        client.db, q, handler, hooks=hooks, transactional=True, max_attempts=None, session_ttr_s=SESSION_TTR_S
     )
     work_until_empty(worker)
 

@@ -17,7 +17,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
-from tests.system.workloads import by_key, stage
+from tests.system.workloads import fairness, stage
 from tests.system.workloads.common import checker, cramped, draw_limits, values_of
 from tests.system.workloads.stage import (
     Tasks,
@@ -81,7 +81,7 @@ def keyed(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 def count(client: Client, q: TaskQueue) -> None:
-    by_key.look(client, NUMBERS, TaskKeys(q.contents), partial(total, q))
+    fairness.look(client, NUMBERS, TaskKeys(q.contents), partial(total, q))
 
 
 def once(client: Client, q: TaskQueue, session: Session) -> None:
@@ -172,7 +172,7 @@ def put_by_chance(client: Client, q: TaskQueue, value: str) -> None:
 def audit_keys(concurrency: int | None, client: Client, q: TaskQueue) -> None:
     stage.audit(client, q)
     if q.kind != "fifottl":
-        by_key.look(client, ACKS_NUMBERS, TaskKeys(q.contents), partial(total, q))
+        fairness.look(client, ACKS_NUMBERS, TaskKeys(q.contents), partial(total, q))
     if concurrency is not None:
         client.call(KEYS, "audit", concurrency, lambda: run(client.db, partial(taken_of_keys, q)))
 

@@ -16,15 +16,11 @@ from fdbqueue.testing.cases import Build, Size, workload
 from fdbqueue.testing.simulation import MEMORY, Checker, Client, Simulation
 from tests.system.workloads.common import draw_limits, unswept
 from tests.system.workloads.paired_groups import Groups, Schedules
-from tests.system.workloads.paired_items import Elements, FairItems, Items
-from tests.system.workloads.paired_limits import Limits, Sessions
-from tests.system.workloads.paired_line import Requests
-from tests.system.workloads.paired_process import Process
-from tests.system.workloads.paired_queues import Persistent
-from tests.system.workloads.paired_store import NEVER, Twins
+from tests.system.workloads.paired_items import Elements, FairItems, Items, Requests
+from tests.system.workloads.paired_process import AT_ONCE, Doubts, Process, Spread, Together
+from tests.system.workloads.paired_queues import Limits, Persistent, Sessions
 from tests.system.workloads.paired_tasks import Moves, Tasks
-from tests.system.workloads.paired_threads import AT_ONCE, Doubts, Spread, Together
-from tests.system.workloads.paired_world import World
+from tests.system.workloads.paired_world import NEVER, Twins, World
 
 ANY: Sequence[type[World]] = (*(Tasks,) * 8, Items, Items, FairItems, Elements)
 

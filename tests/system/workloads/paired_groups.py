@@ -15,10 +15,9 @@ from fdbqueue.tasks.group_settling import sweep_groups
 from fdbqueue.tasks.groups import Group
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.schedules import Schedule, fire_due
-from tests.system.workloads.exact_calls import caught
+from tests.system.workloads.exact_model import caught
 from tests.system.workloads.paired_queues import ROOT, Opened, Queues
-from tests.system.workloads.paired_store import Twins
-from tests.system.workloads.paired_world import Call, text_of
+from tests.system.workloads.paired_world import Call, Twins, text_of
 
 KINDS = ("fifo", "fifottl", "utube")
 GROUPS_SEEN, RETAIN_S = 3, 60

@@ -29,7 +29,7 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.engine import PatientTransaction
 from fdbqueue.testing.simulation import MEMORY, Checker, Client, Simulation
 from tests.system.workloads.common import SPACE
-from tests.system.workloads.paired_store import NEVER, QuietRuntime
+from tests.system.workloads.paired_world import NEVER, QuietRuntime
 
 NAME, ALL = "receipts", 1_000
 UNSURE = (KeyboardInterrupt, FDBError)

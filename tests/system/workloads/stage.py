@@ -40,12 +40,7 @@ End = Callable[[Client, TaskQueue, Task], object]
 Held = Callable[[Client, TaskQueue, Session], object]
 
 
-def play(
-    simulation: Simulation,
-    size: Size,
-    roles: Roles,
-    last: Mapping[str, Body] | None = None,
-) -> None:
+def play(simulation: Simulation, size: Size, roles: Roles, last: Mapping[str, Body] | None = None) -> None:
     """Add the clients of all roles, and those that come afterwards.
 
     A role that ends with "-" has `size.clients` clients; several such roles in a row take turns. Of several

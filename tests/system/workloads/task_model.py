@@ -1,16 +1,125 @@
-"""A model of one task: its possible lives, which follow from the calls in the notes and from sweeps.
+"""The notes of a workload, and a model of one task: its possible lives, by the calls in the notes.
+
+The keys of the notes begin with the stamps of their commits. So the notes have exactly the transactions
+that committed, in the order of their commits, whatever their clients know about them.
 
 No call tells of a sweep. So a task whose time has come has several possible lives: before the sweep, and
 after it. An answer is right if it fits one of them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
-from tests.system.workloads.notes import Op, Seen
+import msgspec
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.core.database import Database
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.task import Task
+
+_STAMP_BYTES = 10
+_VERSION_BYTES = 8
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """A task as a call has returned it."""
+
+    id: str
+    state: str
+    data: Any
+    pri: int
+    key: Any
+    attempts: int
+    failures: int
+    orphaned: int
+    until: float | None
+    expires: float | None
+    token: bytes | None
+    cancelled: bool
+
+    @classmethod
+    def of(cls, task: Task) -> "Seen":
+        return cls(
+            task.id,
+            str(task.state),
+            task.data,
+            task.pri,
+            task.key,
+            task.attempts,
+            task.failures,
+            task.orphaned,
+            task.until,
+            task.expires,
+            task.token,
+            task.cancel_asked is not None,
+        )
+
+
+class Op(msgspec.Struct, array_like=True):
+    """One call in a transaction: its arguments, its answer or its error, and the time."""
+
+    verb: str
+    began: float
+    """By the clock of the client."""
+    id: str = ""
+    token: bytes | None = None
+    count: int = 0
+    seconds: float = 0.0
+    failed: bool = False
+    """With a failure."""
+    options: dict[str, Any] = {}
+    answers: list[Seen] = []
+    number: int = 0
+    told: Any = None
+    error: str = ""
+    ended: float = 0.0
+    """By the clock of the client."""
+    latest: float = 0.0
+    """After the call, by the fastest clock of all clients."""
+
+
+class Entry(msgspec.Struct, array_like=True):
+    """The calls of a transaction, in order."""
+
+    read_version: int
+    nonce: bytes
+    """Of the attempt that committed."""
+    ops: list[Op]
+    version: int = 0
+
+
+_to_bytes = msgspec.msgpack.Encoder().encode
+_entry_of = msgspec.msgpack.Decoder(Entry).decode
+
+
+class Notes:
+    def __init__(self, space: Subspace) -> None:
+        self._entries: bytes = space["entries"].key()
+        self._steps = space["steps"]
+
+    def committed(self, tr: Transaction, step: str) -> bytes | None:
+        """The nonce of the attempt that has committed this step."""
+        value = tr.get(self._steps[step].key()).value
+        return None if value is None else bytes(value)
+
+    def write(self, tr: Transaction, step: str, nonce: bytes, ops: Sequence[Op]) -> None:
+        version = tr.get_read_version().wait()
+        tr.set(self._steps[step].key(), nonce)
+        at = self._entries + bytes(_STAMP_BYTES)
+        place = len(self._entries).to_bytes(4, "little")
+        tr.set_versionstamped_key(at + place, _to_bytes(Entry(version, nonce, list(ops))))
+
+    def entries(self, database: Database) -> Iterator[Entry]:
+        """The committed transactions, in the order of their commits."""
+        begin = len(self._entries)
+        for row in database.get_range_startswith(self._entries):
+            entry = _entry_of(row.value)
+            entry.version = int.from_bytes(row.key[begin : begin + _VERSION_BYTES], "big")
+            yield entry
+
 
 SLACK_S = 1e-5
 """Tasks have microseconds, clocks have more."""
@@ -208,7 +317,7 @@ def wrong_time(op: Op, at: float | None, after_s: float | None, most: float | No
         yield f"the time is {at}, not {first} to {last}"
 
 
-class Entry(Protocol):
+class Waiting(Protocol):
     """A task, or an item, with its task key and its cost in units."""
 
     @property
@@ -245,23 +354,23 @@ class Turns:
             turns.now = max(self.now, seen.now)
         return turns
 
-    def place(self, head: Entry) -> tuple[int, str]:
+    def place(self, head: Waiting) -> tuple[int, str]:
         """The place of a task key, with its first task, among all."""
         return self._after(head)[0], head.id
 
-    def _after(self, head: Entry) -> Turn:
+    def _after(self, head: Waiting) -> Turn:
         round_, used = self._turns[head.key]
         weight, units = self._weights.get(head.key, 1), used + head.cost
         rounds = (units - 1) // weight
         return round_ + rounds, units - rounds * weight
 
-    def take_next(self, life: Entry) -> None:
+    def take_next(self, life: Waiting) -> None:
         """Note a task of a take. Within the take the current round stays."""
         round_, used = self._after(life)
         self._turns[life.key] = (round_, used) if round_ >= self.now else (self.now + 1, 0)
         self._took[life.key] = self._turns[life.key]
 
-    def meet(self, ready: Iterable[Entry]) -> None:
+    def meet(self, ready: Iterable[Waiting]) -> None:
         """After a call: let task keys join the next round with their first ready task, and leave with their
         last.
         """

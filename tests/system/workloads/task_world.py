@@ -7,11 +7,13 @@ read has changed since, so its changes hold for the tasks at its commit.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tests.system.workloads.notes import Entry, Op, Seen
 from tests.system.workloads.task_model import (
+    Entry,
     Life,
+    Op,
     Order,
     Rules,
+    Seen,
     Turns,
     effect,
     may,

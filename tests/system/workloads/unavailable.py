@@ -20,15 +20,7 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import checker, cramped, values_of
 from tests.system.workloads.fleet import ended, work_until_empty
-from tests.system.workloads.stage import (
-    Handled,
-    Tasks,
-    audit,
-    effects_in,
-    play,
-    put_plain,
-    succeed,
-)
+from tests.system.workloads.stage import Handled, Tasks, audit, effects_in, play, put_plain, succeed
 
 TTR_S = 300.0
 LIFE_S = 90.0

@@ -89,10 +89,7 @@ class Leased(Subject):
         key = client.random.choice(self.keys_of(client))
         values = client.values(count, key)
         client.call(
-            self.name,
-            "put",
-            values,
-            lambda: self.queue.put_many(client.db, values, **self.put_options(key)),
+            self.name, "put", values, lambda: self.queue.put_many(client.db, values, **self.put_options(key))
         )
 
     def keys_of(self, client: Client) -> Sequence[str]:  # noqa: ARG002
@@ -490,12 +487,7 @@ class Schedules(Leased):
         super().prepare(db)
         for period_s in PERIODS_S:
             Schedule.create(
-                db,
-                str(period_s),
-                every=period_s,
-                queue=self.name,
-                missed="all",
-                root=self.setup.queues,
+                db, str(period_s), every=period_s, queue=self.name, missed="all", root=self.setup.queues
             )
 
     def value_of(self, task: Task) -> str:
