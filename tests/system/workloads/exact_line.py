@@ -1,7 +1,7 @@
 """Items and the waiting line in one process with a clock that stands still in each call, and a model.
 
 The model follows the rules of the waiting line in docs/design.md. A place is a number; items of one call
-share it, and lie in their order. Each answer, each item in its place, and each request equals that of the model.
+share it, and lie in their order. Each answer, each place and each request equals that of the model.
 """
 
 from collections.abc import Callable, Sequence
