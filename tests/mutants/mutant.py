@@ -405,37 +405,30 @@ def _digest(text: str) -> str:
 
 REPOSITORY = Path(__file__).parents[2]
 
-_COMMIT = ("batch", "commit", "commitlog", "pool", "request", "steps", "system", "watches", "writes")
-"""Modules of the engine on the path of a commit and of its watches."""
-_JOURNAL = ("base", "durability", "journal", "recovery", "users")
-"""Modules that keep commits over a power cut."""
-_FOLDERS = (
-    "dead",
-    "elements",
-    "fair",
-    "fleet",
-    "groups",
-    "limiting",
-    "parking",
-    "partitions",
-    "persistent",
-    "schedules",
-)
-
-ROOMS: dict[str, tuple[str, ...]] = {
-    "line": ("fdbqueue/core/line/*.py", "fdbqueue/core/calls/*.py"),
-    "tasks": ("fdbqueue/tasks/*.py", "fdbqueue/tasks/disciplines/*.py", "fdbqueue/tasks/unique/*.py"),
-    "recipe": ("fdbqueue/queues/recipe/*.py",),
-    "sessions": ("fdbqueue/core/sessions/*.py",),
-    "commit": tuple(f"fdbqueue/embedded/{name}.py" for name in _COMMIT),
-    "journal": tuple(f"fdbqueue/embedded/{name}.py" for name in _JOURNAL),
-    **{name: (f"fdbqueue/**/{name}/*.py",) for name in _FOLDERS},
+ROOMS: dict[str, str] = {
+    "line": "core/line/* core/calls core/once",
+    "partitions": "core/partitions core/line/wide tasks/parted tasks/repartition queues/recipe/calls",
+    "sessions": "core/sessions/*",
+    "commit": "embedded/commit embedded/processes embedded/layout embedded/steps embedded/watches embedded/writes",
+    "journal": "embedded/durability embedded/journal",
+    "tasks": "tasks/* tasks/stored/*",
+    "groups": "tasks/group*",
+    "limits": "tasks/limits/* tasks/limited",
+    "dead": "tasks/dead_letters tasks/redrive",
+    "schedules": "tasks/schedules tasks/firing",
+    "recipe": "queues/recipe/*",
+    "fair": "queues/fair",
+    "persistent": "queues/persistent queues/unacked",
+    "elements": "queues/elements/*",
+    "fleet": "fleet/*",
 }
+"""The files of each room, as patterns below the package: a file may be in several."""
 
 
 def files_of(room: str) -> list[str]:
     """The modules of a room, as paths from the root of the repository."""
-    paths = chain.from_iterable(REPOSITORY.glob(pattern) for pattern in ROOMS[room])
+    patterns = (f"fdbqueue/{pattern}.py" for pattern in ROOMS[room].split())
+    paths = chain.from_iterable(map(REPOSITORY.glob, patterns))
     return sorted(path.relative_to(REPOSITORY).as_posix() for path in paths)
 
 

@@ -56,49 +56,57 @@ _GROUPS = ("groups", "exact_groups", "paired_groups", "follows", "joined")
 _OF_TASKS = ("partitions", "paired_partitions", "together_partitions", "exact_partitions")
 _PARTITIONS = (*_OF_TASKS, "item_partitions")
 _PARTED = (*_OF_TASKS, "exact_mixed")
+_PROXIES = ("proxies", "exact_persistent", "paired_persistent", "pipeline")
+_DEAD = ("redriven", "paired", "exact")
+_SCHEDULES = ("schedules", "exact_schedules", "paired_schedules")
 
 ROOMS: Mapping[str, Sequence[str]] = {
     "aio": ("awaited_recipe", "awaited_tasks", "awaited_waits"),
-    "calls": _CALLS,
-    "dead": ("redriven", "paired", "exact"),
-    "operate": ("explained", "exact", "exact_mixed"),
-    "disciplines": _KEYED,
-    "elements": ("elements", "exact_elements"),
+    "core/calls": _CALLS,
+    "core/line": (*_LINE, "lasting", "killed", "signs"),
+    "core/line/wide": _PARTITIONS,
+    "core/once": _CALLS,
+    "core/partitions": _PARTITIONS,
+    "core/registry": ("named", "temporary", "unwanted"),
+    "core/sessions": _SESSIONS,
     "embedded": _ENGINE,
-    "fair": ("exact_fair", "agreed", "paired", "fairness", "rounds", "damaged"),
     "fleet": _FLEETS,
-    "groups": _GROUPS,
-    "limiting": _LIMITS,
-    "line": (*_LINE, "lasting", "killed", "signs"),
-    "parking": _LIMITS,
-    "partitions": _PARTITIONS,
-    "persistent": ("proxies", "exact_persistent", "paired_persistent", "pipeline"),
-    "recipe": (*_ITEMS, "recipe"),
-    "records": ("results", "weighty", "exact_mixed", "exact"),
-    "registry": ("named", "temporary", "unwanted"),
-    "schedules": ("schedules", "exact_schedules", "paired_schedules"),
-    "sessions": _SESSIONS,
+    "operate": ("explained", "exact", "exact_mixed"),
+    "operate/verify": ("verified", "exact", "exact_mixed"),
+    "queues/elements": ("elements", "exact_elements"),
+    "queues/fair": ("exact_fair", "agreed", "paired", "fairness", "rounds", "damaged"),
+    "queues/persistent": _PROXIES,
+    "queues/recipe": _ITEMS,
+    "queues/recipe/calls": ("item_partitions", "exact_items", "recipe", "paired", "batches", "holding"),
+    "queues/unacked": _PROXIES,
     "tasks": (*_TASKS, "exact_defaults", "results", "bounded"),
-    "verify": ("verified", "exact", "exact_mixed"),
-}
-"""The near workloads of each folder in `fdbqueue`."""
-
-FILES: Mapping[str, Sequence[str]] = {
-    "recipe/parts": ("item_partitions", "exact_items", "recipe", "paired"),
-    "tasks/in_all": (*_PARTED, "exact", "paired"),
+    "tasks/calls": (*_PARTED, "together", "paired", "bounded", "unique", "keyed", "acks"),
+    "tasks/dead_letters": _DEAD,
+    "tasks/firing": _SCHEDULES,
+    "tasks/group_members": _GROUPS,
+    "tasks/group_settling": _GROUPS,
+    "tasks/groups": _GROUPS,
+    "tasks/limited": _LIMITS,
+    "tasks/limits": _LIMITS,
     "tasks/parted": _PARTED,
-    "tasks/parts": (*_PARTED, "acks"),
-    "tasks/puts": (*_PARTED, "together", "paired", "bounded", "unique", "keyed"),
+    "tasks/redrive": _DEAD,
     "tasks/repartition": _PARTED,
+    "tasks/schedules": _SCHEDULES,
+    "tasks/source": (*_PARTED, *_TASKS),
+    "tasks/stored": _KEYED,
+    "tasks/stored/records": ("results", "weighty", "exact_mixed", "exact"),
+    "tasks/verbs": (*_PARTED, *_TASKS),
 }
-"""Those of files that other workloads judge than most files of their folder."""
+"""The near workloads of folders and files in `fdbqueue`; those of a file go before those of its folder."""
 
 
 def near(paths: Iterable[str]) -> frozenset[str]:
-    """The workloads that are near to these files: their own, or those of the innermost room that has some."""
+    """The workloads that are near to these files: their own, or those of their innermost folder."""
     return frozenset(chain.from_iterable(map(_near, map(PurePath, paths))))
 
 
 def _near(path: PurePath) -> Sequence[str]:
-    room = next((part for part in reversed(path.parts) if part in ROOMS), "")
-    return FILES.get(f"{path.parent.name}/{path.stem}", ROOMS.get(room, ()))
+    parts = path.with_suffix("").parts
+    inside = parts[parts.index("fdbqueue") + 1 :] if "fdbqueue" in parts else parts
+    rooms = ("/".join(inside[:end]) for end in range(len(inside), 0, -1))
+    return next((ROOMS[room] for room in rooms if room in ROOMS), ())
