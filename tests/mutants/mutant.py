@@ -409,7 +409,9 @@ ROOMS: dict[str, str] = {
     "line": "core/line/* core/calls core/once",
     "partitions": "core/partitions core/line/wide tasks/parted tasks/repartition queues/recipe/calls",
     "sessions": "core/sessions/*",
-    "commit": "embedded/commit embedded/processes embedded/layout embedded/steps embedded/watches embedded/writes",
+    "commit": " ".join(
+        f"embedded/{name}" for name in ("commit", "processes", "layout", "steps", "watches", "writes")
+    ),
     "journal": "embedded/durability embedded/journal",
     "tasks": "tasks/* tasks/stored/*",
     "groups": "tasks/group*",
