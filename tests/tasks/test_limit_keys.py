@@ -85,6 +85,15 @@ def test_each_key_has_slots_of_its_own(keyed: Callable[..., Bench], kind: str) -
     assert sound(b.db)
 
 
+def test_a_task_with_a_key_takes_one_slot_of_its_queue(keyed: Callable[..., Bench]) -> None:
+    """The bounds of a transaction count it as several starts; a take once counted these as slots, too."""
+    b = keyed(limits=["all"])
+    Limit.set(b.db, "all", slots=2)
+    for number, names in enumerate([{TENANT: "a"}, {}, {}]):
+        b.put(number, limits=names)
+    assert [task.data for task in b.queue.take_many(b.db, 9, session=b.session)] == [0, 1]
+
+
 def test_keys_of_other_types_are_other_keys(keyed: Callable[..., Bench]) -> None:
     b = keyed()
     keys = (1, "1", b"1", True, ("a", 1), None)

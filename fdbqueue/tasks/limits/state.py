@@ -301,6 +301,7 @@ class Gate:
         """
         self._asked: tuple[Iterable[Ask], Mapping[str, Ask]] | None = (of_all, named)
         self._most = most
+        """Starts that the transaction has room for."""
         self._apart = apart
         self._states = states
         self._left: int | None = None
@@ -321,8 +322,7 @@ class Gate:
     @property
     def is_shut(self) -> bool:
         """True if no task may start, whatever it names."""
-        self._see()
-        return self._left == 0
+        return self.room(()) == 0
 
     def room(self, names: Iterable[str], but: str | None = None) -> int | None:
         """Number of tasks with these names that may start; None for any number. `but`: a name that they have
@@ -330,7 +330,7 @@ class Gate:
         """
         if self._asked is not None:
             self._see()
-        room = self._left
+        room = None if self._left is None else min(self._left, self._most)
         for name in names:
             few = self._rooms.get(name)
             if few is None or (name == but and self._apart.counts(name)):
@@ -370,7 +370,7 @@ class Gate:
             weight = (
                 limits.STARTS_OF_A_KEYED_ONE + len(keyed[1]) // limits.KEY_BYTES_OF_A_START if keyed else 1
             )
-            self._left = max(0, self._left - weight)
+            self._left, self._most = self._left - 1, max(0, self._most - weight)
         for name in names:
             if name in self._rooms and not (name == but and self._apart.counts(name)):
                 self._rooms[name] -= 1
