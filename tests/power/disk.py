@@ -177,7 +177,7 @@ class File:
 
 
 class Choose:
-    """Chooses among states, of which the first is durable and the last is the newest."""
+    """Chooses among states: the first one is durable, and the last one is the newest."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -406,7 +406,6 @@ def early_free(records: Sequence[Record]) -> list[Record]:
 
 
 def _files(name: str, records: Sequence[Record]) -> set[int]:
-    """The files whose first names begin like this."""
     return {one.file for one in records if one.kind is Kind.CREATE and f"/{name}" in one.name}
 
 

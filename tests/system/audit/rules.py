@@ -55,9 +55,7 @@ from tests.system.audit.tasks import (
 TAKE = "take"
 """The name of an operation that takes tasks; its result is empty if there was none."""
 LATE_MAX_S = 1.0
-"""A call may return so long after its timeout: its last look has a few round trips, and others go first. The
-pauses before its retries come on top.
-"""
+"""A call returns at most this late: its last look has a few round trips. Pauses of retries come on top."""
 AGAIN_MAX_S = 2 * RETRY_DELAY_FIRST_S
 """The pause before a retry after an old or a future version, and the reads up to the next such error."""
 _CONFLICTS = ("refused: 1020", "refused: not_committed")
@@ -256,7 +254,6 @@ class Partitioned:
             yield f"{self._name}: {text}"
 
     def of_lines(self, step: TaskStep, mirror: Mirror) -> Iterator[str]:
-        """The line of each partition and that of all; what they tell of takes and leases."""
         errors: list[str] = []
         line, shared = LineStep(), self._zero.shared
         for shape in self._shapes():

@@ -40,7 +40,7 @@ SLOTS, STARTS = "slots", "starts"
 RATE, PER_S, BURST = 1, 4.0, 3
 TAKE, LAST_TAKE = "take under limits", "take at the end"
 WAIT_S = 30.0
-"""A take that waits for so long, beside a ready task and alone, is stuck."""
+"""A take is stuck if it waits this long alone, beside a ready task."""
 SLACK_S = limits.CLOCK_SKEW_S + limits.TRANSACTION_AGE_MAX_S
 
 
@@ -305,7 +305,7 @@ def laned(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 def put_under(sets: Sequence[Any], count: int, client: Client, q: TaskQueue) -> None:
-    """Put tasks, each of which names one of these sets of limits."""
+    """Put tasks. Each names one of these sets of limits."""
     for _ in range(count):
         delay = client.random.choice((0, 0, 0.5))
         q.put(client.db, "x", delay=delay, limits=client.random.choice(sets))

@@ -56,7 +56,7 @@ from tests.system.workloads.paired_world import (
 
 ORDERS = (When.BEGIN, When.AFTER)
 UNNOTICED = 0.5
-"""The share of steps whose pairs are chosen by what one changes and the other sees."""
+"""In this share of the steps, one call changes what the other one sees."""
 PAIRS, MET_AT_ONCE = 4, 3
 COLUMN_BYTES = 16
 """The length of a key up to its column, roughly: keys that begin alike are of one kind."""
@@ -324,7 +324,7 @@ COMMITS_MAX = 4
 
 
 class Held(Tasks):
-    """Tasks whose verbs come under stale leases, too. No memory of a process changes an answer."""
+    """Tasks. Their verbs come under stale leases, too. No memory of a process changes an answer."""
 
     kinds = tuple(kind for kind in KINDS if kind[0] != "bag")
     by_holder = (*BY_HOLDER, *("ack",) * 12)
