@@ -224,7 +224,6 @@ RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
 
 
 def edits_of(node: ast.AST, place: Place) -> Iterator[Edit]:
-    """The edits of one node."""
     for rule in RULES.get(type(node), ()):
         yield from rule(node, place)
 

@@ -296,7 +296,6 @@ class Disk:
 
 
 def durable(content: bytes) -> File:
-    """Return a file with a durable content."""
     each = ((at // SECTOR, content[at : at + SECTOR]) for at in range(0, len(content), SECTOR))
     stored = {place: [sector.ljust(SECTOR, b"\0")] for place, sector in each if sector.strip(b"\0")}
     return File(stored, len(content))

@@ -274,7 +274,6 @@ class Aftermath:
                 yield from told(verify(database, queue))
 
     def _live(self, name: str, queues: Sequence[Contents], until_s: float, *, is_last: bool) -> None:
-        """Run one process to its end."""
         count = sharers(self._watching.rows, self._registry.keys, self._watching.now_us())
         self._watching.swept_within_s = count * limits.SWEEP_EVERY_S
         machine = Machine(

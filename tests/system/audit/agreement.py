@@ -115,7 +115,6 @@ class Counters:
 
 
 def numbers_counted(counts: Iterable[Count], mirror: Mirror) -> Iterator[str]:
-    """Compare counters with all that they count."""
     for count in counts:
         [(name, under)] = count.tally.ranges.items()
         number = sum(count.tally.counts(key) for key in mirror.keys_in(under.start, under.stop))
@@ -225,7 +224,6 @@ def changed_unseen(checks: Checks, step: Step) -> Iterator[str]:
 
 
 def changed_unseen_in_line(keys: LineKeys, step: Step) -> Iterator[str]:
-    """Judge the keys of a line."""
     for key in step.unseen:
         told = _in_line(keys, key)
         if told and not step.is_cleared(key):

@@ -233,14 +233,12 @@ class PartitionedItems:
         return key[len(apart.start)] if apart.start < key < apart.stop else 0
 
     def beyond_the_plan(self, step: Step) -> Iterator[str]:
-        """A partition beyond those of the plan has no key."""
         for key, values in step.changes.items():
             number = self._partition_of(key)
             if values.after is not None and number >= self._high:
                 yield f"a key lies in the partition {number} of {self._high} (key {key.hex()})"
 
     def unflagged_items(self, mirror: Mirror) -> Iterator[str]:
-        """A partition with an item has a flag."""
         for number, part in self._parts.items() if self._has_flags else ():
             if mirror.value(self._keys.flag(number)) is None and part.holds_items(mirror):
                 yield f"the partition {number} has items, and no flag"

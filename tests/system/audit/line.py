@@ -152,7 +152,6 @@ class Requests:
         return moves
 
     def items_asked_at(self, version: int) -> int:
-        """The items for which requests waited at a version."""
         return sum(request.count for request in self._known.values() if request.waits_at(version))
 
     def request_step(

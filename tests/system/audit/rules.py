@@ -272,7 +272,6 @@ class Partitioned:
         yield from self.beyond_the_plan(step.changes)
 
     def beyond_the_plan(self, step: Step) -> Iterator[str]:
-        """A partition beyond those of the plan has no key."""
         for key, values in step.changes.items():
             number = self._partition_of(key)
             if values.after is not None and number >= self._high:
@@ -346,7 +345,6 @@ class Partitioned:
                 yield record.id, record
 
     def _tasks(self, step: Step, mirror: Mirror) -> TaskStep:
-        """The step of the tasks of all partitions."""
         olds: dict[bytes, Record] = {}
         news: dict[bytes, Record] = {}
         after: dict[bytes, Record] = {}

@@ -539,7 +539,6 @@ class History:
     _lines: dict[bytes, Requests] = field(default_factory=dict)
 
     def requests(self, line: bytes) -> Requests:
-        """The requests of the line with that prefix."""
         found = self._lines.get(line)
         if found is None:
             found = self._lines[line] = Requests(LineKeys(line), self.liveness)

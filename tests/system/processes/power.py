@@ -104,7 +104,6 @@ class Disk:
         return is_untold
 
     def note(self, name: str) -> None:
-        """Note that a file is durable as it is."""
         with open(os.path.join(self._path, name), "rb") as file:
             self._durable[os.fstat(file.fileno()).st_ino] = bytearray(file.read())
 

@@ -93,7 +93,6 @@ class Client:
         """The largest batch at present."""
 
     def values(self, count: int, key: str = "") -> list[str]:
-        """New values of a key."""
         first, self._count = self._count, self._count + count
         behind = f"{key}/" if key else ""
         return [f"{behind}{self.name}.{number}" for number in range(first, first + count)]
@@ -136,7 +135,6 @@ class Client:
         return recorder.call(name, argument, function, shown=shown, refusals=refusals)
 
     def effect(self, tr: Transaction, subject: str, values: Iterable[str]) -> None:
-        """Count an effect of each value."""
         effects = self.setup.effects(subject)
         for value in values:
             tr.add(effects[value].key(), ONE)

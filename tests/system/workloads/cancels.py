@@ -158,7 +158,6 @@ def watch(client: Client, q: TaskQueue) -> None:
 
 
 def take_into(found: list[str], client: Client, q: TaskQueue) -> str | None:
-    """Take a task. Return its id."""
     with suppress(UnknownSession):
         found.extend(task.id for task in q.take_many(client.db, 1, 1.0))
     return found[0] if found else None

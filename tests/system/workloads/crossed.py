@@ -208,7 +208,6 @@ def each_finished_once(trace: Trace, _: Database) -> Iterator[str]:
 
 
 def nothing_taken_after_closing(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that no take commits after its database was closed."""
     closed_s = {op.argument: op.ended_s for op in trace.of(STOPS, "close") if op.ended_s is not None}
     for tr in trace.transactions:
         takes = tr.operation is not None and tr.operation.name == "take"

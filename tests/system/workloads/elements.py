@@ -118,7 +118,6 @@ def hold(client: Client, q: ElementQueue, maxlock_s: float, desks: Desks) -> Non
 
 
 def handed_to(client: Client, desks: Desks) -> dict[str, LockToken]:
-    """The locks on the desk of this client."""
     desk = desks.get(client.name, deque())
     held = dict(desk)
     desk.clear()

@@ -217,7 +217,6 @@ def number_of(tr: Any, key: bytes) -> int:
 
 
 def no_change_missed(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that a watch fires for a change."""
     for op in trace.of(RINGS, "wait"):
         if op.done:
             (key, seen), (fired, found) = op.argument, op.result

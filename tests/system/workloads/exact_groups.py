@@ -461,7 +461,6 @@ def _peek(then: TaskQueue, id_: str, tr: Any) -> Task:
 
 
 def _require_groups(found: list[GroupProgress], books: Books) -> None:
-    """The groups that are there, with all their counts."""
     require_equal("groups", sorted(one.id for one in found), sorted(books.groups))
     for one in found:
         group = books.groups[one.id]

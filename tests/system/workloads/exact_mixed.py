@@ -486,7 +486,6 @@ class Mixed(DeadDeeds, MixedPuts, Many):
         self.model.groups[made.id] = Gathered(made.id, holds)
 
     def end_group(self) -> None:
-        """Close a group, or cancel it."""
         mine = [group for group in self.model.groups.values() if group.ended is None]
         if not mine:
             return

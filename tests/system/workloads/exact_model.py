@@ -285,7 +285,6 @@ class Life:
             self.state, self.until, self.expires = "~", added(now, delay), added(self.expires, delay)
 
     def fail(self, failure: Failure, outcome: str, now: int) -> None:
-        """Note a failed attempt."""
         self.failures += 1
         noted = Failure(
             failure.error,

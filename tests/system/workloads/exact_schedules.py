@@ -230,7 +230,6 @@ class Model:
         return "QueueFull" if len(self.queues[queue]) + count > self.room else None
 
     def _fire(self, plan: Plan) -> int:
-        """One firing of a schedule that is due."""
         before = plan.due
         times = plan.turn(self.now, limits.SCHEDULE_FIRED_MAX)
         plan.error = self.refusal(plan.queue, len(times)) if times else None

@@ -197,7 +197,6 @@ def put(client: Client, q: TaskQueue, values: Sequence[str]) -> None:
 
 
 def take(client: Client, q: TaskQueue, session: Session) -> None:
-    """Take a task and ack it."""
 
     def body() -> list[str]:
         task = q.take(client.db, 0.5, session=session)

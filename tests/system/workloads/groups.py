@@ -171,7 +171,6 @@ def end(client: Client, q: TaskQueue, task: Task) -> None:
 
 
 def disturb(client: Client, q: TaskQueue) -> None:
-    """Delete, truncate, drop or cancel, by chance."""
     dice = client.random.random()
     if dice < 0.3:
         found = q.tasks(client.db, client.random.choice("r~!"), 3)

@@ -268,7 +268,6 @@ def agreed(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 
 def closed_means_empty(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that no value lies in the queue while it is closed."""
     for op in trace.of(AGREED, "look"):
         if op.done and op.result[0] and op.result[1]:
             yield f"{op.result[1]} values lie in a queue that was closed because it was empty"

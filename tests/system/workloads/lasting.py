@@ -216,7 +216,6 @@ def lost_tasks_run_elsewhere(trace: Trace, _: Database, last_death_s: float) -> 
 def new_tasks_pass_the_dead_by(
     trace: Trace, _: Database, last_death_s: float, seen_s: float
 ) -> Iterator[str]:
-    """Check that a task that is put after the deaths is soon taken."""
     for put in puts(trace):
         late_s = first_taken_s(trace, put.argument) - (put.ended_s or 0.0)
         allowed_s = NEW_S if put.began_s > last_death_s + seen_s else max(NEW_S, seen_s)

@@ -363,7 +363,6 @@ def _is_of(key: Any, _: str, task: Any) -> bool:
 
 
 def delete_at_times(client: Client, times: int) -> None:
-    """Delete the limit of slots, and set it anew."""
     for _ in range(times):
         client.pause(3.0)
         with suppress(LimitInUse, LimitNotFound):

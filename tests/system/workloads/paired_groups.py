@@ -36,18 +36,8 @@ class Gathered:
 
 class Groups(Queues):
     verbs = (
-        "put",
-        "take",
-        "end",
-        "id",
-        "kick",
-        "truncate",
-        "close",
-        "cancel",
-        "gather",
-        "drop",
-        "create",
-        "tick",
+        *("put", "take", "end", "id", "kick", "truncate"),
+        *("close", "cancel", "gather", "drop", "create", "tick"),
     )
     ends = ("ack", "ack", "bury", "bury", "release", "delete")
 

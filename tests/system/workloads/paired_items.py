@@ -343,16 +343,8 @@ BY_OTHERS = ("SLEEP", "SLEEP", "RENEW", "LEAVE")
 
 class Requests(Table, ItemCalls):
     verbs = (
-        "enqueue",
-        "give_back",
-        "dequeue",
-        "dequeue_many",
-        "register",
-        "look",
-        "withdraw",
-        "withdraw_early",
-        "hold",
-        "clear",
+        *("enqueue", "give_back", "dequeue", "dequeue_many", "register"),
+        *("look", "withdraw", "withdraw_early", "hold", "clear"),
     )
 
     def __init__(self, random: Random, twins: Twins) -> None:

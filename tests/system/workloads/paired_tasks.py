@@ -29,19 +29,7 @@ UNTIMED = ("fifo", "utube")
 SPANS = (None, None, None, 1, 3)
 KEYS = ("a", "a", "b")
 FAILURES = (None, Failure("Odd", "it failed"), Failure("Rare"))
-BY_HOLDER = (
-    "ack",
-    "ack",
-    "ack",
-    "release",
-    "release",
-    "bury",
-    "delete",
-    "touch",
-    "progress",
-    "renew",
-    "step",
-)
+BY_HOLDER = (*("ack",) * 3, "release", "release", "bury", "delete", "touch", "progress", "renew", "step")
 BY_ANY = ("bury", "delete", "cancel", "cancel", "edit", "kick_one", "forget_result")
 ROOT = RootKeys(DEFAULT_ROOT)
 

@@ -296,7 +296,6 @@ def each_has_one_effect(trace: Trace, database: Database) -> Iterator[str]:
 
 
 def the_repartition_ends(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that no repartition was under way at the end."""
     if any(op.result for op in trace.of(NAME, "is under way")):
         yield "the repartition has not ended"
 

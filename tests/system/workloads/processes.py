@@ -114,7 +114,6 @@ def stored_once(trace: Trace, database: Database) -> Iterator[str]:
 
 
 def one_serial_order(_: Trace, database: Database) -> Iterator[str]:
-    """Check that each commit read the values that the commits before it had written."""
     values: dict[bytes, bytes | None] = {}
     for record in records(database):
         for key, seen in record.seen:

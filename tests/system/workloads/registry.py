@@ -160,7 +160,6 @@ class Finish(NamedTuple):
 
 
 def finishes(trace: Trace) -> dict[str, Finish]:
-    """The finishes of clients, by client."""
     last_s = {op.client: op.ended_s for op in trace.operations if op.ended_s is not None}
     return {
         who: Finish(at, at_s, at_s - last_s.get(who, at_s) < CLOSE_TIMEOUT_S)
@@ -321,7 +320,6 @@ class Handles:
 
 
 def no_orphans(_: Trace, database: Database) -> Iterator[str]:
-    """Check that no key is left in the contents of a dropped queue."""
     live = {definition.id for definition in Registry(DEFAULT_ROOT).names(database)}
     for entry in database.get_range_startswith(DEFAULT_ROOT[CONTENTS].key()):
         id_ = DEFAULT_ROOT.unpack(entry.key)[1]
@@ -330,7 +328,6 @@ def no_orphans(_: Trace, database: Database) -> Iterator[str]:
 
 
 def distinct_ids(_: Trace, database: Database) -> Iterator[str]:
-    """Check that no two queues share their contents."""
     ids = [definition.id for definition in Registry(DEFAULT_ROOT).names(database)]
     if len(ids) != len(set(ids)):
         yield f"two queues have one id: {ids}"

@@ -206,7 +206,6 @@ def results_are_kept(trace: Trace, _: Database) -> Iterator[str]:
 
 
 def swept_when_over(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that no key of a result that is over is left."""
     for op in trace.of(NAME, "left"):
         if op.argument == SHORT_S and op.result:
             yield f"{op.result} keys of results are left"

@@ -239,7 +239,6 @@ def wrong_gap(made: Made, before_s: float, due_s: float, put_s: float) -> Iterat
 
 
 def runs_by_hand_put_one_task(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that each run by hand has put one task, and nothing else has."""
     for look in looks(trace):
         for name, fired in look.tasks.items():
             there = {one.id for one in fired if one.due_s is None}

@@ -178,7 +178,6 @@ class Lease(NamedTuple):
 
 
 def stored(client: Client, sessions: Sequence[bytes]) -> dict[bytes, bool]:
-    """Return for each session whether it is stored."""
     keys = RootKeys(DEFAULT_ROOT)
     return {id_: client.db.get(keys.session(id_)) is not None for id_ in sessions}
 

@@ -247,7 +247,6 @@ def remaining(client: Client, *queues: TaskQueue) -> Iterator[None]:
 
 
 def outlive(client: Client, q: TaskQueue, finish: End) -> None:
-    """Finish all remaining tasks."""
     for _ in remaining(client, q):
         q.kick(client.db, 9)
         if (task := taken(client, q, 1.0)) is not None:

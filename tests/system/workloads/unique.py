@@ -154,7 +154,6 @@ class Put(NamedTuple):
 
 
 def puts(trace: Trace) -> list[tuple[Operation, Put, Task]]:
-    """Return the puts that have returned a task."""
     return [(op, op.argument, op.result) for op in trace.of(NAME, "put") if op.done]
 
 
@@ -231,7 +230,6 @@ def ended(trace: Trace, id_: str) -> list[Operation]:
 
 
 def later_data_win(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that no take gives data that a later put had replaced."""
     written = [one for one in puts(trace) if not one[2].existed or one[1].on_conflict != "skip"]
     for take in trace.of(NAME, TAKE):
         task = take.result if take.done else None

@@ -131,7 +131,6 @@ def value(client: Client, name: str, sizes: Sequence[int]) -> str:
 
 
 def number_in_pages(used: Used) -> int:
-    """The number of values in all pages."""
     return sum(map(len, every_page(used.page)))
 
 

@@ -57,7 +57,6 @@ ENDED = ("acked", "expired", "deleted", "cancelled")
 
 
 def stored_in(db: Database, queue: TaskQueue, state: TaskState) -> list[Task]:
-    """The tasks of a state."""
     return list(every_row(partial(queue.tasks, db, state, PAGE_ROWS)))
 
 
@@ -97,7 +96,6 @@ class Leased(Subject):
         return self.keys
 
     def put_options(self, key: str) -> Mapping[str, Any]:  # noqa: ARG002
-        """The options of a put of values with that key."""
         return {}
 
     def take(self, client: Client, count: int) -> bool:
