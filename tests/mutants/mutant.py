@@ -11,7 +11,7 @@ import inspect
 import random
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -404,31 +404,29 @@ def _digest(text: str) -> str:
 
 REPOSITORY = Path(__file__).parents[2]
 
-ROOMS: dict[str, str] = {
-    "line": "core/line/* core/calls core/once",
-    "partitions": "core/partitions core/line/wide tasks/parted tasks/repartition queues/recipe/calls",
-    "sessions": "core/sessions/*",
-    "commit": " ".join(
-        f"embedded/{name}" for name in ("commit", "processes", "layout", "steps", "watches", "writes")
-    ),
-    "journal": "embedded/durability embedded/journal",
-    "tasks": "tasks/* tasks/stored/*",
-    "groups": "tasks/group*",
-    "limits": "tasks/limits/* tasks/limited",
-    "dead": "tasks/dead_letters tasks/redrive",
-    "schedules": "tasks/schedules tasks/firing",
-    "recipe": "queues/recipe/*",
-    "fair": "queues/fair",
-    "persistent": "queues/persistent queues/unacked",
-    "elements": "queues/elements/*",
-    "fleet": "fleet/*",
+ROOMS: Mapping[str, str] = {
+    "line": "core/line/*.py core/calls.py",
+    "tasks": "tasks/*.py tasks/stored/*.py",
+    "recipe": "queues/recipe/*.py",
+    "sessions": "core/sessions/*.py",
+    "commit": "embedded/commit.py embedded/processes.py embedded/steps.py embedded/w*.py",
+    "journal": "embedded/durability.py embedded/journal.py",
+    "dead": "tasks/dead_letters.py tasks/redrive.py",
+    "elements": "queues/elements/*.py",
+    "fair": "queues/fair.py",
+    "fleet": "fleet/*.py",
+    "groups": "tasks/group*.py",
+    "limiting": "tasks/limits/*.py",
+    "partitions": "core/partitions.py tasks/parted.py tasks/repartition.py",
+    "persistent": "queues/persistent.py queues/unacked.py",
+    "schedules": "tasks/schedules.py tasks/firing.py",
 }
-"""The files of each room, as patterns below the package: a file may be in several."""
+"""The files of each room below `fdbqueue`. Those of `journal` keep commits over a power cut."""
 
 
 def files_of(room: str) -> list[str]:
     """The modules of a room, as paths from the root of the repository."""
-    patterns = (f"fdbqueue/{pattern}.py" for pattern in ROOMS[room].split())
+    patterns = (f"fdbqueue/{pattern}" for pattern in ROOMS[room].split())
     paths = chain.from_iterable(map(REPOSITORY.glob, patterns))
     return sorted(path.relative_to(REPOSITORY).as_posix() for path in paths)
 

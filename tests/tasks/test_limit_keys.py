@@ -85,10 +85,12 @@ def test_each_key_has_slots_of_its_own(keyed: Callable[..., Bench], kind: str) -
     assert sound(b.db)
 
 
-def test_a_task_with_a_key_takes_one_slot_of_its_queue(keyed: Callable[..., Bench]) -> None:
+def test_a_task_with_a_key_takes_one_slot_of_its_queue(
+    still_db: Database, keyed: Callable[..., Bench]
+) -> None:
     """The bounds of a transaction count it as several starts; a take once counted these as slots, too."""
+    Limit.set(still_db, "all", slots=2)
     b = keyed(limits=["all"])
-    Limit.set(b.db, "all", slots=2)
     for number, names in enumerate([{TENANT: "a"}, {}, {}]):
         b.put(number, limits=names)
     assert [task.data for task in b.queue.take_many(b.db, 9, session=b.session)] == [0, 1]
