@@ -19,10 +19,9 @@ from fdbqueue.core.registry import Registry
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify import root as orphans
-from fdbqueue.operate.verify.slices import counts_of_tasks
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.values import command
-from fdbqueue.operate.verify.verify import subject_of
+from fdbqueue.operate.verify.verify import counts_of_tasks, subject_of
 from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.stored.key_counts import slug_of, state_of
 from fdbqueue.tasks.stored.records import LIVE_NAMES, id_in, id_text, packed, record_to_bytes

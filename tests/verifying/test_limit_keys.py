@@ -10,7 +10,7 @@ from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.operate.verify.limits import miscounted_total
+from fdbqueue.operate.verify.root import miscounted_total
 from fdbqueue.tasks.limits.lanes import Lanes
 from fdbqueue.tasks.limits.parking import OPEN_STATE as OPEN_STATE
 from fdbqueue.tasks.limits.parking import LaneKeys

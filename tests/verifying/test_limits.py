@@ -8,7 +8,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Flaw, Limit, TaskQueue, verify
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.operate.verify.limits import miscounted
+from fdbqueue.operate.verify.root import miscounted
 from fdbqueue.tasks.limits.rule import Held, LimitKeys, cells_bytes, encode_held
 from fdbqueue.tasks.stored.records import id_bytes
 from tests.verifying.corruptions import Corruptions, require_found_and_mended, require_one_mending

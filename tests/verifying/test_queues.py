@@ -26,7 +26,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotADatabase, QueueNotFound, WrongType
 from fdbqueue.core.line.decision import Notice, Offer, Ticket
 from fdbqueue.core.registry import Registry
-from fdbqueue.operate.verify import slices
+from fdbqueue.operate.verify import verify as verifying
 from fdbqueue.queues.elements.store import ElementKeys
 from fdbqueue.queues.recipe.items import QueueKeys
 from fdbqueue.tasks.options import key_bytes
@@ -300,7 +300,7 @@ def test_each_wrong_counter_of_many_task_keys_is_mended(
     db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than one transaction compares, and of delayed tasks, which no range of the key has."""
-    monkeypatch.setattr(slices, "_KEYS_TOGETHER", 1)
+    monkeypatch.setattr(verifying, "_KEYS_TOGETHER", 1)
     queue = TaskQueue.create(db, "q", "utubettl", root=space)
     for key in "abc":
         queue.put(db, "now", key=key)

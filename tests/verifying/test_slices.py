@@ -12,8 +12,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.rows import ask
 from fdbqueue.core.seam import FDBError
-from fdbqueue.operate.verify.slices import slices
-from fdbqueue.operate.verify.verify import subject_of
+from fdbqueue.operate.verify.verify import slices, subject_of
 from fdbqueue.tasks.stored.records import TaskKeys
 from tests.tasks.support import StillClock
 from tests.tasks.trips import Trips

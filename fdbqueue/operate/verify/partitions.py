@@ -89,9 +89,8 @@ class LineChecks(Checks):
         column, rest = self.keys.parts_of(row.key)
         if column == UNKNOWN:
             return self._aside.check(row)
-        return (
-            self._checks[column](row, rest) if self.keys.has_shape(row.key) else self.unknown(row, _UNKNOWN)
-        )
+        is_ours = self.keys.has_shape(row.key)
+        return self._checks[column](row, rest) if is_ours else self.unknown(row, _UNKNOWN)
 
     def _request(self, row: Row, _: bytes) -> Check:
         if self.keys.ticket_of(row.key, row.value)[0].count == 0:
@@ -354,9 +353,8 @@ class HeldChecks(OfShape):
         assert isinstance(discipline, Keyed)
         counter = discipline.counts.counts_key(slug_of(key))
         is_other = old != self._keys.partition
-        return Excuse(
-            Under(counter, counter + b"\x00"), lambda rows: is_other and any(map(_is_ordered, rows))
-        )
+        under = Under(counter, counter + b"\x00")
+        return Excuse(under, lambda rows: is_other and any(map(_is_ordered, rows)))
 
     def _let_go(self, key: bytes, tr: Transaction) -> None:
         if self._keyed.let_go(tr, key):
