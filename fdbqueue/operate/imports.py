@@ -66,27 +66,21 @@ class ProgressKeys:
         if len(key) <= limits.KEY_BYTES_MAX:
             tr.set(key, b"")
 
-    def unskip(self, tr: Transaction, position: Position) -> None:
-        tr.clear(self.root.skipped(self.queue, self.label, position))
-
     def skipped(self, database: Database) -> Iterator[Position]:
         """Read the positions of skipped entries in their order, in bounded transactions."""
         under = self.root.all_skipped(self.queue, self.label)
         begin = under.start
-        while keys := run(database, partial(self._keys, begin=begin, end=under.stop)):
+
+        def read(tr: Transaction) -> list[bytes]:
+            rows = tr.snapshot.get_range(begin, under.stop, limit=limits.BATCH_ITEMS_MAX).to_list()
+            return [bytes(row.key) for row in rows]
+
+        while keys := run(database, read):
             yield from map(self.root.position_of, keys)
             begin = keys[-1] + b"\x00"
 
-    def _keys(self, tr: Transaction, begin: bytes, end: bytes) -> list[bytes]:
-        rows = tr.snapshot.get_range(begin, end, limit=limits.BATCH_ITEMS_MAX).to_list()
-        return [bytes(row.key) for row in rows]
-
 
 STEP_BYTES = 12
-
-
-def _is_same(mark: bytes, other: bytes) -> bool:
-    return mark == other or UNMARKED in (mark, other)
 
 
 @dataclass
@@ -99,14 +93,9 @@ class Step:
     def of(cls, batch: Sequence[Prepared], target: Target) -> "Step":
         step = cls()
         for one in batch:
-            takes = target.takes(one.entry.fate)
-            step._end_of(one, takes).append(one)
+            taken = step.moved if one.problem is None else step.skipped
+            (taken if target.takes(one.entry.fate) else step.left_out).append(one)
         return step
-
-    def _end_of(self, one: Prepared, takes: bool) -> list[Prepared]:
-        if not takes:
-            return self.left_out
-        return self.moved if one.problem is None else self.skipped
 
 
 class Reading:
@@ -161,7 +150,8 @@ class Import:
             return
         last = tuple(self._before.position)
         found = next((one for one in self._reading.origin.entries() if one.position >= last), None)
-        if found is None or found.position != last or not _is_same(found.mark(), self._before.mark):
+        marks = {self._before.mark, b"" if found is None else found.mark()}
+        if found is None or found.position != last or (len(marks) > 1 and UNMARKED not in marks):
             raise OriginChanged(label=self._reading.origin.label)
 
     def _batches(self) -> Iterator[list[Prepared]]:
@@ -209,5 +199,5 @@ class Import:
             self._keys.skip(tr, one.entry.position)
         for one in chain(step.moved, step.left_out):
             if self._before.is_past(one.entry.position):
-                self._keys.unskip(tr, one.entry.position)
+                tr.clear(self._keys.root.skipped(self._keys.queue, self._keys.label, one.entry.position))
         self._keys.write(tr, after)

@@ -86,11 +86,9 @@ class Entry:
 
     def mark(self) -> bytes:
         """A digest that recognises the entry; UNMARKED for a damaged one, which may be mended."""
-        return (
-            UNMARKED
-            if self.damage is not None
-            else hashlib.sha256(self.identity.encode() + b"\x00" + self.raw).digest()
-        )
+        if self.damage is not None:
+            return UNMARKED
+        return hashlib.sha256(self.identity.encode() + b"\x00" + self.raw).digest()
 
 
 class Origin(Protocol):
@@ -183,8 +181,12 @@ class _PlainUnpickler(pickle.Unpickler):
 
 def serializer_named(name: str, *, trust_pickle: bool = False) -> Serializer:
     """Return json, msgpack, pickle, or a module with `load` and `loads`. Raises InvalidArgument."""
+
+    def plain_loads(raw: bytes) -> Any:
+        return _PlainUnpickler(io.BytesIO(raw)).load()
+
     known: dict[str, tuple[Callable[[bytes], Any], Callable[[BinaryIO], bytes]]] = {
-        "pickle": (pickle.loads if trust_pickle else _plain_pickle, _cut_pickle),
+        "pickle": (pickle.loads if trust_pickle else plain_loads, _cut_pickle),
         "json": (msgspec.json.decode, _cut_line),
         "msgpack": (msgspec.msgpack.decode, _cut_counted),
     }
@@ -205,10 +207,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     return plain(msgspec.to_builtins(value, builtin_types=(bytes,)))
-
-
-def _plain_pickle(raw: bytes) -> Any:
-    return _PlainUnpickler(io.BytesIO(raw)).load()
 
 
 def _cut_pickle(stream: BinaryIO) -> bytes:
@@ -304,9 +302,8 @@ class Files:
                 except OSError:
                     raise
                 except Exception as reason:
-                    said = (
-                        f"its bytes cannot be told from those behind it ({type(reason).__name__}: {reason})"
-                    )
+                    said = f"{type(reason).__name__}: {reason}"
+                    said = f"its bytes cannot be told from those behind it ({said})"
                     yield from _damaged(path, range(at, count), number, said)
                     return
                 yield Entry((number, at), _where(path, at), raw, identity=str(inode))
@@ -324,15 +321,14 @@ class Files:
         try:
             with path.open("rb") as stream:
                 found = self._serializer.loads_cut(self._serializer.cut(stream))
-            head, tail = (tuple(map(int, found[end])) for end in ("head", "tail"))
-            return {"head": _three(head), "tail": _three(tail), "chunksize": int(found["chunksize"])}
+            head, tail = (_three(*map(int, found[end])) for end in ("head", "tail"))
+            return {"head": head, "tail": tail, "chunksize": int(found["chunksize"])}
         except Exception as reason:
             said = f"{INFO} cannot be read with this --serializer ({type(reason).__name__}: {reason})"
             raise OriginUnusable(path=str(self._folder), reason=said) from reason
 
 
-def _three(place: tuple[int, ...]) -> tuple[int, int, int]:
-    chunk, index, offset = place
+def _three(chunk: int, index: int, offset: int) -> tuple[int, int, int]:
     return chunk, index, offset
 
 
@@ -375,15 +371,12 @@ class Table:
     def __init__(self, path: Path, table: str | None, serializer: Serializer) -> None:
         """Raises: OriginUnusable without such a file or table, or with several tables and no choice."""
         if not path.is_file():
-            raise OriginUnusable(
-                path=str(path.parent), reason=f"it has neither {path.name} nor the files of a file queue"
-            )
+            reason = f"it has neither {path.name} nor the files of a file queue"
+            raise OriginUnusable(path=str(path.parent), reason=reason)
         self._path = path
         self._serializer = serializer
-        self._table = self._chosen(
-            [name for (name,) in self._query("SELECT name FROM sqlite_master WHERE type = 'table'", ())],
-            table,
-        )
+        names = self._query("SELECT name FROM sqlite_master WHERE type = 'table'", ())
+        self._table = self._chosen([name for (name,) in names], table)
         self._shape = self._shape_of(self._table)
         self.kind = self._shape.kind
         self.label = f"persist-queue:{path.resolve()}:{self._table}"
@@ -428,9 +421,8 @@ class Table:
     def _query(self, statement: str, arguments: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:
             # The file may be locked by a writer for a moment; sqlite3 waits for five seconds.
-            with closing(
-                sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
-            ) as connection:
+            url = f"{self._path.absolute().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(url, uri=True)) as connection:
                 return connection.execute(statement, arguments).fetchall()
         except sqlite3.Error as reason:
             raise self._unusable(f"SQLite says: {reason}") from reason

@@ -28,7 +28,7 @@ from fdbqueue.core.registry import IMPORTING, PIECES, PLAIN, SIMPLE, Definition,
 from fdbqueue.core.rows import ContentLine, Counts, KeyLine, NotOurs, read_as, set_rows
 from fdbqueue.core.seam import Transaction, Value
 from fdbqueue.core.unreadable import COUNTER, Aside
-from fdbqueue.operate.exports import sections
+from fdbqueue.operate.exports.exporting import item_partitions_of, round_of, task_partitions_of
 from fdbqueue.operate.exports.file import (
     IMPORT_LABEL,
     AsideLine,
@@ -44,7 +44,6 @@ from fdbqueue.operate.exports.file import (
     TaskLine,
     TurnLine,
 )
-from fdbqueue.operate.exports.sections import item_partitions_of
 from fdbqueue.operate.imports import Progress, ProgressKeys
 from fdbqueue.queues.elements.store import ARRIVAL, DEPARTURE, MARK, ElementKeys
 from fdbqueue.queues.recipe.items import FLOOR, QueueKeys
@@ -100,19 +99,13 @@ class _Shared:
         tr.add(self._aside.count_key, _ONE)
 
 
-def placer_for(registry: Registry, definition: Definition, *, is_plain: bool, is_of_elements: bool) -> Placer:
-    if is_plain:
-        return Items(registry, definition)
-    return Elements(registry, definition) if is_of_elements else Tasks(registry, definition)
-
-
 class Tasks:
     def __init__(self, registry: Registry, definition: Definition) -> None:
         self._shape = shape_of(registry, definition)
         plan = self._shape.plan
-        self._parts = sections.task_partitions_of(self._shape)
+        self._parts = task_partitions_of(self._shape)
         prefixes = [part.keys.prefix for part in self._parts]
-        rounds = [sections.round_of(part) for part in self._parts if isinstance(part.discipline, Fair)][:1]
+        rounds = [round_of(part) for part in self._parts if isinstance(part.discipline, Fair)][:1]
         self._features = rows_of_features(self._shape)
         self._taken_back = tuple(line for rows in self._features for line in rows.lines)
         of_features = columns(*(column for rows in self._features for column in rows.copied))
@@ -139,9 +132,7 @@ class Tasks:
         """The tasks that are not there yet. The file may have one in two partitions: it moved meanwhile."""
         unseen = {read_as(record_of, line.record).id: line for line in reversed(lines)}
         asked = [(id_, tr.get(self._shape.shared.moved(id_)), self._ask_home(tr, id_)) for id_ in unseen]
-        there = {
-            id_ for id_, moved, home in asked if moved.present() or (home is not None and home.present())
-        }
+        there = {id_ for id_, *found in asked if any(one is not None and one.present() for one in found)}
         return [line for id_, line in reversed(unseen.items()) if id_ not in there]
 
     def _ask_home(self, tr: Transaction, id_: bytes) -> Value | None:
@@ -191,9 +182,8 @@ class Items:
         self._parts = item_partitions_of(registry, definition)
         self._flags = SharedKeys(registry.contents(definition)) if plan_of(definition) is not None else None
         aside = Aside(self._parts[0].prefix, self._parts[0].line)
-        self._common = _Shared(
-            registry, definition, aside, columns(FLOOR), [keys.prefix for keys in self._parts]
-        )
+        prefixes = [keys.prefix for keys in self._parts]
+        self._common = _Shared(registry, definition, aside, columns(FLOOR), prefixes)
 
     def place(self, tr: Transaction, lines: Sequence[ContentLine], now_us: int) -> None:  # noqa: ARG002  # as for tasks
         asked = [
@@ -312,9 +302,8 @@ class _OneQueue:
             after = Progress([batch.place.offset], batch.place.digest, moved, self._random())
             run(self._database, partial(self._write, definition, placer, batch, before, after))
             before = after
-            yield Imported(
-                self._name, {} if batch.done is None else batch.done.counts, batch.done is not None
-            )
+            counts = {} if batch.done is None else batch.done.counts
+            yield Imported(self._name, counts, batch.done is not None)
 
     def _begin(self, tr: Transaction, random: bytes) -> tuple[Definition, Progress]:
         """The queue, and its progress: of the interrupted import of this export, or begun now."""
@@ -364,22 +353,16 @@ class _OneQueue:
             if isinstance(read.line, DoneLine):
                 yield _Batch(lines, read.place, read.line)
                 return
-            is_full = (
-                len(lines) >= limits.IMPORT_BATCH_ITEMS
-                or read.place.offset - begin > limits.IMPORT_BATCH_BYTES
-            )
-            if lines and is_full:
+            size_bytes = read.place.offset - begin
+            if lines and (len(lines) >= limits.IMPORT_BATCH_ITEMS or size_bytes > limits.IMPORT_BATCH_BYTES):
                 yield _Batch(lines, place)
                 lines, begin = [], place.offset
             if not isinstance(read.line, Mark):
-                lines.append(self._content(read.line))
+                if not isinstance(read.line, ContentLine):
+                    said = f"a line {type(read.line).__name__} lies within the queue {self._name!r}"
+                    raise ExportUnusable(path=str(self._file.path), reason=said)
+                lines.append(read.line)
             place = read.place
-
-    def _content(self, line: object) -> ContentLine:
-        if isinstance(line, ContentLine):
-            return line
-        said = f"a line {type(line).__name__} lies within the queue {self._name!r}"
-        raise ExportUnusable(path=str(self._file.path), reason=said)
 
     def _set_limits(self, tr: Transaction) -> None:
         """Make the limits that the queue names, where there are none of these names."""
@@ -390,10 +373,8 @@ class _OneQueue:
                 _set_limit(tr, line, Subspace((), root))
 
     def _placer(self, definition: Definition) -> Placer:
-        is_of_elements = self._kind in (PIECES, SIMPLE)
-        return placer_for(
-            self._registry, definition, is_plain=self._kind == PLAIN, is_of_elements=is_of_elements
-        )
+        placers: dict[str, type[Items | Elements]] = {PLAIN: Items, PIECES: Elements, SIMPLE: Elements}
+        return placers.get(self._kind, Tasks)(self._registry, definition)
 
     def _progress(self, definition: Definition) -> ProgressKeys:
         return ProgressKeys(self._registry.keys, definition.id, self._label)
