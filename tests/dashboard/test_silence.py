@@ -49,7 +49,7 @@ def test_transactions_of_actions_end_in_time(monkeypatch: pytest.MonkeyPatch) ->
     with fdbqueue.open("memory:") as db:
         TaskQueue.create(db, "q")
         with browsing(db, write=True) as browser:
-            monkeypatch.setattr("fdbqueue.operate.dashboard.actions.TaskQueue.pause", _never)
+            monkeypatch.setattr("fdbqueue.operate.dashboard.app.TaskQueue.pause", _never)
             assert "timed out" in browser.post("/queues/q/pause", 503, sure="yes").text
 
 
@@ -66,7 +66,7 @@ def test_a_page_that_fails_tells_it_in_the_log(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("unforeseen")
 
-    monkeypatch.setattr("fdbqueue.operate.dashboard.pages.task_view", broken)
+    monkeypatch.setattr("fdbqueue.operate.dashboard.app.task_view", broken)
     page = served.reader.said(path_of(NAME, "tasks", served.ids["ready"]), 500)
     assert "the log of the dashboard has the reason" in page
     assert "unforeseen" not in page

@@ -65,14 +65,11 @@ class Room:
 
 
 def _silence_told(action: Callable[[], T]) -> T:
+    silences: tuple[type[Exception], ...] = (DatabaseClosed, StorageReplaced, OSError, *engine_errors())
     try:
         return action()
-    except _silences() as error:
+    except silences as error:
         raise DatabaseSilent(text_of(error)) from error
-
-
-def _silences() -> tuple[type[Exception], ...]:
-    return (DatabaseClosed, StorageReplaced, OSError, *engine_errors())
 
 
 class _BoundedDatabase:
@@ -202,12 +199,10 @@ async def _body(request: Request) -> bytes:
 
 def _fields(body: bytes) -> dict[str, str]:
     try:
-        pairs = parse_qsl(
-            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=limits.FORM_FIELDS_MAX
-        )
+        text, most = body.decode(), limits.FORM_FIELDS_MAX
+        return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=most))
     except ValueError:
         raise FormRefused("The form cannot be read.", 400) from None
-    return dict(pairs)
 
 
 POLICY = (

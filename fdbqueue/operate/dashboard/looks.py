@@ -26,7 +26,7 @@ from fdbqueue.tasks.looking import KeyStatistics
 from fdbqueue.tasks.options import is_kind
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive
-from fdbqueue.tasks.shape import shape_of
+from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.stored.keyed import Keyed
 from fdbqueue.tasks.stored.records import SESSION_BYTES
 
@@ -102,20 +102,19 @@ def see_queue(
     definition = registry.find(tr, name)
     if not is_kind(definition.kind):
         return QueueLook(figures, now, dict(definition.options), state)
-    queue = TaskQueue(database, registry, definition)
-    options = dict(queue.options)
+    queue, shape = TaskQueue(database, registry, definition), shape_of(registry, definition)
     ended = queue.ended_tasks(tr, limits.ROWS_SHOWN, after=after) if state == ENDED else Page[EndedTask]()
     tasks = Page[Task]() if state == ENDED else queue.tasks(tr, STATES[state], limits.ROWS_SHOWN, after=after)
     return QueueLook(
         figures,
         now,
-        options,
+        dict(queue.options),
         state,
         tasks,
         ended,
         tasks.next or ended.next,
-        queue.key_statistics(tr, KEYS_SHOWN) if _has_keys(registry, definition) else (),
-        _waiting(tr, registry, definition, now),
+        queue.key_statistics(tr, KEYS_SHOWN) if isinstance(shape.discipline, Keyed) else (),
+        _waiting(tr, shape, now),
         workers(tr, name, root=root),
         DeadLetters(database, registry, definition).redrive(tr),
     )
@@ -157,16 +156,10 @@ def _of_tasks(tr: Transaction, root: Any, name: str) -> Definition:
     return found
 
 
-def _has_keys(registry: Registry, definition: Definition) -> bool:
-    return isinstance(shape_of(registry, definition).discipline, Keyed)
-
-
-def _waiting(tr: Transaction, registry: Registry, definition: Definition, now: float) -> list[WaitingCall]:
-    shape = shape_of(registry, definition)
+def _waiting(tr: Transaction, shape: Shape, now: float) -> list[WaitingCall]:
     lines = [shape.keys.line] if shape.plan is None else [shape.keys.line, shape.shared.line]
-    asked = [
-        ask_live(tr.snapshot, LineKeys(line), round(now * 1_000_000), limits.ROWS_SHOWN) for line in lines
-    ]
+    now_us = round(now * 1_000_000)
+    asked = [ask_live(tr.snapshot, LineKeys(line), now_us, limits.ROWS_SHOWN) for line in lines]
     return [
         WaitingCall(ticket.params[:SESSION_BYTES].hex(), ticket.count, deadline_us / 1_000_000)
         for live in asked
@@ -277,12 +270,8 @@ def trend_of(points: Sequence[Point]) -> Trend:
 
 
 def _rates(before: Point, after: Point) -> Rates:
-    span_s = after.at_s - before.at_s
-    return Rates(
-        (after.put - before.put) / span_s,
-        (after.take - before.take) / span_s,
-        (after.done - before.done) / span_s,
-    )
+    span_s, names = after.at_s - before.at_s, ("put", "take", "done")
+    return Rates(*((getattr(after, name) - getattr(before, name)) / span_s for name in names))
 
 
 def line_of(values: Sequence[float], top: float) -> str:

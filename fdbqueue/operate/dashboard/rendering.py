@@ -30,7 +30,6 @@ from fdbqueue.operate.dashboard.views import (
     QueuesView,
     cell,
     class_name,
-    command,
     key,
     lines,
     moment,
@@ -42,6 +41,7 @@ from fdbqueue.operate.dashboard.views import (
     span,
 )
 from fdbqueue.operate.overview import Overview
+from fdbqueue.operate.verify.values import command
 
 THEME_COOKIE = "fdbqueue_theme"
 
@@ -275,13 +275,10 @@ class Streams:
             return event_of("part", {"part": "queues", "html": html})
         row = next((row for row in view.rows if row.queue.name == queue), None)
         if row is None:
-            is_gone = (
-                "This queue is gone." if view.figures.is_whole else "This queue is not among the first ones."
-            )
-            return event_of("silence", {"text": is_gone})
-        return event_of(
-            "part", {"part": "figures", "html": self._renderer.text("_figures.html", row=row, base=base)}
-        )
+            said = "is gone" if view.figures.is_whole else "is not among the first ones"
+            return event_of("silence", {"text": f"This queue {said}."})
+        html = self._renderer.text("_figures.html", row=row, base=base)
+        return event_of("part", {"part": "figures", "html": html})
 
 
 def event_of(name: str, data: dict[str, str]) -> bytes:

@@ -8,7 +8,6 @@ its cure. They are made by pure functions.
 """
 
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ from typing import Any
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.limits import EDITED_BYTES_MAX
 from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.core.visible import counted, shortened, shown, visible, visible_json
@@ -32,6 +30,7 @@ from fdbqueue.operate.figures import (
     ScheduleFigures,
     TaskFigures,
 )
+from fdbqueue.operate.verify.values import command
 
 CELL_LENGTH = 120
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
@@ -263,9 +262,8 @@ def _not_taken(name: str, tasks: TaskFigures, trend: Trend) -> Iterator[Finding]
         return
     elif not tasks.workers and not tasks.taken and not trend.takes and age_s >= NOTICED_S:
         text = f"{waits}, and no worker takes {'it' if tasks.ready == 1 else 'them'}."
-        yield Finding(
-            Level.BAD, "No worker", name, text, "Start one:", command("work", name, "MODULE:FUNCTION"), age_s
-        )
+        work = command("work", name, "MODULE:FUNCTION")
+        yield Finding(Level.BAD, "No worker", name, text, "Start one:", work, age_s)
     elif age_s > SLOW_S and all(trend.ready):
         cure = "Start more workers, or more threads in each."
         yield Finding(Level.WARN, "Slow", name, f"{waits}.", cure, since_s=age_s)
@@ -282,11 +280,6 @@ def _stored(name: str, tasks: TaskFigures) -> Iterator[Finding]:
     else:
         text = f"has {counted(stored, 'task')}, and room for {number(tasks.capacity)}."
         yield Finding(Level.WARN, "Nearly full", name, text, cure)
-
-
-def command(verb: str, queue: str, *arguments: str) -> str:
-    """The command as it is typed: a name may have characters of a shell, or begin with a dash."""
-    return shlex.join(["fdbqueue", verb, *(["--"] if queue.startswith("-") else []), queue, *arguments])
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,9 +328,8 @@ def beside_view(figures: Figures) -> BesideView:
 
 def _of_limit(limit: LimitFigures) -> Iterator[Finding]:
     if limit.free is None:
-        word, text = (
-            ("Missing", "does not exist") if limit.error is None else ("Unreadable", "cannot be read")
-        )
+        is_there = limit.error is not None
+        word, text = ("Unreadable", "cannot be read") if is_there else ("Missing", "does not exist")
         text += f", and tasks of {', '.join(map(one_line, limit.queues))} run without it" * bool(limit.queues)
         set_it = command("limit", "set", limit.name, "--slots", "N")
         yield Finding(Level.WARN, word, limit.name, f"{text}.", "Set it again:", set_it, of="limit")
@@ -353,10 +345,8 @@ def _of_schedule(found: ScheduleFigures, queues: Collection[str] | None) -> Iter
         text = f"is not fired: {one_line(found.error)}"
         yield Finding(Level.WARN, "Failing", name, text, "See it:", show, of="schedule")
     elif found.late_s > limits.SWEEP_LAG_WARNING_S:
-        text, cure = (
-            f"is late by {span(found.late_s)}: no process passes.",
-            "Start a worker: it fires schedules.",
-        )
+        text = f"is late by {span(found.late_s)}: no process passes."
+        cure = "Start a worker: it fires schedules."
         yield Finding(Level.BAD, "Late", name, text, cure, since_s=found.late_s, of="schedule")
 
 
@@ -373,23 +363,18 @@ def _limit_row(limit: LimitFigures, found: Finding | None) -> LimitRow:
     is_waited_for = found is None and limit.waiting > 0
     level = Level.HOLD if is_waited_for else Level.OK if found is None else found.level
     word = "Reached" if is_waited_for else "Fine" if found is None else found.word
-    bound, used = _of_slots(limit) if limit.slots is not None else _of_starts(limit)
-    return LimitRow(limit, level, word, bound, used)
+    return LimitRow(limit, level, word, *_bound_of(limit))
 
 
-def _of_slots(limit: LimitFigures) -> tuple[str, str]:
-    return f"{counted(limit.slots or 0, 'slot')}{_of_key(limit)}", f"{number(limit.used)} in use"
-
-
-def _of_starts(limit: LimitFigures) -> tuple[str, str]:
+def _bound_of(limit: LimitFigures) -> tuple[str, str]:
+    """The slots or the rate of a limit, and what of it is used."""
+    of_key = " for each key" if limit.per_key else ""
+    if limit.slots is not None:
+        return f"{counted(limit.slots, 'slot')}{of_key}", f"{number(limit.used)} in use"
     if limit.rate is None:
         return "", ""
-    bound = f"{counted(limit.rate, 'start')} in {span(limit.per_s)}, burst {number(limit.burst)}"
-    return (f"{bound}{_of_key(limit)}", "") if limit.per_key else (bound, f"{number(limit.free)} tokens")
-
-
-def _of_key(limit: LimitFigures) -> str:
-    return " for each key" if limit.per_key else ""
+    bound = f"{counted(limit.rate, 'start')} in {span(limit.per_s)}, burst {number(limit.burst)}{of_key}"
+    return bound, "" if limit.per_key else f"{number(limit.free)} tokens"
 
 
 def _schedule_row(found: ScheduleFigures, wrong: Finding | None) -> ScheduleRow:
@@ -473,19 +458,12 @@ class QueueView:
 
 
 def queue_view(look: QueueLook, trend: Trend, after: str | None) -> QueueView:
-    tasks = look.figures.tasks
-    row, tabs = queue_row(look.figures, trend), () if tasks is None else _tabs(tasks, look)
-    return QueueView(look, row, after, tabs, () if tasks is None else _actions(tasks))
-
-
-def _tabs(tasks: TaskFigures, look: QueueLook) -> tuple[tuple[str, int | None], ...]:
-    tabs = tuple((name, getattr(tasks, name)) for name in STATES)
-    return (*tabs, (ENDED, None)) if look.keeps_ended else tabs
-
-
-def _actions(tasks: TaskFigures) -> tuple[str, ...]:
-    turn = "resume" if tasks.paused else "pause"
-    return (turn, "kick") if tasks.buried else (turn,)
+    tasks, row = look.figures.tasks, queue_row(look.figures, trend)
+    if tasks is None:
+        return QueueView(look, row, after, (), ())
+    tabs = [(name, getattr(tasks, name)) for name in STATES] + [(ENDED, None)] * look.keeps_ended
+    actions = ("resume" if tasks.paused else "pause", *["kick"] * bool(tasks.buried))
+    return QueueView(look, row, after, tuple(tabs), actions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,25 +511,20 @@ def _times(task: Task) -> dict[str, float | None]:
 
 def _life(times: Mapping[str, float | None], failures: Sequence[Failure]) -> tuple[Fact, ...]:
     known = [Fact(name, at) for name, at in times.items() if at is not None]
-    failed = [
-        Fact(f"attempt {one.attempt}: {one.error}, {one.outcome}", one.when, is_failure=True)
-        for one in failures
-    ]
-    return tuple(sorted(known + failed, key=lambda fact: fact.at))
+    told = ((f"attempt {one.attempt}: {one.error}, {one.outcome}", one.when) for one in failures)
+    known += [Fact(name, at, is_failure=True) for name, at in told]
+    return tuple(sorted(known, key=lambda fact: fact.at))
 
 
 def editable(task: Task, options: Mapping[str, Any]) -> str | None:
     """The data of a buried task as the text that `edited` makes data of again."""
     if task.state != TaskState.BURIED or isinstance(task.data, Unreadable):
         return None
-    text = _decoded(task.data) if options.get("codec") == "bytes" else _json(task.data)
-    return text if text is not None and len(text.encode()) <= EDITED_BYTES_MAX else None
-
-
-def _json(data: Any) -> str | None:
-    """The data as lines of JSON, with escapes for the characters that cannot be seen."""
-    text = json_of(data)
-    return None if text is None else "\n".join(map(visible_json, text.split("\n")))
+    if options.get("codec") == "bytes":
+        text = _decoded(task.data)
+    elif (text := json_of(task.data)) is not None:  # with escapes for the characters that cannot be seen
+        text = "\n".join(map(visible_json, text.split("\n")))
+    return text if text is not None and len(text.encode()) <= limits.EDITED_BYTES_MAX else None
 
 
 def _decoded(data: bytes) -> str | None:
