@@ -22,7 +22,7 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -99,16 +99,11 @@ _PACKAGES = ("foundationdb", "lmdb", "msgspec", "click")
 
 def check_versions() -> list[Check]:
     """The versions that a report of a defect needs."""
-    packages = {name: found for name in _PACKAGES if (found := _version_of(name)) is not None}
-    told = {"fdbqueue": __version__, "Python": platform.python_version(), **packages}
+    told = {"fdbqueue": __version__, "Python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):  # a distribution without metadata, such as a zipped program
+            told[name] = version(name)
     return [fine(VERSIONS, ", ".join(f"{name} {number}" for name, number in told.items()), **told)]
-
-
-def _version_of(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # a distribution without metadata, such as a zipped program
-        return None
 
 
 LATENCY = "latency"
@@ -410,9 +405,8 @@ def check_directory(state: DirectoryState) -> list[Check]:
 
 def _in_place(state: DirectoryState) -> Iterator[Check]:
     if state.replaced:
-        yield failure(
-            DIRECTORY, state.replaced, "Stop all processes that use the directory, then start them."
-        )
+        cure = "Stop all processes that use the directory, then start them."
+        yield failure(DIRECTORY, state.replaced, cure)
 
 
 def _leader(state: DirectoryState) -> Iterator[Check]:
@@ -432,9 +426,8 @@ def _room_of_disk(state: DirectoryState) -> Iterator[Check]:
         text = f"the reserve for a full disk is not whole; {_told_size(state.disk_free_bytes)} are free"
         yield failure(DIRECTORY, text, cure, **data)
     elif room < limits.DISK_SHARE_MIN * state.disk_bytes:
-        yield warning(
-            DIRECTORY, f"{_told_size(room)} are left, of {_told_size(state.disk_bytes)}", cure, **data
-        )
+        text = f"{_told_size(room)} are left, of {_told_size(state.disk_bytes)}"
+        yield warning(DIRECTORY, text, cure, **data)
 
 
 def _journal(state: DirectoryState) -> Iterator[Check]:
@@ -445,9 +438,8 @@ def _journal(state: DirectoryState) -> Iterator[Check]:
         text = f"missing or damaged: {', '.join(journal.missing)}. A power cut would lose commits"
         yield failure(DIRECTORY, text, _BEFORE_A_RESTART, **data)
     elif journal.checkpoint_waits and state.disk_free_bytes < _BASE_ROOM * journal.generation_bytes:
-        text = (
-            f"the base has no room for the journal ({waiting}): {_told_size(state.disk_free_bytes)} are free"
-        )
+        free = _told_size(state.disk_free_bytes)
+        text = f"the base has no room for the journal ({waiting}): {free} are free"
         yield warning(DIRECTORY, text, "Make room on the disk.", **data)
     elif journal.waiting_bytes > limits.JOURNAL_BYTES_WARNING:
         text = f"{waiting} of the journal are not in the base yet: checkpoints fail, or are late"
@@ -463,10 +455,9 @@ def _reader(state: DirectoryState) -> Iterator[Check]:
 
 
 def _replaced(store: Store) -> str:
-    if store.private:
-        return ""
     try:
-        store.require_in_place()
+        if not store.private:
+            store.require_in_place()
     except StorageReplaced as error:
         return str(error)
     return ""
@@ -495,13 +486,8 @@ def see_status(database: Database) -> dict[str, Any]:
 
 def check_cluster(status: dict[str, Any]) -> list[Check]:
     """Health, performance, disk room and messages."""
-    found = [
-        *_health(status),
-        *_limited(status),
-        *_conflicts(status),
-        *_room_of_servers(status),
-        *_messages(status),
-    ]
+    looks = (_health, _limited, _conflicts, _room_of_servers, _messages)
+    found = [check for look in looks for check in look(status)]
     return found or [fine(CLUSTER, "available and healthy, limited by nothing but its load")]
 
 
@@ -542,9 +528,8 @@ def _health(status: dict[str, Any]) -> Iterator[Check]:
         yield failure(CLUSTER, "too few coordinators can be reached", cure)
     if not client.get("database_status", {}).get("available", True):
         recovery = status.get("cluster", {}).get("recovery_state", {}).get("name", "unknown")
-        yield failure(
-            CLUSTER, f"the database is not available (recovery: {recovery})", _LOOK, recovery=recovery
-        )
+        text = f"the database is not available (recovery: {recovery})"
+        yield failure(CLUSTER, text, _LOOK, recovery=recovery)
     if data.get("healthy") is False:
         text = f"the data is not healthy: {data.get('description') or data.get('name')}"
         yield warning(CLUSTER, text, _LOOK, state=data.get("name"))

@@ -283,7 +283,8 @@ def _work(console: Console, database: Database, ledger: Ledger, done: Run, url: 
     with _progress(console) as tell, _running(fleet) as is_running:
         try:
             while is_running(TICK_S):
-                done.faults.tick(_at_work(fleet))
+                processes = fleet.status().processes
+                done.faults.tick([one.process_id for one in processes if one.state == "working"])
                 counted, _ = run(database, ledger.totals)
                 tell(
                     f"{counted:,} of {len(done.parts):,} counted; "
@@ -326,10 +327,6 @@ def _progress(console: Console) -> Iterator[Callable[[str], None]]:
         yield status.update if console.is_terminal else print_line
 
 
-def _at_work(fleet: Fleet) -> list[int]:
-    return [process.process_id for process in fleet.status().processes if process.state == "working"]
-
-
 @contextmanager
 def _running(fleet: Fleet) -> Iterator[Callable[[float], bool]]:
     """Run the fleet in another thread: the main thread gets the signals, and ends the fleet at once."""
@@ -354,8 +351,8 @@ def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueu
     lines = sum(counted.lines for counted in walked.values())
     files = len({part.path for part in done.parts})
     checks = {
-        f"each of {len(walked):,} parts of {files:,} files was counted exactly once": _each_once(
-            ledger.times(database), walked
+        f"each of {len(walked):,} parts of {files:,} files was counted exactly once": (
+            ledger.times(database) == dict.fromkeys(walked, 1)
         ),
         f"the sums are those of a direct count: {len(walked):,} parts, {lines:,} lines": (
             run(database, ledger.totals) == (len(walked), lines)
@@ -380,10 +377,6 @@ def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueu
     held = all(checks.values())
     console.print("The demo has succeeded." if held else "[red]The demo has failed[/]: see NO above.")
     return held
-
-
-def _each_once(times: dict[tuple[str, int], int], walked: dict[tuple[str, int], Counted]) -> bool:
-    return times.keys() == walked.keys() and set(times.values()) <= {1}
 
 
 def _tracebacks(failures: Sequence[Failure]) -> list[str]:

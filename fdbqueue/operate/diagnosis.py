@@ -204,9 +204,8 @@ def _key_holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list
 def _seen(
     tr: Transaction, keys: RootKeys, whose: str, found: Sequence[LimitHolder], now: float
 ) -> SeenHolders:
-    sessions = {
-        holder.session: ask_holder(tr.snapshot, keys, bytes.fromhex(holder.session)) for holder in found
-    }
+    ids = {holder.session for holder in found}
+    sessions = {id_: ask_holder(tr.snapshot, keys, bytes.fromhex(id_)) for id_ in sorted(ids)}
     dies = {session: reply().dies for session, reply in sessions.items()}
     dead = [holder for holder in found if (dies[holder.session] or 0.0) < now - limits.OVERDUE_WARNING_S]
     return SeenHolders(whose, len(found), len(dead), dead[0].queue if dead else "")
@@ -215,8 +214,8 @@ def _seen(
 def check_limits(figures: Figures, holders: Mapping[str, Sequence[SeenHolders]]) -> list[Check]:
     """The results for all limits; one that counts them if all are fine, and none without any."""
     told = [result for one in figures.limits for result in _of_limit(one, holders.get(one.name, ()))]
-    count = f"{len(figures.limits):,} limit{'' if len(figures.limits) == 1 else 's'}"
-    return told or ([fine(LIMITS, count, limits=len(figures.limits))] if figures.limits else [])
+    count = len(figures.limits)
+    return told or ([fine(LIMITS, counted(count, "limit"), limits=count)] if count else [])
 
 
 def _of_limit(limit: LimitFigures, holders: Sequence[SeenHolders]) -> Iterator[Check]:
@@ -236,17 +235,12 @@ def _of_limit(limit: LimitFigures, holders: Sequence[SeenHolders]) -> Iterator[C
 
 def _without_rule(limit: LimitFigures) -> Check:
     text = f"the limit {limit.name} {'does not exist' if limit.error is None else 'cannot be read'}"
-    text += (
-        f", so tasks of {_listed(limit.queues)} run without it" if limit.queues else ", and no queue names it"
-    )
+    first, *others = limit.queues or ("",)
+    more = f" and {counted(len(others), 'more queue')}" if others else ""
+    text += f", so tasks of {first}{more} run without it" if first else ", and no queue names it"
     cure = command("limit", "set", limit.name, "--slots", "N")
-    more = {} if limit.error is None else {"error": limit.error}
-    return warning(LIMITS, text, cure, limit=limit.name, queues=list(limit.queues), **more)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {counted(len(names) - 1, 'more queue')}" if len(names) > 1 else ""
-    return f"{names[0]}{more}"
+    error = {} if limit.error is None else {"error": limit.error}
+    return warning(LIMITS, text, cure, limit=limit.name, queues=list(limit.queues), **error)
 
 
 SCHEDULES = "schedules"
@@ -256,7 +250,8 @@ def see_schedules(database: Database, keys: RootKeys) -> list[ScheduleStatus]:
     """The first limits.QUEUES_LISTED_MAX schedules. Reads by snapshot."""
 
     def listing(after: str | None = None) -> Page[ScheduleStatus]:
-        return run(database, lambda tr: page(tr.snapshot, keys, limits.SCHEDULES_LISTED_MAX, after or ""))
+        look = partial(page, keys=keys, limit=limits.SCHEDULES_LISTED_MAX, after=after or "")
+        return run(database, lambda tr: look(tr.snapshot), timeout_s=limits.LOOK_TIMEOUT_S)
 
     return list(islice(every_row(listing), limits.QUEUES_LISTED_MAX))
 
@@ -272,31 +267,27 @@ def check_schedules(
             _of_schedule(one, now) if queues is None or one.queue in queues else _without_queue(one)
         )
     ]
-    count = f"{len(found):,} schedule{'' if len(found) == 1 else 's'}"
-    return told or ([fine(SCHEDULES, count, schedules=len(found))] if found else [])
+    count = len(found)
+    return told or ([fine(SCHEDULES, counted(count, "schedule"), schedules=count)] if count else [])
 
 
 def _without_queue(found: ScheduleStatus) -> Iterator[Check]:
     name = found.name
     if not found.queue:  # it cannot be read
-        yield warning(
-            SCHEDULES, f"the schedule {name} is not fired: {found.error}", _show(name), schedule=name
-        )
+        text = f"the schedule {name} is not fired: {found.error}"
+        yield warning(SCHEDULES, text, command("schedule", "show", name), schedule=name)
         return
     text = f"the queue {found.queue} of the schedule {name} does not exist"
     cure = f"Create that queue, or {command('schedule', 'delete', name)}"
     yield warning(SCHEDULES, text, cure, schedule=name, queue=found.queue)
 
 
-def _show(name: str) -> str:
-    return command("schedule", "show", name)
-
-
 def _of_schedule(found: ScheduleStatus, now: float) -> Iterator[Check]:
     name = found.name
     if found.error is not None:
         text = f"the schedule {name} is not fired: {found.error}"
-        yield warning(SCHEDULES, text, _show(name), schedule=name, tries=found.tries)
+        cure = command("schedule", "show", name)
+        yield warning(SCHEDULES, text, cure, schedule=name, tries=found.tries)
     elif found.next_try is not None and now - found.next_try > limits.SWEEP_LAG_WARNING_S:
         late_s = now - found.next_try
         text = f"the schedule {name} is due since {late_s:.0f} s, and no process passes"
@@ -350,9 +341,8 @@ class Examination:
     def checks(self, watch_s: float) -> Iterator[Check]:
         yield from _told(checks.VERSIONS, checks.check_versions)
         yield from self._of_engine()
-        yield from _told(
-            checks.LATENCY, lambda: checks.check_latency(checks.see_latency(self._database, self._keys))
-        )
+        see = partial(checks.see_latency, self._database, self._keys)
+        yield from _told(checks.LATENCY, lambda: checks.check_latency(see()))
         yield from _told(QUEUES, lambda: self._watched(watch_s))
         yield from _told(LIMITS, self._of_limits)
         yield from _told(SCHEDULES, self._of_schedules)
@@ -361,9 +351,8 @@ class Examination:
     def _of_engine(self) -> Iterator[Check]:
         engine = self._database.engine
         if isinstance(engine, EmbeddedDatabase):
-            yield from _told(
-                checks.DIRECTORY, lambda: checks.check_directory(checks.see_directory(engine.lmdb_store))
-            )
+            see = partial(checks.see_directory, engine.lmdb_store)
+            yield from _told(checks.DIRECTORY, lambda: checks.check_directory(see()))
         else:
             yield from _told(checks.CLUSTER, self._of_cluster)
 
@@ -377,23 +366,20 @@ class Examination:
         ]
 
     def _watched(self, watch_s: float) -> list[Check]:
-        beats, figures = self._look(), self._figures()
+        beats, figures = self._look()
         self._database.runtime.sleep(watch_s)
-        later, figures_later = self._look(), self._figures()
-        self._last = figures_later
+        later, self._last = self._look()
         return [
             *checks.check_clocks(beats, later),
             *checks.check_sessions(later),
             *checks.check_open_files(checks.see_open_files(self._processes_here(later))),
-            *check_queues(figures, figures_later),
+            *check_queues(figures, self._last),
         ]
 
     def _of_limits(self) -> list[Check]:
-        figures = self._last
-        if figures is None:  # the check of queues tells the reason
+        if self._last is None:  # the check of queues tells the reason
             return []
-        holders = see_holders(self._database, self._keys, figures)
-        return check_limits(figures, holders)
+        return check_limits(self._last, see_holders(self._database, self._keys, self._last))
 
     def _of_schedules(self) -> list[Check]:
         found, last = see_schedules(self._database, self._keys), self._last
@@ -401,11 +387,9 @@ class Examination:
         there = set(last.by_name) if last is not None and are_all else None
         return check_schedules(found, self._database.runtime.now(), there)
 
-    def _look(self) -> Look:
-        return checks.look_at_beats(self._database, self._keys)
-
-    def _figures(self) -> Figures:
-        return run(self._database, self._overview.figures, timeout_s=limits.LOOK_TIMEOUT_S)
+    def _look(self) -> tuple[Look, Figures]:
+        beats = checks.look_at_beats(self._database, self._keys)
+        return beats, run(self._database, self._overview.figures, timeout_s=limits.LOOK_TIMEOUT_S)
 
     def _processes_here(self, look: Look) -> list[int]:
         """This process, and those with sessions on this host."""

@@ -163,7 +163,7 @@ def test_processes_of_another_host_are_not_looked_for_here():
 
 
 def test_a_database_that_falls_silent_between_the_looks_is_told(monkeypatch):
-    """The look at all queues gives up after limits.LOOK_TIMEOUT_S."""
+    """Each look gives up after limits.LOOK_TIMEOUT_S."""
     given = []
 
     def run(*_, timeout_s=None):
@@ -173,5 +173,5 @@ def test_a_database_that_falls_silent_between_the_looks_is_told(monkeypatch):
     monkeypatch.setattr(diagnosis, "run", run)
     with fdbqueue.open("memory:") as db:
         found = {one.name: one for one in diagnose(db, watch_s=0).checks}
-    assert given[0] == limits.LOOK_TIMEOUT_S
+    assert set(given) == {limits.LOOK_TIMEOUT_S}
     assert found["queues"].severity == Severity.FAILURE
