@@ -13,7 +13,7 @@ were set since then.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
@@ -514,42 +514,34 @@ def _key_in(busy: Busy) -> tuple[object, ...]:
 
 
 Reply = Callable[[LiveWorkers], QueueFigures]
-
-
-class Look(Protocol):
-    def ask(self, tr: Transaction, now_us: int) -> Reply:
-        """Ask for the figures of the queue, by snapshot."""
+Look = Callable[[Transaction, int], Reply]
+"""Asks for the figures of a queue, by snapshot, at a time in microseconds."""
 
 
 def look_at(registry: Registry, name: str, stored: bytes, keys: int) -> Look:
     """The look for a stored definition; `keys` is the number of task keys that it tells."""
-    definition = Definition.listed(name, stored)
     try:
         return _look_at(registry, Definition.from_bytes(name, stored), keys)
     except (DefinitionUnreadable, InvalidArgument) as error:
-        return _NoLook(definition, str(error))
+        return _no_look(Definition.listed(name, stored), str(error))
 
 
 def _look_at(registry: Registry, definition: Definition, keys: int) -> Look:
     contents = registry.contents(definition)
     if is_kind(definition.kind):
-        return TaskLook(shape_of(registry, definition), keys)
+        return TaskLook(shape_of(registry, definition), keys).ask
     if definition.kind == PLAIN:
         return _look_at_items(definition, contents)
     if definition.kind in (PIECES, SIMPLE):
         elements = ElementKeys(contents)
-        return _ItemLook(definition, [elements.count], Aside(elements.prefix, elements.aside))
-    return _NoLook(definition, f"this process does not know the kind {definition.kind!r}")
+        return _item_look(definition, [elements.count], Aside(elements.prefix, elements.aside))
+    return _no_look(definition, f"this process does not know the kind {definition.kind!r}")
 
 
-class _NoLook:
+def _no_look(definition: Definition, error: str) -> Look:
     """A queue that this process cannot read."""
-
-    def __init__(self, definition: Definition, error: str) -> None:
-        self._found = QueueFigures(definition.name, definition.kind, items=0, unreadable=0, error=error)
-
-    def ask(self, tr: Transaction, now_us: int) -> Reply:  # noqa: ARG002  # nothing is read
-        return lambda _: self._found
+    found = QueueFigures(definition.name, definition.kind, items=0, unreadable=0, error=error)
+    return lambda *_: lambda _: found
 
 
 def _look_at_items(definition: Definition, contents: Subspace) -> Look:
@@ -557,29 +549,24 @@ def _look_at_items(definition: Definition, contents: Subspace) -> Look:
     high = 1 if plan is None else plan.high
     parts = [QueueKeys(Subspace((), prefix_of(contents, number))) for number in range(high)]
     aside = Aside(parts[0].prefix, parts[0].line)
-    return _ItemLook(definition, [part.size for part in parts], aside, plan)
+    return _item_look(definition, [part.size for part in parts], aside, plan)
 
 
-class _ItemLook:
+def _item_look(
+    definition: Definition, count_keys: Sequence[bytes], aside: Aside, plan: Plan | None = None
+) -> Look:
     """A queue of items or elements: a counter of each partition, and that of values set aside."""
 
-    def __init__(
-        self, definition: Definition, count_keys: Sequence[bytes], aside: Aside, plan: Plan | None = None
-    ) -> None:
-        self._definition = definition
-        self._count_keys = count_keys
-        self._aside = aside
-        self._plan = plan
-
-    def ask(self, tr: Transaction, now_us: int) -> Reply:  # noqa: ARG002  # its figures have no times
-        counts, unreadable = [tr.snapshot.get(key) for key in self._count_keys], self._aside.ask_count(tr)
-        name, kind, plan = self._definition.name, self._definition.kind, self._plan
+    def look(tr: Transaction, _: int) -> Reply:
+        counts, unreadable = [tr.snapshot.get(key) for key in count_keys], aside.ask_count(tr)
 
         def figures(_: LiveWorkers) -> QueueFigures:
             sizes = [size_of(count.value) for count in counts]
-            found = QueueFigures(name, kind, sum(sizes), unreadable())
+            found = QueueFigures(definition.name, definition.kind, sum(sizes), unreadable())
             if plan is None:
                 return found
             return replace(found, partitions=plan.count, fullest_items=max(sizes))
 
         return figures
+
+    return look

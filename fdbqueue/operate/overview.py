@@ -101,15 +101,11 @@ class Overview(Handle):
         if beside is None:
             return found
         told, is_whole = limits_of(beside.limits, found.queues), found.is_whole and beside.is_whole
-        if not self._names:
-            groups = beside.groups
-            return replace(
-                found, is_whole=is_whole, limits=(*told,), schedules=(*beside.schedules,), groups=groups
-            )
-        schedules = tuple(one for one in beside.schedules if one.queue in self._names)
-        return replace(
-            found, is_whole=is_whole, limits=tuple(one for one in told if one.queues), schedules=schedules
-        )
+        schedules, groups = beside.schedules, beside.groups
+        if self._names:
+            told, groups = [one for one in told if one.queues], found.groups
+            schedules = [one for one in schedules if one.queue in self._names]
+        return replace(found, is_whole=is_whole, limits=(*told,), schedules=(*schedules,), groups=groups)
 
     def _part(
         self, runtime: Runtime, begin: bytes | None, limit: int, alive: LiveWorkers | None, tr: Transaction
@@ -121,7 +117,7 @@ class Overview(Handle):
         stored = self._ask_stored(tr, begin, limit)
         workers = ask_all_workers(tr.snapshot, keys, now_us) if alive is None else lambda: alive
         beside = None if self._beside is None or alive is not None else self._beside.ask(tr.snapshot, now_us)
-        guessed = {name: (known, known.look.ask(tr, now_us)) for name, known in self._guess(begin, limit)}
+        guessed = {name: (known, known.look(tr, now_us)) for name, known in self._guess(begin, limit)}
         definitions, following = stored()
         known, replies = {}, []
         for name, value in definitions.items():
@@ -130,7 +126,7 @@ class Overview(Handle):
                 known[name], reply = guess
             else:
                 known[name] = _Known(value, look_at(self._registry, name, value, self._keys))
-                reply = known[name].look.ask(tr, now_us)
+                reply = known[name].look(tr, now_us)
             replies.append(reply)
         found = None if beside is None else beside()  # it may ask once more, together with the queues
         live = workers()
