@@ -226,6 +226,8 @@ class VerdictReturned(FdbQueueError, TypeError):
 class QueueNotFound(FdbQueueError, LookupError):
     """There is no queue named {name!r}: create it first."""
 
+    name: str
+
 
 class LimitNotFound(FdbQueueError, LookupError):
     """There is no limit named {name!r}: set it first, with Limit.set() or `fdbqueue limit set`."""

@@ -220,7 +220,9 @@ def test_batches_fit_into_transactions() -> None:
 
 
 def test_a_long_text_is_shortened_in_a_message() -> None:
-    assert len(cli_values.shortened("x" * 1_000)) < 70
+    with pytest.raises(ValueError, match="is not JSON") as refused:
+        cli_values.value_of("[" + "x" * 1_000)
+    assert len(str(refused.value)) < 300
 
 
 # -- waiting, and readers that end -----------------------------------------------------------------------

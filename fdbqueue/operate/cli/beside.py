@@ -15,7 +15,6 @@ import click
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
-from fdbqueue.core.errors import QueueNotFound
 from fdbqueue.core.limits import SLOTS_MAX
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.cli.exits import CommandError, Refused
@@ -37,7 +36,7 @@ from fdbqueue.operate.cli.frame import (
     values_of,
     yes_option,
 )
-from fdbqueue.operate.cli.session import CREATE_DATABASE, CREATE_TASKS
+from fdbqueue.operate.cli.session import CREATE_DATABASE
 from fdbqueue.operate.cli.show import Cell, Row, cell_of, columns, paged, span, task_row, time_in, told_data
 from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.tasks.firing import MISSED, ScheduleStatus
@@ -131,12 +130,8 @@ def keys(here: Here, name: str, key: str | None, text: bool, count: int) -> None
             one = Limit.open_key(database, name, key_in(key, text), root=here.root)
             _show_holders(here, one, f"the key {one.key!r} uses {one.used}; {one.free} may start now")
             return
-        found = paged(
-            lambda limit, after: Limit.keys(database, name, limit=limit, after=after, root=here.root),
-            count,
-            f"more keys follow the first {count}",
-        )
-        rows = list(map(_limit_row, found))
+        read = partial(Limit.keys, database, name, root=here.root)
+        rows = [*map(_limit_row, paged(read, count, f"more keys follow the first {count}"))]
     here.show(rows, columns("key", "used", "free"))
 
 
@@ -319,7 +314,7 @@ def create_schedule(here: Here, name: str, queue: str, text: bool, **options: An
     name these values.
     """
     given = given_of(options, text)
-    with _database(here) as database, _naming(here, database, queue):
+    with _database(here) as database:
         made = Schedule.create(database, name, queue=queue, root=here.root, **given)
         _tell(here, database, made, "is there")
 
@@ -338,7 +333,7 @@ def change(here: Here, name: str, text: bool, without: tuple[str, ...], **option
     With other times, the next due time is the first one after now.
     """
     given = {**dict.fromkeys(WITHOUT[option] for option in without), **given_of(options, text)}
-    with _opened(here, name) as (database, found), _naming(here, database, given.get("queue")):
+    with _opened(here, name) as (database, found):
         found.change(database, **given)
         _tell(here, database, found, "is changed")
 
@@ -352,11 +347,8 @@ def list_of_schedules(here: Here, count: int) -> None:
     """
     with here.database() as database:
         now = database.runtime.now()
-        found = paged(
-            lambda limit, after: list_schedules(database, limit, after=after or "", root=here.root),
-            count,
-            f"more schedules follow the first {count}",
-        )
+        read = partial(list_schedules, database, root=here.root)
+        found = paged(read, count, f"more schedules follow the first {count}")
         rows = [_schedule_row(one, now) for one in found]
     here.show(rows, SCHEDULE_COLUMNS)
 
@@ -442,15 +434,6 @@ def _database(here: Here) -> Iterator[Database]:
 def _opened(here: Here, name: str) -> Iterator[tuple[Database, Schedule]]:
     with _database(here) as database:
         yield database, Schedule.open(database, name, root=here.root)
-
-
-@contextmanager
-def _naming(here: Here, database: Database, queue: str | None) -> Iterator[None]:
-    """Tell a missing queue with the names that are like it."""
-    try:
-        yield
-    except QueueNotFound:
-        raise here.missing(database, queue or "", CREATE_TASKS) from None
 
 
 def _tell(here: Here, database: Database, found: Schedule, done: str) -> None:

@@ -6,19 +6,20 @@ A redrive has a bounded rate, and any process goes on where another stopped.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 import click
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
-from fdbqueue.core.errors import NotBuried, QueueNotFound, TaskNotFound
-from fdbqueue.core.page import Page
+from fdbqueue.core.errors import NotBuried, TaskNotFound
 from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import visible
 from fdbqueue.operate.cli.exits import Refused, say
 from fdbqueue.operate.cli.frame import Here, again, command, first_option, group, queue_argument, values_of
-from fdbqueue.operate.cli.session import CREATE_TASKS, Place
+from fdbqueue.operate.cli.session import Place
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, json_in, paged, span, task_row, time_in
 from fdbqueue.operate.cli.tasks import id_argument, refusing_missing
 from fdbqueue.tasks.dead_letters import RATE_PER_S, DeadLetters
@@ -55,10 +56,7 @@ def classes(here: Here, queue: str, count: int) -> None:
     with letters_of(here, queue) as (database, letters):
         now = database.runtime.now()
         found = letters.classes(database, count)
-        rows = (
-            {"error": one.error, "tasks": one.tasks, "first": one.first, **_failure(one, now)}
-            for one in found
-        )
+        rows = ({**asdict(one), **_failure(one, now)} for one in found)
         here.show(rows, CLASS_COLUMNS)
 
 
@@ -70,11 +68,7 @@ def list_(here: Here, queue: str, error: str | None, text: str | None, count: in
     its attributes, and its last failure with its traceback.
     """
     with letters_of(here, queue) as (database, letters):
-
-        def read(limit: int, after: str | None) -> Page[DeadLetter]:
-            return letters.tasks(database, limit, error=error, text=text, after=after)
-
-        now = database.runtime.now()
+        read, now = partial(letters.tasks, database, error=error, text=text), database.runtime.now()
         found = paged(read, count, f"more tasks may follow the first {count}")
         rows = ({**task_row(one.task), "error": one.error, **_failure(one, now)} for one in found)
         here.show(rows, LETTER_COLUMNS)
@@ -190,7 +184,7 @@ LETTER_COLUMNS = {
 }
 
 
-RATE = click.FloatRange(min=0, min_open=True, max=1e9)
+RATE, _RATE_HELP = click.FloatRange(min=0, min_open=True, max=1e9), "at most N tasks a second [100]"
 Verb = Callable[[DeadLetters, Database], Redrive]
 
 
@@ -203,34 +197,17 @@ def redrive() -> None:
 
 
 @command(redrive, queue_argument, error_option, match_option)
-@click.option("--rate", type=RATE, default=RATE_PER_S, metavar="N", help="at most N tasks a second [100]")
+@click.option("--rate", "rate_per_s", type=RATE, default=RATE_PER_S, metavar="N", help=_RATE_HELP)
 @click.option("--into", metavar="OTHER", help="put them into another queue, as new tasks")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N tasks")
 @click.option("--detach", is_flag=True, help="begin only: `fdbqueue redrive run` moves the tasks")
-def start(
-    here: Here,
-    queue: str,
-    error: str | None,
-    text: str | None,
-    rate: float,
-    into: str | None,
-    limit: int | None,
-    detach: bool,
-) -> None:
+def start(here: Here, queue: str, detach: bool, **given: Any) -> None:
     """Begin a redrive of the buried tasks of QUEUE, and run it to its end.
 
     It ends after as many tasks as are buried now: those that fail again stay buried.
     """
 
-    def begin(letters: DeadLetters, database: Database) -> Redrive:
-        try:
-            return letters.begin_redrive(
-                database, error=error, text=text, rate_per_s=rate, into=into, limit=limit
-            )
-        except QueueNotFound:
-            raise here.missing(database, into or queue, CREATE_TASKS) from None
-
-    _turn(here, queue, begin, runs=not detach)
+    _turn(here, queue, partial(DeadLetters.begin_redrive, **given), runs=not detach)
 
 
 @command(redrive, queue_argument)

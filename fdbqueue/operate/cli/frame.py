@@ -163,10 +163,8 @@ def _with_options(
         _, metavar, told, of_put = options[name]
         if puts:
             told = of_put if of_put.startswith("of ") else f"of tasks: {of_put or told}"
-        type_, several = _TYPES.get(name, _TYPES.get(metavar)), name in _REPEATED
-        click.option(flag_of(name), name, type=type_, metavar=metavar or None, multiple=several, help=told)(
-            function
-        )
+        given = {"type": _TYPES.get(name, _TYPES.get(metavar)), "metavar": metavar or None, "help": told}
+        click.option(flag_of(name), name, multiple=name in _REPEATED, **given)(function)
     return function
 
 

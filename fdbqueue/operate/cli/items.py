@@ -49,18 +49,18 @@ from fdbqueue.operate.cli.frame import (
 from fdbqueue.operate.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import Row, columns, task_row
 from fdbqueue.operate.cli.wording import LineReader, line_of, option_named
-from fdbqueue.queues import recipe
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.options import OnConflict
 
 if TYPE_CHECKING:
-    from fdbqueue.operate.cli.terminal import Report
     from fdbqueue.queues.recipe.calls import Holder
 
 
 CREATE_EITHER = "--create makes a plain one, `fdbqueue create {name}` one of tasks"
 Sink = Callable[[Sequence[Any]], None]
 """A function that puts values, in order, in one transaction."""
+Advance = Callable[[int, int], None]
+"""A function that is told how many items were put, and how many bytes were read."""
 
 
 @command(cli, queue_argument)
@@ -108,8 +108,8 @@ def put(
             if lines is None:
                 _put_values(sink, values, batch_max)
             else:
-                report = late.terminal.report_on(lines)
-                _put_lines(sink, LineReader(lines, text), batch_max, report, here.signals)
+                with late.terminal.reporting(lines) as advance:
+                    _put_lines(sink, LineReader(lines, text), batch_max, advance, here.signals)
 
 
 def _check_unique(options: dict[str, Any], data: Sequence[str]) -> None:
@@ -129,7 +129,7 @@ def _sink(here: Here, database: Database, name: str, kind: str, options: dict[st
         if given:
             wanted = f"for task queues, and {name!r} is a plain queue: `fdbqueue create` makes another one"
             raise click.UsageError(f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} {wanted}")
-        plain = recipe.queue.Queue.named(database, name, root=here.root)
+        plain = Queue.named(database, name, root=here.root)
         return lambda values: plain.enqueue_many(database, values), limits.BATCH_ITEMS_MAX
     queue = here.tasks_in(database, name)
 
@@ -188,14 +188,13 @@ def _put_in_parts(sink: Sink, batch: Sequence[Any]) -> None:
         _put_in_parts(sink, batch[half:])
 
 
-def _put_lines(sink: Sink, lines: LineReader, batch_max: int, report: "Report", signals: Signals) -> None:
+def _put_lines(sink: Sink, lines: LineReader, batch_max: int, advance: Advance, signals: Signals) -> None:
     """Put the values of all lines. A batch is reported after its commit, also if a signal arrives."""
-    with report:
-        for values in lines.batches():
-            with signals.deferred():
-                for batch in batches_of(values, batch_max):
-                    _put_values(sink, batch, batch_max)
-                    report.advance(len(batch), lines.bytes_read)
+    for values in lines.batches():
+        with signals.deferred():
+            for batch in batches_of(values, batch_max):
+                _put_values(sink, batch, batch_max)
+                advance(len(batch), lines.bytes_read)
 
 
 def batches_of(values: Sequence[Any], batch_max: int = limits.BATCH_ITEMS_MAX) -> Iterator[Sequence[Any]]:
@@ -385,12 +384,8 @@ def aside(
 
 def _queue(place: Place, database: Database, name: str) -> KeepsAside:
     """Open the queue of that name, of any kind. Raises CommandError."""
-    definition = place.definition(database, name)
-    if definition.kind == PLAIN:
-        return Queue.named(database, name, root=place.root, create=False)
-    if definition.kind in ELEMENT_KINDS:
-        return place.elements_in(definition)
-    return place.tasks_in(database, name)
+    found = place.definition(database, name)
+    return place.elements_in(found) if found.kind in ELEMENT_KINDS else place.partitioned_in(database, found)
 
 
 def _entries(database: Database, queue: KeepsAside) -> Iterator[SetAside]:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from fdbqueue.core import limits
-from fdbqueue.core.errors import FdbQueueError, QueueNotFound
+from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.open import shared_url
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.signals import Signals
@@ -32,7 +32,6 @@ from fdbqueue.operate.cli.frame import (
     json_option,
     queue_names,
 )
-from fdbqueue.operate.cli.session import CREATE_TASKS
 from fdbqueue.operate.cli.show import Row, columns, show
 from fdbqueue.operate.conformance import (
     Checked,
@@ -66,12 +65,8 @@ def verify(here: Here, queue: str | None, mend: bool) -> None:
     a cluster does not answer for a minute.
     """
     require_stdout()
-    with here.database() as database:
-        try:
-            with here.answering(database, _ANSWERED_WITHIN_S):
-                found = verify_keys(database, queue, root=here.root, mend=mend)
-        except QueueNotFound:
-            raise here.missing(database, queue or "", CREATE_TASKS) from None
+    with here.database() as database, here.answering(database, _ANSWERED_WITHIN_S):
+        found = verify_keys(database, queue, root=here.root, mend=mend)
     if here.as_json:
         rows = [{**asdict(finding), "key": finding.key.hex()} for finding in found.findings]
         here.print({**asdict(found), "findings": rows})
@@ -87,12 +82,7 @@ def verify(here: Here, queue: str | None, mend: bool) -> None:
 def _findings(found: Verification) -> Iterator[Row]:
     for one in found.findings:
         cure = "mended" if one.mended else in_this_place(one.cure)
-        yield {
-            "flaw": one.flaw,
-            "queue": one.queue,
-            "text": f"{one.text} (key {one.key.hex()})",
-            "cure": cure,
-        }
+        yield {**asdict(one), "text": f"{one.text} (key {one.key.hex()})", "cure": cure}
 
 
 def _told_contradictions(found: Verification) -> str:

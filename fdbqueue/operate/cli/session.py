@@ -138,9 +138,11 @@ class Place:
 
     @contextmanager
     def _naming(self, database: Database) -> Iterator[None]:
-        """Tell a limit or a schedule that is missing with the names that are like it."""
+        """Tell a queue, a limit or a schedule that is missing with the names that are like it."""
         try:
             yield
+        except QueueNotFound as error:
+            raise self.missing(database, error.name, CREATE_TASKS) from None
         except LimitNotFound as error:
             names = (found.name for found in late.limits.limit.Limit.list(database, root=self.root))
             raise self._unknown("limit", error.name, names, SET_LIMIT) from None
@@ -169,10 +171,13 @@ class Place:
     def partitioned(self, name: str) -> "Iterator[tuple[Database, Queue | TaskQueue]]":
         """Open the queue of that name, of a kind that may have partitions. Raises CommandError."""
         with self.database() as database:
-            if self.definition(database, name).kind == PLAIN:
-                yield database, recipe.queue.Queue.named(database, name, create=False, root=self.root)
-            else:
-                yield database, self.tasks_in(database, name)
+            yield database, self.partitioned_in(database, self.definition(database, name))
+
+    def partitioned_in(self, database: Database, found: Definition) -> "Queue | TaskQueue":
+        """Return the queue, of a kind that may have partitions. Raises CommandError."""
+        if found.kind == PLAIN:
+            return recipe.queue.Queue.named(database, found.name, create=False, root=self.root)
+        return self.tasks_in(database, found.name)
 
     def tasks_in(self, database: Database, name: str) -> "TaskQueue":
         """Return the task queue of that name. Raises CommandError."""
@@ -223,9 +228,8 @@ class Place:
 
     def _unknown(self, kind: str, name: str, names: Iterable[str], cure: str) -> CommandError:
         meant = did_you_mean(name, islice(names, NAMES_COMPARED_MAX))
-        return CommandError(
-            f"there is no {kind} named {name!r} in {self.url}{meant}; {cure.format(name=name)}"
-        )
+        told = f"there is no {kind} named {name!r} in {self.url}{meant}"
+        return CommandError(f"{told}; {cure.format(name=name)}")
 
     @contextmanager
     def answering(self, database: Database, timeout_s: float) -> Iterator[None]:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fdbqueue import tasks as late
-from fdbqueue.core.database import Database
+from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound, RecordUnreadable, TaskNotFound
 from fdbqueue.core.page import Page
 from fdbqueue.core.registry import PLAIN, UNREADABLE, Definition
@@ -66,19 +66,17 @@ def plain_line(row: Row, columns: Columns) -> bytes:
     return ("\t".join(cells) + "\n").encode()
 
 
-def paged(read: Callable[[int, str | None], Page[T]], count: int, more: str) -> Iterator[T]:
-    """Read at most `count` rows, page by page. If others may follow them, tell the sentence `more`.
-
-    `read` takes a number of rows and the place after which they begin.
-    """
-    left, after = count, None
-    while left:
-        page = read(left, after)
-        yield from page
-        left, after = left - len(page), page.next
-        if after is None:
+def paged(read: Callable[..., Page[T]], count: int, more: str) -> Iterator[T]:
+    """Read at most `count` rows, page by page. If others may follow them, tell the sentence `more`."""
+    page = read(limit=count)
+    yield from page
+    while page.next is not None:
+        count -= len(page)
+        if not count:
+            say(f"{more}: -n N lists N")
             return
-    say(f"{more}: -n N lists N")
+        page = read(limit=count, after=page.next)
+        yield from page
 
 
 def columns(*names: str, **others: Any) -> dict[str, Cell]:
@@ -165,7 +163,8 @@ def queue_row(place: Place, database: Database, definition: Definition) -> Row:
     if not is_kind(definition.kind):
         return {**row, "options": dict(definition.options)}
     tasks = late.queue.TaskQueue(database, place.registry, definition)
-    paused, statistics = tasks.paused(database), tasks.statistics(database)
+    # Given a transaction, the look sweeps nothing, and calls no callback.
+    paused, statistics = run(database, lambda tr: (tasks.paused(tr), tasks.statistics(tr)))
     return {**row, "options": _options_of(definition), "paused": paused, **statistics}
 
 
@@ -197,18 +196,13 @@ def holder_row(database: Database, queue: "TaskQueue", task: Task) -> dict[str, 
     return None
 
 
-def steps_done(database: Database, queue: "TaskQueue", task: Task) -> list[str]:
-    """Return the names of the steps of the task that are done."""
+def history_row(database: Database, queue: "TaskQueue", task: Task) -> dict[str, Any]:
+    """Return the failures that are kept with the task, the oldest first, and the names of its done steps."""
+    row: dict[str, Any] = {"history": [], "steps_done": []}
     with suppress(TaskNotFound, RecordUnreadable):
-        return queue.steps(database, task) if task.steps else []
-    return []
-
-
-def failure_rows(database: Database, queue: "TaskQueue", task: Task) -> list[dict[str, Any]]:
-    """Return the failures that are kept with the task, the oldest first."""
-    with suppress(TaskNotFound, RecordUnreadable):
-        return [asdict(failure) for failure in queue.failures(database, task)] if task.attempts else []
-    return []
+        row["history"] = [asdict(one) for one in queue.failures(database, task)] if task.attempts else []
+        row["steps_done"] = queue.steps(database, task) if task.steps else []
+    return row
 
 
 def held_rows(database: Database, queue: "TaskQueue", count: int) -> list[Row]:
@@ -226,15 +220,11 @@ def held_rows(database: Database, queue: "TaskQueue", count: int) -> list[Row]:
 def shown_held(queues: list[Row], count: int) -> list[Row]:
     """Return the first `count` of the held tasks of these queues, for columns."""
     rows: list[Row] = [
-        {**held, "queue": queue["queue"], "for_s": _since(held["taken"], queue["time"])}
+        {**held, "queue": queue["queue"], "for_s": held["taken"] and max(0.0, queue["time"] - held["taken"])}
         for queue in queues
         for held in queue["held"]
     ]
     return rows[:count]
-
-
-def _since(then: float | None, now: float) -> float | None:
-    return None if then is None else max(0.0, now - then)
 
 
 def processes_of(row: Row) -> str:

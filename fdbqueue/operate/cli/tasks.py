@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 
 import click
 
@@ -27,14 +28,13 @@ from fdbqueue.operate.cli.show import (
     STATES,
     Row,
     columns,
-    failure_rows,
+    history_row,
     holder_row,
     json_in,
     paged,
     processes_of,
     progress_of,
     span,
-    steps_done,
     task_row,
     time_in,
 )
@@ -84,12 +84,8 @@ def _last(
     database: Database, queue: TaskQueue, of_key: tuple[object] | None, count: int
 ) -> Iterator[EndedTask]:
     """Read the last ended tasks, page by page. `of_key` has the task key, which may be None."""
-
-    def read(limit: int, after: str | None) -> Page[EndedTask]:
-        if of_key is None:
-            return queue.ended_tasks(database, limit, after=after)
-        return queue.ended_tasks_of(database, *of_key, limit, after=after)
-
+    see: Callable[..., Page[EndedTask]] = queue.ended_tasks if of_key is None else queue.ended_tasks_of
+    read = partial(see, database, *(of_key or ()))
     return paged(read, count, f"more ended tasks may follow the last {count}")
 
 
@@ -222,18 +218,11 @@ def tasks(here: Here, queue: str, state: str, count: int) -> None:
 
 def _listed(database: Database, queue: TaskQueue, state: TaskState, count: int) -> Iterator[Row]:
     """Read the first tasks in that state, page by page."""
-
-    def read(limit: int, after: str | None) -> Page[Task]:
-        return queue.tasks(database, state, limit, after=after)
-
+    read = partial(queue.tasks, database, state)
     for task in paged(read, count, f"more tasks follow the first {count}"):
-        yield {
-            **task_row(task),
-            "age_s": max(0.0, database.runtime.now() - task.created),
-            "history": failure_rows(database, queue, task),
-            "steps_done": steps_done(database, queue, task),
-            "holder": holder_row(database, queue, task),
-        }
+        age_s = max(0.0, database.runtime.now() - task.created)
+        holder = holder_row(database, queue, task)
+        yield {**task_row(task), "age_s": age_s, **history_row(database, queue, task), "holder": holder}
 
 
 @command(cli, queue_argument)
@@ -243,52 +232,41 @@ def kick(here: Here, queue: str, count: int | None, everything: bool) -> None:
     """Make the first buried tasks of QUEUE ready again."""
     if everything and count is not None:
         raise click.UsageError("kick takes -n N or --all, not both")
-    step_by_step = late.terminal.step_by_step
     with here.tasks(queue) as (database, found):
         buried = found.statistics(database)["tasks"]["buried"]
         most = buried if everything else min(1 if count is None else count, buried)
-        kicked = step_by_step(here.signals, "kicking", most, lambda few: found.kick(database, few))
+        kicked = late.terminal.step_by_step(here.signals, "kicking", most, partial(found.kick, database))
     here.tell(f"{kicked} kicked", {"queue": queue, "kicked": kicked})
 
 
-@command(cli, queue_argument, ids_argument)
-def bury(here: Here, queue: str, ids: tuple[str, ...]) -> None:
-    """Bury tasks: they are not taken until `kick`. The lease of a taken task ends."""
-    _to_each(here, queue, ids, TaskQueue.bury, "buried")
+def _verb_of_each(verb: Callable[[TaskQueue, Database, str], Task], done: str, told: str) -> None:
+    """Make a command that applies `verb` to each task. Missing tasks are reported at the end."""
+
+    @command(cli, queue_argument, ids_argument, name=verb.__name__, help=told)
+    def each(here: Here, queue: str, ids: tuple[str, ...]) -> None:
+        missing = []
+        with here.tasks(queue) as (database, found):
+            for id_ in ids:
+                try:
+                    with here.signals.deferred():
+                        task = verb(found, database, id_)
+                except TaskNotFound:
+                    missing.append(f"{id_}{told_end(database, found, id_)}")
+                else:
+                    asked = "" if task.cancel_asked is None else ": it is taken, and ends with its lease"
+                    here.tell(f"{id_} {done}{asked}", task_row(task))
+        if missing:
+            raise Refused(f"no such task in {queue!r}: {', '.join(missing)}")
 
 
-@command(cli, queue_argument, ids_argument)
-def cancel(here: Here, queue: str, ids: tuple[str, ...]) -> None:
-    """End tasks. The handler of a taken one learns of it at the next heartbeat of its worker.
+_CANCEL = """End tasks. The handler of a taken one learns of it at the next heartbeat of its worker.
 
-    A taken task ends with its lease: no other attempt begins. A command of `work --exec` is killed.
-    """
-    _to_each(here, queue, ids, TaskQueue.cancel, "cancelled")
-
-
-@command(cli, queue_argument, ids_argument)
-def delete(here: Here, queue: str, ids: tuple[str, ...]) -> None:
-    """Remove tasks, in any state."""
-    _to_each(here, queue, ids, TaskQueue.delete, "deleted")
-
-
-def _to_each(
-    here: Here, queue: str, ids: tuple[str, ...], verb: Callable[[TaskQueue, Database, str], Task], done: str
-) -> None:
-    """Apply `verb` to each task. Missing tasks are reported at the end."""
-    missing = []
-    with here.tasks(queue) as (database, found):
-        for id_ in ids:
-            try:
-                with here.signals.deferred():
-                    task = verb(found, database, id_)
-            except TaskNotFound:
-                missing.append(f"{id_}{told_end(database, found, id_)}")
-            else:
-                asked = "" if task.cancel_asked is None else ": it is taken, and ends with its lease"
-                here.tell(f"{id_} {done}{asked}", task_row(task))
-    if missing:
-        raise Refused(f"no such task in {queue!r}: {', '.join(missing)}")
+A taken task ends with its lease: no other attempt begins. A command of `work --exec` is killed.
+"""
+_BURY = "Bury tasks: they are not taken until `kick`. The lease of a taken task ends."
+_verb_of_each(TaskQueue.bury, "buried", _BURY)
+_verb_of_each(TaskQueue.cancel, "cancelled", _CANCEL)
+_verb_of_each(TaskQueue.delete, "deleted", "Remove tasks, in any state.")
 
 
 @command(cli, queue_argument, name="release-all")
@@ -297,10 +275,9 @@ def release_all(here: Here, queue: str) -> None:
 
     It releases as many tasks as are taken when it begins, because running workers take tasks again.
     """
-    step_by_step = late.terminal.step_by_step
     with here.tasks(queue) as (database, found):
-        taken = found.statistics(database)["tasks"]["taken"]
-        done = step_by_step(here.signals, "releasing", taken, lambda few: found.release_some(database, few))
+        taken, release = found.statistics(database)["tasks"]["taken"], partial(found.release_some, database)
+        done = late.terminal.step_by_step(here.signals, "releasing", taken, release)
     here.tell(f"{done} released", {"queue": queue, "released": done})
 
 

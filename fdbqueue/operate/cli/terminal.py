@@ -3,7 +3,7 @@
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -39,52 +39,30 @@ def table_of(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], str]]) -
     return table
 
 
-class Report:
-    """A context manager that shows the progress of `put --lines` as lines, and the total at its end."""
+@contextmanager
+def reporting(stream: io.BufferedReader) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that is told how many items were put, and how many bytes of `stream` were read.
 
-    def __init__(self) -> None:
-        self._items = 0
-
-    def __enter__(self) -> "Report":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        say(f"{self._items} put")
-
-    def advance(self, items: int, bytes_read: int) -> None:  # noqa: ARG002  # for a bar
-        before, self._items = self._items, self._items + items
-        if before // REPORT_EVERY != self._items // REPORT_EVERY:
-            say(f"{self._items} put so far")
-
-
-class BarReport(Report):
-    def __init__(self, console: Console, bytes_total: int | None) -> None:
-        super().__init__()
-        counted, left = TextColumn("{task.fields[items]:,} put"), TimeRemainingColumn()
-        self._progress = Progress(
-            counted, BarColumn(), TaskProgressColumn(), left, console=console, transient=True
-        )
-        self._task = self._progress.add_task("", total=bytes_total, items=0)
-
-    def __enter__(self) -> "BarReport":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-        super().__exit__(*exc)
-
-    def advance(self, items: int, bytes_read: int) -> None:
-        self._items += items
-        self._progress.update(self._task, completed=bytes_read, items=self._items)
-
-
-def report_on(stream: io.BufferedReader) -> Report:
-    """Return a bar for a terminal, plain lines otherwise; both on standard error."""
-    console = Console(stderr=True)
+    It shows the progress on standard error: as a bar on a terminal, else as lines. The total follows.
+    """
+    console, items = Console(stderr=True), 0
+    counted, left = TextColumn("{task.fields[items]:,} put"), TimeRemainingColumn()
+    bar = Progress(counted, BarColumn(), TaskProgressColumn(), left, console=console, transient=True)
     # A regular file has a size; a pipe or a terminal has none.
-    size_bytes = os.fstat(stream.fileno()).st_size or None
-    return BarReport(console, size_bytes) if console.is_terminal else Report()
+    task = bar.add_task("", total=os.fstat(stream.fileno()).st_size or None, items=0)
+
+    def advance(more: int, bytes_read: int) -> None:
+        nonlocal items
+        before, items = items, items + more
+        bar.update(task, completed=bytes_read, items=items)
+        if not console.is_terminal and before // REPORT_EVERY != items // REPORT_EVERY:
+            say(f"{items} put so far")
+
+    try:
+        with bar if console.is_terminal else nullcontext():
+            yield advance
+    finally:
+        say(f"{items} put")
 
 
 def step_by_step(signals: Signals, doing: str, most: int, step: Callable[[int], int]) -> int:

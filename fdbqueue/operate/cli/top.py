@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from fdbqueue.core.database import Database
+from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound
 from fdbqueue.fleet.status import Presence, workers
 from fdbqueue.operate.cli.beside import allowed
@@ -128,11 +129,12 @@ class Samples:
 
     def _row(self, queue: TaskQueue) -> Row:
         """Raises: QueueNotFound for a queue that was dropped meanwhile."""
-        found, now, name = queue.statistics(self._database), self._runtime.now(), queue.name
+        # Given a transaction, the look sweeps nothing, and calls no callback.
+        found, now, name = run(self._database, queue.statistics), self._runtime.now(), queue.name
         figures = self.figures.by_name.get(name)
-        if figures is None or figures.tasks is None:
+        tasks = None if figures is None else figures.tasks
+        if tasks is None:
             raise QueueNotFound(name=name)
-        tasks = figures.tasks
         row: dict[str, Any] = {"time": now, "queue": name, "kind": queue.kind}
         row |= {count: found["tasks"][count] for count in (*STATES, "due", "unreadable")}
         row["ends"] = found["ends"]
@@ -140,7 +142,8 @@ class Samples:
         row |= {"waits_s": tasks.next_age_s, "paused": tasks.paused, "partitions": tasks.partitions}
         row["repartition_from"] = tasks.partitions_before or None
         if self._names and kind_named(queue.kind).supports("key"):
-            row["keys"] = [_key_row(found) for found in queue.key_statistics(self._database, KEYS_SHOWN)]
+            see = partial(queue.key_statistics, limit=KEYS_SHOWN)
+            row["keys"] = [*map(_key_row, run(self._database, see))]
         row["limits"] = [asdict(one) for one in self.figures.limits if name in one.queues]
         row["schedules"] = [asdict(one) for one in self.figures.schedules if one.queue == name]
         if self._with_held:

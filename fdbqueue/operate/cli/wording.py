@@ -141,10 +141,10 @@ def value_of(text: str, as_text: bool = False) -> Any:
     try:
         return msgspec.json.decode(text)
     except RecursionError:
-        raise ValueError(f"{shortened(text)} is nested too deeply") from None
+        raise ValueError(f"{shown(text)} is nested too deeply") from None
     except msgspec.DecodeError as reason:
         if text.lstrip().startswith(_JSON_BEGINS):
-            raise ValueError(f"{shortened(text)} is not JSON ({reason}); --text takes it as it is") from None
+            raise ValueError(f"{shown(text)} is not JSON ({reason}); --text takes it as it is") from None
         return text
 
 
@@ -157,7 +157,7 @@ def key_of(text: str, as_text: bool = False) -> Any:
     try:
         return _tuples(value)
     except RecursionError:
-        raise ValueError(f"{shortened(text)} is nested too deeply") from None
+        raise ValueError(f"{shown(text)} is nested too deeply") from None
 
 
 def _tuples(value: Any) -> Any:
@@ -171,10 +171,6 @@ def line_of(value: Any) -> bytes:
     if not line.isascii() or DEL in line:
         line = visible_json(line.decode()).encode()
     return line + b"\n"
-
-
-def shortened(text: str, length_max: int = 60) -> str:
-    return repr(text if len(text) <= length_max else text[: length_max - 3] + "...")
 
 
 class LineReader:
