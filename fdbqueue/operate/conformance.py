@@ -338,12 +338,9 @@ def question(number: int, root: str, vector: Vector) -> bytes:
 
 def _plain(call: Mapping[str, Any]) -> dict[str, Any]:
     """The call, in which each payload is one text."""
-    plain = dict(call)
-    if "payload" in plain:
-        plain["payload"] = escaped(heard(plain["payload"]))
-    if "payloads" in plain:
-        plain["payloads"] = [escaped(heard(payload)) for payload in plain["payloads"]]
-    return plain
+    texts = {name: [escaped(heard(one)) for one in call[name]] for name in ("payloads",) if name in call}
+    one = {"payload": escaped(heard(call["payload"]))} if "payload" in call else {}
+    return {**call, **texts, **one}
 
 
 def answer_to(number: int, before: Keys, line: bytes) -> Answer | None:

@@ -10,8 +10,7 @@ limits that the last look has found are read with the rest. A second round trip 
 were set since then.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -380,10 +379,12 @@ class TaskLook:
 
     def _tasks(self, parts: Sequence[PartFigures], paused: bool, workers: int) -> TaskFigures:
         plan = self._shape.plan
-        oldest_s, is_exact = _oldest_of_all(parts)
+        # The largest age, which is exact if its partition tells it exactly.
+        ages = [(part.oldest_s, part.oldest_is_exact) for part in parts if part.oldest_s is not None]
+        oldest_s, is_exact = max(ages, default=(None, parts[0].oldest_is_exact))
         return TaskFigures(
             **{state: sum(part.tasks[state] for part in parts) for state in _STATES},
-            calls=summed(part.calls for part in parts),
+            calls={call: sum(part.calls[call] for part in parts) for call in parts[0].calls},
             paused=paused,
             capacity=self._shape.settings.capacity,
             next_age_s=max((part.next_s for part in parts if part.next_s is not None), default=None),
@@ -444,32 +445,16 @@ class PartLook:
         return busiest
 
 
-def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total = Counter[str]()
-    for part in parts:
-        total.update(part)
-    return dict(total)
-
-
 def busiest_of_all(parts: Sequence[Sequence[_KeyRow]], limit: int) -> tuple[KeyFigures, ...]:
     """The task keys of all partitions with the most ready tasks. A key that moves may be in two of them."""
     found: dict[bytes, KeyFigures] = {}
     for key, figures in (row for part in parts for row in part):
-        known = found.get(key)
-        found[key] = figures if known is None else _added(known, figures)
+        known = found.get(key, KeyFigures(figures.key, 0))
+        is_exact = known.is_exact and figures.is_exact
+        found[key] = replace(figures, ready=known.ready + figures.ready, is_exact=is_exact)
     if len(parts) == 1:
         return tuple(found.values())
     return tuple(sorted(found.values(), key=lambda one: -one.ready)[:limit])
-
-
-def _added(one: KeyFigures, other: KeyFigures) -> KeyFigures:
-    return replace(one, ready=one.ready + other.ready, is_exact=one.is_exact and other.is_exact)
-
-
-def _oldest_of_all(parts: Sequence[PartFigures]) -> tuple[float | None, bool]:
-    """The largest age, which is exact if its partition tells it exactly."""
-    told = [(part.oldest_s, part.oldest_is_exact) for part in parts if part.oldest_s is not None]
-    return max(told) if told else (None, parts[0].oldest_is_exact)
 
 
 def _oldest(

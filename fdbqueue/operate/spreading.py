@@ -21,6 +21,7 @@ from typing import Any
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.rows import below
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.visible import counted
 from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
@@ -43,18 +44,12 @@ class Piece:
 
 def pieces_of(prefixes: Sequence[bytes]) -> list[Piece]:
     """The range of each partition, given their prefixes in order. That of the first one is the queue's."""
-    ends = [*prefixes[1:], end_of(prefixes[0])]
+    ends = [*prefixes[1:], below(prefixes[0]).stop]
     first = zlib.crc32(prefixes[0]) % _QUEUES * _RANGES_OF_QUEUE
     return [
         Piece(begin, end, first + number)
         for number, (begin, end) in enumerate(zip(prefixes, ends, strict=True), start=1)
     ]
-
-
-def end_of(prefix: bytes) -> bytes:
-    """The first key behind all keys with this prefix."""
-    shorter = prefix.rstrip(b"\xff")
-    return shorter[:-1] + bytes([shorter[-1] + 1])
 
 
 def nudged(piece: Piece, boundaries: Collection[bytes]) -> Piece:
@@ -74,7 +69,7 @@ def lines_for(pieces: Iterable[Piece]) -> list[str]:
 
 def lines_to_remove(prefixes: Sequence[bytes]) -> list[str]:
     """The commands that remove every option, and so every boundary, between the partitions."""
-    return [f"rangeconfig set {escaped(prefixes[0])} {escaped(end_of(prefixes[0]))} default"]
+    return [f"rangeconfig set {escaped(prefixes[0])} {escaped(below(prefixes[0]).stop)} default"]
 
 
 def escaped(key: bytes) -> str:
@@ -266,8 +261,8 @@ class Spreading:
         return False
 
     def _is_done(self, wanted: Collection[bytes]) -> bool:
-        first = self._prefixes[0]
-        return set(wanted) <= self._servers.boundaries(first, end_of(first)) and self._servers.are_settled()
+        there = self._servers.boundaries(*below(self._prefixes[0])[:2])
+        return set(wanted) <= there and self._servers.are_settled()
 
 
 def _busiest(teams: Sequence[Collection[str]]) -> int:

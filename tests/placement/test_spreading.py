@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue.core.rows import below
 from fdbqueue.operate.spreading import (
     LOOK_EVERY_S,
     NUDGES_MAX,
@@ -16,7 +17,6 @@ from fdbqueue.operate.spreading import (
     Spread,
     Spreading,
     StorageServers,
-    end_of,
 )
 from fdbqueue.testing.scheduler import SimulatedRuntime
 
@@ -119,7 +119,7 @@ def test_a_cluster_that_does_not_settle_is_told() -> None:
 def test_the_last_boundary_is_the_end_of_the_queue() -> None:
     servers = Servers(lambda move: "abc"[move % 3])
     spread(servers)
-    assert servers.ranges[-1][1] == end_of(PREFIXES[0])
+    assert servers.ranges[-1][1] == below(PREFIXES[0]).stop
 
 
 class SlowServers(Servers):

@@ -172,7 +172,6 @@ def rate(form: Form) -> float:
 
 
 _COUNT = Field("count", "Number of tasks", "100", "the first ones, in order")
-_ERROR = Field("error", "Class of failure")
 _TEXT = Field("text", "Text in the last failure", help="empty for all")
 QUEUE_ACTIONS = {
     action.name: action

@@ -180,17 +180,14 @@ def progress(root: RootKeys, id_: int) -> Section:
     prefix = under.start[:-1]
 
     def read(_: Transaction, rows: Sequence[KeyValue]) -> Batch:
-        return Batch(list(_progress_lines(root, prefix, rows)), len(rows))
+        lines = list[ProgressLine]()
+        for row in rows:
+            label = next(iter(root.shape_of(bytes(row.key))[1][1:]), None)
+            if not (isinstance(label, str) and label.startswith(IMPORT_LABEL)):
+                lines.append(ProgressLine(bytes(row.key[len(prefix) :]), bytes(row.value)))
+        return Batch(lines, len(rows))
 
     return Section(under, read)
-
-
-def _progress_lines(root: RootKeys, prefix: bytes, rows: Sequence[KeyValue]) -> Iterator[ProgressLine]:
-    for row in rows:
-        _, parts = root.shape_of(bytes(row.key))
-        label = parts[1] if len(parts) > 1 else None
-        if not (isinstance(label, str) and label.startswith(IMPORT_LABEL)):
-            yield ProgressLine(bytes(row.key[len(prefix) :]), bytes(row.value))
 
 
 DIGEST_BYTES = 8
