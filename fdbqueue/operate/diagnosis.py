@@ -190,9 +190,8 @@ def _key_holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list
     rule, now_us = of_no_key().rule, round(now * 1_000_000)
     states = [KeyState(of_limit, of_limit.parts_of(row.key)[1], rule, row.value) for row in rows]
     full = [state.key for state in states if state.free(now_us) == 0]
-    asked = [
-        (key, ask_key_holders(tr.snapshot, of_limit, key)) for key in full[: limits.DIAGNOSED_FULL_KEYS_MAX]
-    ]
+    first = full[: limits.DIAGNOSED_FULL_KEYS_MAX]
+    asked = [(key, ask_key_holders(tr.snapshot, of_limit, key)) for key in first]
     told = f"the limit {name}, of tasks that name it without a key,"
     found = [_seen(tr, keys, told, keyless(), now)] if of_no_key().free(now_us) == 0 else []
     return found + [
@@ -261,30 +260,19 @@ def check_schedules(
 ) -> list[Check]:
     """One result that counts the schedules if all are fine. `queues`: None if they are not known."""
     told = [
-        result
-        for one in found
-        for result in (
-            _of_schedule(one, now) if queues is None or one.queue in queues else _without_queue(one)
-        )
+        result for one in found for result in _of_schedule(one, now, queues is None or one.queue in queues)
     ]
     count = len(found)
     return told or ([fine(SCHEDULES, counted(count, "schedule"), schedules=count)] if count else [])
 
 
-def _without_queue(found: ScheduleStatus) -> Iterator[Check]:
+def _of_schedule(found: ScheduleStatus, now: float, has_queue: bool) -> Iterator[Check]:
     name = found.name
-    if not found.queue:  # it cannot be read
-        text = f"the schedule {name} is not fired: {found.error}"
-        yield warning(SCHEDULES, text, command("schedule", "show", name), schedule=name)
-        return
-    text = f"the queue {found.queue} of the schedule {name} does not exist"
-    cure = f"Create that queue, or {command('schedule', 'delete', name)}"
-    yield warning(SCHEDULES, text, cure, schedule=name, queue=found.queue)
-
-
-def _of_schedule(found: ScheduleStatus, now: float) -> Iterator[Check]:
-    name = found.name
-    if found.error is not None:
+    if found.queue and not has_queue:
+        text = f"the queue {found.queue} of the schedule {name} does not exist"
+        cure = f"Create that queue, or {command('schedule', 'delete', name)}"
+        yield warning(SCHEDULES, text, cure, schedule=name, queue=found.queue)
+    elif found.error is not None:
         text = f"the schedule {name} is not fired: {found.error}"
         cure = command("schedule", "show", name)
         yield warning(SCHEDULES, text, cure, schedule=name, tries=found.tries)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any
 
 import click
@@ -65,9 +66,7 @@ def list_(here: Here, queue: str, count: int | None) -> None:
     """Print the names of QUEUE's elements, locked or not, in order."""
     out = here.out()
     with opened(here, queue) as (database, found):
-        for shown, name in enumerate(found.names(database)):
-            if shown == count:
-                break
+        for name in islice(found.names(database), count):
             out.print(_name_line(name, here))
 
 

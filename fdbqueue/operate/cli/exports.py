@@ -330,8 +330,6 @@ def _report(here: Here, steps: Iterator[Step], options: Options, moved_earlier: 
 
 
 def _told(counts: dict[str, int], dry_run: bool) -> str:
+    others = {"buried": "of them buried", "left_out": "left out", "moved_earlier": "moved earlier"}
     parts = [f"{counts['moved']} {'could be moved' if dry_run else 'moved'}"]
-    parts += [f"{counts['buried']} of them buried"] if counts["buried"] else []
-    parts += [f"{counts['left_out']} left out"] if counts["left_out"] else []
-    parts += [f"{counts['moved_earlier']} moved earlier"] if counts["moved_earlier"] else []
-    return ", ".join(parts)
+    return ", ".join(parts + [f"{counts[name]} {told}" for name, told in others.items() if counts[name]])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fdbqueue.core import limits, visible
+from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueFull, TooMuchForOneTransaction
 from fdbqueue.core.once import run_once
@@ -30,7 +30,7 @@ from fdbqueue.core.signals import Signals
 from fdbqueue.core.unreadable import KeepsAside, SetAside
 from fdbqueue.core.visible import counted
 from fdbqueue.operate import cli as late
-from fdbqueue.operate.cli.exits import LineWriter, Refused, about, say
+from fdbqueue.operate.cli.exits import LineWriter, Refused, about
 from fdbqueue.operate.cli.frame import (
     WAIT,
     Here,
@@ -47,7 +47,7 @@ from fdbqueue.operate.cli.frame import (
     yes_option,
 )
 from fdbqueue.operate.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
-from fdbqueue.operate.cli.show import Row, columns, task_row
+from fdbqueue.operate.cli.show import Row, columns, paged, task_row
 from fdbqueue.operate.cli.wording import LineReader, line_of, option_named
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.options import OnConflict
@@ -163,7 +163,7 @@ def _counted(sink: Sink, queue: str) -> Iterator[Sink]:
     except QueueFull as full:
         if not done:
             raise
-        held = f"it holds {visible.counted(full.current_size, 'task')}, its capacity is {full.capacity}"
+        held = f"it holds {counted(full.current_size, 'task')}, its capacity is {full.capacity}"
         raise Refused(f"The first {done} were put. Then the queue {queue!r} was full: {held}.") from None
 
 
@@ -340,9 +340,8 @@ def _show(
         finally:
             in_time = not values or holder.settle(shown)
     if shown and not in_time:
-        raise Refused(
-            f"the reader took too long, so {counted(shown, 'item')} came back into the queue, to come twice"
-        )
+        back = f"{counted(shown, 'item')} came back into the queue, to come twice"
+        raise Refused(f"the reader took too long, so {back}")
     return len(values), shown
 
 
@@ -379,7 +378,8 @@ def aside(
                     removed += found.remove_aside(database, ids[start : start + limits.VERB_BATCH])
             here.tell(f"{removed} removed", {"queue": queue, "removed": removed})
         elif path is None:
-            here.show(_listed(database, found, count), columns("id", "when", "bytes", "key", "reason"))
+            entries = paged(partial(found.aside, database), count, f"more follow the first {count}")
+            here.show(map(_row, entries), columns("id", "when", "bytes", "key", "reason"))
 
 
 def _queue(place: Place, database: Database, name: str) -> KeepsAside:
@@ -390,14 +390,6 @@ def _queue(place: Place, database: Database, name: str) -> KeepsAside:
 
 def _entries(database: Database, queue: KeepsAside) -> Iterator[SetAside]:
     return every_row(partial(queue.aside, database, limits.VERB_BATCH))
-
-
-def _listed(database: Database, queue: KeepsAside, count: int) -> Iterator[Row]:
-    for number, entry in enumerate(_entries(database, queue)):
-        if number == count:
-            say(f"more follow the first {count}: -n N lists N")
-            return
-        yield _row(entry)
 
 
 def _row(entry: SetAside) -> Row:

@@ -215,7 +215,8 @@ def drop(here: Here, queue: str, yes: bool) -> None:
         else:
             if busy := tasks.busy(database):  # refuse before any task is removed
                 raise QueueBusy(name=queue, reason=busy)
-            late.terminal.remove_all(here.signals, database, tasks, items)
+            remove = partial(tasks.truncate_some, database)
+            late.terminal.step_by_step(here.signals, "removing", items, remove)
             tasks.drop(database)
         if is_import:  # its definition does not tell the limits that its tasks name
             walk_all(database, here.root)
@@ -264,10 +265,9 @@ def partitions(here: Here, queue: str, interval: float) -> None:
         now = found.partitions(database) if interval else before
         elapsed_s = database.runtime.monotonic() - began_s if interval else 0.0
         teams = owners_of_partitions(database, [one.prefix for one in now])
-    counted = {one.number: one for one in before}
-    rows = [
-        _row(one, counted.get(one.number, one), elapsed_s, team) for one, team in zip(now, teams, strict=True)
-    ]
+    then = {one.number: one for one in before}
+    both = zip(now, teams, strict=True)
+    rows = [_row(one, then.get(one.number, one), elapsed_s, team) for one, team in both]
     here.show(rows, PARTITION_COLUMNS)
 
 
@@ -422,10 +422,8 @@ def _print(here: Here, lines: Sequence[str]) -> None:
 def _report(here: Here, done: Spread, timeout_s: float) -> None:
     groups = sharing(done.teams)
     others = {number: [one for one in group if one != number] for group in groups for number in group}
-    rows = [
-        {"number": number, "team": team, "shares": others.get(number, [])}
-        for number, team in enumerate(done.teams)
-    ]
+    teams = enumerate(done.teams)
+    rows = [{"number": at, "team": team, "shares": others.get(at, [])} for at, team in teams]
     here.show(rows, SPREAD_COLUMNS)
     if not done.is_settled:
         raise Refused(f"the moves are not over after {timeout_s:g} s: the same command looks again")
@@ -442,10 +440,7 @@ def _fdbcli(url: str) -> Callable[[Sequence[str]], str]:
     cluster_file = url.removeprefix("fdb:")
     start = [program, *(["-C", cluster_file] if cluster_file else []), "--exec"]
 
-    def run_lines(lines: Sequence[str]) -> str:
-        return "".join(_run([*start, ";".join(some)]) for some in _in_runs(lines))
-
-    return run_lines
+    return lambda lines: "".join(_run([*start, ";".join(some)]) for some in _in_runs(lines))
 
 
 def _in_runs(lines: Sequence[str]) -> Iterator[Sequence[str]]:

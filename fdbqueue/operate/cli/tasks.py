@@ -292,7 +292,8 @@ def truncate(here: Here, queue: str, yes: bool) -> None:
         there = found.statistics(database)["tasks"]["total"]
         if not yes:
             raise Refused(f"truncate would remove {counted(there, 'task')} of {queue!r}: confirm with --yes")
-        removed = late.terminal.remove_all(here.signals, database, found, there)
+        remove = partial(found.truncate_some, database)
+        removed = late.terminal.step_by_step(here.signals, "removing", there, remove)
     here.tell(f"{removed} removed", {"queue": queue, "removed": removed})
 
 

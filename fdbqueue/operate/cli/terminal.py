@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -12,13 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import Database
 from fdbqueue.core.signals import Signals
 from fdbqueue.core.visible import visible
 from fdbqueue.operate.cli.exits import say
-
-if TYPE_CHECKING:
-    from fdbqueue.tasks.queue import TaskQueue
 
 Row = Mapping[str, Any]
 REPORT_EVERY = 10_000
@@ -81,11 +77,6 @@ def step_by_step(signals: Signals, doing: str, most: int, step: Callable[[int], 
             total += done
             advance(done)
     return total
-
-
-def remove_all(signals: Signals, database: Database, queue: "TaskQueue", most: int) -> int:
-    """Remove up to `most` tasks; return their number."""
-    return step_by_step(signals, "removing", most, lambda few: queue.truncate_some(database, few))
 
 
 @contextmanager

@@ -106,10 +106,8 @@ class Samples:
             taken += 1
 
     def take(self) -> list[Row]:
-        found = self._place.definitions(self._database)
-        wanted = [
-            queue for queue in found if is_kind(queue.kind) and queue.name in (self._names or [queue.name])
-        ]
+        found, names = self._place.definitions(self._database), self._names
+        wanted = [one for one in found if is_kind(one.kind) and (not names or one.name in names)]
         rows, self.figures = [], self._overview.figures(self._database)
         for definition in wanted:
             try:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import click
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
 from fdbqueue.core import limits
@@ -131,9 +130,8 @@ class Progress:
         """Queues that are paused, or wait for limits, while the fleet runs no task."""
         self._tally, self._active_s = Tally(), self._began_s
         console = Console(stderr=True)
-        self._live: Status | None = (
-            console.status("starting") if console.is_terminal and not as_json and not quiet else None
-        )
+        draws = console.is_terminal and not (as_json or quiet)
+        self._live = console.status("starting") if draws else None
         self._every_s = LIVE_EVERY_S if self._live else PLAIN_EVERY_S
         self._next_s = self._began_s + (0.0 if self._live else PLAIN_EVERY_S)
         self.buried = 0
@@ -168,12 +166,10 @@ class Progress:
         self.buried = status.tally.buried
         seconds = self._monotonic() - self._began_s
         if self._json:
-            self._json.print(line_of({**_counts(status), "seconds": round(seconds, 3)}))
-            return
-        if self._quiet:
-            return
-        say(f"{_told(_counts(status))} in {span(seconds) if seconds >= 60 else f'{seconds:.1f} s'}")
-        if self.buried:
+            self._json.print(line_of({**asdict(status.tally), "seconds": round(seconds, 3)}))
+        elif not self._quiet:
+            say(f"{_told(asdict(status.tally))} in {span(seconds) if seconds >= 60 else f'{seconds:.1f} s'}")
+        if self.buried and not (self._json or self._quiet):
             say(f"to list the buried tasks: fdbqueue tasks {self._queues[0]} --state buried")
 
     def _tell(self, row: dict[str, Any]) -> None:
@@ -203,7 +199,7 @@ class Progress:
         limited = [(found.queue, found.limited) for found in self._waiting if found.limited is not None]
         reached = [{"queue": queue, **asdict(limit)} for queue, found in limited for limit in found.reached]
         paused = [found.queue for found in self._waiting if found.paused]
-        return {**_counts(status), **pace, "paused": paused, "reached": reached}
+        return {**asdict(status.tally), **pace, "paused": paused, "reached": reached}
 
     def _see_queues(self, stalled: bool) -> None:
         """Count the tasks that are not buried. Of a stalled fleet, look for paused queues and reached limits.
@@ -231,11 +227,6 @@ class Progress:
                     found = queue.explain(tr, task)
                     return found if found.reached else None
         return None
-
-
-def _counts(status: FleetStatus) -> dict[str, int]:
-    tally: dict[str, int] = asdict(status.tally)
-    return tally
 
 
 def _told(counts: dict[str, Any]) -> str:

@@ -276,10 +276,6 @@ def partitioned(shape: Shape) -> Partitioned:
     return Partitioned(shape.name, shape.root.definition(shape.name), shape.shared)
 
 
-def shared_checks(shape: Shape, cures: Cures) -> SharedChecks:
-    return SharedChecks(partitioned(shape), shape.keys.prefix, cures)
-
-
 def expect_ready(tr: Transaction, shape: Shape) -> None:
     """Set the flag of the partition, in which a mending may make a task ready. Does nothing without
     partitions.

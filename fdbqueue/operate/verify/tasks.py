@@ -35,8 +35,9 @@ from fdbqueue.operate.verify.partitions import (
     HeldChecks,
     LineChecks,
     PartitionChecks,
+    SharedChecks,
     expect_ready,
-    shared_checks,
+    partitioned,
     unless_in_line,
 )
 from fdbqueue.operate.verify.root import unless_ending
@@ -378,7 +379,7 @@ class TaskChecks(Checks):
 
     def _shared(self) -> dict[int, OfColumn]:
         """The checks of the columns that all partitions share; PARTITION has checks of its own."""
-        every_kind = shared_checks(self.shape, self._cures)
+        every_kind = SharedChecks(partitioned(self.shape), self.keys.prefix, self._cures)
         return {
             **dict.fromkeys((partitions.FLAG, partitions.BELL, partitions.WIDE_LINE), _whole_row(every_kind)),
             partitions.MOVED: self._partition.moved,
