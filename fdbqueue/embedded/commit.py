@@ -61,17 +61,6 @@ class Batches:
         self._durability = durability
         self._lack = errno.ENOSPC
 
-    def tidy(self) -> None:
-        """Do what may follow a commit, once its callers have their answers. Any thread may call it."""
-        self._durability.tidy()
-
-    def let_go(self) -> None:
-        """Close the files of the parent in a forked child. Locks of the parent may be held for ever."""
-        self._durability.let_go()
-
-    def close(self) -> None:
-        self._durability.close()
-
     def commit(self, own: Sequence[CommitRequest], pool: Pool | None) -> Written | None:
         """Finish `own` and, as the leader of `pool`, the requests of other processes; return the writes.
         Raises: lmdb.Error, StorageFull; then nothing is committed, and no other process has an answer.
@@ -138,7 +127,7 @@ class Batches:
         """Delete the commit log's records that no transaction needs; True if that frees enough to try again.
         After a few records only, each put would cost several commits to use the room of the put before it.
         """
-        self._environment.handed_out.release_all()
+        self._environment.handed_out.release()
         found = 0
         for _ in range(_TRIMS):  # LMDB uses freed pages again from the transaction after the next on
             count = self._trim_once(pool)
@@ -351,6 +340,7 @@ class Committer:
         self, environment: Environment, durability: NotDurable, notify: Callable[[Written], None]
     ) -> None:
         self._environment = environment
+        self._durability = durability
         self._notify = notify
         self._lock = environment.system.lock()
         self._waiting: list[CommitRequest] = []
@@ -437,10 +427,11 @@ class Committer:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
-        self._batches.close()
+        self._durability.close()
 
     def let_go(self) -> None:
-        self._batches.let_go()
+        """Close the files of the parent in a forked child. Locks of the parent may be held for ever."""
+        self._durability.let_go()
 
     def _join(self, request: CommitRequest) -> None:
         with self._lock:
@@ -460,7 +451,7 @@ class Committer:
             self._hand_over()
         if written is not None:
             self._notify(written)  # late: a callback of a watch may take long, or commit
-        self._batches.tidy()
+        self._durability.tidy()  # its callers have their answers
 
     def _leave(self, request: CommitRequest) -> None:
         try:

@@ -386,31 +386,17 @@ class NotDurable:
     def write(self, _entry: Entry, _flush: Flush) -> None:
         """There is nothing to write."""
 
-    def committed(self, _entry: Entry, _flush: Flush) -> None:
-        """There is nothing to note."""
-
-    def failed(self, _entry: Entry, _flush: Flush) -> None:
-        """There is nothing to take back."""
-
-    def renew(self) -> None:
-        """There is no journal."""
+    committed = failed = write
 
     def tidy(self) -> None:
-        """There are no checkpoints."""
+        """There are no files."""
+
+    renew = make_room = let_go = close = tidy
 
     @property
     def failure(self) -> int:
         """There are no checkpoints that could fail."""
         return 0
-
-    def make_room(self) -> None:
-        """There is no other file that takes up room."""
-
-    def let_go(self) -> None:
-        """There are no files of the parent."""
-
-    def close(self) -> None:
-        """There are no files."""
 
 
 class Durable(NotDurable):

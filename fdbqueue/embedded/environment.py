@@ -203,7 +203,7 @@ class HandedOutVersions:
             try:
                 self._runtime.spawn(self._release_until_empty, "fdbqueue-versions")
             except RuntimeError:  # at the limit of threads, or while the interpreter ends
-                self._release(_VERSIONS_MAX)
+                self.release()
                 self._releasing = False
 
     def release_expired(self, now_s: float) -> None:
@@ -213,15 +213,10 @@ class HandedOutVersions:
             released = [self._kept.pop(version) for version in expired]
         del released
 
-    def release_older_half(self) -> None:
-        """Give reader slots back: the older half of the versions cannot be read any more."""
-        self._release((1 + len(self._kept)) // 2)
-
-    def release_all(self) -> None:
-        self._release(_VERSIONS_MAX)
-
-    def _release(self, count: int) -> None:
+    def release(self, share: int = 1) -> None:
+        """Give reader slots back: the oldest 1/`share` of the versions cannot be read any more."""
         with self._lock:
+            count = -(-len(self._kept) // share)
             released = [self._kept.pop(version) for version in list(self._kept)[:count]]
         del released
 
@@ -239,7 +234,7 @@ class HandedOutVersions:
 
     def close(self) -> None:
         self._closed.set()
-        self._release(_VERSIONS_MAX)
+        self.release()
 
 
 PRIVATE = "memory:"
@@ -366,7 +361,7 @@ class Environment:
                     self.env.set_mapsize(0)  # another process grew it; open snapshots end (1007)
                 except lmdb.ReadersFullError:
                     self.env.reader_check()
-                    self.handed_out.release_older_half()
+                    self.handed_out.release(share=2)
             return self.env.begin(write=write)
         except lmdb.ReadersFullError:
             raise FDBError(1037) from None  # too many transactions are open: a retry may succeed
@@ -401,7 +396,7 @@ class Environment:
 
     def end_snapshots(self) -> None:
         """End all snapshots of this process, so that LMDB may reuse their pages; their readers get 1007."""
-        self.handed_out.release_all()
+        self.handed_out.release()
         for serial, reference in self._live.copy().items():  # list() may start the garbage collector
             snapshot = reference()
             if snapshot is not None and self._live.pop(serial, None) is not None:

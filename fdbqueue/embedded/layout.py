@@ -20,6 +20,7 @@ process that commits alone never reads the log.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -92,34 +93,17 @@ def delete_range(txn: Txn, begin: bytes, end: bytes) -> Iterator[bytes]:
 
 def scan(txn: Txn, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[KeyAndValue]:
     """Yield the records of [begin, end) in key order, or backwards; each is read when it is due."""
-    return _scan_back(txn, begin, end) if reverse else _scan_on(txn, begin, end)
-
-
-def _scan_on(txn: Txn, begin: bytes, end: bytes) -> Iterator[KeyAndValue]:
     cursor = txn.cursor()
-    if not cursor.set_range(_seek(txn, begin)):
-        return
-    for place, value in cursor.iternext():
-        key = place[1:]
-        if len(place) == _LONG_RECORD_KEY_BYTES:
-            key, value = _unpack(place, value)
-        if key >= end:
-            return
-        yield key, value
-
-
-def _scan_back(txn: Txn, begin: bytes, end: bytes) -> Iterator[KeyAndValue]:
-    cursor = txn.cursor()
-    found = cursor.prev() if cursor.set_range(_seek(txn, end)) else cursor.last()
+    found = cursor.set_range(_seek(txn, end if reverse else begin))
+    if reverse:
+        found = cursor.prev() if found else cursor.last()
     if not found:
         return
-    for place, value in cursor.iterprev():
-        if place < DATA_PREFIX:
-            return
+    for place, value in cursor.iterprev() if reverse else cursor.iternext():
         key = place[1:]
         if len(place) == _LONG_RECORD_KEY_BYTES:
             key, value = _unpack(place, value)
-        if key < begin:
+        if (key < begin or place < DATA_PREFIX) if reverse else key >= end:
             return
         yield key, value
 
@@ -167,9 +151,15 @@ def _record_from(txn: Txn, bucket: bytes, label: int) -> tuple[int, bytes | None
     cursor = txn.cursor()
     if cursor.set_range(bucket + _label_bytes(label)):
         place = cursor.key()
-        if place.startswith(bucket) and len(place) == _LONG_RECORD_KEY_BYTES:
-            return int.from_bytes(place[-_LABEL_BYTES:], "big"), _unpack(place, cursor.value())[0]
+        if (label := _label_in(bucket, place)) >= 0:
+            return label, _unpack(place, cursor.value())[0]
     return _LABEL_MAX, None
+
+
+def _label_in(bucket: bytes, place: bytes) -> int:
+    """Return the label of a record of the bucket; -1 of another record."""
+    is_in = place.startswith(bucket) and len(place) == _LONG_RECORD_KEY_BYTES
+    return int.from_bytes(place[-_LABEL_BYTES:], "big") if is_in else -1
 
 
 def _new_place(txn: Txn, key: bytes) -> bytes:
@@ -186,10 +176,7 @@ def _new_place(txn: Txn, key: bytes) -> bytes:
 def _label_before(txn: Txn, bucket: bytes, label: int) -> int:
     cursor = txn.cursor()
     found = cursor.prev() if cursor.set_range(bucket + _label_bytes(label)) else cursor.last()
-    place = cursor.key() if found else b""
-    if place.startswith(bucket) and len(place) == _LONG_RECORD_KEY_BYTES:
-        return int.from_bytes(place[-_LABEL_BYTES:], "big")
-    return -1
+    return _label_in(bucket, cursor.key()) if found else -1
 
 
 def _label_between(before: int, after: int) -> int | None:
@@ -267,7 +254,7 @@ def append(
     record = _Record(
         now_us, conflicts.points, conflicts.ranges, silent.points, silent.ranges, answers, asked_in, place
     )
-    txn.put(log_key(written.version), _encode(record), append=False)
+    txn.put(log_key(written.version), _encode(record))
     if written.version % limits.LOG_TRIMMED_EVERY_VERSIONS == 0:
         _trim(txn, now_us)
 
@@ -292,10 +279,17 @@ def _trim(txn: Txn, now_us: int) -> None:
 
 
 def clear(txn: Txn) -> None:
+    for _ in _deleted(txn, LOG_END):
+        pass
+
+
+def _deleted(txn: Txn, end: bytes) -> Iterator[None]:
+    """Delete the records of the log before `end`, one at each step."""
     cursor = txn.cursor()
     found = cursor.set_range(LOG_PREFIX)
-    while found and cursor.key() < LOG_END:
+    while found and cursor.key() < end:
         cursor.delete()
+        yield
         found = bool(cursor.key())
 
 
@@ -306,15 +300,8 @@ def last_place(txn: Txn) -> Place:
 
 def trim_before(txn: Txn, version: int) -> int:
     """Delete up to limits.LOG_TRIMMED_MAX records before `version`, never the newest; return their number."""
-    newest = _newest(txn)
-    if newest is None:
-        return 0
-    cursor = txn.cursor()
-    found, end, count = cursor.set_range(LOG_PREFIX), min(log_key(version), newest), 0
-    while found and cursor.key() < end and count < limits.LOG_TRIMMED_MAX:
-        cursor.delete()
-        found, count = bool(cursor.key()), count + 1
-    return count
+    end = min(log_key(version), _newest(txn) or LOG_PREFIX)
+    return sum(1 for _ in islice(_deleted(txn, end), limits.LOG_TRIMMED_MAX))
 
 
 def _newest(txn: Txn) -> bytes | None:

@@ -14,13 +14,12 @@ from typing import Any
 import msgspec
 
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.limits import KEY_BYTES_MAX, RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH
+from fdbqueue.core.limits import KEY_BYTES_MAX, RETRY_DELAY_FIRST_S, RETRY_DELAY_GROWTH, WATCHES_MAX
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import TRIED_AGAIN, FDBError
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.surface import (
     USER_END,
-    DatabaseSettings,
     Future,
     Key,
     PendingFuture,
@@ -79,15 +78,14 @@ class OpenStore:
         self._store = store
         self._runtime = runtime
         self._transaction_defaults = TransactionSettings(flush=flush)
-        self._settings = DatabaseSettings()
-        self._watches = 0
+        self._watches, self._watches_max = 0, WATCHES_MAX
 
     def commit(self, request: CommitRequest) -> None:
         self._store.committer.commit(request)
 
     def new_watch(self, key: bytes) -> PendingFuture:
         """Return the future of a watch, counted until it is ready or dropped. Raises: FDBError 1032."""
-        if self._watches >= self._settings.watches_max:
+        if self._watches >= self._watches_max:
             raise FDBError(1032)
         self._watches += 1
         watches, future_id = self._store.watches, 0

@@ -10,6 +10,7 @@ a settings value. The atomic operations are methods of a transaction and of a da
 """
 
 import logging
+import operator
 import os
 import weakref
 from collections.abc import Callable
@@ -23,8 +24,6 @@ from fdbqueue.core.limits import (
     RETRY_DELAY_MAX_S,
     TRANSACTION_BYTES_MAX,
     TRANSACTION_SIZE_LIMIT_MIN_BYTES,
-    WATCHES_LIMIT_MAX,
-    WATCHES_MAX,
 )
 from fdbqueue.core.logger import Troubles
 from fdbqueue.core.runtime import RealRuntime, Runtime, wait_any
@@ -209,6 +208,15 @@ class DelayFuture(Future):
         self._runtime.spawn(later, "fdbqueue-delay")
 
 
+def _plain(other: Any) -> Any:
+    return other.value if _BytesLike in type(other).__mro__ else other
+
+
+def _of_its_bytes(function: Callable[..., Any]) -> Any:
+    """Return `function` as a method of a future of bytes: it gets the bytes."""
+    return lambda self, *others: function(self.value, *map(_plain, others))
+
+
 class _BytesLike:
     """The methods that a future of bytes has beside those of a future: those of its bytes."""
 
@@ -237,68 +245,28 @@ class _BytesLike:
     def as_foundationdb_key(self) -> Any:
         return self.value
 
-    def as_foundationdb_value(self) -> Any:
-        return self.value
+    as_foundationdb_value = __bytes__ = as_foundationdb_key
 
-    def __str__(self) -> str:
-        return str(self.value)
-
-    def __bytes__(self) -> Any:
-        return self.value
-
-    def __repr__(self) -> str:
-        return repr(self.value)
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.value[index]
-
-    def __add__(self, other: Any) -> Any:
-        return self.value + _plain(other)
-
-    def __radd__(self, other: Any) -> Any:
-        return _plain(other) + self.value
-
-    def __mul__(self, count: Any) -> Any:
-        return self.value * count
-
-    def __rmul__(self, count: Any) -> Any:
-        return count * self.value
-
-    def __lt__(self, other: Any) -> Any:
-        return self.value < _plain(other)
-
-    def __le__(self, other: Any) -> Any:
-        return self.value <= _plain(other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self.value > _plain(other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self.value >= _plain(other)
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self.value == _plain(other))
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __int__(self) -> int:
-        return int(self.value)
+    __str__ = _of_its_bytes(str)
+    __repr__ = _of_its_bytes(repr)
+    __hash__ = _of_its_bytes(hash)
+    __len__ = _of_its_bytes(len)
+    __int__ = _of_its_bytes(int)
+    __getitem__ = _of_its_bytes(operator.getitem)
+    __add__ = _of_its_bytes(operator.add)
+    __radd__ = _of_its_bytes(lambda value, other: other + value)
+    __mul__ = __rmul__ = _of_its_bytes(operator.mul)
+    __lt__ = _of_its_bytes(operator.lt)
+    __le__ = _of_its_bytes(operator.le)
+    __gt__ = _of_its_bytes(operator.gt)
+    __ge__ = _of_its_bytes(operator.ge)
+    __eq__ = _of_its_bytes(operator.eq)
+    __ne__ = _of_its_bytes(operator.ne)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.value, name)
-
-
-def _plain(other: Any) -> Any:
-    return other.value if _BytesLike in type(other).__mro__ else other
 
 
 class Value(_BytesLike, Future):
@@ -359,10 +327,6 @@ class TransactionSettings(Struct):
     flush: Flush = Flush.NOW
 
 
-class DatabaseSettings(Struct):
-    watches_max: int = WATCHES_MAX
-
-
 # The options of the retry loop, which on_error keeps (API version 610).
 _PERSISTENT = ("timeout_ms", "retry_limit", "max_retry_delay_s")
 
@@ -378,7 +342,7 @@ def for_another_attempt(
     return replace(defaults, snapshot_ryw=database.snapshot_ryw, **kept)
 
 
-def _bounded(low: int, high: int, value: Any) -> int:
+def bounded(low: int, high: int, value: Any) -> int:
     if not low <= value <= high:
         raise FDBError(2006)
     return int(value)
@@ -395,8 +359,8 @@ def _set(name: str, value: Any) -> Setter:
 
 def _set_bounded(name: str, low: int, high: int, scale: float = 1) -> Setter:
     def setter(settings: TransactionSettings, value: Any) -> None:
-        bounded = _bounded(low, high, value)
-        setattr(settings, name, bounded if scale == 1 else bounded * scale)
+        number = bounded(low, high, value)
+        setattr(settings, name, number if scale == 1 else number * scale)
 
     return setter
 
@@ -436,9 +400,6 @@ TRANSACTION_SETTERS: dict[str, Setter] = {
     "durability_risky": _flush_later(Flush.SOON),
     "durability_dev_null_is_web_scale": _flush_later(Flush.NEVER),
 }
-
-# A database option that sets a default for transactions is this prefix and the transaction option's name.
-_DEFAULT_PREFIX = "transaction_"
 
 
 class _Options:
@@ -497,14 +458,6 @@ def apply_transaction_option(settings: TransactionSettings, name: str, param: An
     setter = TRANSACTION_SETTERS.get(name)
     if setter is not None:
         setter(settings, param)
-
-
-def apply_database_option(
-    settings: DatabaseSettings, defaults: TransactionSettings, name: str, param: Any
-) -> None:
-    if name == "max_watches":
-        settings.watches_max = _bounded(0, WATCHES_LIMIT_MAX, param)
-    apply_transaction_option(defaults, name.removeprefix(_DEFAULT_PREFIX), param)
 
 
 def options_for(owner: Any, options: type[_Options]) -> _Options:

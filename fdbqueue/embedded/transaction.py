@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 from msgspec.structs import replace
 
 from fdbqueue.core.errors import DatabaseClosed, FdbQueueError
-from fdbqueue.core.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from fdbqueue.core.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX, WATCHES_LIMIT_MAX
 from fdbqueue.core.runtime import RealRuntime, Runtime
 from fdbqueue.core.seam import TIMED_OUT, FDBError
 from fdbqueue.embedded import steps, store, writes
@@ -29,8 +29,8 @@ from fdbqueue.embedded.surface import (
     StreamingMode,
     TransactionOptions,
     add_mutations,
-    apply_database_option,
     apply_transaction_option,
+    bounded,
     for_another_attempt,
     key_bytes,
     options_for,
@@ -465,7 +465,9 @@ class Database(OpenStore):
 
     def _set_option(self, name: str, param: Any) -> None:
         self._transaction_defaults = replace(self._transaction_defaults)
-        apply_database_option(self._settings, self._transaction_defaults, name, param)
+        if name == "max_watches":
+            self._watches_max = bounded(0, WATCHES_LIMIT_MAX, param)
+        apply_transaction_option(self._transaction_defaults, name.removeprefix("transaction_"), param)
 
     def create_transaction(self) -> Transaction:
         """Raises: DatabaseClosed."""
