@@ -1,12 +1,11 @@
 """What each part of the embedded engine gains: python -m benchmarks.parts [--quick]
 
-A part is taken away in the same process, and rounds with it and without it take turns. The ratio is "with"
-over "without".
+Calls with a part and without it take turns in one process. A figure is the time without it over the time with it, by
+the medians. The groups of threads and of processes take turns by rounds.
 """
 
 import argparse
 import multiprocessing
-import os
 import statistics
 import tempfile
 import time
@@ -14,13 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 from benchmarks.engine import ours, raw
-from benchmarks.measure import rate, threaded_rate
+from benchmarks.measure import Operation, compare, rate, threaded_rate
 from fdbqueue.core.limits import KEYS_RUNG_MAX
-from fdbqueue.embedded import store
 from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.durability import Checkpoints
 from fdbqueue.embedded.environment import Environment
@@ -30,16 +28,28 @@ from fdbqueue.embedded.transaction import Database, open_directory, open_private
 from fdbqueue.embedded.watches import Doorbell
 from fdbqueue.embedded.writes import Flush
 
-R = TypeVar("R")
 _OLD_COMMITS = 2_000
 _PROCESSES = 4
-_COPIED_BYTES = 128 << 20
 
 
-def ratio(name: str, rounds: int, having: Callable[[], float], lacking: Callable[[], float]) -> None:
-    pairs = [(having(), lacking()) for _ in range(rounds)]
-    ratios = sorted(with_it / without for with_it, without in pairs)
-    print(f"{name}: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})", flush=True)
+def _seconds(operation: Operation) -> float:
+    began_s = time.perf_counter()
+    operation()
+    return time.perf_counter() - began_s
+
+
+def gain(name: str, count: int, having: Operation, lacking: Operation) -> None:
+    pairs = [(_seconds(having), _seconds(lacking)) for _ in range(count)]
+    with_it, without = (statistics.median(times) for times in zip(*pairs, strict=True))
+    print(f"{name}: {without / with_it:.2f} ({without * 1e6:.0f} and {with_it * 1e6:.0f} µs)", flush=True)
+
+
+def without(owner: Any, name: str, stands_for_it: Any, operation: Operation) -> Operation:
+    def lacking() -> object:
+        with patch.object(owner, name, stands_for_it):
+            return operation()
+
+    return lacking
 
 
 @contextmanager
@@ -48,81 +58,81 @@ def directory(flush: Flush = Flush.NOW) -> Iterator[Database]:
         yield database
 
 
-def without(owner: Any, name: str, stands_for_it: Any, measure: Callable[[], R]) -> R:
-    with patch.object(owner, name, stands_for_it):
-        return measure()
-
-
-def durability(seconds: float, rounds: int) -> None:
+def durability(count: int) -> None:
     with directory() as now, directory(Flush.SOON) as soon, directory(Flush.NEVER) as never:
-        per_second = {one.flush: (lambda one=one: rate(ours(one), seconds)) for one in (now, soon, never)}
-        ratio("durability=soon, by now", rounds, per_second[Flush.SOON], per_second[Flush.NOW])
-        ratio("durability=process, by soon", rounds, per_second[Flush.NEVER], per_second[Flush.SOON])
-        threads = partial(threaded_rate, partial(ours, now), 16, seconds)
-        ratio("a group of 16 threads, by 1", rounds, threads, per_second[Flush.NOW])
+        gain("durability=soon, beside now", count, ours(soon), ours(now))
+        gain("durability=process, beside soon", count, ours(never), ours(soon))
         with tempfile.TemporaryDirectory() as path:
-            flushed = raw(Path(path), True)
-            ratio(
-                "the journal, by LMDB's flushes",
-                rounds,
-                per_second[Flush.NOW],
-                lambda: rate(flushed, seconds),
-            )
+            gain("the journal, beside LMDB's flushes", count, ours(now), raw(Path(path), True))
 
 
-def journal(seconds: float, rounds: int) -> None:
-    def unwritten(_: Journal, file: Any, entry: Any) -> None:
-        file.written_end = entry.end.end
+def _without_zeros(_: Journal, file: Any, entry: Any) -> None:
+    file.written_end = entry.end.end
 
+
+def journal(count: int) -> None:
     with directory() as ahead, directory() as behind:
-        ratio(
-            "zeros ahead in the journal",
-            rounds,
-            lambda: rate(ours(ahead), seconds),
-            lambda: without(Journal, "_write_ahead", unwritten, lambda: rate(ours(behind), seconds)),
-        )
+        lacking = without(Journal, "_write_ahead", _without_zeros, ours(behind))
+        having = without(Journal, "_write_ahead", Journal._write_ahead, ours(ahead))
+        gain("zeros ahead in the journal", count, having, lacking)
     with directory(Flush.NEVER) as database:
-
-        def commits() -> float:
-            return rate(ours(database), seconds)
-
         for name, owner, part in (
-            ("checkpoints (a cost)", Checkpoints, "make_due"),
-            ("the look at the names (a cost)", Environment, "require_in_place"),
+            ("checkpoints (a price)", Checkpoints, "make_due"),
+            ("the look at the names (a price)", Environment, "require_in_place"),
         ):
-            lacking = partial(without, owner, part, lambda _: None, commits)
-            ratio(name, rounds, commits, lacking)
+            # Both of them pay for the patch.
+            having = without(owner, part, getattr(owner, part), ours(database))
+            gain(name, count, having, without(owner, part, lambda _: None, ours(database)))
 
 
-def decoded_log(seconds: float, rounds: int) -> None:
+def decoded_log(count: int) -> None:
     """Commits of transactions that began many commits ago."""
     database = open_private()
-    batches = database._store.committer._batches
-    operation = ours(database)
-
-    def run() -> None:
-        tr = database.create_transaction()
-        tr.set_read_version(version)
+    operation, batches = ours(database), database._store.committer._batches
+    begun = [database.create_transaction() for _ in range(2 * count)]
+    for tr in begun:
         tr.get(b"old").wait()
+    for _ in range(_OLD_COMMITS):
+        operation()
+
+    def commit() -> None:
+        tr = begun.pop()
         tr.set(b"new", b"")
         tr.commit().wait()
 
     def forgetful() -> None:
-        batches._recent = RecentCommits()
-        run()
+        with patch.object(batches, "_recent", RecentCommits()):
+            commit()
 
-    holding = database.create_transaction()
-    version = holding.get_read_version().wait()
-    for _ in range(_OLD_COMMITS):
-        operation()
-    run()
-    ratio(
-        f"the decoded log, {_OLD_COMMITS} commits back",
-        rounds,
-        lambda: rate(run, seconds / 10),
-        lambda: rate(forgetful, seconds / 10),
-    )
+    gain(f"the decoded log, {_OLD_COMMITS} commits back", count, commit, forgetful)
     database.close()
+
+
+def _watch(path: str, ready: Any, end: Any) -> None:
+    with open_directory(path) as database:
+        watches = [database.get_and_watch(b"watched-%d" % n)[1] for n in range(10)]
+        ready.set()
+        end.wait()
+        del watches
+
+
+def _all_slots(bell: Doorbell, _keys: object, of: Callable[..., set[int]] = Doorbell._slots_of) -> set[int]:
+    return of(bell, [b""] * (KEYS_RUNG_MAX + 1))
+
+
+def marks(count: int) -> None:
+    """Commits beside a process that watches other keys."""
+    context = multiprocessing.get_context("spawn")
+    ready, end = context.Event(), context.Event()
+    with tempfile.TemporaryDirectory() as path, open_directory(path, flush=Flush.NEVER) as database:
+        watcher = context.Process(target=_watch, args=(path, ready, end))
+        watcher.start()
+        ready.wait()
+        ringing = without(Doorbell, "_slots_of", _all_slots, ours(database))
+        marked = without(Doorbell, "_slots_of", Doorbell._slots_of, ours(database))
+        gain("marks of watched keys", count, marked, ringing)
+        end.set()
+        watcher.join()
 
 
 def _work(path: str, number: int, seconds: float, has_pool: bool, gate: Any, rates: Any) -> None:
@@ -135,82 +145,42 @@ def _work(path: str, number: int, seconds: float, has_pool: bool, gate: Any, rat
         rates.put(rate(operation, seconds))
 
 
-def pool(seconds: float, rounds: int) -> None:
-    def together(has_pool: bool) -> float:
-        context = multiprocessing.get_context("spawn")
-        gate, rates = context.Barrier(_PROCESSES), context.Queue()
-        with tempfile.TemporaryDirectory() as path:
-            workers = [
-                context.Process(target=_work, args=(path, n, seconds, has_pool, gate, rates))
-                for n in range(_PROCESSES)
-            ]
-            for worker in workers:
-                worker.start()
-            total = sum(rates.get() for _ in workers)
-            for worker in workers:
-                worker.join()
-        return float(total)
-
-    ratio(f"commits.1, {_PROCESSES} processes", rounds, lambda: together(True), lambda: together(False))
-
-
-def _watch(path: str, ready: Any, end: Any) -> None:
-    with open_directory(path) as database:
-        watches = [database.get_and_watch(b"watched-%d" % n)[1] for n in range(10)]
-        ready.set()
-        end.wait()
-        del watches
-
-
-def marks(seconds: float, rounds: int) -> None:
-    """Commits beside a process that watches other keys."""
+def _together(seconds: float, has_pool: bool) -> float:
     context = multiprocessing.get_context("spawn")
-    ready, end = context.Event(), context.Event()
-    with tempfile.TemporaryDirectory() as path, open_directory(path, flush=Flush.NEVER) as database:
-        watcher = context.Process(target=_watch, args=(path, ready, end))
-        watcher.start()
-        ready.wait()
-        commits = partial(rate, ours(database), seconds)
-        unmarked = partial(without, Doorbell, "_slots_of", _all_slots, commits)
-        ratio("marks of watched keys", rounds, commits, unmarked)
-        end.set()
-        watcher.join()
+    gate, rates = context.Barrier(_PROCESSES), context.Queue()
+    with tempfile.TemporaryDirectory() as path:
+        workers = [
+            context.Process(target=_work, args=(path, n, seconds, has_pool, gate, rates))
+            for n in range(_PROCESSES)
+        ]
+        for worker in workers:
+            worker.start()
+        total = sum(rates.get() for _ in workers)
+        for worker in workers:
+            worker.join()
+    return float(total)
 
 
-def _all_slots(bell: Doorbell, _keys: object, of: Callable[..., set[int]] = Doorbell._slots_of) -> set[int]:
-    return of(bell, [b""] * (KEYS_RUNG_MAX + 1))
-
-
-def copying(rounds: int) -> None:
-    """The copy that a recovery makes, in bytes a second."""
-
-    def plain(_from: int, _to: int, _count: int) -> int:
-        raise OSError(95, "not here")
-
-    with tempfile.TemporaryDirectory() as name:
-        (Path(name) / "from").write_bytes(os.urandom(_COPIED_BYTES))
-
-        def copied() -> float:
-            began_s, left = time.perf_counter(), _COPIED_BYTES
-            with open(f"{name}/from", "rb") as source, open(f"{name}/to", "wb") as target:
-                while left:
-                    left -= store._copy_some(source.fileno(), target.fileno(), left)
-            return _COPIED_BYTES / (time.perf_counter() - began_s)
-
-        lacking = partial(without, os, "copy_file_range", plain, copied)
-        ratio("copy_file_range in a recovery", rounds, copied, lacking)
+def groups(seconds: float, rounds: int) -> None:
+    with directory() as database:
+        one = partial(rate, ours(database), seconds)
+        threads = partial(threaded_rate, partial(ours, database), 16, seconds)
+        rows = compare({"1 thread": one, "16 threads": threads}, "1 thread", rounds)
+    print(f"a group of 16 threads: {rows['16 threads'].ratio:.2f}", flush=True)
+    alone = partial(_together, seconds, False)
+    rows = compare({"without": alone, "with": partial(_together, seconds, True)}, "without", rounds)
+    print(f"commits.1, {_PROCESSES} processes: {rows['with'].ratio:.2f}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short rounds, to see that it runs")
-    seconds, rounds = (0.1, 1) if parser.parse_args().quick else (0.5, 11)
-    durability(seconds, rounds)
-    journal(seconds, rounds)
-    decoded_log(seconds, rounds)
-    marks(seconds, rounds)
-    copying(rounds)
-    pool(2 * seconds, max(1, rounds // 2))
+    parser.add_argument("--quick", action="store_true", help="few calls, to see that it runs")
+    count, rounds, seconds = (100, 1, 0.2) if parser.parse_args().quick else (1_500, 5, 1.0)
+    durability(count)
+    journal(count)
+    decoded_log(min(count, 300))
+    marks(count)
+    groups(seconds, rounds)
 
 
 if __name__ == "__main__":

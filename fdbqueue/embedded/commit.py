@@ -361,12 +361,10 @@ class Committer:
             pool.note_short(True)
         return pool
 
-    def commit(self, request: CommitRequest) -> None:
-        """Return when `request` is finished: `version` is set, or `error`. At its deadline, `late` is set."""
-        self.commit_all([request])
-
     def commit_all(self, requests: Sequence[CommitRequest]) -> None:
-        """Return when all are finished, or late. Those that no other thread commits share a batch."""
+        """Return when all are finished: `version` is set, or `error`, or at the deadline `late`. Those that no
+        other thread commits share a batch.
+        """
         try:
             for request in requests:
                 self._join(request)

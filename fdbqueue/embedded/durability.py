@@ -162,10 +162,6 @@ def apply(txn: Any, writes: Iterable[Writes]) -> None:
                 layout.put(txn, key, value)
 
 
-def exists(directory: Directory) -> bool:
-    return FILE in os.listdir(directory.fd)
-
-
 @contextmanager
 def opened(directory: Directory, system: System, name: str = FILE) -> Iterator[Base]:
     """Open the base, or make an empty one. Raises: UnsafePath, OSError, lmdb.Error."""
@@ -486,17 +482,15 @@ class Durable(NotDurable):
         self._is_lost = self._checkpoints.chain_is_broken = self._flusher.has_failed = False
 
     def _begin_anew(self, txn: Any) -> None:
-        held = Held(txn.id() - 1, self._new_generation())
+        with opened(self._environment.directory, self._environment.system) as base:
+            newest = max([base.held().generation, *self._journal.generations()])
+        held = Held(txn.id() - 1, newest + 1)
         make(self._environment.directory, self._environment.system, held, self._environment.env)
         self._environment.directory.sync_entries()  # before the files of the old journal go
         self._journal.renew()
         with opened(self._environment.directory, self._environment.system) as base:
             base.rely_on_files()
         self._note_place(txn, Place(held.generation, 0, held.version))
-
-    def _new_generation(self) -> int:
-        with opened(self._environment.directory, self._environment.system) as base:
-            return max([base.held().generation, *self._journal.generations()]) + 1
 
     def _note_place(self, txn: Any, place: Place) -> None:
         layout.note_place(txn, place, self._environment.runtime.now_us())

@@ -289,7 +289,8 @@ class Pool:
         self._results = system.numbers(self._map, _RESULTS, _HEADER_BYTES, "i")
         self._slot: int | None = None
         self._looked_for_slot = False
-        self._asking = False
+        self.is_asking = False
+        """True from `ask` until the requests are answered or dropped."""
         self._next = 0  # the epoch in which this process leads, or the one that it waits for
         self._closed = False
         self._require_sound()
@@ -371,14 +372,14 @@ class Pool:
         slots = [slot for slot in range(_SLOTS) if self._asked[slot] != self._answered[slot]]
         _fence()
         first = self._next % max(1, len(slots))
-        if self._asking and self._slot in slots:
+        if self.is_asking and self._slot in slots:
             first = slots.index(self._slot)  # its own requests fit into its own batch for certain
         for slot in slots[first:] + slots[:first]:
             is_own = slot == self._slot
             if own_only and not is_own:
                 continue
             number = self._asked[slot]
-            if self._asking if is_own else self._lock_file.is_locked(_SLOT_LOCKS + slot):
+            if self.is_asking if is_own else self._lock_file.is_locked(_SLOT_LOCKS + slot):
                 body = self._system.pread(
                     self._lock_file.fd, self._lengths[slot], _BODIES + slot * BODY_BYTES_MAX
                 )
@@ -423,11 +424,6 @@ class Pool:
         self.drop()
 
     @property
-    def is_asking(self) -> bool:
-        """True from `ask` until the requests are answered or dropped."""
-        return self._asking
-
-    @property
     def may_ask(self) -> bool:
         slot = self._slot
         return slot is not None and self._asked[slot] == self._answered[slot]
@@ -444,7 +440,7 @@ class Pool:
         if written < len(body):
             return False
         self._lengths[slot] = len(body)
-        self._asking = True
+        self.is_asking = True
         _fence()
         self._asked[slot] += 1
         return True
@@ -461,7 +457,7 @@ class Pool:
         version, results = self._versions[slot], self._results[at : at + count].tolist()
         if self._closed:
             raise DatabaseClosed
-        self._asking = False
+        self.is_asking = False
         return version, results
 
     def withdraw(self, until_s: float = inf) -> None:
@@ -474,13 +470,13 @@ class Pool:
                     self.resign()
                 else:
                     self.wait(until_s)
-        self._asking = False
+        self.is_asking = False
 
     def drop(self) -> None:
         """Only the leader may call it."""
         if self._slot is not None:
             self._answered[self._slot] = self._asked[self._slot]
-        self._asking = False
+        self.is_asking = False
 
     def abandon(self, until_s: float = inf) -> None:
         """Stop leading and asking, after an interrupt between any two steps; this waits until `until_s`.

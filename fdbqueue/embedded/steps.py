@@ -81,7 +81,7 @@ class OpenStore:
         self._watches, self._watches_max = 0, WATCHES_MAX
 
     def commit(self, request: CommitRequest) -> None:
-        self._store.committer.commit(request)
+        self._store.committer.commit_all([request])
 
     def new_watch(self, key: bytes) -> PendingFuture:
         """Return the future of a watch, counted until it is ready or dropped. Raises: FDBError 1032."""

@@ -45,7 +45,7 @@ from fdbqueue.embedded.watches import Watches
 _NEW_FILE = "data.new"
 # A process of an earlier boot may have handed out versions of commits that are lost: these are passed over.
 _VERSIONS_PASSED = 1 << 32
-_COPIED_BYTES = 1 << 24
+_COPIED_BYTES = 1 << 20
 # The kernel ends the locks of a killed process one after the other.
 _LOOKS, _PAUSE_S = 50, 0.01
 
@@ -92,7 +92,7 @@ def prepare(directory: Directory, users: Users, journal: Journal, runtime: Runti
 
 def settle(directory: Directory, env: Any, journal: Journal, system: System, now_us: int) -> None:
     """Make the open LMDB environment the one to which the journal belongs. Raises: OSError, lmdb.Error."""
-    if not durability.exists(directory):  # it was removed, and `data.mdb` is believed
+    if durability.FILE not in os.listdir(directory.fd):  # it was removed, and `data.mdb` is believed
         generation = max([0, *journal.generations()]) + 1
         durability.make(directory, system, Held(env.info()["last_txnid"], generation), env)
     with durability.opened(directory, system) as base:
@@ -193,21 +193,16 @@ def _copy(directory: Directory, to_fd: int, size_bytes: int) -> None:
     from_fd = directory.open_file(durability.FILE)
     try:
         # LMDB writes no page that is free again at the end of the commit that took it, not even the last one.
-        left_bytes = min(size_bytes, os.fstat(from_fd).st_size)
-        while left_bytes > 0:
-            left_bytes -= _copy_some(from_fd, to_fd, left_bytes)
+        at, end = 0, min(size_bytes, os.fstat(from_fd).st_size)
+        while at < end:
+            at += _copy_some(from_fd, to_fd, at, min(end - at, _COPIED_BYTES))
         os.ftruncate(to_fd, size_bytes)
     finally:
         os.close(from_fd)
 
 
-def _copy_some(from_fd: int, to_fd: int, size_bytes: int) -> int:
-    try:
-        copied = os.copy_file_range(from_fd, to_fd, min(size_bytes, _COPIED_BYTES))
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EXDEV):
-            raise
-        copied = os.write(to_fd, os.read(from_fd, min(size_bytes, _COPIED_BYTES)))
+def _copy_some(from_fd: int, to_fd: int, at: int, size_bytes: int) -> int:
+    copied = os.pwrite(to_fd, os.pread(from_fd, size_bytes, at), at)
     if not copied:
         raise OSError(errno.EIO, "the base has become shorter")
     return copied

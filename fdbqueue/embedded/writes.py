@@ -38,7 +38,7 @@ from fdbqueue.core.seam import FDBError
 KeyRange = tuple[bytes, bytes]
 
 
-class RangeSet(msgspec.Struct, eq=False):
+class RangeSet(msgspec.Struct, eq=False, array_like=True):
     """Disjoint, sorted, half-open ranges; adjacent ranges are merged."""
 
     begins: list[bytes] = []
@@ -91,7 +91,7 @@ class RangeSet(msgspec.Struct, eq=False):
             yield begin, end
 
 
-class KeySet(msgspec.Struct, eq=False):
+class KeySet(msgspec.Struct, eq=False, array_like=True):
     """Single keys and ranges, as one transaction reads or one commit writes them. Most are single keys, so
     these are a hash set. They are sorted when a range is first compared with them.
     """
@@ -232,15 +232,11 @@ def possible_keys(body: bytes, offset: int, version_min: int) -> tuple[bytes, by
     return first, last + b"\x00"
 
 
-class Pending(msgspec.Struct, eq=False):
+class Pending(msgspec.Struct, eq=False, array_like=True):
     """Atomic operations that wait for the stored value; `stamped` once one of them sets a versionstamp."""
 
     steps: list[tuple[int, bytes]]
     stamped: bool = False
-
-    @classmethod
-    def of(cls, steps: list[tuple[int, bytes]]) -> "Pending":
-        return cls(steps, any(code == SET_VERSIONSTAMPED_VALUE for code, _ in steps))
 
     def push(self, code: int, operand: bytes) -> None:
         self.steps.append((code, operand))
@@ -419,72 +415,39 @@ class CommitRequest(msgspec.Struct, eq=False):
                 self.turn.release()
 
 
-class _Keys(msgspec.Struct, array_like=True):
-    points: set[bytes]
-    ranges: list[KeyRange]
-
-
-class _Published(msgspec.Struct, array_like=True):
-    read_version: int | None
-    size_bytes: int
-    reads: _Keys
-    conflicts: _Keys
-    silent: _Keys
-    known: dict[bytes, bytes | None]
-    pending: dict[bytes, list[tuple[int, bytes]]]
-    cleared: list[KeyRange]
-    stamped_keys: list[StampedKey]
-    is_bookkeeping: bool
-    flush: Flush
-
-
+# Read version, size, reads; conflicts, silent writes, entries, cleared ranges and stamped keys of the buffer;
+# then is_bookkeeping and flush.
+_Published = tuple[
+    int | None, int, KeySet, KeySet, KeySet, dict[bytes, Entry], RangeSet, list[StampedKey], bool, Flush
+]
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[_Published]).decode
 
 
 def encode(requests: Sequence[CommitRequest]) -> bytes:
-    return _encode([_published(request) for request in requests])
+    return _encode([_published(request, request.buffer) for request in requests])
 
 
 def decode(body: bytes) -> list[CommitRequest]:
-    return [_request(published) for published in _decode(body)]
+    return [_request(*published) for published in _decode(body)]
 
 
-def _published(request: CommitRequest) -> _Published:
-    buffer = request.buffer
-    known: dict[bytes, bytes | None] = {}
-    pending: dict[bytes, list[tuple[int, bytes]]] = {}
-    for key, entry in buffer.entries.items():
-        if isinstance(entry, Pending):
-            pending[key] = entry.steps
-        else:
-            known[key] = entry
-    return _Published(
-        request.read_version,
-        request.size_bytes,
-        _Keys(request.reads.points, request.reads.ranges),
-        _Keys(buffer.conflicts.points, buffer.conflicts.ranges),
-        _Keys(buffer.silent.points, buffer.silent.ranges),
-        known,
-        pending,
-        list(buffer.cleared),
-        buffer.stamped_keys,
-        request.is_bookkeeping,
-        request.flush,
-    )
+def _published(one: CommitRequest, of: WriteBuffer) -> _Published:
+    made = (one.read_version, one.size_bytes, one.reads, of.conflicts, of.silent, of.entries, of.cleared)
+    return (*made, of.stamped_keys, one.is_bookkeeping, one.flush)
 
 
-def _request(published: _Published) -> CommitRequest:
-    buffer = WriteBuffer()
-    buffer.entries = dict(published.known)
-    for key, steps in published.pending.items():
-        buffer.entries[key] = Pending.of(steps)
-    for begin, end in published.cleared:
-        buffer.cleared.add(begin, end)
-    buffer.stamped_keys = published.stamped_keys
-    buffer.conflicts = KeySet(published.conflicts.points, published.conflicts.ranges)
-    buffer.silent = KeySet(published.silent.points, published.silent.ranges)
-    reads = KeySet(published.reads.points, published.reads.ranges)
-    return CommitRequest(
-        buffer, reads, published.read_version, published.size_bytes, published.is_bookkeeping, published.flush
-    )
+def _request(
+    read_version: int | None,
+    size_bytes: int,
+    reads: KeySet,
+    conflicts: KeySet,
+    silent: KeySet,
+    entries: dict[bytes, Entry],
+    cleared: RangeSet,
+    stamped_keys: list[StampedKey],
+    is_bookkeeping: bool,
+    flush: Flush,
+) -> CommitRequest:
+    buffer = WriteBuffer(entries, cleared, RangeSet(), stamped_keys, conflicts, silent)
+    return CommitRequest(buffer, reads, read_version, size_bytes, is_bookkeeping, flush)
