@@ -1,7 +1,7 @@
 """What each part of the embedded engine gains: python -m benchmarks.parts [--quick]
 
-Calls with a part and without it take turns in one process. A figure is the time without it over the time with it, by
-the medians. The groups of threads and of processes take turns by rounds.
+Calls with a part and without it take turns in one process. A figure is the time without it over the time
+with it, by the medians. The groups of threads and of processes take turns by rounds.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from fdbqueue.embedded.transaction import Database, open_directory, open_private
 from fdbqueue.embedded.watches import Doorbell
 from fdbqueue.embedded.writes import Flush
 
-_OLD_COMMITS = 2_000
+_OLD_COMMITS = 1_000
 _PROCESSES = 4
 
 
@@ -178,7 +178,7 @@ def main() -> None:
     count, rounds, seconds = (100, 1, 0.2) if parser.parse_args().quick else (1_500, 5, 1.0)
     durability(count)
     journal(count)
-    decoded_log(min(count, 300))
+    decoded_log(min(count, 40))
     marks(count)
     groups(seconds, rounds)
 

@@ -362,8 +362,8 @@ class Committer:
         return pool
 
     def commit_all(self, requests: Sequence[CommitRequest]) -> None:
-        """Return when all are finished: `version` is set, or `error`, or at the deadline `late`. Those that no
-        other thread commits share a batch.
+        """Return when all are finished: `version` is set, or `error`; at the deadline, `late` is. Those that
+        no other thread commits share a batch.
         """
         try:
             for request in requests:
