@@ -44,7 +44,7 @@ from fdbqueue.embedded.view import (
     first_from,
     read_batch,
 )
-from fdbqueue.embedded.writes import MISSING, CommitRequest, Flush, KeySet, Pending, WriteBuffer, resolve
+from fdbqueue.embedded.writes import MISSING, CommitRequest, Flush, KeySet, Pending, WriteBuffer, seen
 
 _TOO_OLD, _FUTURE_VERSION = 1007, 1009
 
@@ -136,7 +136,8 @@ class Steps:
         self._guarded = self._settings.timeout_ms > 0
 
     def step_read_version(self) -> int:
-        self._require_no_deferred()
+        if self._deferred is not None:
+            raise self._deferred
         self._require_not_ended()  # but it may be asked during the commit
         if self._snapshot is None and self._wanted_version is not None:
             return self._wanted_version  # not checked: the first read fails if the version is gone
@@ -154,12 +155,21 @@ class Steps:
         self._has_read = True
         snapshot = self._open_snapshot()
         buffer = self._own_writes(is_snapshot)
-        if buffer is not None:
-            return self._read_through(buffer, key, snapshot, is_snapshot)
-        if not is_snapshot:
-            self._reads.points.add(key)
-            self._size_bytes += 2 * len(key) + 1 + RANGE_BYTES
-        return snapshot.get(key)
+        known = MISSING if buffer is None else buffer.known(key)
+        if (
+            known is MISSING
+            and buffer is not None
+            and key in buffer.unreadable
+            and not self._settings.bypass_unreadable
+        ):
+            raise FDBError(1036)
+        existing = None
+        if known is MISSING or (isinstance(known, Pending) and not known.independent):
+            if not is_snapshot:
+                self._reads.points.add(key)
+                self._size_bytes += 2 * len(key) + 1 + RANGE_BYTES
+            existing = snapshot.get(key)
+        return existing if known is MISSING else seen(known, existing)
 
     def step_find_key(self, anchor: Anchor, is_snapshot: bool) -> bytes:
         if self._guarded:
@@ -217,14 +227,11 @@ class Steps:
 
     def _check(self) -> None:
         """Raise the first error of an earlier call, 2017 after the commit, or the error that ended this."""
-        self._require_no_deferred()
+        if self._deferred is not None:
+            raise self._deferred
         if self._is_in_commit():
             raise FDBError(2017)
         self._require_not_ended()
-
-    def _require_no_deferred(self) -> None:
-        if self._deferred is not None:
-            raise self._deferred
 
     def _is_in_commit(self) -> bool:
         """True once the commit has begun; a call then ends the transaction, unless an option allows it."""
@@ -291,22 +298,6 @@ class Steps:
         if not self._buffer.has_writes or not self._settings.read_your_writes:
             return None
         return None if is_snapshot and self._settings.snapshot_ryw <= 0 else self._buffer
-
-    def _read_through(
-        self, buffer: WriteBuffer, key: bytes, snapshot: Snapshot, is_snapshot: bool
-    ) -> bytes | None:
-        known = buffer.known(key)
-        if known is MISSING and not self._settings.bypass_unreadable and key in buffer.unreadable:
-            raise FDBError(1036)
-        if known is MISSING or (isinstance(known, Pending) and not known.independent):
-            if not is_snapshot:
-                self._reads.points.add(key)
-                self._size_bytes += 2 * len(key) + 1 + RANGE_BYTES
-            existing = snapshot.get(key)
-            return resolve(known, existing, None) if isinstance(known, Pending) else existing
-        if isinstance(known, Pending):
-            return resolve(known, None, None)
-        return known  # type: ignore[return-value]
 
     def _view(self, is_snapshot: bool) -> View:
         self._has_read = True

@@ -544,21 +544,16 @@ class Database(OpenStore):
         self._in_one(lambda tr: tr.clear_range_startswith(prefix))
 
     def get_and_watch(self, key: Any) -> tuple[Any, Future]:
-        return self._in_one(lambda tr: (tr.get(key), tr.watch(key)))
+        return self._and_watch(key, lambda tr: tr.get(key))
 
     def set_and_watch(self, key: Any, value: Any) -> Future:
-        def change(tr: Transaction) -> Future:
-            tr.set(key, value)
-            return tr.watch(key)
-
-        return self._in_one(change)
+        return self._and_watch(key, lambda tr: tr.set(key, value))[1]
 
     def clear_and_watch(self, key: Any) -> Future:
-        def change(tr: Transaction) -> Future:
-            tr.clear(key)
-            return tr.watch(key)
+        return self._and_watch(key, lambda tr: tr.clear(key))[1]
 
-        return self._in_one(change)
+    def _and_watch(self, key: Any, call: Callable[[Transaction], Any]) -> tuple[Any, Future]:
+        return self._in_one(lambda tr: (call(tr), tr.watch(key)))
 
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
         self._in_one(lambda tr: tr._atomic_operation(opcode, key, param))

@@ -16,7 +16,7 @@ from fdbqueue.core.seam import FDBError
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.layout import KeyAndValue
 from fdbqueue.embedded.surface import StreamingMode, key_bytes
-from fdbqueue.embedded.writes import KeyRange, Pending, WriteBuffer, resolve
+from fdbqueue.embedded.writes import MISSING, KeyRange, WriteBuffer, seen
 
 
 class Snapshot:
@@ -178,7 +178,7 @@ class View(msgspec.Struct, frozen=True):
         for key, existing in _merged(buffer, stored, begin, end, reverse):
             if fence is not None and (key < fence if reverse else key >= fence):
                 raise FDBError(1036)
-            value = _seen(buffer, key, existing)
+            value = seen(buffer.entries.get(key, MISSING), existing)
             if value is not None:
                 yield key, value
         if fence is not None:
@@ -231,18 +231,6 @@ def _merged(
     while key is not None:
         yield key, None
         key = next(own, None)
-
-
-def _seen(buffer: WriteBuffer, key: bytes, existing: bytes | None) -> bytes | None:
-    entry = buffer.entries.get(key, _STORED)
-    if entry is _STORED:
-        return existing
-    if isinstance(entry, Pending):
-        return resolve(entry, existing, None)
-    return entry  # type: ignore[return-value]
-
-
-_STORED = object()
 
 
 _BYTES_WANTED = {

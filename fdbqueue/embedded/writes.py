@@ -371,6 +371,13 @@ def resolve(entry: Pending, existing: bytes | None, stamp_bytes: bytes | None) -
     return existing
 
 
+def seen(entry: Entry | _Missing, existing: bytes | None) -> bytes | None:
+    """Return the value that a read before the commit sees: `entry` over the stored value."""
+    if isinstance(entry, Pending):
+        return resolve(entry, existing, None)
+    return existing if isinstance(entry, _Missing) else entry
+
+
 class Flush(IntEnum):
     """The smallest of a group of commits counts for all of them."""
 
