@@ -98,6 +98,7 @@ matrix: $(VENV)/.ready   ## bindings 7.1 to 8.0 on each Python found, as a table
 bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.start_up
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.parts
 	$(BIN)/python -m benchmarks.queue
 	$(BIN)/python -m benchmarks.tasks
 	$(BIN)/python -m benchmarks.keys
