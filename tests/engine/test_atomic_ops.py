@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import SLOW
 from tests.support import INVALID_MUTATION_TYPE, commit_code, error_code
-from tests.system.plain_operations import OPERATIONS
+from tests.system.plain_engine import OPERATIONS
 
 OLD_VALUES = [
     None,

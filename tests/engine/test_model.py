@@ -29,8 +29,7 @@ from fdbqueue.embedded import KeySelector as EmbeddedSelector
 from tests.conftest import SLOW, TEST_ROOT
 from tests.support import NOT_COMMITTED, commit_code
 from tests.system import plain_engine as model
-from tests.system.plain_engine import Mutation, Selector, after
-from tests.system.plain_operations import OPERATIONS
+from tests.system.plain_engine import OPERATIONS, Mutation, Selector, after
 
 
 class Long(bytes):

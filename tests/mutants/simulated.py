@@ -10,8 +10,7 @@ import sys
 import time
 
 from fdbqueue.testing.simulate import new_cases
-from tests.system.nearness import NEAR_P, near
-from tests.system.shares import shares_of
+from tests.system.nearness import NEAR_P, near, shares_of
 from tests.system.workloads import all_workloads
 
 _COLLECT_EVERY_RUNS = 50

@@ -18,8 +18,7 @@ from fdbqueue.testing.engine import KINDS
 from fdbqueue.testing.simulate import in_turn, new_cases, spared_by
 from tests.simulation.planted import PLANTS, planted
 from tests.system.__main__ import run as main
-from tests.system.nearness import ROOMS, near
-from tests.system.shares import FLOOR, SHARES, shares_of
+from tests.system.nearness import FLOOR, ROOMS, SHARES, near, shares_of
 from tests.system.workloads import all_workloads
 
 LOSES_COUNT = next(plant for plant in PLANTS if plant.what == "a counter changed outside the transaction")

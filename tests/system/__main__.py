@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from fdbqueue.testing.simulate import main
-from tests.system.nearness import NEAR_P, ROOMS, near
-from tests.system.shares import shares_of
+from tests.system.nearness import NEAR_P, ROOMS, near, shares_of
 from tests.system.workloads import all_workloads
 
 

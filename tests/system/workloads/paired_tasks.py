@@ -305,7 +305,6 @@ KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("bag", {}),
 )
 LIMITED = ("fifo", "fifottl", "limfifottl")
-ADDING = ("put", "put_many")
 ALL = 99
 PAGE, TAKES_MAX = 99, 12
 STATES = {"r": "ready", "t": "taken", "!": "buried", "~": "delayed"}

@@ -27,8 +27,7 @@ from fdbqueue.testing.engine import NONE
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system import plain_engine
-from tests.system.plain_engine import Mutation, Selector, Transaction, after
-from tests.system.plain_operations import OPERATIONS
+from tests.system.plain_engine import OPERATIONS, Mutation, Selector, Transaction, after
 from tests.system.processes import processes_of
 from tests.system.workloads.common import checker
 from tests.system.workloads.processes import (
