@@ -70,4 +70,4 @@ def test_every_workload_is_in_a_described_file(name: str) -> None:
     module = sys.modules[all_workloads()[name].build.__module__]
     assert module.__doc__
     with open(str(module.__file__)) as source:
-        assert len(source.readlines()) <= 450
+        assert len(source.readlines()) <= 700
