@@ -2,8 +2,8 @@
 
 R is the root, by default `Subspace(("fdbqueue",))`. Values are tuples unless a comment says otherwise. The
 comment of a column has its parts and its value, and behind the semicolon its readers. R[2, id] is the
-subspace of a queue. limits/rule.py builds the keys in R[16] and R[17]; celery/keys.py, taskiq/firing.py and
-common/results.py build those in R["celery"], R["taskiq"] and R["results"].
+subspace of a queue. limits/rule.py builds the keys in R[16] and R[17]. celery/databases.py, taskiq/broker.py
+and integrations/common.py build those in R["celery"], R["taskiq"] and R["results"].
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor. A
 `run` is the id of a supervisor's session. `time` is that of the next look at a schedule, in microseconds. A
@@ -42,7 +42,7 @@ PRESENCE = R.packed(8, bytes)  # session: see fleet/status.py; workers(). It goe
 RUN = R.packed(9, bytes)  # run: counters, see sessions/ending.py; the supervisor. It goes with its session
 MEMBERSHIP = R.packed(10, bytes)  # session: run; the last step of the session's end
 IMPORT = IMPORTS.packed(11, int)  # id
-PROGRESS = IMPORTS.packed(11, int, str)  # id, label: see imports/steps.py; the next step of an import
+PROGRESS = IMPORTS.packed(11, int, str)  # id, label: see operate/imports.py; the next step of an import
 SKIPPED = IMPORTS.packed(11, int, str, tuple)  # id, label, position: the same
 SCHEDULE = R.packed(12, str)  # name: see tasks/firing.py; list(), its firing, its verbs
 SCHEDULE_STATE = R.packed(12, str, int)  # name, 0: the same

@@ -1,7 +1,7 @@
 """FairQueue: items come out in rounds over their keys; no leases. A taken item is gone.
 
 docs/tasks.md defines a round. Given a *transaction*, a call composes: it happens if and only if that
-transaction commits. Given a *database*, it has its effect once (calls/once.py), may wait in the line, and
+transaction commits. Given a *database*, it has its effect once (core/once.py), may wait in the line, and
 shares transactions with calls of other threads (core/calls.py).
 
 The items of a fair queue are the source of its line: handing out an item removes it. A fair item is a task

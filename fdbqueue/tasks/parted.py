@@ -1,6 +1,6 @@
 """Parted: the change of one partition, in a queue that has several.
 
-It sets the flag of its partition if a task may be ready (partitions/keys.py). Tasks that become ready join
+It sets the flag of its partition if a task may be ready (core/partitions.py). Tasks that become ready join
 the partition that their task key has now.
 
 While a repartition is under way, a task key that has moved is *held* in its new partition as long as it has

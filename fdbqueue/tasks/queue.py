@@ -2,7 +2,7 @@
 
 Given a *transaction*, a call composes: it happens if and only if that transaction commits. An ack in the
 transaction of the work's own writes makes the effect exactly-once. Given a *database*, a call is retried
-until it has happened exactly once (calls/once.py), and it may wait. Puts, takes and acks of several threads
+until it has happened exactly once (core/once.py), and it may wait. Puts, takes and acks of several threads
 share transactions (core/calls.py, tasks/calls.py).
 
 The verbs that look at a task queue, and the callback that is told of its changes, are a base of it.

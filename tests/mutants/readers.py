@@ -129,14 +129,21 @@ _APART = frozenset(
 _ALSO = frozenset({"tests/simulation/test_processes.py"})
 """Tests that judge all the same: they try each moment of a commit among processes."""
 _HOMES = {
-    "embedded": "tests/engine/",
-    **dict.fromkeys(("tasks", "disciplines", "sessions", "groups", "limiting"), "tests/tasks/"),
-    **{
-        name: f"tests/{name}/"
-        for name in ("dead", "elements", "fleet", "partitions", "persistent", "schedules")
-    },
+    "embedded/": "engine/",
+    "core/sessions/": "tasks/",
+    "core/partitions": "partitions/",
+    "core/line/wide": "partitions/",
+    "tasks/dead_letters": "dead/",
+    "tasks/redrive": "dead/",
+    "tasks/schedules": "schedules/",
+    "tasks/firing": "schedules/",
+    "tasks/": "tasks/",
+    "queues/elements/": "elements/",
+    "queues/persistent": "persistent/",
+    "queues/unacked": "persistent/",
+    "fleet/": "fleet/",
 }
-"""Where the tests of a package are; those of the other packages are directly in tests/."""
+"""Where the tests of files are, by the beginnings of their paths. All others are directly in tests/."""
 
 Reader = tuple[str, float]
 """The id of a test or the name of a workload, and the seconds that it takes."""
@@ -212,7 +219,8 @@ def spread(tests: Sequence[Reader], home: str) -> list[Reader]:
 
 
 def _home_of(file: str) -> str:
-    return _HOMES.get(file.split("/")[1], "tests/test_")
+    path = file.removeprefix("fdbqueue/")
+    return "tests/" + next((home for start, home in _HOMES.items() if path.startswith(start)), "test_")
 
 
 def _recording(name: str, result: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """The common part of both kinds of element queue: everything but the data of an element.
 
 Given a *transaction*, a call happens if and only if that commits. Given a *database*, a call is retried until
-it has happened exactly once (calls/once.py).
+it has happened exactly once (core/once.py).
 """
 
 from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ Keys of an element queue, and their values: the only file that builds or parses 
 S is the subspace of the queue. `NAME` is the public name of an element: 23 ASCII bytes, in order of time
 (`name_at`). `FOLDER` is the identity of a directory on disk. The comment of a column has its value, and
 behind the semicolon its readers. S[37] is the layout of a queue without a definition
-(registry/registry.py).
+(core/registry.py).
 
 An element has one key in S[1], its payload in S[2], and a key in S[3] while it is locked. A listing reads
 S[1] and no payload.

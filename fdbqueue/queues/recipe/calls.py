@@ -8,7 +8,7 @@ no task keys, so a change of the number of partitions ends at once.
 
 A line written to a pipe cannot be taken back. If its transaction failed afterwards, the retry would write the
 line again, and with two readers that would happen often. So a take consists of two transactions. The first
-lays items ready, as the waiting line does for a request (line/results.py): no other taker sees them. The
+lays items ready, as the waiting line does for a request (line/staging.py): no other taker sees them. The
 second removes the items that were shown, and returns the others to their places. If the holder dies in
 between, its items come back after limits.REQUEST_DEADLINE_S. A crash may show an item twice; it loses none.
 """
@@ -357,7 +357,7 @@ def _state(plan: Plan | None, number: int, size: int) -> PartitionState:
 
 
 class QueueCalls(Service):
-    """Calls that have their effect once (calls/once.py); those of several threads combine."""
+    """Calls that have their effect once (core/once.py); those of several threads combine."""
 
     def __init__(self, database: Database, recipe: RecipeParts, root: RootKeys) -> None:
         self._database = database

@@ -6,10 +6,10 @@
 
 Functions of one transaction, each bounded by limits.BATCH_*.
 
-Keys of a recipe queue: the only file that builds or parses them (those of its line: line/keys.py).
+Keys of a recipe queue: the only file that builds or parses them (those of its line: line/decision.py).
 Queue S. The `suffix` of an item is its packed (index, random): its id, wherever it is stored. The comment of
 a column has its parts and its value, and behind the semicolon its readers. S[37] is the layout of a queue
-without a definition: see registry/registry.py.
+without a definition: see core/registry.py.
 
 A stored payload is WHOLE and the payload, or SPLIT and its packed (pieces, bytes). Delivering an item moves
 it into the line under its suffix; its pieces stay in place. The floor is above the index of each delivered

@@ -3,7 +3,7 @@
 S is the subspace of the queue. `ID` is 20 bytes (index, random): the task's identity, and its order of
 arrival. `PLACE` is the sort key of the discipline; it ends in the id. `TIME` is microseconds since the epoch.
 The comment of a column has its value, and behind the semicolon its readers. S[24] to S[32] and S[34] to S[36]
-are in partitions/keys.py.
+are in core/partitions.py.
 
 Everything before S[9] is a task's, and goes in one range clear. A task has exactly one key in one of
 S[3] to S[6], the one of its state, and at most one timer: the end of its delay, its lease or its ttl.
