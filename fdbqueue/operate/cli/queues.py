@@ -74,7 +74,7 @@ def queues(here: Here) -> None:
     column ready has their number.
     """
     with here.database() as database:
-        rows = [*queue_rows(here, database)]
+        rows = [*queue_rows(here, database, sweeps=False)]
     here.show(rows, QUEUE_COLUMNS)
 
 
@@ -148,7 +148,7 @@ def stats(here: Here, queue: str | None) -> None:
     """Print the statistics of QUEUE; without QUEUE, of all queues."""
     with here.database() as database:
         if queue is None:
-            rows = [*queue_rows(here, database)]
+            rows = [*queue_rows(here, database, sweeps=True)]
         else:
             rows = [queue_row(here, database, here.definition(database, queue))]
     if here.as_json:

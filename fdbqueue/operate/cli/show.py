@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fdbqueue import tasks as late
@@ -144,7 +145,7 @@ def told_data(data: Any) -> Any:
     return {"unreadable": str(data.error), "payload": b64encode(data.payload).decode()}
 
 
-def queue_row(place: Place, database: Database, definition: Definition) -> Row:
+def queue_row(place: Place, database: Database, definition: Definition, *, sweeps: bool = True) -> Row:
     """Return a queue with its options and counts, if this process knows its kind.
 
     Raises DefinitionUnreadable.
@@ -164,16 +165,16 @@ def queue_row(place: Place, database: Database, definition: Definition) -> Row:
         return {**row, "options": dict(definition.options)}
     tasks = late.queue.TaskQueue(database, place.registry, definition)
     # Given a transaction, the look sweeps nothing, and calls no callback.
-    paused, statistics = run(database, lambda tr: (tasks.paused(tr), tasks.statistics(tr)))
-    return {**row, "options": _options_of(definition), "paused": paused, **statistics}
+    statistics = tasks.statistics(database) if sweeps else run(database, tasks.statistics)
+    return {**row, "options": _options_of(definition), "paused": tasks.paused(database), **statistics}
 
 
-def queue_rows(place: Place, database: Database) -> Iterator[Row]:
+def queue_rows(place: Place, database: Database, *, sweeps: bool) -> Iterator[Row]:
     """Return the rows of all queues, without queues that are dropped meanwhile."""
     for definition in place.definitions(database):
         with suppress(QueueNotFound):
             try:
-                yield queue_row(place, database, definition)
+                yield queue_row(place, database, definition, sweeps=sweeps)
             except DefinitionUnreadable as error:
                 yield {"name": definition.name, "kind": definition.kind, "error": str(error)}
 
@@ -209,7 +210,8 @@ def held_rows(database: Database, queue: "TaskQueue", count: int) -> list[Row]:
     """Return the first `count` taken tasks, each with its holder. Their sessions are read once each."""
     holders: dict[str | None, Row | None] = {}
     rows: list[Row] = []
-    for task in queue.tasks(database, TaskState.TAKEN, count):
+    # Given a transaction, the look sweeps nothing.
+    for task in run(database, partial(queue.tasks, state=TaskState.TAKEN, limit=count)):
         if task.session not in holders:
             holders[task.session] = holder_row(database, queue, task)
         row = task_row(task)
