@@ -198,15 +198,17 @@ def names(db: Any, prefix: bytes) -> set[str]:
 
 
 def tasks(db: Any) -> set[str]:
-    """The data of all tasks, whatever their state."""
+    """The data of all tasks, whatever their state: of one version, as a lease may end between two looks."""
     queue = fdbqueue.TaskQueue.open(db, QUEUE)
-    found: set[str] = set()
-    for state in (TaskState.READY, TaskState.TAKEN):
-        after: str | None = None
-        while True:
-            page = queue.tasks(db, state, limit=100, after=after)
-            found.update(task.data for task in page)
-            after = page.next
-            if after is None:
-                break
-    return found
+    return run(
+        db,
+        lambda tr: {name for state in (TaskState.READY, TaskState.TAKEN) for name in _in(queue, tr, state)},
+    )
+
+
+def _in(queue: fdbqueue.TaskQueue, tr: Any, state: TaskState) -> Iterator[str]:
+    page = queue.tasks(tr, state, limit=100)
+    yield from (task.data for task in page)
+    while page.next is not None:
+        page = queue.tasks(tr, state, limit=100, after=page.next)
+        yield from (task.data for task in page)
