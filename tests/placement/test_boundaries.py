@@ -7,12 +7,12 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.rows import below
 from fdbqueue.operate.spreading import (
     Piece,
     boundaries_shown,
     crowded,
     dropped,
-    end_of,
     escaped,
     inside,
     lines_for,
@@ -33,11 +33,11 @@ def test_pieces_cover_the_queue_without_gaps() -> None:
     pieces = pieces_of(PREFIXES)
     assert [piece.begin for piece in pieces] == PREFIXES
     assert all(left.end == right.begin for left, right in pairwise(pieces))
-    assert pieces[-1].end == end_of(PREFIXES[0]) == b"q\x15\x02"
+    assert pieces[-1].end == below(PREFIXES[0]).stop == b"q\x15\x02"
 
 
 def test_the_end_of_a_prefix_of_highest_bytes_is_shorter() -> None:
-    assert end_of(b"q\x15\xff") == b"q\x16"
+    assert below(b"q\x15\xff").stop == b"q\x16"
 
 
 def test_neighbours_have_different_team_ids() -> None:
