@@ -202,6 +202,7 @@ def history_row(database: Database, queue: "TaskQueue", task: Task) -> dict[str,
     row: dict[str, Any] = {"history": [], "steps_done": []}
     with suppress(TaskNotFound, RecordUnreadable):
         row["history"] = [asdict(one) for one in queue.failures(database, task)] if task.attempts else []
+    with suppress(TaskNotFound, RecordUnreadable):  # apart: unreadable failures hide no steps
         row["steps_done"] = queue.steps(database, task) if task.steps else []
     return row
 
