@@ -448,6 +448,9 @@ def test_a_renewal_that_is_interrupted_is_repeated(path: Path, monkeypatch: Any)
 def test_forks_leave_no_descriptor_of_the_parent(path: Path) -> None:
     with fdbqueue.open(url(path)) as db:
         db[b"before"] = b"value"
-        opened = programs.journals()
-        assert in_child(lambda: (db.set(b"in the child", b"value"), programs.journals() == opened)[1])
+        opened = programs.journals(str(path))
+        assert opened
+        assert in_child(
+            lambda: (db.set(b"in the child", b"value"), programs.journals(str(path)) == opened)[1]
+        )
         assert db[b"in the child"] == b"value"
