@@ -386,12 +386,13 @@ class Spread(Held, Moves):
         return self._sweep() if self._is_alone and self.random.random() < SWEPT else super().draw()
 
     def _sweep(self) -> Call:
-        """A transaction of the keeper, which has looked at the queue before a repartition. A commit in doubt
-        happens again, so its answer tells nothing.
+        """All transactions of the keeper, which has looked at the queue before a repartition. One in doubt
+        happens again, so the number of those that sweep something tells nothing.
         """
 
         def verb(at: Any, db: Any) -> None:
-            run(db, at.q._calls(db).parts.tidy)
+            while run(db, at.q._calls(db).parts.tidy):
+                pass
 
         return Call("sweep", "sweep", verb, alone=True)
 
