@@ -371,6 +371,9 @@ class FDBRange:
 
     def to_list(self) -> list[KeyValue]:
         """Return all records. Raises: FDBError."""
+        first = self._first
+        if isinstance(first, Batch) and (not first.more or len(first.records) == self._limit):
+            return list(first.records)
         if self._mode != StreamingMode.iterator:
             return list(self._iterate(self._mode))
         return list(self._iterate(StreamingMode.exact if self._limit > 0 else StreamingMode.want_all))

@@ -77,6 +77,19 @@ class Snapshot:
             if self._has_ended:
                 self._abort_unread()
 
+    def read(self, begin: bytes, end: bytes, query: "RangeQuery") -> "tuple[list[KeyValue], bool]":
+        self._reads.append(None)
+        try:
+            if self._has_ended:
+                raise FDBError(1007)
+            return collect(layout.scan(self.txn, begin, end, query.reverse), query)
+        except lmdb.Error:
+            raise FDBError(1007) from None
+        finally:
+            self._reads.pop()
+            if self._has_ended:
+                self._abort_unread()
+
     def end(self) -> None:
         """End the LMDB transaction, so that LMDB may reuse the pages of this version. The last of the reads
         under way in other threads ends it: LMDB reads without the lock of the interpreter. If a read loses
@@ -296,14 +309,16 @@ def read_batch(view: View, query: RangeQuery) -> Batch:
         return NOTHING
     first = (begin.key, False) if begin.offset == 1 else view.locate(begin)
     last = (end.key, False) if end.offset == 1 else view.locate(end)
-    found = view.scan(first[0], last[0], query.reverse)
-    records, more = _collect(found, query.limit, query.bytes_wanted)
+    if view.buffer is None:  # no generator between the cursor and the list: most reads have one row
+        records, more = view.snapshot.read(first[0], last[0], query)
+    else:
+        records, more = collect(view.scan(first[0], last[0], query.reverse), query)
     return Batch(records, more, first, last)
 
 
-def _collect(
-    found: Iterator[tuple[bytes, bytes]], limit: int, byte_target: int | None
-) -> tuple[list[KeyValue], bool]:
+def collect(found: Iterator[KeyAndValue], query: RangeQuery) -> tuple[list[KeyValue], bool]:
+    """Return the first records, as many as `query` wants, and whether there may be more."""
+    limit, byte_target = query.limit, query.bytes_wanted
     records: list[KeyValue] = []
     size_bytes = 0
     for key, value in found:
