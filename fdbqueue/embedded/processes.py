@@ -203,8 +203,13 @@ class Users:
         self._file.lock(_CHECKPOINT_LOCK)
 
     def end_checkpoint(self) -> None:
-        if self._file.fd >= 0:  # another thread may have closed the store
+        if self._file.fd < 0:  # another thread may have closed the store
+            return
+        try:
             self._file.unlock(_CHECKPOINT_LOCK)
+        except BaseException:  # an interrupt: kept, the lock would hold up all processes
+            self._file.unlock(_CHECKPOINT_LOCK)
+            raise
 
     def close(self) -> None:
         self._file.close()
