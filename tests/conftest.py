@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import threading
+from binascii import crc32
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,7 @@ from hypothesis import HealthCheck, settings
 import fdbqueue
 from tests import buggify
 from tests.by_hand import makes_transactions
+from tests.commit import first_seed
 from tests.guard import TEST_ROOT, clear_default_root, take_cluster
 from tests.support import PATIENCE_S, Keys, wait_until
 
@@ -73,10 +75,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if BUGGIFY is not None:
         config.hook.pytest_deselected(items=[item for item in items if not meets_faults(item)])
         items[:] = filter(meets_faults, items)
+    if SLOW:
+        return
+    config.hook.pytest_deselected(items=[item for item in items if not has_its_turn(item)])
+    items[:] = filter(has_its_turn, items)
     skip = pytest.mark.skip(reason="a long test: FDBQUEUE_TEST_SLOW=1 runs it")
     for item in items:
-        if not SLOW and item.get_closest_marker("slow"):
+        if item.get_closest_marker("slow"):
             item.add_marker(skip)
+
+
+def has_its_turn(item: pytest.Item) -> bool:
+    """True if a test that runs at one of N commits runs at this one."""
+    marker = item.get_closest_marker("in_turn")
+    return marker is None or (crc32(item.nodeid.encode()) + first_seed()) % marker.args[0] == 0
 
 
 def pytest_collection_finish() -> None:

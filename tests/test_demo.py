@@ -49,6 +49,7 @@ def descendants(temporary: Path) -> list[int]:
     return found
 
 
+@pytest.mark.in_turn(4)
 def test_every_part_is_counted_once_in_spite_of_kills_and_stalls(
     temporary: Path, rounds: Callable[[int, int], int]
 ) -> None:
@@ -80,6 +81,7 @@ def test_without_a_terminal_the_demo_tells_its_progress(monkeypatch: pytest.Monk
     assert out.getvalue().splitlines() == ["second 5", "second 10", "second 15"]
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupt_leaves_nothing_behind(temporary: Path, number: int) -> None:
     process = subprocess.Popen(

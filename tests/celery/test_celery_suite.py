@@ -52,6 +52,7 @@ LEFT_OUT = {
 """Tests of these files that do not run, with the reason."""
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize(
     ("part", "count"),
     [*QUICK.items(), *(pytest.param(*item, marks=pytest.mark.slow) for item in SLOW.items())],

@@ -40,6 +40,7 @@ def result_of(sent: Any) -> Any:
     return sent.get(timeout=PATIENCE_S)
 
 
+@pytest.mark.in_turn(4)
 def test_a_worker_keeps_the_promises_of_the_page(place: Place, tasks: ModuleType) -> None:
     """One worker for all of them, as its start takes longer than all tasks."""
     with place.worker("--concurrency", "2"):
@@ -114,6 +115,7 @@ def puts_within_a_transaction_of_a_task(tasks: Any) -> None:
     assert "given-up" not in tasks.seen()
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("start", [pytest.param("fork", marks=pytest.mark.slow), "spawn"])
 def test_children_work_after_max_tasks_per_child(place: Place, tasks: Any, start: str) -> None:
     """As on a cluster, where the children of a pool are started afresh: results, chords, own transactions."""
@@ -130,6 +132,7 @@ def test_other_pools_work(place: Place, tasks: Any, pool: str) -> None:
         assert result_of(chord([tasks.add.s(i, i) for i in range(5)], tasks.total.s())()) == 20
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("pool", ["gevent", "eventlet"])
 def test_pools_of_greenlets_are_refused_at_start(place: Place, pool: str) -> None:
     pytest.importorskip(pool)
@@ -138,6 +141,7 @@ def test_pools_of_greenlets_are_refused_at_start(place: Place, pool: str) -> Non
     assert f"The {pool} pool of Celery cannot be used with fdbqueue" in place.log()
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("round_", range(5 if SLOW else 1))
 def test_a_killed_worker_loses_no_task(place: Place, tasks: Any, round_: int) -> None:  # noqa: ARG001
     """Only the tasks that its two children were running may run twice, as Celery promises."""
@@ -155,6 +159,7 @@ def test_a_killed_worker_loses_no_task(place: Place, tasks: Any, round_: int) ->
     assert len(tasks.seen()) <= count + 2
 
 
+@pytest.mark.in_turn(4)
 def test_acks_early_never_run_a_task_twice(place: Place, tasks: Any) -> None:
     """A task is gone if its worker dies in the middle, as with every broker."""
     with place.worker("--concurrency", "1", ACKS="early") as killed:

@@ -291,6 +291,7 @@ def kill_as_it_goes_on(shell: Shell, until: int) -> int:
     return killed
 
 
+@pytest.mark.in_turn(4)
 def test_each_output_is_put_once_in_spite_of_kills(
     shell: Shell, program: Within, rounds: Callable[[int, int], int]
 ) -> None:
@@ -307,6 +308,7 @@ def test_each_output_is_put_once_in_spite_of_kills(
     assert Counter(program.get("out", count + 100)) == Counter(range(count))
 
 
+@pytest.mark.in_turn(4)
 def test_a_second_run_does_the_tasks_that_are_left(shell: Shell, program: Within) -> None:
     """Tasks that are done stay done."""
     filled(shell, "q", *range(30))

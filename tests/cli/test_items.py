@@ -334,6 +334,7 @@ def test_a_signal_at_any_moment_loses_nothing(shell: Shell, program: Within, num
     assert printed + program.get("q") == items
 
 
+@pytest.mark.in_turn(4)
 def test_a_kill_loses_nothing(shell: Shell, program: Within) -> None:
     items = list(range(300))
     program.run("put", "q", "--create", *map(str, items))

@@ -18,6 +18,8 @@ from fdbqueue.integrations.dramatiq import FdbQueueBroker
 from tests.conftest import CLUSTER_FILE, SLOW
 from tests.support import wait_until
 
+pytestmark = pytest.mark.in_turn(4)
+
 MESSAGES, KILLS = (1_000, 5) if SLOW else (200, 2)
 ACTORS = """
 import os

@@ -122,11 +122,13 @@ def test_a_copied_directory_holds_all(path: Path, tmp_path: Path) -> None:
     assert entries(tmp_path / "copy") == ENTRIES
 
 
+@pytest.mark.in_turn(4)
 def test_a_recovery_that_is_killed_is_repeated(path: Path, tmp_path: Path) -> None:
     lose_power(path)
     assert killed_everywhere(path, tmp_path, lambda _: None) > 10
 
 
+@pytest.mark.in_turn(4)
 def test_an_upgrade_that_is_killed_is_repeated(earlier: Path, tmp_path: Path) -> None:
     def refused_once_a_base_is_there(copied: Path) -> None:
         with lmdb.open(str(copied)) as env, env.begin() as txn:

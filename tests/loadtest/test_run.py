@@ -108,6 +108,7 @@ def seconds(short: int, long: int) -> tuple[str, ...]:
     return "--headless", "--only-summary", "--run-time", f"{long if SLOW else short}s"
 
 
+@pytest.mark.in_turn(4)
 def test_a_run_loses_nothing_and_writes_its_report(tmp_path):
     """Every kind of user on the embedded engine, up a ramp; an HTML report, and two plots.
 
@@ -138,6 +139,7 @@ def test_a_planted_fault_fails_the_run(tmp_path, fault, expected):
     assert f" 0{expected}" not in said
 
 
+@pytest.mark.in_turn(4)
 def test_a_master_judges_what_its_workers_did(tmp_path):
     """Two workers on one directory; one verdict, their counters added up."""
     port, url = free_port(), ("--url", f"embedded:{tmp_path}/data")
@@ -152,6 +154,7 @@ def test_a_master_judges_what_its_workers_did(tmp_path):
     assert not left_behind(url[1])
 
 
+@pytest.mark.in_turn(4)
 def test_a_worker_that_opens_after_the_end_leaves_nothing(tmp_path):
     """The run of one second ends while its worker still opens the database."""
     port, url = free_port(), ("--url", f"embedded:{tmp_path}/data")
@@ -164,6 +167,7 @@ def test_a_worker_that_opens_after_the_end_leaves_nothing(tmp_path):
     assert not left_behind(url[1])
 
 
+@pytest.mark.in_turn(4)
 def test_one_command_starts_its_workers_itself(tmp_path):
     """A master and two workers; each is waited for, and no word is said of that."""
     url, port = f"embedded:{tmp_path}/data", free_port()
@@ -175,6 +179,7 @@ def test_one_command_starts_its_workers_itself(tmp_path):
     assert not left_behind(url)
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("worker_count", [0, 1])
 def test_a_run_that_produced_nothing_proves_nothing(tmp_path, worker_count):
     """Nothing was lost because there was nothing to lose: exit status 1, alone or as a master."""

@@ -89,6 +89,7 @@ def committed() -> set[str]:
     return {name for name in names if (ROOT / name).is_file()}
 
 
+@pytest.mark.in_turn(4)
 def test_the_source_distribution_is_the_checkout(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         files = {member.name.partition("/")[2] for member in archive if member.isfile()}
@@ -123,6 +124,7 @@ def test_twine_finds_no_fault(wheel: Path, sdist: Path) -> None:
     ran(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist, cwd=wheel.parent)
 
 
+@pytest.mark.in_turn(4)
 def test_a_wheel_without_extras_runs_the_quick_start(wheel: Path, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "venv")
     environment.install(wheel)
@@ -140,6 +142,7 @@ def test_a_wheel_without_extras_runs_the_quick_start(wheel: Path, tmp_path: Path
     assert "pip install 'fdbqueue[cli]'" in refused.stderr
 
 
+@pytest.mark.in_turn(4)
 def test_a_source_distribution_runs_the_quick_start(wheel: Path, sdist: Path, tmp_path: Path) -> None:
     """With the extra `cli`, to the end of the page."""
     environment = Environment(tmp_path / "venv")

@@ -21,6 +21,7 @@ def blocks() -> dict[str, list[Block]]:
     return {name: blocks_of(name, text) for name, text in PAGES.items()}
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("name", RUN)
 @pytest.mark.timeout(900)
 def test_a_page_can_be_followed(name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

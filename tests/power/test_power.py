@@ -23,7 +23,10 @@ from tests.power.disk import (
 )
 from tests.power.runs import DATA, Run, failing, forged, judge, main_folder, opened, recorded, upgraded
 
-pytestmark = pytest.mark.skipif(recording.compiler() is None, reason="no C compiler: apt-get install gcc")
+pytestmark = [
+    pytest.mark.skipif(recording.compiler() is None, reason="no C compiler: apt-get install gcc"),
+    pytest.mark.in_turn(4),
+]
 CUTS = 30
 PLANT_ROUNDS, PLANT_CUTS = 20, 10
 """Each round cuts the whole run: a bug that shows at its end alone is found in the first ones."""

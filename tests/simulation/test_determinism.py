@@ -29,6 +29,7 @@ def hashes_of_a_process(names: list[str], hash_seed: str, *, detailed: bool = Fa
     ).stdout
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.timeout(1200)  # the processes have a minute of work on a core of their own
 def test_a_trace_depends_on_neither_hashes_nor_its_detail(
     rounds: Callable[[list[str], list[str]], list[str]],

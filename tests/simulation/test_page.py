@@ -27,12 +27,14 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "shop_example"
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("test", ["test_shop", "test_orders_on_a_loop"])
 def test_the_example_is_clean(module: str, test: str) -> None:
     namespace: dict[str, object] = {}
     exec(f"from {module} import {test}; {test}()", namespace)
 
 
+@pytest.mark.in_turn(4)
 def test_the_example_finds_a_handler_without_transaction(tmp_path: Path, module: str) -> None:
     broken = example().replace("@transactional\n", "")
     (tmp_path / f"{module}.py").write_text(broken)

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commit import first_seed
 from tests.simulation.planted import PLANTS, Plant, planted
 
-DAYS = 8
 PAGE = Path(__file__).parents[2] / "docs" / "tests.md"
 
 
@@ -26,20 +24,8 @@ def seed_that_finds(plant: Plant, seeds: Iterable[int]) -> int | None:
     return None
 
 
-def is_of_today(number: int) -> bool:
-    """True for one of DAYS parts, which the commit chooses. `make nightly` finds all bugs."""
-    return (number + first_seed()) % DAYS == 0
-
-
-@pytest.mark.parametrize(
-    "plant",
-    [
-        pytest.param(
-            plant, id=plant.what.replace(" ", "-"), marks=() if is_of_today(number) else pytest.mark.slow
-        )
-        for number, plant in enumerate(PLANTS)
-    ],
-)
+@pytest.mark.in_turn(16)
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.what.replace(" ", "-"))
 def test_a_planted_bug_is_found(plant: Plant, rounds: Callable[[list[int], list[int]], list[int]]) -> None:
     """Without the bug, the seed that finds it is clean."""
     seed = seed_that_finds(plant, chain(rounds([plant.near], []), range(plant.seeds_max)))

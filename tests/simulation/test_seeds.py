@@ -1,4 +1,4 @@
-"""New seeds at every commit: three of each workload, ten within a second, and fifty within a third of one.
+"""New seeds at every commit: one of each workload, five within half a second, fifty within a fifth of one.
 
 The first seed is derived from the commit, so that each commit tries other seeds and a failure can be
 repeated; FDBQUEUE_TEST_SLOW=1 gives each workload five minutes of them.
@@ -15,7 +15,7 @@ from fdbqueue.testing import Case, check
 from tests.commit import first_seed
 from tests.system.workloads import all_workloads
 
-BOUNDS = ((3, float("inf")), (10, 1.0), (50, 0.3))
+BOUNDS = ((1, float("inf")), (5, 0.5), (50, 0.2))
 """Numbers of seeds, and the seconds of a processor within which they begin."""
 LONG_S = 300.0
 

@@ -20,6 +20,7 @@ from tests.system.soak.subjects.items import Persistent
 STEPS = 4
 
 
+@pytest.mark.in_turn(4)
 def test_each_subject_keeps_its_promise(tmp_path: Path) -> None:
     setup = Setup("memory:", tuple(SUBJECTS), ttr_s=0.3, wait_s=0, batch_max=6)
     with fdbqueue.open(setup.url) as db:
@@ -53,6 +54,7 @@ def test_an_ack_ends_the_last_lease_of_an_item_that_came_twice(tmp_path: Path) -
     assert acks == [[["x", "w:2"]]]
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.timeout(300)
 def test_a_kill_loses_nothing_and_an_interrupt_counts(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.system.soak", "--minutes", "60", "--processes", "2"]

@@ -16,6 +16,8 @@ from tests.conftest import SLOW
 from tests.support import wait_until
 from tests.taskiq.processes import place, taskiq
 
+pytestmark = pytest.mark.in_turn(4)
+
 MESSAGES, KILLS = (1_000, 5) if SLOW else (100, 2)
 ASYNC_TASKS = 4
 PROGRAM = """

@@ -47,6 +47,7 @@ LEFT_OUT = {
 """Tests of these files that do not run, with the reason."""
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("name", RUN)
 def test_a_file_of_taskiq_passes(name: str, tmp_path: Path) -> None:
     place = place_of(source_of(RELEASE) / "tests", OURS, tmp_path, "anyio_mode = auto\n")

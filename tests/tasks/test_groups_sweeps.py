@@ -457,6 +457,7 @@ def test_a_cancel_takes_half_a_batch_of_members_at_a_time(
 
 
 # Both embedded engines count the bytes of a transaction by the same code.
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name != "embedded"], indirect=True)
 @pytest.mark.parametrize(("members", "waiting"), [(100, 0), (12, limits.GROUPS_OF_TASK_MAX - 1)])
 def test_a_cancel_below_a_long_root_fits_into_a_transaction(

@@ -20,6 +20,8 @@ from tests.spawned import crew
 from tests.support import wait_until
 from tests.tasks.workers import NAME, consume, hold_and_wait, produce, wait_for_item
 
+pytestmark = pytest.mark.in_turn(4)
+
 KEYS = 12
 
 on_both = pytest.mark.parametrize("engine", DURABLE, indirect=True)

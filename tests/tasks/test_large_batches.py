@@ -59,6 +59,7 @@ def test_a_thousand_plain_tasks_with_headers_fit(db: fdbqueue.Database, space: A
     assert len(queue.put_many(db, [DATA] * limits.BATCH_ITEMS_MAX, headers=HEADERS)) == 1_000
 
 
+@pytest.mark.in_turn(4)
 def test_a_take_is_cut_short_where_records_are_long(db: fdbqueue.Database, space: Any) -> None:
     queue = TaskQueue.create(db, "q", "fair", root=space)
     for number in range(900):

@@ -55,6 +55,7 @@ def test_a_task_with_a_key_counts_as_several_starts(
     assert found[2] == -(-found[0] // (2 * limits.STARTS_OF_A_KEYED_ONE))
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("length", [730, 980])
 def test_ends_of_many_keys_fit_into_a_transaction(still_db: Database, clock: StillClock, length: int) -> None:
     """Each key has lanes in other partitions. Its end opens one of them, or leaves all to sweeps."""
