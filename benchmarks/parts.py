@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import fdbqueue
 from benchmarks.engine import ours, raw
 from benchmarks.measure import Operation, compare, rate, threaded_rate
+from fdbqueue import TaskQueue
 from fdbqueue.core.limits import KEYS_RUNG_MAX
 from fdbqueue.embedded.commit import Committer
 from fdbqueue.embedded.durability import Checkpoints
@@ -172,6 +174,36 @@ def groups(seconds: float, rounds: int) -> None:
     print(f"commits.1, {_PROCESSES} processes: {rows['with'].ratio:.2f}", flush=True)
 
 
+def _life(db: fdbqueue.Database, queue: TaskQueue, _: int = 0) -> Operation:
+    def operation() -> None:
+        queue.put(db, "v" * 20)
+        while (task := queue.take(db, 0)) is None:
+            pass
+        queue.ack(db, task)
+
+    return operation
+
+
+def direct(count: int, seconds: float, rounds: int) -> None:
+    """The put, take and ack of a task, by one thread and by eight."""
+    with tempfile.TemporaryDirectory() as path:
+        for url in ("memory:", f"embedded:{path}?durability=process", f"embedded:{path}"):
+            with fdbqueue.open(url) as db:
+                queue = TaskQueue.create(db, url)
+                ordinary = patch.object(Database, "run_directly", None)
+                having = without(Database, "run_directly", Database.run_directly, _life(db, queue))
+                told = f"direct transactions, {url.replace(path, 'PATH')}"
+                gain(told, count, having, without(Database, "run_directly", None, _life(db, queue)))
+                many = partial(threaded_rate, partial(_life, db, queue), 8, seconds)
+
+                def without_them(many: Callable[[], float] = many, ordinary: Any = ordinary) -> float:
+                    with ordinary:
+                        return many()
+
+                rows = compare({"without": without_them, "with": many}, "without", rounds)
+                print(f"{told}, 8 threads: {rows['with'].ratio:.2f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few calls, to see that it runs")
@@ -180,6 +212,7 @@ def main() -> None:
     journal(count)
     decoded_log(min(count, 40))
     marks(count)
+    direct(count, seconds, rounds)
     groups(seconds, rounds)
 
 

@@ -22,6 +22,7 @@ from fdb.subspace_impl import Subspace
 from hypothesis import HealthCheck, settings
 
 import fdbqueue
+from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
 from tests import buggify
 from tests.by_hand import makes_transactions
 from tests.commit import first_seed
@@ -193,3 +194,9 @@ def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 def rounds() -> Callable[[T, T], T]:
     """`rounds(short, long)`: how much of a repetitive test to run; long with FDBQUEUE_TEST_SLOW=1."""
     return lambda short, long: long if SLOW else short
+
+
+@pytest.fixture
+def ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call is direct, so a rival can come between the reads and the commit of one."""
+    monkeypatch.setattr(EmbeddedDatabase, "run_directly", None)

@@ -147,6 +147,7 @@ def test_a_call_that_waits_is_served_whatever_else_is_used(
     assert [getattr(one, "data", one) for one in found] == ["x"]
 
 
+@pytest.mark.usefixtures("ordinary")
 def test_calls_in_flight_and_later_ones_share_one_combiner(
     memory: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

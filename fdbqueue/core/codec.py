@@ -269,6 +269,10 @@ class PayloadCodec(Protocol):
     """A codec as a queue uses it."""
 
     @property
+    def is_plain(self) -> bool:
+        """True if it runs no code of the user."""
+
+    @property
     def key(self) -> Hashable:
         """Equal for interchangeable codecs: calls of their queues may share a transaction."""
 
@@ -295,6 +299,7 @@ another type.
 
 class BytesCodec:
     key = ("bytes", None)
+    is_plain = True
 
     def require(self) -> None: ...
 
@@ -315,6 +320,7 @@ class MsgspecCodec:
         """Raises TypeError for a type that msgspec cannot decode."""
         wire: Any = {"json": msgspec.json, "msgpack": msgspec.msgpack}[name]
         self.key = (name, type_)
+        self.is_plain = type_ is None
         self._name = name
         self._type = type_
         self._encode: Callable[[Any], bytes] = wire.Encoder().encode
@@ -374,6 +380,8 @@ class MsgspecCodec:
 class RegisteredCodec:
     """A codec of the user. It alone guarantees that a value comes back equal."""
 
+    is_plain = False
+
     def __init__(self, name: str, codec: Codec) -> None:
         self.key = (name, None)
         self._name = name
@@ -402,6 +410,8 @@ class RegisteredCodec:
 
 class AbsentCodec:
     """The codec of a stored queue that this process has not registered: calls that need no payload work."""
+
+    is_plain = False
 
     def __init__(self, name: str, type_: Any) -> None:
         self.key = ("absent", name, type_)

@@ -27,6 +27,10 @@ PAYLOAD_DEPTH_MAX = 200
 # FoundationDB's advice: a transaction above 1 MB is a design question.
 BATCH_BYTES_MAX = 1_000_000
 BATCH_ITEMS_MAX = 1_000
+# Items that are written in a direct transaction, for which all other commits of a directory wait.
+DIRECT_ITEMS_MAX = 20
+# Calls that take ordinary transactions after one of their kind could not end in a direct one.
+DIRECT_PAUSE_CALLS = 100
 # Records of the items that one take or one serving changes; a record with a long task key is written seven
 # times. Bytes of the holders that one take writes under limits.
 BATCH_RECORDS_BYTES_MAX = 1_000_000

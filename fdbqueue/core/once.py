@@ -27,7 +27,7 @@ from fdbqueue.core.database import Database, as_database, is_transaction, run, u
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.observing import MAYBE_COMMITTED, NOT_COMMITTED, Counters
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.seam import DatabaseOrTransaction, Future, Transaction, engine_errors
+from fdbqueue.core.seam import DatabaseOrTransaction, Future, NotDirect, Transaction, engine_errors
 
 T = TypeVar("T")
 
@@ -118,6 +118,7 @@ def run_once(
     unsure: Callable[[], None] | None = None,
     doubt: Callable[[Exception], None] | None = None,
     yield_to_conflict: bool = False,
+    short: "Short | None" = None,
 ) -> T:
     """Run `body` in transactions of `database` until one commits; its effect happens once.
 
@@ -129,6 +130,8 @@ def run_once(
     `unsure()`: called after an attempt with an unknown result; `keep` may yet get the answer of that one.
     `doubt(error)`: called if an interrupt leaves the result of an attempt unknown, with the error 1021 for
     callers that share it: for them, a repetition might be a second effect.
+    `short`: of a body that takes less time than a commit, commits nothing, and runs no code of the user. Then
+    the embedded engine may run it in a direct transaction, for which all other commits wait.
     Raises: the errors of the body; the engine's FDBError that is not retryable; with `yield_to_conflict`,
     LostConflict for a conflict that certainly changed nothing.
     """
@@ -137,10 +140,12 @@ def run_once(
         slot = receipts.free.pop()
     except IndexError:
         slot = receipts.new_slot()
-    tr, now, counters = database.create_transaction(), database.runtime.now, database.counters
-    call = _Call(tr, now, counters, receipts, slot, body, wrote, may_be_lost, keep, unsure, yield_to_conflict)
+    now, counters = database.runtime.now, database.counters
+    call = _Call(
+        database, now, counters, receipts, slot, body, wrote, may_be_lost, keep, unsure, yield_to_conflict
+    )
     try:
-        answer: T = call.run()
+        answer: T = call.run() if short is None else call.run_short(short)
     except BaseException as error:
         # An attempt may still be under way, and would overwrite the receipt of the next call in this slot. So
         # the slot is not used again.
@@ -170,10 +175,17 @@ def run_in(
     return run_once(as_database(target), keys, body, wrote=wrote, may_be_lost=may_be_lost)
 
 
-class _Call(Struct, eq=False):
-    """One call in flight: its transaction, its slot, and its attempts with an unknown result."""
+class Short(Struct, eq=False):
+    """Whether the short calls of one kind try a direct transaction: not for a while after a failure."""
 
-    _tr: Transaction
+    resting: int = 0
+    """The number of calls that do not try."""
+
+
+class _Call(Struct, eq=False):
+    """One call in flight: its slot, its last attempt, and those with an unknown result."""
+
+    _database: Database
     _now: Callable[[], float]
     _counters: Counters
     _receipts: Receipts
@@ -186,70 +198,100 @@ class _Call(Struct, eq=False):
     _yield_to_conflict: bool
     _unsure: dict[bytes, Any] = field(default_factory=dict)
     _committing: bool = False
+    _number: bytes = b""
+    _answer: Any = None
 
     @property
     def is_in_doubt(self) -> bool:
         """True if the result of an attempt is unknown: it may have committed, or may still commit."""
         return self._committing or bool(self._unsure)
 
-    def run(self) -> Any:
-        attempt, answer = b"", None
+    def run_short(self, short: Short) -> Any:
+        """Run the first attempt in a direct transaction, if it may: it meets no conflict, so is the last."""
+        run_directly, failure = getattr(self._database.engine, "run_directly", None), None
+        if short.resting or run_directly is None:
+            short.resting = max(0, short.resting - 1)
+            return self.run()
+        try:
+            run_directly(self._attempt)
+        except NotDirect:
+            if self._number:  # the body has begun: it will hardly do better next time
+                short.resting = limits.DIRECT_PAUSE_CALLS
+        except engine_errors() as error:
+            self._note(error)
+            failure = error
+        else:
+            return self._committed()
+        return self.run(failure)
+
+    def run(self, failure: Any = None) -> Any:
+        """Run attempts until one has committed. `failure`: the error of one before."""
+        tr = self._database.create_transaction()
+        if failure is not None:
+            tr.on_error(failure).wait()
         while True:
-            self._committing = False
             try:
-                known = self._committed_before_all() if self._unsure else None
+                known = self._committed_before_all(tr) if self._unsure else None
                 if known is not None:
                     return self._kept(known[0])
-                attempt = ATTEMPT.pack(round(self._now() * 1_000_000), next(self._receipts.attempts))
-                answer = self._body(self._tr)
-                if self._unsure or self._wrote is None or self._wrote(answer):
-                    self._tr.set(self._slot, attempt)
-                if self._may_be_lost is not None and self._may_be_lost(answer):
-                    self._tr.options.set_durability_risky()  # as binding.may_be_lost, with fewer calls
-                self._committing = True
-                commit = self._tr.commit()
+                self._attempt(tr)
+                commit = tr.commit()
                 try:
                     commit.wait()
                 except engine_errors():
                     raise
                 except BaseException:
-                    self._interrupted(commit, attempt, answer)
+                    self._interrupted(commit)
                     raise
-                self._counters.commits += 1
-                if observing.observers:
-                    observing.tell_committed()
-                if self._keep is not None:
-                    self._keep(answer)
-                return answer
+                return self._committed()
             except engine_errors() as error:
-                self._note(error, attempt, answer)
+                self._note(error)
                 if error.code == NOT_COMMITTED and self._yield_to_conflict and not self._unsure:
                     raise LostConflict from None
-                self._tr.on_error(error).wait()
+                tr.on_error(error).wait()
 
-    def _committed_before_all(self) -> tuple[Any] | None:
+    def _attempt(self, tr: Transaction) -> None:
+        """All of an attempt but its commit."""
+        self._committing = False
+        self._number = ATTEMPT.pack(round(self._now() * 1_000_000), next(self._receipts.attempts))
+        self._answer = answer = self._body(tr)
+        if self._unsure or self._wrote is None or self._wrote(answer):
+            tr.set(self._slot, self._number)
+        if self._may_be_lost is not None and self._may_be_lost(answer):
+            tr.options.set_durability_risky()  # as binding.may_be_lost, with fewer calls
+        self._committing = True
+
+    def _committed(self) -> Any:
+        self._counters.commits += 1
+        if observing.observers:
+            observing.tell_committed()
+        if self._keep is not None:  # as `_kept`, with one call less
+            self._keep(self._answer)
+        return self._answer
+
+    def _committed_before_all(self, tr: Transaction) -> tuple[Any] | None:
         """The answer of the earlier attempt that has committed, in a tuple; None if no attempt has."""
-        found = self._tr.get(self._slot).value
+        found = tr.get(self._slot).value
         return (self._unsure[found],) if found in self._unsure else None
 
-    def _interrupted(self, commit: Future, attempt: bytes, answer: Any) -> None:
+    def _interrupted(self, commit: Future) -> None:
         """The commit goes on without this thread, and `keep` must hear of it."""
         try:
             commit.wait()
         except engine_errors() as error:
-            self._note(error, attempt, answer)
+            self._note(error)
         else:
-            self._kept(answer)
+            self._kept(self._answer)
 
     def _kept(self, answer: Any) -> Any:
         if self._keep is not None:
             self._keep(answer)
         return answer
 
-    def _note(self, error: Any, attempt: bytes, answer: Any) -> None:
+    def _note(self, error: Any) -> None:
         self._counters.note_error(error.code)
         if error.code in MAYBE_COMMITTED:
-            self._unsure[attempt] = answer
+            self._unsure[self._number] = self._answer
             if self._tell_unsure is not None:
                 self._tell_unsure()
         elif error.code == NOT_COMMITTED:
@@ -271,7 +313,7 @@ def writes(database: Database, root: RootKeys, write: Write) -> Combiner:
 
     The payload of a call is a sequence of items, which come into one transaction. Its answer is theirs.
     """
-    return Combiner(database.runtime, partial(write_claimed, database, root, write))
+    return Combiner(database.runtime, partial(write_claimed, database, root, write, short=Short()))
 
 
 def write_claimed(
@@ -284,6 +326,7 @@ def write_claimed(
     count_max: int = limits.BATCH_ITEMS_MAX,
     wrote: Callable[[Any], bool] | None = None,
     yield_to_conflict: bool = False,
+    short: Short | None = None,
 ) -> None:
     """Write the items of claimed calls in one transaction, and deal out the answers. As run_once."""
     calls = combiner.claim(count_max, limits.BATCH_BYTES_MAX)
@@ -297,4 +340,5 @@ def write_claimed(
         keep=partial(combiner.deal, to_all=True),
         doubt=combiner.fail,
         yield_to_conflict=yield_to_conflict,
+        short=short if len(items) <= limits.DIRECT_ITEMS_MAX else None,
     )

@@ -40,6 +40,15 @@ if TYPE_CHECKING:  # last, because tools that read the source keep the last defi
 Key = Any  # bytes, or anything with as_foundationdb_key (a Subspace, a Value)
 
 
+class NotDirect(BaseException):
+    """A body needs an ordinary transaction (embedded/direct.py). It passes all code that catches errors."""
+
+
+def require_ordinary(tr: "Transaction") -> None:
+    """Raise NotDirect in a direct transaction, which has no `commit`."""
+    tr.commit  # noqa: B018
+
+
 class Future(Protocol):
     def is_ready(self) -> bool: ...
     def on_ready(self, callback: Callable[[Any], None]) -> None: ...

@@ -21,8 +21,9 @@ import lmdb
 from fdbqueue.core import limits
 from fdbqueue.core.errors import DatabaseClosed, StorageFull, StorageReplaced
 from fdbqueue.core.runtime import Lock
-from fdbqueue.core.seam import TIMED_OUT, FDBError
+from fdbqueue.core.seam import TIMED_OUT, FDBError, NotDirect
 from fdbqueue.embedded import layout, writes
+from fdbqueue.embedded.direct import Direct
 from fdbqueue.embedded.directory import LockHolder, no_room
 from fdbqueue.embedded.durability import NotDurable
 from fdbqueue.embedded.environment import Environment, makes_room, need_bytes
@@ -46,6 +47,7 @@ _READER_CHECK_EVERY_VERSIONS = 64
 _TRIMS = 8
 _TRIMMED_WORTH_A_TRY = 256
 _UNKNOWN = 1021
+_OUR_FRAMES = 2  # `_run`, and the caller of the body
 
 _Done = tuple[int, Written | None, list[Answer]]  # version, writes (None: all refused), answers to others
 
@@ -60,6 +62,8 @@ class Batches:
         self._recent = RecentCommits()
         self._durability = durability
         self._lack = errno.ENOSPC
+        self.runs_for: int | None = None
+        """The thread that runs the body of a direct transaction now."""
 
     def commit(self, own: Sequence[CommitRequest], pool: Pool | None) -> Written | None:
         """Finish `own` and, as the leader of `pool`, the requests of other processes; return the writes.
@@ -77,10 +81,15 @@ class Batches:
         is_short = self._reserve is not None and (
             not self._reserve.is_whole if pool is None else pool.is_short
         )
-        if self._durability.failure:
+        if is_short and own and own[0].body is not None:
+            own[0].version, own[0].error = None, NotDirect()  # its size is not known yet
+            return 0, None, []
+        failure = self._durability.failure
+        if failure:
             self._durability.make_room()
-        if self._durability.failure or (is_short and self._lacks_room(own, pool)):
-            return self._sparingly(own, pool, self._durability.failure or errno.ENOSPC)
+            failure = self._durability.failure
+        if failure or (is_short and self._lacks_room(own, pool)):
+            return self._sparingly(own, pool, failure or errno.ENOSPC)
         try:
             return self._within_map(own, pool, own_only=False)
         except FDBError:
@@ -217,14 +226,13 @@ class Batches:
             if sparing:
                 layout.trim_before(txn, self._environment.oldest_reader(version - 1))
                 requests = [one for one in requests if self._is_allowed(txn, one, or_moves)]
-            written, writes = self._apply(txn, requests)
+            written, writes, flush = self._apply(txn, requests)
             answers = _answers(others) if others else []
             if written is None:
                 txn.abort()
             else:
                 now_us = int(self._environment.runtime.now() * 1_000_000)
                 asked_in = pool.file if pool is not None else 0
-                flush = min(one.flush for one in requests if one.error is None)
                 entry = self._durability.record(txn, version, writes)
                 layout.append(txn, written, now_us, answers, asked_in, entry.end)
                 self._durability.write(entry, flush)
@@ -240,7 +248,9 @@ class Batches:
             self._durability.committed(entry, flush)
         return version, written, answers
 
-    def _apply(self, txn: Any, requests: Sequence[CommitRequest]) -> tuple[Written | None, list[Writes]]:
+    def _apply(
+        self, txn: Any, requests: Sequence[CommitRequest]
+    ) -> tuple[Written | None, list[Writes], Flush]:
         version = txn.id()
         asked = version - 1
         for one in requests:
@@ -251,16 +261,45 @@ class Batches:
         self._recent.forget_before(asked if live is None else min(asked, live))
         written = Written(version, KeySet(), KeySet())
         writes: list[Writes] = []
+        flush = Flush.NOW
         for one in requests:
             order = len(writes)
-            earlier = written.conflicts if order else None
-            one.version, one.error = None, self._refusal(txn, one, earlier)
-            if one.error is None:
-                one.version, one.order = version, order
-                writes.append(_apply_one(txn, one.buffer, stamp(version, order), written))
-        return (written if writes else None), writes
+            if one.body is not None:
+                made = self._run(txn, one, written, order)
+            else:
+                earlier = written.conflicts if order else None
+                one.error = self._refusal(txn, one, earlier)
+                made = None
+                if one.error is None:
+                    made = _apply_one(txn, one.buffer, stamp(version, order), written)
+            one.version, one.order = (version, order) if one.error is None else (None, 0)
+            if made is not None:
+                writes.append(made)
+                flush = one.flush if order == 0 else min(flush, one.flush)
+        return (written if writes else None), writes, flush
+
+    def _run(self, txn: Any, one: CommitRequest, written: Written, order: int) -> Writes | None:
+        """Run the body of a direct transaction, and write for it."""
+        assert one.body is not None
+        one.error = None
+        try:
+            self.runs_for = self._environment.runtime.thread_id()
+            ran: Direct = one.body(txn, order)
+        except lmdb.Error:
+            raise  # of the directory, so of all requests
+        except (Exception, NotDirect) as error:
+            one.error = _without_our_frames(error)
+            return None
+        finally:
+            self.runs_for = None
+        # An error from here on ends the LMDB transaction, since some of the writes may be in it.
+        one.flush = ran.flush
+        return ran.apply(written)
 
     def _is_allowed(self, txn: Any, one: CommitRequest, or_moves: bool) -> bool:
+        if one.body is not None:
+            one.version, one.error = None, NotDirect()  # its writes are not known yet
+            return False
         if makes_room(txn, one, or_moves=or_moves):
             return True
         one.version, one.error = None, no_room(self._environment.path, self._lack)
@@ -300,6 +339,14 @@ class Batches:
 
 def _answers(others: Iterable[tuple[SlotRequests, list[CommitRequest]]]) -> list[Answer]:
     return [Answer(asked.slot, asked.number, [_result(one) for one in of]) for asked, of in others]
+
+
+def _without_our_frames(error: BaseException) -> BaseException:
+    """Return `error` without the frames that hold the LMDB transaction."""
+    trace = error.__traceback__
+    for _ in range(_OUR_FRAMES):
+        trace = trace.tb_next if trace is not None else None
+    return error.with_traceback(trace)
 
 
 def _result(one: CommitRequest) -> int:
@@ -381,7 +428,7 @@ class Committer:
         try:
             if request.turn is not None:
                 self._await_turn(request, request.turn)
-            if not request.finished:
+            if request.version is None and request.error is None:
                 self._lead(request.deadline_s)
         except LeaderStands:
             if not self._is_passed_on(request):
@@ -436,9 +483,31 @@ class Committer:
             if self._leader is None:
                 self._leader = request
             else:
+                self._require_no_body()
                 request.turn = self._environment.system.lock()
                 request.turn.acquire()
             self._waiting.append(request)
+
+    def _require_no_body(self) -> None:
+        """Raise NotDirect for a commit in the body of a direct transaction: it would wait for itself."""
+        if self._batches.runs_for == self._environment.runtime.thread_id():
+            raise NotDirect
+
+    def commit_directly(self, request: CommitRequest) -> None:
+        """Commit a direct transaction, as the leader. Its body runs in this thread alone: in another one it
+        would meet locks, context and interrupts of that one. Raises: NotDirect if there is another leader.
+        """
+        if self._leader is not None:
+            raise NotDirect
+        try:
+            with self._lock:
+                if self._leader is not None:
+                    raise NotDirect
+                self._leader, self._batch, self._decided = request, [request], False
+            self._lead(inf)
+        except BaseException:
+            self._leave(request)
+            raise
 
     def _lead(self, deadline_s: float) -> None:
         if not self._batch:  # else its leader has passed it on
@@ -482,7 +551,8 @@ class Committer:
     def _hand_over(self) -> None:
         """Wake the threads of finished requests, and the next leader. For holders of the lock; idempotent."""
         for request in self._batch:
-            request.wake()
+            if request.turn is not None:
+                request.wake()
         self._batch = []
         self._leader = self._waiting[0] if self._waiting else None
         if self._leader is not None:
@@ -497,6 +567,9 @@ class Committer:
             try:
                 if not self._pool.is_asking and self._pool.try_lead():
                     return self._commit_for_all(self._pool, batch)
+                if batch[0].body is not None:
+                    batch[0].error = NotDirect()  # no other process can run it
+                    return None
                 return self._ask_for(self._pool, batch, deadline_s)
             except PoolDamaged:  # raised before any request was asked or committed
                 # If the file cannot be replaced, LMDB's lock of writers does alone.

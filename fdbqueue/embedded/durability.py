@@ -155,11 +155,7 @@ def apply(txn: Any, writes: Iterable[Writes]) -> None:
         for begin, end in one.cleared:
             for _ in layout.delete_range(txn, begin, end):
                 pass
-        for key, value in one.values.items():
-            if value is None:
-                layout.delete(txn, key)
-            else:
-                layout.put(txn, key, value)
+        layout.write(txn, one.values)
 
 
 @contextmanager
@@ -373,11 +369,14 @@ class Flusher:
 _UNKNOWN = 1021
 
 
+_UNWRITTEN = Entry(0, b"", NOWHERE)
+
+
 class NotDurable:
     """Of a private store, which has no journal."""
 
     def record(self, _txn: Any, _version: int, _writes: Sequence[Writes]) -> Entry:
-        return Entry(0, b"", NOWHERE)
+        return _UNWRITTEN
 
     def write(self, _entry: Entry, _flush: Flush) -> None:
         """There is nothing to write."""

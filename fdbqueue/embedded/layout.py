@@ -18,7 +18,7 @@ process that commits alone never reads the log.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -79,6 +79,17 @@ def delete(txn: Txn, key: bytes) -> None:
     place = DATA_PREFIX + key if len(key) <= _CUT else _find(txn, key)
     if place is not None:
         txn.delete(place)
+
+
+def write(txn: Txn, values: Mapping[bytes, bytes | None]) -> None:
+    """Put the values, and delete the keys of None."""
+    for key, value in values.items():
+        if value is None:
+            delete(txn, key)
+        elif len(key) > _CUT:
+            put(txn, key, value)
+        else:
+            txn.put(DATA_PREFIX + key, value)  # as `put`, with one call less
 
 
 def delete_range(txn: Txn, begin: bytes, end: bytes) -> Iterator[bytes]:

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from fdbqueue.core.errors import DatabaseClosed, FdbQueueError
 from fdbqueue.core.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX, WATCHES_LIMIT_MAX
 from fdbqueue.core.runtime import RealRuntime, Runtime
-from fdbqueue.core.seam import TIMED_OUT, FDBError
+from fdbqueue.core.seam import TIMED_OUT, FDBError, NotDirect
 from fdbqueue.embedded import steps, store, writes
+from fdbqueue.embedded.direct import Direct
 from fdbqueue.embedded.steps import RANGE_BYTES, OpenStore, ReadTransaction, SnapshotReads, Steps, strinc
 from fdbqueue.embedded.store import Store
 from fdbqueue.embedded.surface import (
@@ -430,10 +431,19 @@ def _until_committed(tr: Any, function: Callable[..., R], args: tuple[Any, ...],
             tr.on_error(error.code).wait()
 
 
+_NO_WRITES, _NO_READS = writes.WriteBuffer(), KeySet()
+
+
 class Database(OpenStore):
     """The database of one directory. Each call on it is one transaction, retried until it commits."""
 
     _closed = False
+    _has_options = False  # then a direct transaction could not keep to them
+
+    def __init_subclass__(cls) -> None:
+        """A class with transactions of its own has no direct ones: these have none of its steps."""
+        if "create_transaction" in vars(cls):
+            cls.run_directly = None  # type: ignore[assignment, method-assign]
 
     @property
     def lmdb_store(self) -> Store:
@@ -464,6 +474,7 @@ class Database(OpenStore):
         return options_for(self, DatabaseOptions)  # type: ignore[return-value]
 
     def _set_option(self, name: str, param: Any) -> None:
+        self._has_options = True
         self._transaction_defaults = replace(self._transaction_defaults)
         if name == "max_watches":
             self._watches_max = bounded(0, WATCHES_LIMIT_MAX, param)
@@ -477,6 +488,29 @@ class Database(OpenStore):
     def require_open(self) -> None:
         if self._closed:
             raise DatabaseClosed
+
+    def run_directly(self, body: Callable[[Direct], object]) -> None:
+        """Run a short `body` in a direct transaction, and commit. It may run more than once.
+
+        Raises: the errors of the body; NotDirect if an ordinary transaction is needed, and nothing has
+        happened; those of a commit; DatabaseClosed.
+        """
+        self.require_open()
+        if self._has_options:
+            raise NotDirect
+        store, flush = self._store, self._transaction_defaults.flush
+        store.end_expired(self._runtime.monotonic())
+
+        def run(txn: Any, order: int) -> Direct:
+            tr = Direct(txn, order, self, flush)
+            body(tr)
+            tr.require_short()
+            return tr
+
+        request = CommitRequest(_NO_WRITES, _NO_READS, None, 0, flush=flush, body=run)
+        store.committer.commit_directly(request)
+        if request.error is not None:
+            raise request.error
 
     def close(self) -> None:
         """Close this database; the store ends with its last database."""

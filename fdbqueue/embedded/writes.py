@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from math import inf
+from typing import Any
 
 import msgspec
 from sortedcontainers import SortedList
@@ -404,12 +405,14 @@ class CommitRequest(msgspec.Struct, eq=False):
     turn: Lock | None = None
     version: int | None = None
     order: int = 0
-    error: Exception | None = None
+    error: BaseException | None = None
     deadline_s: float = inf
     """When its transaction times out, by the monotonic clock; `late` is the error for that."""
     late: FDBError | None = None
     is_left: bool = False
     """True once no thread waits for it: it cannot lead."""
+    body: Callable[[Any, int], Any] | None = None
+    """Of a direct transaction (direct.py): it gets the LMDB transaction, and its order there."""
 
     @property
     def finished(self) -> bool:

@@ -250,7 +250,8 @@ class FairCalls(Service):
         self._database = database
         self._items = items
         self._puts = writes(database, root, self._put)
-        self._takes = Takes(database, root, items.line, items.taker.take_in_turn)
+        take = items.taker.take_in_turn
+        self._takes = Takes(database, root, items.line, take, is_plain=items.codec.is_plain)
 
     def put(self, new: Draft) -> None:
         self._puts.call([new], 1, len(new.payload) + limits.TASK_KEY_COPIES * len(new.key))

@@ -50,7 +50,7 @@ from fdbqueue.core.errors import (
 )
 from fdbqueue.core.line.taking import Taker, Takes
 from fdbqueue.core.line.wide import WIDE, Homes, TakesOfParts
-from fdbqueue.core.once import LostConflict, run_once, write_claimed, writes
+from fdbqueue.core.once import LostConflict, Short, run_once, write_claimed, writes
 from fdbqueue.core.partitions import Current, PartitionGone, Plan, home_of
 from fdbqueue.core.runtime import Runtime, Stop
 from fdbqueue.core.seam import Transaction, engine_errors
@@ -245,6 +245,7 @@ class Acks:
         self._root = parts.shape.root
         self._callbacks = callbacks
         self._crew = Combiner(database.runtime, self._ack_for)
+        self._short = Short()
         # append, pop and len are atomic: no lock for each call. A count that is too high only chooses the
         # batch, which is right as well.
         self._under_way: list[bytes] = []
@@ -262,7 +263,7 @@ class Acks:
                 if ended is not None:
                     return ended  # type: ignore[no-any-return]  # the answer of `verbs.ack_each`
             body = partial(self._parts.within, verb=partial(verbs.ack, target=target), id_=target.id)
-            return run_once(self._database, self._root, body)
+            return run_once(self._database, self._root, body, short=self._short if may_join else None)
         finally:
             self._under_way.pop()
 
@@ -295,6 +296,7 @@ class Acks:
             count_max=limits.VERB_BATCH,
             wrote=lambda ended: any(isinstance(one, Task) for one in ended),
             yield_to_conflict=True,
+            short=self._short,
         )
 
 
@@ -575,6 +577,7 @@ class TaskCalls(Service):
             partial(self._new_params, session),
             self._undo_take,
             is_named=session.name is not None,
+            is_plain=self.shape.codec.is_plain,
             lost=partial(self._start_elsewhere, source),
             has_ended=has_ended,
         )

@@ -38,7 +38,7 @@ ROOMS: Mapping[str, str] = {
     "core/registry": "named temporary unwanted",
     "dead_letters": _DEAD,
     "elements": "elements exact_elements",
-    "embedded": "serial processes rings unflushed bank",
+    "embedded": "serial processes direct rings unflushed bank",
     "firing": _SCHEDULES,
     "fleet": _FLEETS,
     "groups": "groups exact_groups paired_groups follows joined",

@@ -130,6 +130,7 @@ def test_a_walk_reaches_each_task_in_time(bench: MakeBench) -> None:
 
 
 @pytest.mark.commits_by_hand
+@pytest.mark.usefixtures("ordinary")
 def test_a_lost_race_sends_the_taker_elsewhere(parted: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     b = parted("bag")
     b.queue.put_many(b.db, range(64))

@@ -200,6 +200,7 @@ def test_a_redriven_member_counts_once_beside_a_truncate(b: PartitionsBench) -> 
         assert (found.done, found.failed, found.left) == (0, 2, 0)
 
 
+@pytest.mark.usefixtures("ordinary")
 def test_puts_after_other_tasks_join_no_batch(b: PartitionsBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """One transaction stores the group of one wait."""
     db, begun, go_on = Database(b.db.engine, b.clock), threading.Event(), threading.Event()

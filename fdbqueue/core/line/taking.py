@@ -43,10 +43,10 @@ from fdbqueue.core.line.decision import (
 )
 from fdbqueue.core.line.staging import Line, Outcome, Turn
 from fdbqueue.core.observing import MAYBE_COMMITTED
-from fdbqueue.core.once import LostConflict, run_once
+from fdbqueue.core.once import LostConflict, Short, run_once
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Stop, Waitable
-from fdbqueue.core.seam import Future, Range, Transaction, engine_errors
+from fdbqueue.core.seam import Future, Range, Transaction, engine_errors, require_ordinary
 
 HandOut = Callable[[Transaction, Sequence[Offer], bytes], Sequence[Any]]
 """Claims offers for a take that passes params, as a request does. Returns the values that can be read."""
@@ -504,15 +504,16 @@ class Takes:
         give_back: Callable[[Sequence[Any]], None] | None = None,
         *,
         is_named: bool = False,
+        is_plain: bool = False,
         lost: Callable[[], None] | None = None,
         has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
         """`new_params` makes the params of a new request, which the source of the line reads; in a directory,
         they begin with the name of this process, if it alone has the request. `give_back` undoes a take; None
         if a take is final. `is_named`: the takes of a session that another process may go
-        on with after a power cut, so each item that it gets is durable. `lost` is called after another taker
-        has won the race for an item. `has_ended`: true from a moment before `end_waits`; a call that begins
-        to wait later than that does not wait.
+        on with after a power cut, so each item that it gets is durable. `is_plain`: no code of the user
+        decodes values. `lost` is called after another taker has won the race for an item. `has_ended`: true
+        from a moment before `end_waits`; a call that begins to wait later than that does not wait.
         """
         self._database = database
         self._runtime = database.runtime
@@ -525,6 +526,7 @@ class Takes:
         self._give_back = give_back
         self._is_named = is_named
         self._may_be_lost = _may_be_lost_of_name if is_named else _may_be_lost
+        self._short = Short() if is_plain else None
         self._lost = lost
         self._memory = Memory(database)
         self._place: Place | None = None
@@ -569,13 +571,13 @@ class Takes:
     # The work of a leader for one batch.
 
     def _take_for(self, crew: Combiner, leader: Call) -> None:
-        if not self._without_a_place(crew, to_all=True):
+        if not self._without_a_place(crew, leader, to_all=True):
             self._new_place(crew, self._claim(crew)).stand(crew, leader)
 
     def _wait_for(self, crew: Combiner, leader: Call) -> bool:
         """True if a request stays in the line: another call has to lead, or its item would lie unused."""
         if self._place is None:
-            if self._without_a_place(crew, to_all=False):
+            if self._without_a_place(crew, leader, to_all=False):
                 return False
             calls = self._claim(crew)
             if not calls:  # all have been stopped
@@ -586,9 +588,10 @@ class Takes:
         self._place = None
         return False
 
-    def _without_a_place(self, crew: Combiner, to_all: bool) -> bool:
+    def _without_a_place(self, crew: Combiner, leader: Call, to_all: bool) -> bool:
         """Take for all callers in one transaction, without a request. False if they have to register."""
         is_crowded = self._runtime.monotonic() < self._memory.crowded_until
+        short = self._short if leader.count <= limits.DIRECT_ITEMS_MAX else None
         for _ in range(0 if is_crowded else limits.PLAIN_ATTEMPTS_MAX):
             try:
                 taken = run_once(
@@ -601,6 +604,7 @@ class Takes:
                     unsure=crew.hold,
                     doubt=crew.fail,
                     yield_to_conflict=True,
+                    short=short,
                 )
             except LostConflict:  # another taker won the race
                 crew.release()
@@ -609,6 +613,8 @@ class Takes:
                 continue
             if taken.turn is not None:
                 self._memory.note(taken.turn)
+            if short is not None and not taken.wrote:
+                short.resting = 1  # a poll of an empty queue holds up no commit
             if taken.values or not taken.is_open:
                 return to_all or bool(taken.values)
         return False
@@ -618,7 +624,10 @@ class Takes:
         calls = crew.claim(limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX)
         if not calls:  # all have been stopped
             return Taken()
-        return self._take_in_turn(tr, sum(map(_count, calls)), params, round(self._runtime.now() * 1_000_000))
+        count = sum(map(_count, calls))
+        if count > limits.DIRECT_ITEMS_MAX:
+            require_ordinary(tr)
+        return self._take_in_turn(tr, count, params, round(self._runtime.now() * 1_000_000))
 
     def _claim(self, crew: Combiner) -> Sequence[Call]:
         return crew.claim(limits.SERVE_MAX, limits.BATCH_BYTES_MAX)

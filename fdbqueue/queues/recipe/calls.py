@@ -414,7 +414,10 @@ class QueueCalls(Service):
     def _new_takes(self, _: Process, number: int, has_ended: Callable[[], bool]) -> Takes:
         wide, part = self.recipe.wide, self.recipe.part(max(0, number))
         line, taker = (wide.line, wide.taker()) if number == WIDE else (part.line, part.taker)
-        return Takes(self._database, self._root, line, taker.take_in_turn, has_ended=has_ended)
+        is_plain = self.recipe.zero.codec.is_plain
+        return Takes(
+            self._database, self._root, line, taker.take_in_turn, is_plain=is_plain, has_ended=has_ended
+        )
 
     def _append(self, tr: Transaction, items: list[bytes], random: bytes) -> Sequence[bytes]:
         self.recipe.append(tr, items, random)

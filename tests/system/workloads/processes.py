@@ -6,7 +6,7 @@ the account of the engine.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,8 @@ from typing import Any
 from fdb import tuple as layer
 
 from fdbqueue.core.database import Database
-from fdbqueue.core.seam import MAYBE_COMMITTED, FDBError
+from fdbqueue.core.seam import MAYBE_COMMITTED, FDBError, NotDirect
+from fdbqueue.embedded.writes import stamp
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.engine import scattered
 from fdbqueue.testing.simulation import Checker, Client, Simulation
@@ -78,7 +79,7 @@ def records(database: Database) -> list[Record]:
 
 
 def name_of(op: Operation) -> bytes:
-    name: bytes = op.argument[0]
+    name: bytes = op.argument if op.name == "direct" else op.argument[0]
     return name
 
 
@@ -108,6 +109,10 @@ def stored_once(trace: Trace, database: Database) -> Iterator[str]:
             yield f"commit {name_of(op)!r} was answered {op.result}, and is stored at {places}"
         if op.error is not None and (places or not (is_conflict(op) or is_late(trace, op))):
             yield f"commit {name_of(op)!r} raised {op.error!r}, and is stored at {places}"
+    for op in trace.of(NAME, "direct"):
+        places, told = stored[op.argument], [] if op.result is None else [tuple(op.result)]
+        if (op.done or op.error is not None) and places != told:
+            yield f"direct commit {op.argument!r} was answered {op.result}, and is stored at {places}"
     count = int.from_bytes(database[COUNT] or b"", "little")
     if count != sum(map(len, stored.values())):
         yield f"{count} commits were counted, and others are stored"
@@ -128,10 +133,11 @@ def one_serial_order(_: Trace, database: Database) -> Iterator[str]:
 def versions_grow(trace: Trace, database: Database) -> Iterator[str]:
     """Check that commits and reads follow all commits that had returned, and that each batch is numbered."""
     places = {record.name: record.place for record in records(database)}
-    ended = [op for op in trace.of(NAME, "commit") if op.done and name_of(op) in places]
+    commits = [*trace.of(NAME, "commit"), *trace.of(NAME, "direct")]
+    ended = [op for op in commits if op.done and name_of(op) in places]
     for earlier in ended:
         place = places[name_of(earlier)]
-        for later in trace.of(NAME, "commit"):
+        for later in commits:
             if earlier.before(later) and places.get(name_of(later), place) < place:
                 yield f"commit {name_of(later)!r} stands before {name_of(earlier)!r}, which had ended"
         for read in trace.of(NAME, "read"):
@@ -162,7 +168,7 @@ def decided_at_the_interrupt(trace: Trace, database: Database) -> Iterator[str]:
 
 def answered_in_time(trace: Trace, _: Database) -> Iterator[str]:
     """Check that no call waits for a dead process."""
-    for op in trace.of(NAME, "commit"):
+    for op in (*trace.of(NAME, "commit"), *trace.of(NAME, "direct")):
         if op.ended_s is not None and op.ended_s - op.began_s > PROMPT_S:
             yield f"commit {name_of(op)!r} took {op.ended_s - op.began_s:.2f} s"
 
@@ -225,12 +231,12 @@ def _complete(
 
 
 def _is_commit(op: Operation) -> bool:
-    return (op.subject, op.name) == (NAME, "commit")
+    return op.subject == NAME and (op.name == "commit" or (op.name == "direct" and op.result is not None))
 
 
 def _higher(recovered: Database, ended: Sequence[Operation]) -> Iterator[str]:
     """Each version after the power cut is above all that were known before it."""
-    known = [op.result[0] for op in ended if op.subject == NAME and op.name in ("read", "commit")]
+    known = [op.result[0] for op in ended if _is_commit(op) or (op.subject, op.name) == (NAME, "read")]
     version = recovered.create_transaction().get_read_version().wait()
     if version <= max(known, default=0):
         yield f"after a power cut, the version is {version}, and {max(known)} was known"
@@ -241,6 +247,7 @@ KEYS = [PREFIX + b"%d" % number for number in range(3)]
 ONE, _STAMP = (1).to_bytes(8, "little"), bytes(10)
 THREADS_MAX = 2
 END_S = 20_000.0
+LATE_P, DIRECT_P, REFUSES_P, CLEARS_P = 0.2, 0.7, 0.2, 0.2
 POINTS_MAX = 30_000  # ten times those of a long run: a process that polls makes more
 UNFLUSHED_CUTS_MAX = 6
 WRITERS_KILLED, BEHIND_MAX, STOP_S = 2, 2, 30.0
@@ -252,6 +259,26 @@ STRIKE_S, NEAR_S = (0.005, 0.1), 0.02
 @workload(clients=3, steps=4, never=("slow_reply",))
 def processes(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """Processes over one directory that commit for each other; each may die or stop at any system call."""
+    return [*commits_of(simulation, size, tried), one_leader]
+
+
+@workload(clients=3, steps=4, never=("slow_reply",))
+def direct(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """The same with direct transactions, beside ordinary ones; some wait for no flush."""
+
+    def attempt(client: Client, name: bytes, is_pausing: bool) -> None:
+        late = LATE if client.random.random() < LATE_P else b""
+        if client.random.random() < DIRECT_P:
+            tried_directly(client, name + late)
+        else:
+            tried(client, name + late, is_pausing)
+
+    return commits_of(simulation, size, attempt)
+
+
+def commits_of(
+    simulation: Simulation, size: Size, attempt: Callable[[Client, bytes, bool], object]
+) -> Sequence[Checker]:
     simulation.end_at(END_S)
     simulation.scheduler.points_max = POINTS_MAX
     threads = [simulation.random.randint(0, THREADS_MAX) for _ in range(size.clients)]
@@ -265,14 +292,14 @@ def processes(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 after_s = scattered(client.random, 0.0002, 0.1)
                 interrupted(client, label(client, "main", step), after_s, is_alone=not beside)
             else:
-                tried(client, label(client, "main", step), is_pausing=is_pausing)
+                attempt(client, label(client, "main", step), is_pausing)
             client.pause(0.05)
         for thread in beside:
             thread.join()
 
     def work(thread: int, client: Client) -> None:
         for step in range(size.steps):
-            tried(client, label(client, thread, step), is_pausing=is_pausing)
+            attempt(client, label(client, thread, step), is_pausing)
             client.pause(0.05)
 
     for number in range(size.clients):
@@ -281,14 +308,14 @@ def processes(simulation: Simulation, size: Size) -> Sequence[Checker]:
     fails = strike_near_commits(simulation)
     cuts = cut_near_commits(simulation)
     known = [] if fails or may_interrupt else [no_result_unknown]
-    return [*checks(simulation), one_leader, survives_power_cuts(simulation, cuts), *known]
+    return [*checks(simulation), survives_power_cuts(simulation, cuts), *known]
 
 
 def label(client: Client, thread: object, step: int) -> bytes:
     return f"{client.name}.{thread}.{step}".encode()
 
 
-def tried(client: Client, name: bytes, *, is_pausing: bool = False) -> bool:
+def tried(client: Client, name: bytes, is_pausing: bool = False) -> bool:
     """Try one transaction, once; it may pause between its reads and its commit."""
     with in_doubt(client, name):
         tr = client.db.create_transaction()
@@ -299,6 +326,48 @@ def tried(client: Client, name: bytes, *, is_pausing: bool = False) -> bool:
             client.pause(0.02)
         client.call(NAME, "commit", (name, read_version, keys), lambda: committed(tr))
     return True
+
+
+class Refused(Exception):
+    """A body refuses, after it has written."""
+
+
+def tried_directly(client: Client, name: bytes) -> bool:
+    """Try one direct transaction, and an ordinary one where it cannot be direct; some bodies refuse."""
+    engine: Any = client.db.engine
+    draw, place = client.random.random(), (-1, -1)
+    refuses = client.random.random() < REFUSES_P
+
+    def body(tr: Any) -> None:
+        nonlocal place
+        random, place = Random(draw), tr.place
+        if name.endswith(LATE):
+            tr.options.set_durability_risky()
+        seen = {key: tr.get(key).value for key in random.sample(KEYS, 2)}
+        written, cleared = random.sample(KEYS, 1), KEYS if random.random() < CLEARS_P else []
+        if cleared:
+            tr.clear_range(PREFIX, PREFIX + b"\xff")
+        for key in (*written, BY + name):
+            tr.set(key, name)
+        assert tr.get(written[0]).value == name
+        tr.add(COUNT, ONE)
+        stored = layer.pack((name, place[0] - 1, tuple(seen.items()), tuple(written), tuple(cleared)))
+        tr.set(DONE + stamp(*place), stored)
+        if refuses:
+            raise Refused
+
+    def run() -> tuple[int, int] | None:
+        try:
+            engine.run_directly(body)
+        except (NotDirect, Refused):
+            return None
+        assert not refuses, "the error of a body is lost"
+        return place
+
+    with in_doubt(client, name):
+        if client.call(NAME, "direct", name, run) is not None or refuses:
+            return True
+    return tried(client, b"ordinary " + name)
 
 
 @contextmanager
@@ -317,7 +386,7 @@ def no_result_unknown(trace: Trace, _: Database) -> Iterator[str]:
 
 
 def one_leader(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that only the leader of the current epoch commits."""
+    """Check that only the leader of the current epoch commits. The loss of a late flush is noted without."""
     yield from (f"{name} {what}" for _, name, what, _ in trace.events if what == "commits without the lead")
 
 
