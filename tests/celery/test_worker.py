@@ -126,6 +126,7 @@ def test_children_work_after_max_tasks_per_child(place: Place, tasks: Any, start
         puts_within_a_transaction_of_a_task(tasks)
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("pool", ["threads", pytest.param("solo", marks=pytest.mark.slow)])
 def test_other_pools_work(place: Place, tasks: Any, pool: str) -> None:
     with place.worker("--pool", pool, "--concurrency", "2"):

@@ -45,6 +45,7 @@ def alive(process: int) -> bool:
         return False
 
 
+@pytest.mark.in_turn(4)
 def test_data_is_in_the_arguments_and_on_standard_input(shell: Shell) -> None:
     """Unchanged: no shell interprets it."""
     data = ["plain", "two words", "$(id) `id` ; 'q' \\ *", "née {}", "", {"a": [1, None]}, 42]

@@ -305,6 +305,7 @@ def test_a_reader_that_ends_gets_a_prefix_and_the_rest_stays(shell: Shell, progr
     assert len(left) > 50
 
 
+@pytest.mark.in_turn(4)
 def test_a_slow_reader_gets_each_item_once(shell: Shell) -> None:
     """The reader stops for longer than items are held."""
     items = [f"{number} " + "x" * 3_000 for number in range(60)]

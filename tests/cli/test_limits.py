@@ -115,6 +115,7 @@ def test_a_fleet_that_runs_a_task_names_no_limit(capfd: pytest.CaptureFixture[st
     assert "api" not in capfd.readouterr().err
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.usefixtures("at_once")
 def test_work_that_waits_for_a_token_says_so(program: Within) -> None:
     program.run("limit", "set", "api", "--rate", "1", "--per", "4")

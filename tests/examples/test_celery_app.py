@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import fdbqueue
 from tests.support import wait_until
 
@@ -14,6 +16,7 @@ INVOICES = fdbqueue.Subspace(("shop", "invoices"))
 PATIENCE_S = 120.0
 
 
+@pytest.mark.in_turn(4)
 def test_each_order_gets_its_invoice_and_the_total_is_theirs(tmp_path: Path) -> None:
     environment = {**os.environ, "BROKER": f"fdbqueue+embedded://{tmp_path}/data"}
     command = [sys.executable, "-m", "celery", "--app", "examples.celery_app", "worker", "--concurrency", "2"]

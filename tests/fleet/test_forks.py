@@ -21,6 +21,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("handler", ["act", "act_on_a_loop"])
 def test_a_signal_for_a_forked_child_leaves_the_worker_alone(
     db: Database, queue: TaskQueue, url: str, space: Subspace, monkeypatch: pytest.MonkeyPatch, handler: str
@@ -37,6 +38,7 @@ def test_a_signal_for_a_forked_child_leaves_the_worker_alone(
     assert (failures, fleet.status().restarts, fleet.status().tally.done) == ([], 0, len(tasks))
 
 
+@pytest.mark.in_turn(4)
 def test_a_forked_child_that_returns_into_its_fleet_ends(
     db: Database, queue: TaskQueue, supervise: Callable[..., Supervisor]
 ) -> None:

@@ -57,6 +57,7 @@ def effects(db, space):
     }
 
 
+@pytest.mark.in_turn(4)
 def test_each_effect_happens_once_though_workers_are_killed(fleet_of, db, queue, rounds, effects):
     """SIGKILL at random moments. The handlers take long enough for several looks of the fleet."""
     count = rounds(600, 3000)
@@ -319,6 +320,7 @@ def test_a_handler_finds_its_database_in_its_task(fleet_of, db, queue, space):
     assert TaskQueue.open(db, "next", root=space).statistics(db)["tasks"]["ready"] == 3
 
 
+@pytest.mark.in_turn(4)
 def test_a_process_that_leaks_memory_is_recycled(fleet_of, db, queue, effects):
     """Soon after its memory is above the limit, and without a lost task."""
     queue.put_many(db, [["leak", 60]] * 6)
@@ -330,6 +332,7 @@ def test_a_process_that_leaks_memory_is_recycled(fleet_of, db, queue, effects):
     assert fleet.status().restarts == 0
 
 
+@pytest.mark.in_turn(4)
 def test_a_process_is_recycled_after_its_number_of_tasks(fleet_of, db, queue, effects):
     queue.put_many(db, [["sleep", 0.02]] * 300)  # so long that the supervisor sees the number before the end
     fleet = fleet_of(OBEY, processes=1, threads=2, recycle_tasks=50, **FAST)
@@ -339,6 +342,7 @@ def test_a_process_is_recycled_after_its_number_of_tasks(fleet_of, db, queue, ef
     assert fleet.status().restarts == 0
 
 
+@pytest.mark.in_turn(4)
 def test_tasks_that_fail_count_for_the_number_of_a_process(fleet_of, db, queue):
     queue.put_many(db, [["raise", 0.02]] * 150)
     fleet = fleet_of(OBEY, processes=1, threads=2, recycle_tasks=50, max_attempts=2, **FAST)

@@ -48,6 +48,7 @@ def test_good_arguments_are_accepted(world: World) -> None:
     assert {name for name in refused if not name.startswith("NullQueue.")} <= set(ALWAYS_REFUSED)
 
 
+@pytest.mark.in_turn(4)
 def test_hostile_arguments_are_refused(
     world: World, rounds: Callable[[int | None, int | None], int | None]
 ) -> None:
@@ -60,6 +61,7 @@ def test_hostile_arguments_are_refused(
 LABELS_EACH_OPTION = 4
 
 
+@pytest.mark.in_turn(4)
 def test_hostile_options_are_refused_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: Callable[[int | None, int | None], int | None]
 ) -> None:

@@ -71,6 +71,7 @@ AGREED = {("sound", "sound"), ("broken", "broken"), ("broken", "undecided")}
 """Pairs of verdicts, of our judge and of Porcupine, which does not decide each history within its time."""
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
 @pytest.mark.parametrize("bug", PLANTS, ids=lambda bug: bug.what)
 def test_a_planted_bug_is_found(bug: Plant, db: Database, tmp_path: Path) -> None:

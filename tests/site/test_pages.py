@@ -9,7 +9,10 @@ import pytest
 
 from tests.page import ROOT
 
-pytestmark = pytest.mark.timeout(900)  # the first test builds the site, and another process waits for it
+pytestmark = [
+    pytest.mark.timeout(900),  # the first test builds the site, and another process waits for it
+    pytest.mark.in_turn(4, "site"),
+]
 
 PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
 LOADS = {
@@ -71,7 +74,6 @@ def test_a_load_from_elsewhere_is_found(page: str) -> None:
     assert any(map(is_elsewhere, Loads(page).addresses))
 
 
-@pytest.mark.in_turn(4)
 def test_no_page_loads_from_elsewhere(site: Path) -> None:
     pages = loads_of(site)
     assert len(pages) > 25
@@ -102,7 +104,6 @@ def test_no_script_has_a_reason_to_ask_elsewhere(site: Path) -> None:
     assert not [mark for mark in ASKED_ONLY_FOR.values() if mark in pages]
 
 
-@pytest.mark.in_turn(4)
 def test_every_picture_on_a_page_has_a_text(site: Path) -> None:
     assert Loads("<img src=x.png>").pictures_without_text
     assert not [name for name, loads in loads_of(site).items() if loads.pictures_without_text]

@@ -15,7 +15,10 @@ from fdbqueue.core import errors
 from fdbqueue.testing import history
 from tests.page import page
 
-pytestmark = pytest.mark.timeout(900)  # the first test builds the site, and another process waits for it
+pytestmark = [
+    pytest.mark.timeout(900),  # the first test builds the site, and another process waits for it
+    pytest.mark.in_turn(4, "site"),
+]
 
 THE_BINDINGS_OWN = {"tuple", "Subspace", "LATEST_API_VERSION", "impl"}
 """Names of fdbqueue.embedded that the page names in its text."""

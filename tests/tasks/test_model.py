@@ -241,6 +241,6 @@ def _agree(found: Task, expected: ModelTask) -> bool:
 
 
 LifeCycle.TestCase.settings = settings(
-    max_examples=5_000 if SLOW else 80, stateful_step_count=60 if SLOW else 40, deadline=None
+    max_examples=5_000 if SLOW else 60, stateful_step_count=60 if SLOW else 40, deadline=None
 )
 TestLifeCycle = LifeCycle.TestCase
