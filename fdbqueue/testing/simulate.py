@@ -215,7 +215,8 @@ def _run_into(totals: Totals, cases: Iterator[Case], seconds: float | None) -> i
 
 def _show_failure(case: Case, result: Result, totals: Totals) -> int:
     totals.show(sys.stdout, last=True)
-    print(f"\n{case.workload.name}, {result}\n{case.command()}\n\nshrinking ...")
+    # Before the search for a smaller case, which may take minutes.
+    print(f"\n{case.workload.name}, {result}\n{case.command()}\n\nshrinking ...", flush=True)
     smallest = shrunk(case)
     print("smallest: ", end="")
     _show_one(smallest)

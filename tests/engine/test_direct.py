@@ -17,14 +17,14 @@ from fdbqueue import NotTaken, Queue, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.once import receipts_of
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.seam import NotDirect
+from fdbqueue.core.seam import FDBError, NotDirect
 from fdbqueue.embedded import layout
 from fdbqueue.embedded.commit import Batches, Committer
 from fdbqueue.embedded.direct import _BYTES_READ_MAX, _CLEARED_MAX
 from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
 from fdbqueue.embedded.transaction import open_private
 from tests.engine.running import running
-from tests.support import NOT_COMMITTED, PATIENCE_S, becomes_ready, commit_code, in_child
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, becomes_ready, commit_code, in_child
 
 
 @pytest.fixture
@@ -327,3 +327,18 @@ def test_the_slot_of_a_direct_call_is_used_again_once_its_attempt_has_ended(
         with pytest.raises(OSError, match="signals"):
             tasks.put(memory, 2)
     assert receipts.free == []
+
+
+def test_a_direct_commit_with_an_unknown_result_happens_once(
+    memory: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks, commit = TaskQueue.create(memory, "tasks"), Committer.commit_directly
+
+    def unknown(committer: Committer, request: Any) -> None:
+        monkeypatch.setattr(Committer, "commit_directly", commit)
+        commit(committer, request)
+        request.version, request.error = None, FDBError(COMMIT_UNKNOWN)
+
+    monkeypatch.setattr(Committer, "commit_directly", unknown)
+    task = tasks.put(memory, 1)
+    assert [one.id for one in tasks.take_many(memory, 9)] == [task.id]

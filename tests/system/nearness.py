@@ -29,6 +29,7 @@ _PARTED = f"{_OF_TASKS} exact_mixed"
 _SCHEDULES = "schedules exact_schedules paired_schedules"
 _PERSISTENT = "proxies exact_persistent paired_persistent pipeline"
 _DEAD = "redriven paired exact"
+_GROUPS = "groups exact_groups paired_groups follows joined"
 
 ROOMS: Mapping[str, str] = {
     "aio": "awaited_recipe awaited_tasks awaited_waits",
@@ -41,7 +42,7 @@ ROOMS: Mapping[str, str] = {
     "embedded": "serial processes direct rings unflushed bank",
     "firing": _SCHEDULES,
     "fleet": _FLEETS,
-    "groups": "groups exact_groups paired_groups follows joined",
+    "groups": _GROUPS,
     "line": _LINE,
     "operate": "explained exact exact_mixed",
     "queues/fair": "exact_fair agreed paired fairness rounds damaged",
@@ -54,6 +55,12 @@ ROOMS: Mapping[str, str] = {
     "stored": _KEYED,
     "stored/records": "results weighty exact_mixed exact",
     "tasks": f"{_TASKS} exact_defaults results bounded",
+    "tasks/capacity": "bounded keyed paired partitions exact_mixed",
+    "tasks/group_members": _GROUPS,
+    "tasks/group_settling": _GROUPS,
+    "tasks/ready": f"poisoned {_KEYED} {_TASKS}",
+    "tasks/results": "results paired exact_mixed exact",
+    "tasks/unique": "unique paired exact_mixed composed",
     "tasks/calls": f"{_PARTED} together paired bounded unique keyed",
     "tasks/limits": "limited limit_keys paired_limits laned exact_mixed",
     "tasks/parted": _PARTED,
