@@ -39,6 +39,9 @@ class Written:
 class Counting:
     """An engine that counts the mutations of its transactions."""
 
+    run_directly = None
+    """It would pass them by."""
+
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._thread = threading.get_ident()

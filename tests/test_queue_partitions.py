@@ -307,6 +307,7 @@ def test_a_request_of_a_live_process_keeps_its_partition(db: Database, queue: Qu
     assert len(queue.partitions(db)) == 4
 
 
+@pytest.mark.usefixtures("ordinary")
 def test_a_value_never_goes_into_a_partition_that_has_gone(
     db: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,10 +81,10 @@ class Batches:
         is_short = self._reserve is not None and (
             not self._reserve.is_whole if pool is None else pool.is_short
         )
-        if is_short and own and own[0].body is not None:
-            own[0].version, own[0].error = None, NotDirect()  # its size is not known yet
-            return 0, None, []
+        is_direct = bool(own) and own[0].body is not None
         failure = self._durability.failure
+        if is_direct and (is_short or failure):
+            return _left_to_an_ordinary_one(own[0])
         if failure:
             self._durability.make_room()
             failure = self._durability.failure
@@ -96,6 +96,8 @@ class Batches:
             raise  # no request is the cause
         except Exception as error:
             lack = self._environment.lack_in(error)
+            if is_direct and lack is not None:
+                return _left_to_an_ordinary_one(own[0])
             if lack is not None:
                 return self._without_room(own, pool, lack)
             # A request of another process may be the cause. Without the requests of others, that process
@@ -297,9 +299,6 @@ class Batches:
         return ran.apply(written)
 
     def _is_allowed(self, txn: Any, one: CommitRequest, or_moves: bool) -> bool:
-        if one.body is not None:
-            one.version, one.error = None, NotDirect()  # its writes are not known yet
-            return False
         if makes_room(txn, one, or_moves=or_moves):
             return True
         one.version, one.error = None, no_room(self._environment.path, self._lack)
@@ -339,6 +338,12 @@ class Batches:
 
 def _answers(others: Iterable[tuple[SlotRequests, list[CommitRequest]]]) -> list[Answer]:
     return [Answer(asked.slot, asked.number, [_result(one) for one in of]) for asked, of in others]
+
+
+def _left_to_an_ordinary_one(direct: CommitRequest) -> _Done:
+    """What is written when room is short depends on its size, which only an ordinary transaction tells."""
+    direct.version, direct.error = None, NotDirect()
+    return 0, None, []
 
 
 def _without_our_frames(error: BaseException) -> BaseException:

@@ -1,4 +1,4 @@
-"""Direct transactions do what ordinary ones do, and leave to these what they cannot do."""
+"""Direct transactions have the effects of ordinary ones, and refuse what takes long."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ def run(tr: Any, script: list[tuple[Any, ...]], seen: list[Any]) -> None:
 
 
 @given(st.dictionaries(keys, values), st.lists(steps, max_size=8))
-def test_a_direct_transaction_sees_and_leaves_what_an_ordinary_one_does(
+def test_direct_and_ordinary_transactions_have_the_same_effects(
     before: dict[bytes, bytes], script: list[tuple[Any, ...]]
 ) -> None:
     ends: list[list[Any]] = []
@@ -106,7 +106,7 @@ UNUSUAL: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("body", UNUSUAL.values(), ids=UNUSUAL)
-def test_what_is_unusual_is_left_to_an_ordinary_transaction(db: Any, body: Callable[[Any], Any]) -> None:
+def test_an_unusual_step_is_refused_before_anything_is_written(db: Any, body: Callable[[Any], Any]) -> None:
     def fill(tr: Any) -> None:
         for number in range(_CLEARED_MAX):
             tr[b"many%04d" % number] = bytes(_BYTES_READ_MAX // _CLEARED_MAX)
@@ -138,7 +138,7 @@ def test_options_of_a_database_are_left_to_ordinary_transactions(db: Any) -> Non
         db.run_directly(lambda tr: tr.set(b"a", b""))
 
 
-def test_an_error_of_the_body_leaves_nothing_and_keeps_its_frames(db: Any) -> None:
+def test_an_error_of_the_body_leaves_no_writes(db: Any) -> None:
     def fails(tr: Any) -> None:
         tr.set(b"a", b"1")
         raise LookupError("mine")
@@ -175,7 +175,7 @@ def test_a_forked_child_commits_directly_too(db: Any) -> None:
     assert db.get(b"b") == b"2"
 
 
-def test_while_another_process_leads_the_call_takes_an_ordinary_transaction(tmp_path: Path) -> None:
+def test_no_call_is_direct_while_another_process_leads(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with fdb.open(str(path)) as db:
         db[b"before"] = b""
@@ -185,9 +185,7 @@ def test_while_another_process_leads_the_call_takes_an_ordinary_transaction(tmp_
                 db.run_directly(lambda tr: tr.set(b"a", b""))
 
 
-def test_while_another_thread_leads_the_call_takes_an_ordinary_transaction(
-    db: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_call_is_direct_while_another_thread_leads(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     inside, go_on, commit = threading.Event(), threading.Event(), Batches.commit
 
     def slow(self: Batches, own: Any, pool: Any) -> Any:
@@ -308,7 +306,7 @@ def test_many_items_are_written_in_an_ordinary_transaction(
     assert directly.begun == 0
 
 
-def test_the_slot_of_a_direct_call_is_used_again_once_its_attempt_has_ended(
+def test_the_slot_of_an_attempt_that_has_ended_is_used_again(
     memory: fdbqueue.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error of the body ends it; one that comes after the body may leave it under way."""

@@ -41,6 +41,7 @@ WITHOUT = {
     "rings",
     "together",
     "together_partitions",
+    "direct",
     "unflushed",
 }
 """The workloads of the engine alone, and those of databases of their own."""
