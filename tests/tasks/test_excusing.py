@@ -150,6 +150,17 @@ def test_a_failure_excused_since_the_take_buries_nothing(b, clock):
     assert standing(b, id_) == ("t", 2, 0, 0)
 
 
+def test_a_cancelled_task_is_not_buried_for_its_failures(b, clock):
+    """It ends with its lease; a burial would keep it."""
+    id_ = b.put()
+    lapse(b, clock)
+    task = b.take()
+    b.queue.cancel(b.db, id_)
+    assert not b.queue.exhaust(b.db, task, 1)
+    b.queue.release(b.db, task)
+    assert b.counts("total") == (0,)
+
+
 def test_a_burial_after_several_failures_is_undone_by_any_excuse(b, clock):
     id_ = b.put()
     first, second = lapse(b, clock), lapse(b, clock)

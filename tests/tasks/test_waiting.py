@@ -11,13 +11,15 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, Session, TaskQueue
+from fdbqueue import Database, Queue, Session, TaskQueue, transactional
 from fdbqueue.core.errors import QueueBusy, QueueFull, WaitStopped
 from fdbqueue.core.line import taking
 from fdbqueue.core.line.staging import Line
+from fdbqueue.tasks.capacity import admit
+from fdbqueue.tasks.stored.records import TaskKeys
 from tests.persistent.support import Running
 from tests.queue_support import Quiet
-from tests.support import PATIENCE_S
+from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.support import Bench
 
 # A signal or the time of an event wakes each waiting call: at the end of its time it would look by itself.
@@ -202,6 +204,21 @@ def test_drop_is_refused_while_a_call_waits(make: MakeQueue, db: Database) -> No
         queue.put(db, 1)
     queue.truncate(db)
     queue.drop(db)
+
+
+def test_a_put_that_counted_before_one_at_the_edge_conflicts(db: Database, space: Subspace) -> None:
+    """It has a seat of its own, but the put at the edge relied on an exact count."""
+    keys, capacity = TaskKeys(space), 4
+
+    def admitted(tr: Any, count: int, seat: int) -> None:
+        assert admit(tr, keys, capacity, count, 1, bytes([0, 0, 0, 0, 0, 0, 0, seat]))
+        tr[space.pack(("task", count, seat))] = b""
+
+    early = begin(db)
+    admitted(early, 0, 0)
+    for count, seat in enumerate((1, 1, 0, 0)):
+        transactional(parameter="tr")(admitted)(db, count, seat)
+    assert commit_code(early) == NOT_COMMITTED
 
 
 def test_a_full_queue_lets_a_waiting_put_in_when_a_task_is_acked(make: MakeQueue, db: Database) -> None:
