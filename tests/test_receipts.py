@@ -146,7 +146,7 @@ def test_a_call_repeats_nothing_of_its_interrupted_leader(
             raise KeyboardInterrupt
         return (COMMIT_UNKNOWN if wait == 3 else 0), True
 
-    together = writes(db, RootKeys(space[1]), write)
+    together = writes(db, RootKeys(space[1]), write, is_plain=False)
     callers = [threading.Thread(target=call, args=(name,)) for name in ("leader", "follower")]
     engine.fate = fate
     call("first")

@@ -219,6 +219,7 @@ class _Call(Struct, eq=False):
                 short.resting = limits.DIRECT_PAUSE_CALLS
         except engine_errors() as error:
             self._note(error)
+            self._require_no_loss(error)
             failure = error
         else:
             return self._committed()
@@ -246,9 +247,13 @@ class _Call(Struct, eq=False):
                 return self._committed()
             except engine_errors() as error:
                 self._note(error)
-                if error.code == NOT_COMMITTED and self._yield_to_conflict and not self._unsure:
-                    raise LostConflict from None
+                self._require_no_loss(error)
                 tr.on_error(error).wait()
+
+    def _require_no_loss(self, error: Any) -> None:
+        """Raise LostConflict, if the caller asked for it."""
+        if error.code == NOT_COMMITTED and self._yield_to_conflict and not self._unsure:
+            raise LostConflict from None
 
     def _attempt(self, tr: Transaction) -> None:
         """All of an attempt but its commit."""
@@ -308,12 +313,14 @@ class Write(Protocol):
         """`random` has limits.RANDOM_SUFFIX_BYTES bytes; it is made once, and not again for a retry."""
 
 
-def writes(database: Database, root: RootKeys, write: Write) -> Combiner:
+def writes(database: Database, root: RootKeys, write: Write, *, is_plain: bool) -> Combiner:
     """The writes of one kind, with equal options, of one process on one queue.
 
     The payload of a call is a sequence of items, which come into one transaction. Its answer is theirs.
+    `is_plain`: no code of the user decodes what is there already.
     """
-    return Combiner(database.runtime, partial(write_claimed, database, root, write, short=Short()))
+    short = Short() if is_plain else None
+    return Combiner(database.runtime, partial(write_claimed, database, root, write, short=short))
 
 
 def write_claimed(

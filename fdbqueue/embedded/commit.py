@@ -62,6 +62,7 @@ class Batches:
         self._recent = RecentCommits()
         self._durability = durability
         self._lack = errno.ENOSPC
+        self._is_in_lmdb = False  # True once LMDB may have the commit: then nothing may repeat it
         self.runs_for: int | None = None
         """The thread that runs the body of a direct transaction now."""
 
@@ -102,7 +103,7 @@ class Batches:
                 return self._without_room(own, pool, lack)
             # A request of another process may be the cause. Without the requests of others, that process
             # meets the error when it leads, and no other one does.
-            if pool is None or not pool.is_owed:
+            if pool is None or not pool.is_owed or self._is_in_lmdb:
                 raise
             return self._within_map(own, pool, own_only=True)
 
@@ -215,7 +216,7 @@ class Batches:
     def _try(
         self, own: Sequence[CommitRequest], pool: Pool | None, own_only: bool, sparing: bool, or_moves: bool
     ) -> _Done:
-        txn = self._environment.begin(write=True)
+        txn, self._is_in_lmdb = self._environment.begin(write=True), False
         entry, flush = None, Flush.NOW
         try:
             if self._checked:
@@ -240,6 +241,7 @@ class Batches:
                 self._durability.write(entry, flush)
                 if pool is not None and answers:
                     pool.note_committing(written.version)
+                self._is_in_lmdb = True
                 txn.commit()
         except BaseException:
             txn.abort()  # without effect after a commit that failed: it has aborted itself

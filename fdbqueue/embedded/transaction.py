@@ -442,7 +442,7 @@ class Database(OpenStore):
 
     def __init_subclass__(cls) -> None:
         """A class with transactions of its own has no direct ones: these have none of its steps."""
-        if "create_transaction" in vars(cls):
+        if cls.create_transaction is not Database.create_transaction:
             cls.run_directly = None  # type: ignore[assignment, method-assign]
 
     @property

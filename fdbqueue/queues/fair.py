@@ -249,7 +249,7 @@ class FairCalls(Service):
     def __init__(self, database: Database, items: FairItems, root: RootKeys) -> None:
         self._database = database
         self._items = items
-        self._puts = writes(database, root, self._put)
+        self._puts = writes(database, root, self._put, is_plain=items.codec.is_plain)
         take = items.taker.take_in_turn
         self._takes = Takes(database, root, items.line, take, is_plain=items.codec.is_plain)
 

@@ -406,10 +406,10 @@ class TaskCalls(Service):
         self._runtime = database.runtime
         self.acks = Acks(database, self.parts, care.callbacks)
         self._puts_in = defaultdict[tuple[Stage, ...], Combiner](
-            partial(writes, database, shape.root, self._put_all)
+            partial(writes, database, shape.root, self._put_all, is_plain=shape.codec.is_plain)
         )
         self._puts = self._puts_in[()]
-        self._puts_alone = writes(database, shape.root, self._put_all_alone)
+        self._puts_alone = writes(database, shape.root, self._put_all_alone, is_plain=shape.codec.is_plain)
         self._turns = count(0 if self.parts.plan is None else self._first_turn())
         self._takes = TakesOfParts[Session](database.runtime, self.parts, self._new_takes)
         self._keeper = care.keeper

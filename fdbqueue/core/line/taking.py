@@ -593,6 +593,7 @@ class Takes:
         is_crowded = self._runtime.monotonic() < self._memory.crowded_until
         short = self._short if leader.count <= limits.DIRECT_ITEMS_MAX else None
         for _ in range(0 if is_crowded else limits.PLAIN_ATTEMPTS_MAX):
+            may_be_direct = short is not None and not short.resting
             try:
                 taken = run_once(
                     self._database,
@@ -613,8 +614,8 @@ class Takes:
                 continue
             if taken.turn is not None:
                 self._memory.note(taken.turn)
-            if short is not None and not taken.wrote:
-                short.resting = 1  # a poll of an empty queue holds up no commit
+            if may_be_direct and short is not None and not taken.wrote:
+                short.resting = 1  # few polls of an empty queue hold up a commit
             if taken.values or not taken.is_open:
                 return to_all or bool(taken.values)
         return False

@@ -368,7 +368,7 @@ class QueueCalls(Service):
         self._homes = Homes(database, root)
         self._process = b""
         """The name of this process among the homes, made when it is needed."""
-        self._appends = writes(database, root, self._append)
+        self._appends = writes(database, root, self._append, is_plain=True)
         self._takes = TakesOfParts[Process](database.runtime, recipe, self._new_takes)
         self._all = Process()
         self._narrow = self._takes.of(self._all, 0)
