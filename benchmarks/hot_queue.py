@@ -4,7 +4,7 @@ A model: counts of calls (docs/performance.md#partitions) and rates of one stora
 FoundationDB's own (docs/scaling.md). The rate is the smallest of three bounds, each of a storage team:
 
 - the writes of the busiest partition;
-- the receipts, one for each transaction that writes: those of one root are one shard;
+- the receipts, one for each put and each ack: those of one root are one shard;
 - the reads of the queue's definition, one for each transaction.
 """
 
@@ -30,23 +30,23 @@ class Task:
     mutations: float
     """Of the queue itself, without receipts."""
     transactions: float
-    writing_transactions: float
+    receipts: float
 
 
-ONE_BY_ONE = Task(mutations=13, transactions=3, writing_transactions=3)
-"""A put, a take and an ack, each in a transaction of its own: 16 mutations, of which three are receipts."""
+ONE_BY_ONE = Task(mutations=10, transactions=3, receipts=2)
+"""A put, a take and an ack, each in a transaction of its own: 12 mutations, of which two are receipts."""
 
 
 def in_batches(batch: int) -> Task:
     """The costs of one task of a batch: its transactions and the counters are shared.
 
-    Of the 13 mutations, six are of counters: two for each of the three calls.
+    Of the 10 mutations, three are of counters: one for each of the three calls.
     """
-    counters, one = 6, ONE_BY_ONE
+    counters, one = 3, ONE_BY_ONE
     return Task(
         one.mutations - counters + counters / batch,
         one.transactions / batch,
-        one.writing_transactions / batch,
+        one.receipts / batch,
     )
 
 
@@ -54,7 +54,7 @@ def bounds(task: Task, teams: int, server: Server) -> dict[str, float]:
     """Tasks a second, by the part of the cluster that ends them. `teams` have an even part of the queue."""
     return {
         "partitions": teams * server.writes_per_s / task.mutations,
-        "receipts": server.writes_per_s / task.writing_transactions,
+        "receipts": server.writes_per_s / task.receipts,
         "definition": server.copies * server.reads_per_s / task.transactions,
     }
 
@@ -62,7 +62,7 @@ def bounds(task: Task, teams: int, server: Server) -> dict[str, float]:
 def end_of(task: Task, teams: int, server: Server) -> tuple[str, float]:
     """The first part that ends, and its rate. On one team, the receipts are beside the queue."""
     if teams == 1:
-        writes = task.mutations + task.writing_transactions
+        writes = task.mutations + task.receipts
         return "partitions", server.writes_per_s / writes
     return min(bounds(task, teams, server).items(), key=lambda bound: bound[1])
 

@@ -52,7 +52,7 @@ class Tasks:
     def __init__(self, queue: Queue, p: int) -> None:
         self.prefix = queue.partition(p)
         self.first = p << 48
-        self.task, self.live = self.column(1), self.column(9)
+        self.task, self.counters = self.column(1), self.column(9)
 
     def column(self, n: int, rest: bytes = b"") -> bytes:
         packed: bytes = layer.pack((n,), prefix=self.prefix)
@@ -96,9 +96,8 @@ def put(
     elif not delayed:
         for each in records:
             file_(tr, queue, tasks, each, asked)
-    tr.add(tasks.live, counters(4, **{"_3" if delayed else "_0": len(ids)}))
-    if not isinstance(queue, FairQueue):
-        tr.add(tasks.column(10), counters(14, _0=len(ids)))
+    calls = 0 if isinstance(queue, FairQueue) else len(ids)
+    tr.add(tasks.counters, counters(18, **{"_3" if delayed else "_0": len(ids)}, _4=calls))
     if queue.plan and not delayed:
         queue.flag(p)
     if entry is not None:
@@ -258,7 +257,7 @@ def admit(tr: Any, queue: Queue, wanted: int, random: bytes) -> None:
     if not capacity:
         return
     parts = range(queue.plan[3]) if queue.plan else range(1)
-    rows = [read(tr.snapshot.get(Tasks(queue, p).live)) for p in parts]
+    rows = [read(tr.snapshot.get(Tasks(queue, p).counters)) for p in parts]
     size = sum(unpacked(row, place) for row in rows for place in range(4))
     if size + wanted > capacity:
         raise Full(f"{queue.name} has {size} tasks")

@@ -13,7 +13,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue
+from fdbqueue import Database, Queue, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import PayloadUnreadable
@@ -80,6 +80,51 @@ def test_the_same_in_the_line(
     assert queue.dequeue(db) == "a"
     assert queue.items(db, 10) == ["b"]
     assert queue.size(db) == 1
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("fates", list(itertools.product(FATES, FATES)), ids=str)
+def test_a_task_is_put_taken_and_acked_once(
+    faults: tuple[Database, FaultyEngine],
+    space: Subspace,
+    fates: tuple[tuple[int, bool], ...],
+    partitions: int,
+) -> None:
+    db, engine = faults
+    queue = TaskQueue.create(db, "q", partitions=partitions, root=space)
+    queue.take_many(db, 1)  # it opens a session
+    scripted(engine, *fates)
+    queue.put_many(db, ["a", "b", "c"])
+    scripted(engine, *fates)
+    first, second = queue.take_many(db, 2)
+    assert (first.attempts, second.attempts) == (1, 1)
+    counts = queue.statistics(db)
+    assert [counts["tasks"][state] for state in ("ready", "taken")] == [1, 2]
+    assert counts["calls"]["take"] == 2
+    scripted(engine, *fates)
+    assert queue.ack(db, first).data == "a"
+    assert queue.statistics(db)["tasks"]["taken"] == 1
+
+
+@pytest.mark.parametrize(("deleted", "taken"), [(1, ["a", "b"]), (2, ["c"])])
+def test_one_lease_left_shows_the_commit_of_a_take(
+    db: Database, faults: tuple[Database, FaultyEngine], space: Subspace, deleted: int, taken: list[str]
+) -> None:
+    """Some of its tasks are deleted before the retry looks. Without any lease, the retry takes others."""
+    unsure, engine = faults
+    queue, error = TaskQueue.create(db, "q", root=space), engine.error
+    queue.take_many(unsure, 1)  # it opens a session
+    tasks = queue.put_many(db, ["a", "b", "c"])
+
+    def told(code: int) -> Exception:
+        for task in tasks[:deleted]:
+            queue.delete(db, task)
+        return error(code)
+
+    engine.error = told  # type: ignore[assignment]  # made as the class is
+    scripted(engine, (COMMIT_UNKNOWN, True))
+    assert [task.data for task in queue.take_many(unsure, 2)] == taken
+    assert queue.statistics(db)["tasks"]["ready"] == len({"c"} - {*taken})
 
 
 def test_a_failed_registration_is_withdrawn_in_one_transaction(

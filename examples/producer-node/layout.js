@@ -146,8 +146,7 @@ async function put(tr, root, name, values, random, nowUs, asked = {}, turn = ran
   let index = last ? last[0].readBigUInt64BE(tasks.length) + 1n : first
   const ids = payloads.map(() => Buffer.concat([bigEndian(index++, 8), random]))
   payloads.forEach((payload, n) => store(tr, queue, prefix, ids[n], payload, BigInt(nowUs), asked))
-  tr.add(under(prefix, 9), counters(4, { [asked.delay ? 3 : 0]: ids.length }))
-  tr.add(under(prefix, 10), counters(14, { 0: ids.length }))
+  tr.add(under(prefix, 9), counters(18, { [asked.delay ? 3 : 0]: ids.length, 4: ids.length }))
   if (queue.plan && !asked.delay) await flag(tr, queue, p)
   return ids
 }

@@ -4,7 +4,7 @@ Each attempt also sets one key, blindly, to its own id. The key is a *slot* of t
 in flight. After commit_unknown_result (1021) or cluster_version_changed (1039) the retry first reads the
 slot, serialisably. If the id of an earlier attempt is there, that attempt committed, and its answer is
 returned. If not, that attempt can only commit by aborting the retry. An item itself is no receipt: a consumer
-may have removed it in between.
+may have removed it in between. A lease is one: without it, the take has no effect any more.
 
 Writes of several callers share one transaction, which happens once. The callers hand in items. The leader
 (calls.py) writes the items of all callers that it claims.
@@ -117,6 +117,7 @@ def run_once(
     keep: Callable[[T], None] | None = None,
     unsure: Callable[[], None] | None = None,
     doubt: Callable[[Exception], None] | None = None,
+    evidence: Callable[[Transaction, T], bool] | None = None,
     yield_to_conflict: bool = False,
     short: "Short | None" = None,
 ) -> T:
@@ -124,7 +125,9 @@ def run_once(
 
     Returns the answer of the attempt that committed. The body may run many times.
 
-    `wrote(answer)`: true if the attempt wrote something; if not, it needs no receipt. `may_be_lost(answer)`:
+    `wrote(answer)`: true if the attempt wrote something; if not, it needs no receipt. `evidence(tr, answer)`:
+    true if the keys that the attempt with this answer writes show its effect. It reads all of them
+    serialisably, and stands for the receipt of an attempt that sets none. `may_be_lost(answer)`:
     true if a power cut may undo the attempt; without this function, it may not. `keep(answer)`: called
     as soon as the commit is known, even if this thread is interrupted while it waits for the commit.
     `unsure()`: called after an attempt with an unknown result; `keep` may yet get the answer of that one.
@@ -141,9 +144,8 @@ def run_once(
     except IndexError:
         slot = receipts.new_slot()
     now, counters = database.runtime.now, database.counters
-    call = _Call(
-        database, now, counters, receipts, slot, body, wrote, may_be_lost, keep, unsure, yield_to_conflict
-    )
+    asked = (wrote, may_be_lost, keep, unsure, evidence, yield_to_conflict)
+    call = _Call(database, now, counters, receipts, slot, body, *asked)
     try:
         answer: T = call.run() if short is None else call.run_short(short)
     except BaseException as error:
@@ -195,6 +197,7 @@ class _Call(Struct, eq=False):
     _may_be_lost: Callable[[Any], bool] | None
     _keep: Callable[[Any], None] | None
     _tell_unsure: Callable[[], None] | None
+    _evidence: Callable[[Transaction, Any], bool] | None
     _yield_to_conflict: bool
     _unsure: dict[bytes, Any] = field(default_factory=dict)
     _committing: bool = False
@@ -277,7 +280,14 @@ class _Call(Struct, eq=False):
     def _committed_before_all(self, tr: Transaction) -> tuple[Any] | None:
         """The answer of the earlier attempt that has committed, in a tuple; None if no attempt has."""
         found = tr.get(self._slot).value
-        return (self._unsure[found],) if found in self._unsure else None
+        if found in self._unsure:
+            return (self._unsure[found],)
+        shown = (
+            answer
+            for answer in self._unsure.values()
+            if self._evidence is not None and self._evidence(tr, answer)
+        )
+        return next(zip(shown), None)
 
     def _interrupted(self, commit: Future) -> None:
         """The commit goes on without this thread, and `keep` must hear of it."""

@@ -410,16 +410,16 @@ class PartLook:
 
     def ask(self, tr: Transaction, now_us: int) -> Callable[[], PartFigures]:
         snapshot, shape, keys = tr.snapshot, self._shape, self._shape.keys
-        live, calls = snapshot.get(keys.live), snapshot.get(keys.calls)
+        counters = snapshot.get(keys.counters)
         busiest = self._ask_busiest(snapshot)
         due, next_, oldest = (_ask_first(snapshot, under) for under in (keys.timers, keys.ready, keys.tasks))
 
         def figures() -> PartFigures:
-            counted = statistics_of(live.value, calls.value)
+            counted = statistics_of(counters.value)
             next_s = _age_s(_next_of(tr, next_()), now_us)
             oldest_s, is_exact = _oldest(shape, next_s, _first_task(oldest()), now_us)
             return PartFigures(
-                count_of(live.value),
+                count_of(counters.value),
                 counted["tasks"],
                 counted["calls"],
                 next_s,

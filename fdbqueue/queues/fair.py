@@ -105,7 +105,7 @@ class FairItems(Untimed):
         self.passed = Passed(registered=False)
         self._offered = Ready(self.shape, self.passed)
         self.claim = self._offered.claim
-        self.doorbell = keys.live  # an item that becomes available raises it
+        self.doorbell = keys.counters  # an item that becomes available raises it
         self.ready = keys.ready
         self.line = Line(LineKeys(keys.line), self)
         self.taker = Taker(self.line, (self.guard,), self.hand_out)
@@ -135,9 +135,9 @@ class FairItems(Untimed):
 
     def size(self, tr: Transaction) -> int:
         """The number of items. Reads one key by snapshot. Conflicts: none."""
-        check, live = self.guard(tr), tr.snapshot.get(self.keys.live)
+        check, counters = self.guard(tr), tr.snapshot.get(self.keys.counters)
         check()
-        return count_of(live.value)
+        return count_of(counters.value)
 
     # The line's Source.
 

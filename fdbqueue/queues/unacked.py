@@ -92,12 +92,12 @@ def _ask_place(
     Conflicts: other puts, as in tasks/capacity.py.
     """
     tr, keys = change.tr, change.shape.keys
-    check_owner, live = ask_owner(tr, change.shape), tr.snapshot.get(keys.live)
+    check_owner, counters = ask_owner(tr, change.shape), tr.snapshot.get(keys.counters)
     index = ask_index(change, puts)
 
     def place() -> int | NoRoom:
         check_owner()
-        waiting = waiting_in(live.value)
+        waiting = waiting_in(counters.value)
         if maxsize <= 0 or admit(tr, keys, maxsize, waiting, len(puts), random):
             return index()
         return NoRoom(waiting, more_due=False)
@@ -112,19 +112,19 @@ def release(change: Change, tasks: Sequence[Task]) -> None:
     edges.release(change, [record for task, record in pairs if record and _holds(change, task, record)])
 
 
-def live_counters(change: Change) -> bytes | None:
-    found: bytes | None = change.tr.snapshot.get(change.shape.keys.live).value
+def counters_in(change: Change) -> bytes | None:
+    found: bytes | None = change.tr.snapshot.get(change.shape.keys.counters).value
     return found
 
 
-def waiting_in(live: bytes | None) -> int:
+def waiting_in(counters: bytes | None) -> int:
     """The number of items that wait, by the counters of the queue."""
-    return unpacked(LIVE_NAMES, live)["ready"]
+    return unpacked(LIVE_NAMES, counters)["ready"]
 
 
-def unfinished_in(live: bytes | None) -> int:
+def unfinished_in(counters: bytes | None) -> int:
     """The number of items that wait or are un-acked, by the counters of the queue."""
-    counts = unpacked(LIVE_NAMES, live)
+    counts = unpacked(LIVE_NAMES, counters)
     return sum(counts.values()) - counts["buried"]
 
 
@@ -200,10 +200,10 @@ class Stored:
         return self._waiting_now() or self.keeper.try_again(self._waiting_now, self._ask_any) or 0
 
     def _waiting_now(self) -> int | None:
-        return run(self.database, lambda tr: waiting_in(self._live(tr))) or None
+        return run(self.database, lambda tr: waiting_in(self._counters(tr))) or None
 
     def _ask_any(self, tr: Transaction) -> Callable[[], bool]:
-        return lambda: waiting_in(self._live(tr)) > 0
+        return lambda: waiting_in(self._counters(tr)) > 0
 
     def wait_until_finished(self, stop: Stop | None) -> None:
         """Wait until every task is gone or buried. A task that cannot be read is buried."""
@@ -225,13 +225,13 @@ class Stored:
             keep=lambda full: keep(full is None),
         )
 
-    def _live(self, tr: Transaction) -> bytes | None:
+    def _counters(self, tr: Transaction) -> bytes | None:
         calls = self.calls
         require_alone(calls.shape)
-        return calls.source.look(tr, live_counters)
+        return calls.source.look(tr, counters_in)
 
     def _watch_unless_finished(self, tr: Transaction) -> Future | None:
-        return tr.watch(self.shape.keys.live) if unfinished_in(self._live(tr)) else None
+        return tr.watch(self.shape.keys.counters) if unfinished_in(self._counters(tr)) else None
 
 
 @dataclass(frozen=True, eq=False)

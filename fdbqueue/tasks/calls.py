@@ -576,6 +576,7 @@ class TaskCalls(Service):
             source.taker(ask).take_in_turn,
             partial(self._new_params, session),
             self._undo_take,
+            self._are_held,
             is_named=session.name is not None,
             is_plain=self.shape.codec.is_plain,
             lost=partial(self._start_elsewhere, source),
@@ -592,6 +593,10 @@ class TaskCalls(Service):
 
         with suppress(FdbQueueError, *engine_errors()):
             run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
+
+    def _are_held(self, tr: Transaction, tasks: Sequence[Task]) -> bool:
+        targets = [Target(id_bytes(task.id), task.token) for task in tasks]
+        return any(self.parts.each(tr, targets, verbs.are_held))
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:
         """Take in a transaction of the caller: from the home first, then from all partitions."""

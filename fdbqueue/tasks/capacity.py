@@ -112,8 +112,10 @@ class Room:
         return answer
 
     def _ask_fits(self, tr: Transaction) -> Callable[[], bool]:
-        asked = [tr.snapshot.get(source.shape.keys.live) for source in self._sources()]
-        return lambda: sum(self._size_of(live.value) for live in asked) + self._wanted <= self._size_max()
+        asked = [tr.snapshot.get(source.shape.keys.counters) for source in self._sources()]
+        return lambda: (
+            sum(self._size_of(counters.value) for counters in asked) + self._wanted <= self._size_max()
+        )
 
     def _wait(self, until: float, waiter: Waiter) -> None:
         full = run(self._database, self._look)
@@ -136,4 +138,4 @@ class Room:
             return None
         due_us = min((due for reply in asked if (due := reply()) is not None), default=None)
         shape = sources[0].shape
-        return Full(tr.watch(shape.keys.live if shape.plan is None else shape.shared.room), due_us)
+        return Full(tr.watch(shape.keys.counters if shape.plan is None else shape.shared.room), due_us)

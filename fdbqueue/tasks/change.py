@@ -222,8 +222,8 @@ class Change:
         """True if `ask_create` asks for reads."""
         self.damaged: dict[bytes, bytes] = {}
         """Records that cannot be read, by the ids of their tasks."""
-        self._live = self._calls = 0
-        """The numbers that the statistics grow by."""
+        self._counts = 0
+        """The number that the counters grow by."""
         self._more_tasks = 0
         self._runs: dict[bytes, Counter[str]] = {}
 
@@ -280,15 +280,15 @@ class Change:
         self.expect_ready()  # its task key may be free now
 
     def count(self, call: str, times: int = 1) -> None:
-        self._calls += times * ONE_CALL[call]
+        self._counts += times * ONE_CALL[call]
 
     def count_ends(self, call: str, tasks: int) -> None:
         """Count tasks that a call has ended."""
-        self._calls += tasks * (ONE_CALL["done"] + ONE_CALL[call])
+        self._counts += tasks * (ONE_CALL["done"] + ONE_CALL[call])
 
     def counted(self, records: Sequence[Record], call: str) -> list[Record]:
         """Count the call, and keep its event. Return the tasks."""
-        self._calls += len(records) * ONE_CALL[call]
+        self._counts += len(records) * ONE_CALL[call]
         if self.tells:
             self.tell(records, call)
         return [*records]
@@ -449,13 +449,10 @@ class Change:
         keys = self.shape.keys
         if self.damaged:
             self._mend()
-        if self._live:
-            self.tr.add(keys.live, (self._live & records.LIVE_MASK).to_bytes(records.LIVE_BYTES, "little"))
-        if self._calls:
-            self.tr.add(
-                keys.calls, (self._calls & records.CALLS_MASK).to_bytes(records.CALLS_BYTES, "little")
-            )
-        self._live = self._calls = self._more_tasks = 0
+        if self._counts:
+            more = (self._counts & records.COUNTERS_MASK).to_bytes(records.COUNTERS_BYTES, "little")
+            self.tr.add(keys.counters, more)
+        self._counts = self._more_tasks = 0
         for run, ends in self._runs.items():
             self.tr.add(self.shape.root.run(run), packed(ending.RUN_ENDS, ends))
         self._runs.clear()
@@ -484,7 +481,7 @@ class Change:
             timer_us = record.until_us if record.state in TIMED else record.expires_us
             if timer_us != NEVER_US:
                 tr.clear(keys.timer(timer_us, record.id))
-            self._live -= ONE_LIVE[record.state]
+            self._counts -= ONE_LIVE[record.state]
         self._more_tasks -= len(records)
 
     def _arrive(self, records: Sequence[Record]) -> None:
@@ -500,7 +497,7 @@ class Change:
             timer_us = record.until_us if record.state in TIMED else record.expires_us
             if timer_us != NEVER_US:
                 tr.set(keys.timer(timer_us, record.id), b"")
-            self._live += ONE_LIVE[record.state]
+            self._counts += ONE_LIVE[record.state]
         self._more_tasks += len(records)
 
     def state_key(self, record: Record) -> bytes | None:

@@ -76,8 +76,8 @@ def explain(change: Change, id_: bytes) -> Explanation:
 def _ask_tasks(change: Change) -> Callable[[], int]:
     plan, shape = change.plan, change.shape
     parts = [shape] if plan is None else map(shape.partition, range(plan.high))
-    asked = [change.tr.snapshot.get(part.keys.live) for part in parts]
-    return lambda: sum(count_of(live.value) for live in asked)
+    asked = [change.tr.snapshot.get(part.keys.counters) for part in parts]
+    return lambda: sum(count_of(counters.value) for counters in asked)
 
 
 def _ask_waiting(change: Change) -> Callable[[], int]:

@@ -44,10 +44,10 @@ from fdbqueue.tasks.stored.discipline import no_mending, read_index
 from fdbqueue.tasks.stored.key_counts import readable_state, slug_of
 from fdbqueue.tasks.stored.keyed import Keyed
 from fdbqueue.tasks.stored.records import (
-    CALL_NAMES,
     LIVE_NAMES,
     Record,
     Statistics,
+    calls_in,
     id_in,
     id_text,
     sound_record,
@@ -350,11 +350,11 @@ def partitions_in(changes: Sequence[Change]) -> list[Partition]:
 
 def _ask(change: Change) -> Callable[[], Partition]:
     keys, snapshot, plan = change.shape.keys, change.tr.snapshot, change.plan
-    live, calls = snapshot.get(keys.live), snapshot.get(keys.calls)
+    counters = snapshot.get(keys.counters)
     flag = snapshot.get(change.shape.shared.flag(keys.partition))
 
     def reply() -> Partition:
-        tasks, done = unpacked(LIVE_NAMES, live.value), unpacked(CALL_NAMES, calls.value)
+        tasks, done = unpacked(LIVE_NAMES, counters.value), calls_in(counters.value)
         return Partition(
             number=keys.partition,
             state=PartitionState.OPEN if plan is None else _state(plan, keys.partition),
@@ -404,13 +404,13 @@ def _include(found: Statistics, more: Statistics) -> None:
 
 def _ask_statistics(change: Change) -> Callable[[], Statistics]:
     tr, keys = change.tr, change.shape.keys
-    live, calls = tr.snapshot.get(keys.live), tr.snapshot.get(keys.calls)
+    counters = tr.snapshot.get(keys.counters)
     until = keys.timers_until(change.now_us)
     timers = tr.snapshot.get_range(until.start, until.stop, limit=limits.DUE_COUNTED_MAX)
     unreadable = change.shape.aside.ask_count(tr) if not keys.partition else lambda: 0
 
     def reply() -> Statistics:
-        found = statistics_of(live.value, calls.value)
+        found = statistics_of(counters.value)
         found["tasks"]["unreadable"] = unreadable()
         found["tasks"]["due"] = _due(change, timers) if found["tasks"]["delayed"] else 0
         return found

@@ -293,8 +293,11 @@ def failure_classes(changes: Sequence[Change], limit: int) -> list[FailureClass]
 def _ask_counts(change: Change) -> Callable[[], tuple[dict[str, int], int]]:
     """Ask, by snapshot, for the number of buried tasks by class, and for that of all."""
     snapshot, keys = change.tr.snapshot, change.shape.keys
-    live, counts = snapshot.get(keys.live), failures.ask_counts(snapshot, keys, limits.CLASSES_READ_MAX)
-    return lambda: (failures.counts_in(keys, counts), unpacked(LIVE_NAMES, live.value)["buried"])
+    counters, counts = (
+        snapshot.get(keys.counters),
+        failures.ask_counts(snapshot, keys, limits.CLASSES_READ_MAX),
+    )
+    return lambda: (failures.counts_in(keys, counts), unpacked(LIVE_NAMES, counters.value)["buried"])
 
 
 def _class(error: str, count: int, *first: tuple[bytes, Callable[[], list[Failure]]]) -> FailureClass:
@@ -572,8 +575,8 @@ def choose(rows: Sequence[Row], matching: Matching, count: int) -> tuple[int, li
 def _number(changes: Sequence[Change], error: str | None) -> int:
     """The number of buried tasks of a class, or of all. Reads: its counter in each partition, by snapshot."""
     if error is None:
-        asked = [change.tr.snapshot.get(change.shape.keys.live) for change in changes]
-        return sum(unpacked(LIVE_NAMES, live.value)["buried"] for live in asked)
+        asked = [change.tr.snapshot.get(change.shape.keys.counters) for change in changes]
+        return sum(unpacked(LIVE_NAMES, counters.value)["buried"] for counters in asked)
     asked = [change.tr.snapshot.get(change.shape.keys.class_count(error)) for change in changes]
     return sum(int.from_bytes(count.value or b"", "little") for count in asked)
 

@@ -24,7 +24,7 @@ from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.stored.key_counts import key_of, readable_state
 from fdbqueue.tasks.stored.keyed import Keyed, is_slug
-from fdbqueue.tasks.stored.records import CALL_NAMES, packed
+from fdbqueue.tasks.stored.records import COUNTER_NAMES, packed
 
 
 def begin(tr: Transaction, shape: Shape, count: int) -> Plan | None:
@@ -58,7 +58,7 @@ def begin(tr: Transaction, shape: Shape, count: int) -> Plan | None:
 def _store(tr: Transaction, shape: Shape, plan: Plan) -> None:
     """Store the plan, and wake the takes that wait."""
     store(tr, shape.registry, shape.name, shape.shared, plan)
-    tr.add(shape.keys.calls, packed(CALL_NAMES, {"other": 1}))
+    tr.add(shape.keys.counters, packed(COUNTER_NAMES, {"other": 1}))
 
 
 def repartition(
@@ -179,13 +179,12 @@ def _lower(tr: Transaction, parts: Parts, plan: Plan) -> bool:
 
     def let_go(number: int) -> bool:
         """True without a task, an ended task and a live request."""
-        source, counters = parts.part(number), parts.shape.keys.calls
-        keys = source.shape.keys
+        source, keys = parts.part(number), parts.part(number).shape.keys
         if not is_unused(tr, source.line, runtime_of(tr).now_us(), keys.tasks, keys.ended_times):
             return False
-        calls = tr.get(keys.calls)
-        if calls.present():
-            tr.add(counters, calls.value)
+        counters = tr.get(keys.counters)
+        if counters.present():
+            tr.add(parts.shape.keys.counters, counters.value)
         return True
 
     left = parts.wide.lowered(tr, plan, let_go)

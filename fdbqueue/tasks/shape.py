@@ -27,8 +27,8 @@ from fdbqueue.tasks.feature import Feature, features_of_queue, overriding
 from fdbqueue.tasks.options import NOT_GIVEN, Draft, drafted, kind_named, owner_of, stored_settings
 from fdbqueue.tasks.stored.discipline import Discipline, Fifo, Mended
 from fdbqueue.tasks.stored.records import (
+    COUNTER_NAMES,
     ID_BYTES,
-    LIVE_NAMES,
     LIVE_OF,
     NEVER_US,
     SESSION_BYTES,
@@ -110,7 +110,7 @@ class Mender:
         tr.clear(key)
         if gone is None:
             return
-        tr.add(self._keys.live, packed(LIVE_NAMES, {LIVE_OF[gone.state]: -1}))
+        tr.add(self._keys.counters, packed(COUNTER_NAMES, {LIVE_OF[gone.state]: -1}))
         self._has_gone(tr)
         if gone.state == TaskState.BURIED:
             for row in self._entries_of(tr, self._keys.classed, gone.id):  # among the first of all classes

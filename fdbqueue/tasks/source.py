@@ -85,7 +85,7 @@ class TaskSource:
         if self.partition and shape.current is not None:
             self.guard = partial(shape.current.guard_of, self.partition)
         self.aside = shape.aside
-        self.doorbell = shape.keys.calls  # every change adds to a counter there
+        self.doorbell = shape.keys.counters  # every change that makes a task ready adds to it
         self.limit_bells: Sequence[bytes] = () if shape.limits is None else shape.limits.bells
         self.ready = shape.keys.ready
         self.line = Line(LineKeys(shape.keys.line), self)
@@ -354,7 +354,7 @@ def _params(deliveries: Sequence[Delivery]) -> set[bytes]:
     return {_params_of(delivery) for delivery in deliveries}
 
 
-_live, _value = attrgetter("shape.keys.live"), attrgetter("value")
+_counters, _value = attrgetter("shape.keys.counters"), attrgetter("value")
 
 
 class WideTasks(Wide[TaskSource]):
@@ -424,7 +424,7 @@ class Parts(Partitioned[TaskSource]):
     def ask_size(self, tr: Transaction) -> Callable[[], int]:
         """Ask for the number of tasks in all partitions, by snapshot."""
         sources = (self.zero,) if self.plan is None else self.holding()
-        return partial(_sum, [*map(tr.snapshot.get, map(_live, sources))])
+        return partial(_sum, [*map(tr.snapshot.get, map(_counters, sources))])
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         """Ask, by snapshot, for the time at which the next sweep has something to do, in microseconds."""

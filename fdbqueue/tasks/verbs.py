@@ -47,7 +47,16 @@ from fdbqueue.tasks.failures import (
 )
 from fdbqueue.tasks.feature import OF_TASKS, REMOVED, Encode, feature_of_tasks
 from fdbqueue.tasks.shape import NO_RECORD, Shape
-from fdbqueue.tasks.stored.records import NEVER_US, Record, TaskKeys, id_in, id_text, sound_record
+from fdbqueue.tasks.stored.records import (
+    COUNTERS_BYTES,
+    NEVER_US,
+    NO_TASKS,
+    Record,
+    TaskKeys,
+    id_in,
+    id_text,
+    sound_record,
+)
 
 UNKNOWN = object()
 
@@ -113,6 +122,11 @@ def undo_take(change: Change, targets: Sequence[Target]) -> list[bool]:
     """Undo takes of tasks that are still held: they count no attempt. True for each that is ready now."""
     ready = {record.id for record in edges.give_back(change, _still_held(change, targets))}
     return [target.id in ready for target in targets]
+
+
+def are_held(change: Change, targets: Sequence[Target]) -> list[bool]:
+    ids = {record.id for record in _still_held(change, targets)}
+    return [target.id in ids for target in targets]
 
 
 def renew(change: Change, targets: Sequence[Target]) -> list[Held | None]:
@@ -222,7 +236,8 @@ def truncate(change: Change) -> None:
     keys = change.shape.keys
     for under in (keys.contents, keys.failures, keys.classed, keys.class_counts, keys.all_steps):
         change.tr.clear_range(under.start, under.stop)
-    change.tr.clear(keys.live)
+    change.tr.add(keys.counters, bytes(COUNTERS_BYTES))  # an AND would store its operand in a missing row
+    change.tr.bit_and(keys.counters, NO_TASKS)
     change.count("other")
 
 

@@ -14,7 +14,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import FDBError
 from fdbqueue.operate.cli.exits import CommandError
 from fdbqueue.operate.cli.session import Place
-from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, packed
+from fdbqueue.tasks.stored.records import COUNTER_NAMES, TaskKeys, packed
 from tests.cli.shell import Within
 from tests.cli.test_queues import root_of
 
@@ -34,7 +34,7 @@ def test_a_finding_is_ended_by_its_cure(program: Within) -> None:
     program.run("create", "--kind", "fifo", "--", "-a q")
     with fdbqueue.open(program.url) as db:
         keys = TaskKeys(TaskQueue.open(db, "-a q", root=root_of(program)).contents)
-        run(db, lambda tr: tr.add(keys.live, packed(LIVE_NAMES, {"ready": 3})))
+        run(db, lambda tr: tr.add(keys.counters, packed(COUNTER_NAMES, {"ready": 3})))
     status, out, err = program.run("verify")
     assert status == 1
     assert err.endswith(" keys: 1 finding\n")

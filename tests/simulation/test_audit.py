@@ -16,7 +16,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.sessions.ending import RUN_ENDS
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.shape import shape_of
-from fdbqueue.tasks.stored.records import ID_BYTES, NEVER_US, Record, TaskKeys, packed
+from fdbqueue.tasks.stored.records import COUNTER_NAMES, ID_BYTES, NEVER_US, Record, TaskKeys, packed
 from fdbqueue.testing import Client, Simulation
 from fdbqueue.testing.engine import NONE
 from fdbqueue.testing.trace import Commit, Footprint, Operation, Trace, sound
@@ -320,7 +320,7 @@ def test_the_auditor_judges_every_commit_of_a_run() -> None:
     def clumsy(client: Client) -> None:
         queue = TaskQueue.create(client.db, "jobs")
         queue.put(client.db, 1)
-        client.db.clear(queue.contents[9].key())
+        client.db.add(queue.contents[9].key(), packed(COUNTER_NAMES, {"ready": -1}))
         queue.put(client.db, 2)
         plain.enqueue(client.db, 1)
         client.db[Subspace(("plain",))[2].key()] = bytes(8)

@@ -63,7 +63,7 @@ def judged(
     ],
 )
 def test_a_power_cut_may_undo_a_lease(before: Record, after: Record, call: str) -> None:
-    assert judged(before, after, SHAPE.keys.task(ID), SHAPE.keys.calls, **{call: 1}) == ""
+    assert judged(before, after, SHAPE.keys.task(ID), SHAPE.keys.counters, **{call: 1}) == ""
 
 
 @pytest.mark.parametrize(

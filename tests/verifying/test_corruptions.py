@@ -24,7 +24,7 @@ from fdbqueue.operate.verify.values import command
 from fdbqueue.operate.verify.verify import counts_of_tasks, subject_of
 from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.stored.key_counts import slug_of, state_of
-from fdbqueue.tasks.stored.records import LIVE_NAMES, id_in, id_text, packed, record_to_bytes
+from fdbqueue.tasks.stored.records import COUNTER_NAMES, LIVE_NAMES, id_in, id_text, packed, record_to_bytes
 from tests.guard import TEST_ROOT
 from tests.verifying.places import KEY, Place, missing_id, place
 
@@ -72,7 +72,7 @@ def without_a_piece(at: Place, tr: Any) -> None:
 
 
 def counted(**changes: int) -> Plant:
-    return lambda at, tr: tr.add(at.keys.live, packed(LIVE_NAMES, changes))
+    return lambda at, tr: tr.add(at.keys.counters, packed(COUNTER_NAMES, changes))
 
 
 def held_by_no_session(at: Place, tr: Any) -> None:
@@ -127,7 +127,7 @@ TASKS: dict[str, tuple[Plant, Flaw, str]] = {
     "a counter too large": (counted(ready=3), Flaw.COUNTER, MEND),
     "a counter too small": (counted(buried=-1), Flaw.COUNTER, MEND),
     "a counter below zero": (counted(delayed=-9), Flaw.COUNTER, MEND),
-    "no counters": (lambda at, tr: tr.clear(at.keys.live), Flaw.COUNTER, MEND),
+    "no counters": (lambda at, tr: tr.clear(at.keys.counters), Flaw.COUNTER, MEND),
     "no such session": (held_by_no_session, Flaw.SESSION, "fdbqueue release-all tasks"),
     "a member of no owner": (
         lambda at, tr: tr.set(layer.pack((14, "me", OTHER), prefix=at.keys.prefix), b""),
@@ -176,8 +176,8 @@ TASKS: dict[str, tuple[Plant, Flaw, str]] = {
         Flaw.COUNTER,
         MEND,
     ),
-    "short counters": (lambda at, tr: tr.set(at.keys.live, b"\x01"), Flaw.COUNTER, MEND),
-    "long counters": (lambda at, tr: tr.set(at.keys.live, b"\x01" * 99), Flaw.COUNTER, MEND),
+    "short counters": (lambda at, tr: tr.set(at.keys.counters, b"\x01"), Flaw.COUNTER, MEND),
+    "long counters": (lambda at, tr: tr.set(at.keys.counters, b"\x01" * 199), Flaw.COUNTER, MEND),
     "a short counter of a class": (
         lambda at, tr: tr.set(at.keys.class_count("Odd"), b"\x05"),
         Flaw.COUNTER,

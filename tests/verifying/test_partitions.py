@@ -14,7 +14,7 @@ from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.stored.key_counts import slug_of, state_of, state_to_bytes
 from fdbqueue.tasks.stored.keyed import Keyed
-from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, id_bytes, packed
+from fdbqueue.tasks.stored.records import COUNTER_NAMES, LIVE_NAMES, TaskKeys, id_bytes, packed
 from tests.partitions.support import PARTITIONS, key_in, moving_key
 from tests.verifying.corruptions import BEYOND, MEND, OF_ALL_PARTITIONS, Plants, require_found_and_ended
 from tests.verifying.places import missing_id
@@ -72,7 +72,7 @@ def place(db: Database, space: Subspace) -> Iterator[Place]:
 
 
 def counted(at: Place, tr: Any) -> None:
-    tr.add(at.keys(2).live, packed(LIVE_NAMES, {"ready": 2}))
+    tr.add(at.keys(2).counters, packed(COUNTER_NAMES, {"ready": 2}))
 
 
 def counted_by_key(at: Place, tr: Any) -> None:

@@ -31,7 +31,7 @@ from fdbqueue.queues.elements.store import ElementKeys
 from fdbqueue.queues.recipe.items import QueueKeys
 from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.stored.key_counts import KeyCounts, slug_of
-from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, id_in, packed
+from fdbqueue.tasks.stored.records import COUNTER_NAMES, TaskKeys, id_in, packed
 from tests.verifying.places import LARGE, missing_id
 
 
@@ -89,7 +89,7 @@ def test_a_corrupt_fair_queue_is_told_and_mended(db: Database, space: Subspace) 
     for item in ("a", LARGE, "b"):
         queue.put(db, item)
     assert verify(db, queue).findings == ()
-    run(db, lambda tr: tr.add(keys.live, packed(LIVE_NAMES, {"ready": 2})))
+    run(db, lambda tr: tr.add(keys.counters, packed(COUNTER_NAMES, {"ready": 2})))
     run(db, lambda tr: tr.set(keys.payload(missing_id(), 0), b"x"))
     found = verify(db, queue, mend=True)
     assert {finding.flaw for finding in found.findings} == {Flaw.COUNTER, Flaw.PAYLOAD}
@@ -179,7 +179,7 @@ def test_a_still_counter_is_compared_over_transactions(db: Database, space: Subs
     queue = TaskQueue.create(db, "q", "fifo", root=space)
     queue.put_many(db, range(9))
     assert verify(db, "q", root=space).uncompared == ()
-    run(db, lambda tr: tr.add(TaskKeys(queue.contents).live, packed(LIVE_NAMES, {"ready": 1})))
+    run(db, lambda tr: tr.add(TaskKeys(queue.contents).counters, packed(COUNTER_NAMES, {"ready": 1})))
     (finding,) = verify(db, "q", root=space).findings
     assert "says 10, and there are 9" in finding.text
 

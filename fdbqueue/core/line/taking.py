@@ -502,6 +502,7 @@ class Takes:
         take_in_turn: TakeInTurn,
         new_params: Callable[[], bytes] | None = None,
         give_back: Callable[[Sequence[Any]], None] | None = None,
+        are_held: Callable[[Transaction, Sequence[Any]], bool] | None = None,
         *,
         is_named: bool = False,
         is_plain: bool = False,
@@ -509,7 +510,8 @@ class Takes:
         has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
         """`new_params` makes the params of a new request, which the source of the line reads; in a directory,
-        they begin with the name of this process, if it alone has the request. `give_back` undoes a take; None
+        they begin with the name of this process, if it alone has the request. `give_back` undoes a take, and
+        `are_held` tells that one of its leases is there, so that no take needs a receipt; None
         if a take is final. `is_named`: the takes of a session that another process may go
         on with after a power cut, so each item that it gets is durable. `is_plain`: no code of the user
         decodes values. `lost` is called after another taker has won the race for an item. `has_ended`: true
@@ -524,6 +526,7 @@ class Takes:
         self._take_in_turn = take_in_turn
         self._new_params = new_params or partial(name_of_process, database.engine)
         self._give_back = give_back
+        self._evidence = None if are_held is None else partial(_are_taken, are_held)
         self._is_named = is_named
         self._may_be_lost = _may_be_lost_of_name if is_named else _may_be_lost
         self._short = Short() if is_plain else None
@@ -592,18 +595,29 @@ class Takes:
         """Take for all callers in one transaction, without a request. False if they have to register."""
         is_crowded = self._runtime.monotonic() < self._memory.crowded_until
         short = self._short if leader.count <= limits.DIRECT_ITEMS_MAX else None
+        params = self._new_params()
+
+        def unsure() -> None:
+            nonlocal params
+            crew.hold()
+            params = self._new_params()  # the attempt in doubt may have a lease
+
+        def body(tr: Transaction) -> Taken:
+            return self._take(tr, crew, params)
+
         for _ in range(0 if is_crowded else limits.PLAIN_ATTEMPTS_MAX):
             may_be_direct = short is not None and not short.resting
             try:
                 taken = run_once(
                     self._database,
                     self._root,
-                    partial(self._take, crew=crew, params=self._new_params()),
-                    wrote=_wrote,
+                    body,
+                    wrote=_wrote if self._evidence is None else _never,
                     may_be_lost=self._may_be_lost,
                     keep=partial(_deal_taken, crew, to_all=to_all),
-                    unsure=crew.hold,
+                    unsure=unsure,
                     doubt=crew.fail,
+                    evidence=self._evidence,
                     yield_to_conflict=True,
                     short=short,
                 )
@@ -647,6 +661,14 @@ class Takes:
             self._memory,
             self._is_named,
         )
+
+
+def _never(_: Taken) -> bool:
+    return False
+
+
+def _are_taken(are_held: Callable[[Transaction, Sequence[Any]], bool], tr: Transaction, taken: Taken) -> bool:
+    return bool(taken.values) and are_held(tr, taken.values)
 
 
 def _may_be_lost_of_name(taken: Taken) -> bool:

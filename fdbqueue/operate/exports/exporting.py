@@ -50,6 +50,7 @@ from fdbqueue.core.unreadable import Aside
 from fdbqueue.core.version import __version__
 from fdbqueue.operate.exports.file import (
     FORMAT,
+    CallsLine,
     DoneLine,
     ElementLine,
     End,
@@ -76,7 +77,7 @@ from fdbqueue.tasks.schedules import list_schedules
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.stored.key_counts import SLUG_BYTES, readable_state
 from fdbqueue.tasks.stored.keyed import Fair
-from fdbqueue.tasks.stored.records import CALL_NAMES, Record, id_in, record_to_bytes, sound_record, unpacked
+from fdbqueue.tasks.stored.records import Record, calls_in, id_in, record_to_bytes, sound_record
 
 _HELD = 1
 """Bytes behind an item that lies in the line of all partitions: the number of its partition."""
@@ -204,8 +205,8 @@ def task_partitions_of(shape: Shape) -> list[Shape]:
 
 def takes_of(parts: Sequence[Shape], tr: Transaction) -> int:
     """The takes of all partitions. Reads by snapshot."""
-    asked = [tr.snapshot.get(part.keys.calls) for part in parts]
-    return sum(unpacked(CALL_NAMES, found.value)["take"] for found in asked)
+    asked = [tr.snapshot.get(part.keys.counters) for part in parts]
+    return sum(calls_in(found.value)["take"] for found in asked)
 
 
 def _behind_tasks(part: Shape) -> Iterator[Section]:
@@ -213,11 +214,16 @@ def _behind_tasks(part: Shape) -> Iterator[Section]:
     if isinstance(part.discipline, Fair):
         yield Section(part.discipline.states, partial(_turns, keys.partition, part.discipline))
         yield as_they_are(single(part.discipline.round_key), keys.prefix, keys.partition)
-    for key in (keys.calls, keys.paused, keys.redrive):
+    yield Section(single(keys.counters), partial(_calls, keys.partition))
+    for key in (keys.paused, keys.redrive):
         yield as_they_are(single(key), keys.prefix, keys.partition)
     for rows in rows_of_features(part):
         for column in rows.copied:
             yield as_they_are(column.all(keys.prefix), keys.prefix, keys.partition)
+
+
+def _calls(partition: int, _: Transaction, rows: Sequence[KeyValue]) -> Batch:
+    return Batch([CallsLine(partition, calls_in(row.value)) for row in rows], len(rows))
 
 
 def round_of(part: Shape) -> bytes:

@@ -89,6 +89,13 @@ class TurnLine(ContentLine, tag="turn"):
     used: int
 
 
+class CallsLine(ContentLine, tag="calls"):
+    """How often each verb was called in a partition."""
+
+    partition: int
+    counts: Counts
+
+
 class ItemLine(ContentLine, tag="item"):
     partition: int
     suffix: bytes
@@ -136,7 +143,7 @@ class End(Line, tag="end"):
 
 _OURS = (
     *(Header, LimitLine, QueueLine, Mark, DoneLine, End),
-    *(TaskLine, TurnLine, ItemLine, ElementLine, AsideLine, KeyLine, ProgressLine),
+    *(TaskLine, TurnLine, CallsLine, ItemLine, ElementLine, AsideLine, KeyLine, ProgressLine),
 )
 _OF_FEATURES = [line for one in all_features() if one.rows is not None for line in one.rows.lines]
 

@@ -32,6 +32,7 @@ from fdbqueue.operate.exports.exporting import item_partitions_of, round_of, tas
 from fdbqueue.operate.exports.file import (
     IMPORT_LABEL,
     AsideLine,
+    CallsLine,
     DoneLine,
     ElementLine,
     FinishedFile,
@@ -54,7 +55,16 @@ from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.source import change_of
 from fdbqueue.tasks.stored.key_counts import readable_state
 from fdbqueue.tasks.stored.keyed import Fair
-from fdbqueue.tasks.stored.records import CALLS, PAUSED, REDRIVE, Record, partition_of, record_of
+from fdbqueue.tasks.stored.records import (
+    CALL_NAMES,
+    COUNTER_NAMES,
+    PAUSED,
+    REDRIVE,
+    Record,
+    packed,
+    partition_of,
+    record_of,
+)
 
 T = TypeVar("T")
 
@@ -109,7 +119,7 @@ class Tasks:
         self._features = rows_of_features(self._shape)
         self._taken_back = tuple(line for rows in self._features for line in rows.lines)
         of_features = columns(*(column for rows in self._features for column in rows.copied))
-        copied = [*columns(CALLS, PAUSED, REDRIVE), *rounds, *of_features]
+        copied = [*columns(PAUSED, REDRIVE), *rounds, *of_features]
         self._common = _Shared(registry, definition, self._shape.aside, copied, prefixes)
         self._may_be_twice = plan is not None and plan.may_have_moved
 
@@ -119,7 +129,9 @@ class Tasks:
         self._tasks(tr, [line for line in lines if isinstance(line, TaskLine)], now_us)
         self._turns(tr, [line for line in lines if isinstance(line, TurnLine)])
         for line in lines:
-            if not isinstance(line, (TaskLine, TurnLine, *self._taken_back)):
+            if isinstance(line, CallsLine):
+                self._calls(tr, line)
+            elif not isinstance(line, (TaskLine, TurnLine, *self._taken_back)):
                 self._common.place(tr, line)
 
     def _tasks(self, tr: Transaction, lines: Sequence[TaskLine], now_us: int) -> None:
@@ -161,6 +173,11 @@ class Tasks:
                 tr.set(shared.moved(record.id), bytes((keys.partition,)))
         change.restore(records)
         change.finish()
+
+    def _calls(self, tr: Transaction, line: CallsLine) -> None:
+        if not line.counts.keys() <= set(CALL_NAMES) or min(line.counts.values(), default=0) < 0:
+            raise NotOurs("calls")
+        tr.add(within(self._parts, line.partition).keys.counters, packed(COUNTER_NAMES, line.counts))
 
     def _turns(self, tr: Transaction, lines: Sequence[TurnLine]) -> None:
         """Let task keys go on in their rounds; each has its tasks already."""

@@ -57,6 +57,7 @@ from fdbqueue.tasks.stored.discipline import Fifo
 from fdbqueue.tasks.stored.key_counts import KeyState, Numbers, key_of, level_in, readable_state
 from fdbqueue.tasks.stored.keyed import Fair, Keyed, is_slug, parts_of, rebuild, task_key_in
 from fdbqueue.tasks.stored.records import (
+    COUNTERS_BYTES,
     ID_BYTES,
     LIVE_NAMES,
     LIVE_OF,
@@ -367,7 +368,7 @@ class TaskChecks(Checks):
             records.DELAYED: partial(self._entry, TaskState.DELAYED),
             records.BURIED: partial(self._entry, TaskState.BURIED),
             records.TIMER: self._timer,
-            records.LIVE: self._live,
+            records.COUNTERS: self._counters,
             records.LINE: _whole_row(self._line),
             records.OWNERS: self._owner,
             records.PAUSED: self._partition.paused,
@@ -608,11 +609,11 @@ class TaskChecks(Checks):
         elif not (yield [claim]).has(claim):
             yield self.found(Flaw.STRAY, row, "A session is enrolled for an owner that has claimed nothing.")
 
-    def _live(self, row: Row, _: bytes) -> Check:
+    def _counters(self, row: Row, _: bytes) -> Check:
         negative = [name for name, count in unpacked(LIVE_NAMES, row.value).items() if count >= 2**63]
-        if negative or len(row.value) != len(LIVE_NAMES) * NUMBER_BYTES:
-            text = f"The counters of the tasks are damaged: {row.value.hex()}."
-            yield self.found(Flaw.COUNTER, row, text, resized(row, len(LIVE_NAMES) * NUMBER_BYTES))
+        if negative or len(row.value) != COUNTERS_BYTES:
+            text = f"The counters of the queue are damaged: {row.value.hex()}."
+            yield self.found(Flaw.COUNTER, row, text, resized(row, COUNTERS_BYTES))
 
 
 def _whole_row(checks: Checks) -> OfColumn:

@@ -95,7 +95,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.stored.key_counts import slug_of
 from fdbqueue.tasks.stored.keyed import Keyed, rebuild
-from fdbqueue.tasks.stored.records import LIVE_NAMES, TaskKeys, packed, unpacked
+from fdbqueue.tasks.stored.records import COUNTER_NAMES, LIVE_NAMES, TaskKeys, packed, unpacked
 
 
 @dataclass(frozen=True)
@@ -214,10 +214,10 @@ def counts_of_tasks(checks: TaskChecks, registered: bool) -> Iterator[Count]:
     """The counters of a queue. Those of classes of failure are known after the scan of `checks`."""
     shape, keys = checks.shape, checks.keys
     # A FairQueue counts no calls, so that its counters may return to an old value.
-    quiet = (keys.live, keys.calls) if registered else ()
+    quiet = (keys.counters,) if registered else ()
     states = zip(LIVE_NAMES, (shape.discipline.index, keys.taken, keys.buried, keys.delayed), strict=True)
     for state, under in states:
-        yield _count_of_state(state, Tally({state: under}, keys.live, keys.has_shape, quiet))
+        yield _count_of_state(state, Tally({state: under}, keys.counters, keys.has_shape, quiet))
     for error in sorted(checks.classes):
         tally = Tally({error: keys.classed_under(error)}, keys.class_count(error), keys.has_shape, quiet)
         yield Count(f"buried tasks of the class {error!r}", tally, goes_at_zero=True)
@@ -231,7 +231,7 @@ def _count_of_state(state: str, tally: Tally) -> Count:
     def number_in(value: bytes | None) -> int:
         return _signed(unpacked(LIVE_NAMES, value)[state])
 
-    return Count(f"{state} tasks", tally, number_in, lambda more: packed(LIVE_NAMES, {state: more}))
+    return Count(f"{state} tasks", tally, number_in, lambda more: packed(COUNTER_NAMES, {state: more}))
 
 
 def counts_of_recipe(recipe: Recipe) -> Iterator[Count]:

@@ -156,8 +156,7 @@ DELAYED = S.column(5, ID)  # the task key; tasks()
 BURIED = S.column(6, PLACE)  # the task key; kick
 TIMER = S.column(7, TIME, ID)  # empty; sweeps and takes: tasks that are due
 BESIDE = S.column(8, ANY)  # see keyed.py and limits/parking.py
-LIVE = S.column(9)  # tasks in each state; statistics, put into a bounded queue
-CALLS = S.column(10)  # counts of the verbs; statistics, the doorbell of the line
+COUNTERS = S.column(9)  # see COUNTER_NAMES; statistics, put into a bounded queue, the doorbell of the line
 LINE = S.column(11, ANY)  # see line/decision.py
 OWNERS = S.column(14, ANY)  # see queues/unacked.py; opens of a persistent queue with an owner
 PAUSED = S.column(15)  # empty; takes: they find nothing
@@ -176,7 +175,7 @@ GATE: Column[()] = Column(13, ())  # the same, at the edge
 
 _CODES = frozenset(column.code for column in (*S.columns, SEAT, GATE))
 _REST_BYTES = {TASK.code: ID_BYTES} | {
-    column.code: 0 for column in (LIVE, CALLS, GATE, PAUSED, REDRIVE, ENDED_COUNT, partitions.EPOCH)
+    column.code: 0 for column in (COUNTERS, GATE, PAUSED, REDRIVE, ENDED_COUNT, partitions.EPOCH)
 }
 """Numbers of bytes behind these columns, by which a queue knows its own keys from those of something else."""
 
@@ -281,8 +280,8 @@ class TaskKeys:
         self.timer, self.timers = TIMER.key(prefix), TIMER.all(prefix)
         self.time_of, self.timers_until = TIMER.first(prefix), TIMER.until(prefix)
         self.beside, self.line = BESIDE.start(prefix), LINE.start(prefix)
-        self.live, self.calls = LIVE.start(prefix), CALLS.start(prefix)
-        self.contents = slice(self.tasks.start, self.live)
+        self.counters = COUNTERS.start(prefix)
+        self.contents = slice(self.tasks.start, self.counters)
         self.seat, self.seats, self.gate = SEAT.key(prefix), SEAT.all(prefix), GATE.start(prefix)
         self.paused, self.redrive = PAUSED.start(prefix), REDRIVE.start(prefix)
         self.failure, self.failures = FAILURE.key(prefix), FAILURE.all(prefix)
@@ -407,15 +406,20 @@ CALL_NAMES = (
 line.
 """
 
+COUNTER_NAMES = (*LIVE_NAMES, *CALL_NAMES)
+"""The counters of a queue, in one row: nearly every change counts tasks and a call, and adds to one key."""
+
 _FIELD_BITS = 64
 _MASK = (1 << _FIELD_BITS) - 1
-ONE_LIVE = {state: 1 << (_FIELD_BITS * LIVE_NAMES.index(name)) for state, name in LIVE_OF.items()}
-"""One more task of a state, in the number of LIVE."""
-ONE_CALL = {call: 1 << (_FIELD_BITS * at) for at, call in enumerate(CALL_NAMES)}
-"""One more call, in the number of CALLS."""
-LIVE_BYTES, CALLS_BYTES = 8 * len(LIVE_NAMES), 8 * len(CALL_NAMES)
-LIVE_MASK, CALLS_MASK = (1 << (8 * LIVE_BYTES)) - 1, (1 << (8 * CALLS_BYTES)) - 1
-"""Fields may be negative while they are added up: the numbers are stored modulo these."""
+_ONE = {name: 1 << (_FIELD_BITS * at) for at, name in enumerate(COUNTER_NAMES)}
+ONE_LIVE = {state: _ONE[name] for state, name in LIVE_OF.items()}
+"""One more task of a state, in the number of COUNTERS."""
+ONE_CALL = {call: _ONE[call] for call in CALL_NAMES}
+COUNTERS_BYTES, CALLS_AT = 8 * len(COUNTER_NAMES), 8 * len(LIVE_NAMES)
+COUNTERS_MASK = (1 << (8 * COUNTERS_BYTES)) - 1
+"""Fields may be negative while they are added up: the number is stored modulo this one."""
+NO_TASKS = bytes(CALLS_AT).ljust(COUNTERS_BYTES, b"\xff")
+"""Its AND to the counters leaves those of calls."""
 
 
 def packed(fields: tuple[str, ...], changes: Mapping[str, int]) -> bytes:
@@ -431,12 +435,16 @@ def unpacked(fields: tuple[str, ...], value: bytes | None) -> dict[str, int]:
     return {name: (total >> (_FIELD_BITS * n)) & _MASK for n, name in enumerate(fields)}
 
 
-def count_of(live: bytes | None) -> int:
-    return sum(unpacked(LIVE_NAMES, live).values())
+def count_of(counters: bytes | None) -> int:
+    return sum(unpacked(LIVE_NAMES, counters).values())
 
 
-def statistics_of(live: bytes | None, calls: bytes | None) -> Statistics:
-    tasks, done = unpacked(LIVE_NAMES, live), unpacked(CALL_NAMES, calls)
+def calls_in(counters: bytes | None) -> dict[str, int]:
+    return unpacked(CALL_NAMES, (counters or b"")[CALLS_AT:])
+
+
+def statistics_of(counters: bytes | None) -> Statistics:
+    tasks, done = unpacked(LIVE_NAMES, counters), calls_in(counters)
     counts = {**tasks, "done": done.pop("done"), "total": sum(tasks.values())}
     done.pop("other")
     return {"tasks": counts, "calls": done, "ends": ends_of(done)}

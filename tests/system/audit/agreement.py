@@ -263,7 +263,7 @@ def _in_line(keys: LineKeys, key: bytes) -> str | None:
 _COLUMNS = frozenset(
     {
         *(records.TASK, records.READY, records.TAKEN, records.DELAYED, records.TIMER),
-        *(records.BESIDE, records.LIVE, records.CALLS, records.LINE, records.FAILURE),
+        *(records.BESIDE, records.COUNTERS, records.LINE, records.FAILURE),
         UNIQUE,  # a put that finds the key of a taken task free makes that take durable
         WINDOW,  # a task that waits again takes its unique key over from a window that has ended
     }

@@ -15,7 +15,7 @@ from fdbqueue.embedded import layout
 from fdbqueue.embedded.writes import CommitRequest, place, stamp
 from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.tasks.stored import records
-from fdbqueue.tasks.stored.records import CALL_NAMES, Record, TaskKeys, sound_record, unpacked
+from fdbqueue.tasks.stored.records import CALL_NAMES, Record, TaskKeys, calls_in, sound_record
 from fdbqueue.testing.trace import Commit
 
 
@@ -198,10 +198,10 @@ class Tasks:
         return TaskStep(step.commit, step, moves, self.stored, self._calls(step), kept_in(self.keys, step))
 
     def _calls(self, step: Step) -> Counter[str]:
-        if self.keys.calls not in step.changes:
+        if self.keys.counters not in step.changes:
             return Counter()
-        before, after = step.changes[self.keys.calls]
-        old, new = unpacked(CALL_NAMES, before), unpacked(CALL_NAMES, after)
+        before, after = step.changes[self.keys.counters]
+        old, new = calls_in(before), calls_in(after)
         counted = {name: signed(new[name] - old[name]) for name in CALL_NAMES}
         return Counter({name: number for name, number in counted.items() if number})
 

@@ -21,7 +21,7 @@ from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.stored import records
 from fdbqueue.tasks.stored.key_counts import key_of, readable_state, slug_of
 from fdbqueue.tasks.stored.keyed import Keyed
-from fdbqueue.tasks.stored.records import CALL_NAMES, Record, TaskKeys, id_text, sound_record, unpacked
+from fdbqueue.tasks.stored.records import CALL_NAMES, Record, TaskKeys, calls_in, id_text, sound_record
 from fdbqueue.testing.scheduler import EPOCH_S
 from fdbqueue.testing.trace import Operation, Trace, longest_pause_s
 from tests.system.audit.agreement import (
@@ -205,7 +205,7 @@ class QueueRules:
         yield from ClassCounters(keys).judge(step.changes, mirror)
         if isinstance(shape.discipline, Keyed):
             yield from key_counters(shape.discipline, step, mirror)
-        yield from rung(keys, keys.calls if tasks.registered else keys.live, step)
+        yield from rung(keys, keys.counters, step)
         errors: list[str] = []
         line = self._requests.follow(step.changes, mirror, errors)
         yield from errors
@@ -356,8 +356,8 @@ class Partitioned:
             for is_new, record in self._changed(shape, own):
                 (news if is_new else olds)[record.id] = record
             after.update(self._stored(shape, mirror))
-            if (values := own.changes.get(shape.keys.calls)) is not None:
-                old, new = (unpacked(CALL_NAMES, value) for value in values)
+            if (values := own.changes.get(shape.keys.counters)) is not None:
+                old, new = map(calls_in, values)
                 counted.update({name: signed(new[name] - old[name]) for name in CALL_NAMES})
         counted = Counter({name: number for name, number in counted.items() if number})
         moves = {id_: Move(olds.get(id_), news.get(id_)) for id_ in {**olds, **news}}

@@ -289,4 +289,4 @@ def _stays(key: bytes, value: bytes) -> bool:
     """True for the three keys of an empty queue: the size (zero), the floor of the index, and the round."""
     keys = TaskKeys(SPACE[ROUNDS])
     items = FairItems(Registry(), keys, codec_named("json"), None)
-    return key in (items.floor, items.looking.round_key) or (key == keys.live and not any(value))
+    return key in (items.floor, items.looking.round_key) or (key == keys.counters and not any(value))

@@ -1,7 +1,8 @@
 """Calls of one process, each commit of which has any result: known, unknown, late, a conflict, an interrupt.
 
 Values and tasks are put and taken. Each put that returns has its effect once, whatever commit arrives late
-and whichever slots the calls use again. A call that was interrupted has its effect at most once.
+and whichever slots the calls use again. A call that was interrupted has its effect at most once. A take has
+the lease that it returns, and no other.
 
 A late commit arrives before one of the next reads and commits, or never. Commits with the error 1039 are
 late, and so are commits of calls that were interrupted as they sent them.
@@ -65,6 +66,7 @@ class Process:
         self._tasks = TaskQueue.create(self._db, NAME)
         self._number = 0
         self._items, self._jobs = Ledger("value"), Ledger("task")
+        self._takes = Ledger("lease")
 
     def step(self) -> None:
         verb = getattr(self, f"_{self._random.choice(VERBS)}")
@@ -97,7 +99,7 @@ class Process:
 
     def _finish(self) -> None:
         task = None
-        with suppress(*UNSURE):
+        with self._takes.removal():
             task = self._tasks.take(self._db, 0)
         if task is not None:
             with self._jobs.removal():
@@ -108,10 +110,13 @@ class Process:
 
     def require_once(self) -> None:
         self._items.require_once(list(every_row(partial(self._values.items, self._db, ALL))))
-        tasks = (
-            task for state in "rt" for task in every_row(partial(self._tasks.tasks, self._db, state, ALL))
+        ready, taken = (
+            [task.data for task in every_row(partial(self._tasks.tasks, self._db, state, ALL))]
+            for state in "rt"
         )
-        self._jobs.require_once(task.data for task in tasks)
+        self._jobs.require_once([*ready, *taken])
+        unsure = self._takes.unsure + self._jobs.unsure
+        assert len(taken) <= unsure, f"{len(taken)} tasks are taken, and {unsure} calls are unsure"
 
 
 class Ledger:
@@ -121,7 +126,7 @@ class Ledger:
         self._what = what
         self.put: set[int] = set()
         self.removed: Counter[int] = Counter()
-        self._unsure = 0
+        self.unsure = 0
         """Removals that were interrupted: each may have removed one value, or none."""
 
     @contextmanager
@@ -129,7 +134,7 @@ class Ledger:
         try:
             yield
         except UNSURE:
-            self._unsure += 1
+            self.unsure += 1
 
     def require_once(self, there: Iterable[int]) -> None:
         """Raises: AssertionError, which ends the run as a violation."""
@@ -137,7 +142,7 @@ class Ledger:
         twice = [value for value, count in found.items() if count > 1]
         assert not twice, f"more than once: {self._what} {twice}"
         lost = self.put - found.keys()
-        assert len(lost) <= self._unsure, f"lost: {self._what} {lost}, {self._unsure} removals are unsure"
+        assert len(lost) <= self.unsure, f"lost: {self._what} {lost}, {self.unsure} removals are unsure"
 
 
 class Result(Enum):
@@ -202,28 +207,28 @@ class UnsureEngine(Engine):
 
 class UnsureTransaction(PatientTransaction):
     def __init__(self, database: UnsureEngine) -> None:
-        self._unsure_engine = database
+        self.unsure_engine = database
         self._sent: CommitRequest | None = None
         self._is_heard = False
         super().__init__(database)
 
     def _open_snapshot(self) -> Snapshot:
         if self._snapshot is None:
-            self._unsure_engine.let_arrive()
+            self.unsure_engine.let_arrive()
         return super()._open_snapshot()
 
     def commit(self) -> Future:
-        self._unsure_engine.let_arrive()
-        self._unsure_engine.lose(self._sent)
+        self.unsure_engine.let_arrive()
+        self.unsure_engine.lose(self._sent)
         done = super().commit()
         return Interrupted(done) if self._is_heard else done
 
     def step_commit(self, request: CommitRequest) -> None:
-        result = self._unsure_engine.draw()
+        result = self.unsure_engine.draw()
         self._is_heard = result is Result.HEARD
         if result in (Result.LATE, Result.LEFT):
             self._sent = request
-            self._unsure_engine.send(request)
+            self.unsure_engine.send(request)
         elif result not in (Result.NOT_DONE, Result.CONFLICT):
             super().step_commit(request)
         if result is Result.LEFT:
