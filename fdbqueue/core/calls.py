@@ -25,7 +25,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
@@ -34,6 +34,8 @@ from fdbqueue.core.errors import DatabaseClosed, WaitStopped
 from fdbqueue.core.runtime import Event, Runtime, Stop
 from fdbqueue.core.seam import Future
 from fdbqueue.core.visible import SURVIVED
+
+T = TypeVar("T")
 
 
 class Waiter(Struct, eq=False):
@@ -305,6 +307,21 @@ class Combiner:
         if mine.error is not None:
             raise mine.error
         return mine
+
+    def alone(self, work: Callable[[], T]) -> T | None:
+        """Do the work of one caller, if no other leads; calls that begin meanwhile combine behind it. None if
+        another leads.
+        """
+        mine = Call(None, 0, 0, None)
+        try:
+            with self._lock:
+                if self._led:
+                    return None
+                mine.leads = self._led = True
+            return work()
+        finally:
+            if mine.leads:
+                self._pass_on(mine)
 
     def anyone_else(self, leader: Call) -> bool:
         """True if another call than `leader` waits for the end of the work that has begun."""

@@ -288,9 +288,7 @@ DUE_COUNTED_MAX = 1_000
 # Batches that a call given a transaction sweeps before it answers "nothing" or "no room".
 TIDY_ROUNDS_MAX = 20
 VERB_BATCH = 200
-# Up to this number of acks of one process in a queue run alone, because few save little together. After
-# ATTEMPTS_TOGETHER_MAX conflicts the acks of a batch run alone, too.
-ACKS_APART_MAX = 4
+# After ATTEMPTS_TOGETHER_MAX conflicts the acks of a batch run alone.
 ATTEMPTS_TOGETHER_MAX = 2
 # Conflict keys over which puts into a bounded queue spread (tasks/capacity.py).
 SEATS_MAX = 4_096

@@ -9,10 +9,8 @@ A task with a task key goes to the partition of that key. The others of a transa
 partition, the next in the turn of the process; so tasks that are put together stay together, in order. A
 queue without partitions is its own only part.
 
-Acks of one process combine: one thread acks the tasks of all threads that ack at once. Up to
-limits.ACKS_APART_MAX acks at a time each have a transaction of their own, so a single thread waits for
-no other. Above that an ack joins a batch, and the leader (core/calls.py) acks all tasks of the batch in
-one transaction. Each caller gets its own result: a stale lease fails its own caller only.
+Acks of one process combine: the leader (core/calls.py) acks the tasks of all threads that ack at once, in one
+transaction. Each caller gets its own result: a stale lease fails its own caller only.
 
 A batch that fails as a whole is taken apart, and each ack gets a transaction of its own. This happens after
 limits.ATTEMPTS_TOGETHER_MAX lost conflicts, or after an error that one of the acks causes. So an ack that
@@ -246,26 +244,20 @@ class Acks:
         self._callbacks = callbacks
         self._crew = Combiner(database.runtime, self._ack_for)
         self._short = Short()
-        # append, pop and len are atomic: no lock for each call. A count that is too high only chooses the
-        # batch, which is right as well.
-        self._under_way: list[bytes] = []
 
     def ack(self, target: Target) -> Task:
         """Ack the task, alone or in a batch. Raises: NotTaken."""
-        self._under_way.append(target.id)
-        try:
-            # A batch is bounded in tasks, but not in bytes: a payload that has to be read joins none.
-            may_join = target.data is not UNKNOWN and self._callbacks.callback is None
-            if len(self._under_way) > limits.ACKS_APART_MAX and may_join:
-                [ended] = self._crew.call([target]).answer
-                if isinstance(ended, NotTaken):
-                    raise ended
-                if ended is not None:
-                    return ended  # type: ignore[no-any-return]  # the answer of `verbs.ack_each`
-            body = partial(self._parts.within, verb=partial(verbs.ack, target=target), id_=target.id)
-            return run_once(self._database, self._root, body, short=self._short if may_join else None)
-        finally:
-            self._under_way.pop()
+        body = partial(self._parts.within, verb=partial(verbs.ack, target=target), id_=target.id)
+        # A batch is bounded in tasks, but not in bytes: a payload that has to be read joins none.
+        if target.data is UNKNOWN or self._callbacks.callback is not None:
+            return run_once(self._database, self._root, body)
+        alone = partial(run_once, self._database, self._root, body, short=self._short)
+        ended = self._crew.alone(alone)
+        if ended is None:
+            [ended] = self._crew.call([target]).answer
+        if isinstance(ended, NotTaken):
+            raise ended
+        return alone() if ended is None else ended
 
     def _ack_for(self, crew: Combiner, leader: Call) -> None:
         for _attempt in range(limits.ATTEMPTS_TOGETHER_MAX):

@@ -216,7 +216,6 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "LIMITS_READ_TOGETHER": (1, 2),
     # Task keys with many tasks, acks of one process, and partitions.
     "KEY_LEVEL_MIN": (1, 2),
-    "ACKS_APART_MAX": (0, 1),
     "ATTEMPTS_TOGETHER_MAX": (1,),
     "LOOKS_PER_CLEARING": (1, 3),
     "TAKES_PER_VISIT": (1, 2),

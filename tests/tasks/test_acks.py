@@ -22,7 +22,7 @@ Outcome = Task | Exception
 
 
 class Bench:
-    """A queue on which every ack joins a batch, with chosen results for the commits of acks.
+    """A queue on which an ack is alone or joins a batch, with chosen results for the commits of acks.
 
     Other calls use another database, so that background work is not counted.
     """
@@ -97,10 +97,7 @@ class Behind:
 
 
 @pytest.fixture
-def bench(
-    db: Database, space: Subspace, fdb_module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bench]:
-    monkeypatch.setattr(limits, "ACKS_APART_MAX", 0)
+def bench(db: Database, space: Subspace, fdb_module: ModuleType) -> Iterator[Bench]:
     made = Bench(db, space, fdb_module)
     yield made
     made.session.end()
@@ -230,22 +227,17 @@ def test_an_interrupted_leader_leaves_the_others_to_the_next(bench: Bench) -> No
     assert (bench.done(), bench.queue.peek(bench.other, tasks[0]).state) == (3, "t")
 
 
-@pytest.mark.parametrize("how", ["in a transaction", "by its id", "with a callback", "one of few"])
-def test_an_ack_that_does_not_join_does_not_wait(
-    bench: Bench, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("how", ["in a transaction", "by its id", "with a callback"])
+def test_an_ack_that_does_not_join_does_not_wait(bench: Bench, how: str) -> None:
     first, task = bench.fill(2)
     behind = bench.behind(first)
     if how == "in a transaction":
         run(bench.db, lambda tr: bench.queue.ack(tr, task))
     elif how == "by its id":
         bench.queue.ack(bench.db, task.id, session=bench.session)
-    elif how == "with a callback":
+    else:
         queue = TaskQueue.open(bench.db, "acks", root=bench.space)
         queue.on_task_change(lambda task, event: None)  # noqa: ARG005  # whatever it does
-        bench.queue.ack(bench.db, task)
-    else:
-        monkeypatch.setattr(limits, "ACKS_APART_MAX", 2)
         bench.queue.ack(bench.db, task)
     assert 0 not in behind.outcomes
     behind.finish()

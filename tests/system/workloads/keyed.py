@@ -135,7 +135,7 @@ def acks(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
     random = simulation.random
     simulation.limit(KEY_LEVEL_MIN=1)
-    draw_limits(simulation, random, ACKS_APART_MAX=(0, 0, 1), VERB_BATCH=(2, 200))
+    draw_limits(simulation, random, VERB_BATCH=(2, 200))
     kind, options = random.choice(KINDS)
     queue = Tasks(ACKS, kind, ttr=2, **options)
 

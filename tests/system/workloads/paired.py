@@ -45,8 +45,8 @@ TABLE = (
     Pairs("paired_schedules", 12, [Schedules]),
     Pairs("paired_sessions", 12, [Sessions], {"VERB_BATCH": (1, 200), "DEAD_SESSIONS_MAX": (1, 100)}),
     Pairs("doubted", 16, (*ANY, Groups, Limits, Moves, Persistent, Schedules), process=Doubts),
-    Pairs("together", 16, AT_ONCE, {"ACKS_APART_MAX": (0, 0, 1)}, Together),
-    Pairs("together_partitions", 10, [Spread], {"ACKS_APART_MAX": (0, 0, 1)}, Together),
+    Pairs("together", 16, AT_ONCE, process=Together),
+    Pairs("together_partitions", 10, [Spread], process=Together),
 )
 
 
