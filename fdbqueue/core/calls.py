@@ -216,7 +216,6 @@ class Call(Struct, eq=False):
     size_bytes: int
     until: float | None
     state: CallState = PENDING
-    leads: bool = False
     overdue: bool = False  # its time was over when it last looked
     stopped: bool = False
     held: bool = False  # an attempt with an unknown result may have got an answer for it
@@ -262,7 +261,8 @@ class Combiner:
         self._wake = wake
         self._has_ended = has_ended
         self._lock = runtime.lock()
-        self._led = False
+        self._leader: Call | None = None
+        """One store passes on the lead: an interrupt comes before it, or behind."""
         # Ordered, the oldest first: with ten thousand waiting calls, each step costs what one call costs.
         self._pending: OrderedDict[Call, None] = OrderedDict()
         self._claimed: list[Call] = []
@@ -289,17 +289,18 @@ class Combiner:
                 self._pending[mine] = None
                 if self._gathered is not None and len(self._pending) >= self._last.count:
                     self._gathered.set()
-                mine.leads, self._led = not self._led, True
-                if not mine.leads:
+                if self._leader is None:
+                    self._leader = mine
+                else:
                     mine.event = self._runtime.event()
             # Asked when `end_waits` can meet the call: one of the two ends its time, whichever comes first.
             if until is not None and self._has_ended():
                 mine.until = float("-inf")
             if waiter is not None:
                 waiter.on_ready(lambda _: self._stop(mine))
-            if not mine.leads:
+            if self._leader is not mine:
                 self._follow(mine)
-            while mine.leads and not self._work_once(mine):
+            while self._leader is mine and not self._work_once(mine):
                 pass
         except BaseException:
             self._forget(mine)
@@ -315,13 +316,16 @@ class Combiner:
         mine = Call(None, 0, 0, None)
         try:
             with self._lock:
-                if self._led:
+                if self._leader is not None:
                     return None
-                mine.leads = self._led = True
-            return work()
-        finally:
-            if mine.leads:
+                self._leader = mine
+            try:
+                return work()
+            finally:
                 self._pass_on(mine)
+        except BaseException:
+            self._forget(mine)  # an interrupt may come to `_pass_on`, too
+            raise
 
     def anyone_else(self, leader: Call) -> bool:
         """True if another call than `leader` waits for the end of the work that has begun."""
@@ -420,8 +424,8 @@ class Combiner:
             self._unclaim()
 
     def _unclaim(self) -> None:
-        claimed, self._claimed = self._claimed, []
-        self._put_back(claimed)
+        self._put_back(self._claimed)
+        self._claimed = []  # behind it: after an interrupt, the next try puts them back
 
     def _put_back(self, calls: Sequence[Call]) -> None:
         """Make `calls` pending again. Overdue ones are signalled, so that they leave."""
@@ -483,7 +487,7 @@ class Combiner:
             event.wait(self._patience(mine))
             with self._lock:
                 event.clear()
-                if mine.leads or mine.state in (DONE, LEFT):
+                if self._leader is mine or mine.state in (DONE, LEFT):
                     return
                 mine.overdue = self._is_over(mine)
                 if mine.state is PENDING and mine.overdue:
@@ -508,7 +512,7 @@ class Combiner:
         # lock.
         mine.stopped, mine.until = True, float("-inf")
         mine.signal()
-        if mine.leads:
+        if self._leader is mine:
             self._wake()
 
     def _leave(self, mine: Call) -> None:
@@ -523,20 +527,18 @@ class Combiner:
                 return False
             if self._claimed:
                 self._unclaim()
-            mine.leads = False
             if mine.state is not DONE:
                 self._leave(mine)
-            self._led = bool(self._pending)
-            if self._pending:
-                first = next(iter(self._pending))
-                first.leads = True
-                first.signal()
+            first = next(iter(self._pending), None)
+            if first is not None:
+                first.signal()  # it looks once it has the lock
+            self._leader = first
             return True
 
     def _forget(self, mine: Call) -> None:
         """Withdraw an interrupted call: it must not lead. If it is claimed, the batch still counts it."""
         with self._lock:
-            promoted = mine.leads
+            promoted = self._leader is mine
             self._leave(mine)
         if promoted:
             self._pass_on(mine)
