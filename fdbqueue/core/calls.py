@@ -311,12 +311,12 @@ class Combiner:
 
     def alone(self, work: Callable[[], T]) -> T | None:
         """Do the work of one caller, if no other leads; calls that begin meanwhile combine behind it. None if
-        another leads.
+        another leads, or the last batch had several callers, which are on their way back.
         """
         mine = Call(None, 0, 0, None)
         try:
             with self._lock:
-                if self._leader is not None:
+                if self._leader is not None or self._last.count > 1:
                     return None
                 self._leader = mine
             try:
