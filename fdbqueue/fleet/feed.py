@@ -3,12 +3,12 @@
 It leaves out a queue that was dropped, and pauses one that fails, as long as there are others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
 
-from fdbqueue.core import limits
+from fdbqueue.core import limits, observing
 from fdbqueue.core.codec import NOT_HERE
 from fdbqueue.core.database import Database, is_away
 from fdbqueue.core.errors import (
@@ -184,6 +184,78 @@ class Feed:
     def _end_waits(self, queue: TaskQueue, session: Session) -> None:
         with suppress(DatabaseClosed):  # which has ended them
             queue.end_waits(self._database, session=session)
+
+
+class Refill:
+    """Tasks that the acks of a worker take along, from its one queue, for the threads that they free.
+
+    While they do, the thread that feeds takes nothing, and while it takes or waits, they take nothing: two
+    takes at once would find more tasks than threads.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        queue: TaskQueue,
+        session: Callable[[], Session | None],
+        free: Callable[[], int],
+        hold: Callable[[Found, Session, float], list[Hold]],
+        freed: Event,
+    ) -> None:
+        """`session`: that of the worker; None while it takes nothing. `hold` renews the leases of tasks that
+        were taken in a session from a time on. `freed` is set when tasks may have come.
+        """
+        self._database = database
+        self._queue = queue
+        self._runtime = database.runtime
+        self._session = session
+        self._free = free
+        self._hold = hold
+        self._freed = freed
+        self._lock = database.runtime.lock()
+        self._asked: tuple[Session, float] | None = None
+        """The session and the begin of a take that is under way."""
+        self._feeds = False
+        self._rests_until = float("-inf")
+        self._found: list[Hold] = []
+
+    def begin(self, acks: int) -> tuple[Session, int] | None:
+        session = self._session()
+        with self._lock:
+            if session is None or self._feeds or self._runtime.monotonic() < self._rests_until:
+                return None
+            self._asked = session, self._runtime.now()
+            return session, min(limits.VERB_BATCH, acks + max(0, self._free() - len(self._found)))
+
+    def end(self, tasks: Sequence[Task], lost: bool) -> None:
+        if tasks and observing.observers:
+            self._queue._tell_taken(self._database, tasks)
+        with self._lock:
+            if self._asked is not None:
+                self._found += self._hold([(self._queue, task) for task in tasks], *self._asked)
+            if lost:  # in a crowd, the line is cheaper than races
+                self._rests_until = self._runtime.monotonic() + limits.STAGED_HINT_S
+            self._asked = None
+        self._freed.set()
+
+    def found(self, count: int) -> list[Hold]:
+        """The next tasks that were taken along, up to `count`."""
+        with self._lock:
+            found, self._found = self._found[:count], self._found[count:]
+        return found
+
+    def feed(self, take: Callable[[], list[Hold]]) -> list[Hold]:
+        """Take, while no acks do; if they do, wait until their tasks have come, or a thread is free."""
+        with self._lock:
+            self._feeds = self._asked is None and not self._found
+        if not self._feeds:
+            self._freed.wait(limits.WORKER_WAIT_S)
+            self._freed.clear()
+            return []
+        try:
+            return take()
+        finally:
+            self._feeds = False
 
 
 class Start(Enum):

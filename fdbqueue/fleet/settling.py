@@ -38,6 +38,7 @@ from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.options import Event, Hooks
 from fdbqueue.fleet.outcomes import Done, Failed, Policy, checked_returned
 from fdbqueue.fleet.status import Tally
+from fdbqueue.tasks.calls import Acks
 from fdbqueue.tasks.handle import has_come_back
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.verbs import TRANSACTION_TOO_LARGE
@@ -86,6 +87,8 @@ class Settling:
         self._runtime = database.runtime
         self._root = root
         self._policy = policy
+        self.acks: Acks | None = None
+        """Those that take tasks along; None for a worker of several queues."""
 
     def attempt(self, hold: Hold, handler: Handler, transactional: bool) -> Settled:
         """Call the handler, then ack the task, unless the handler ended its lease with a verb."""
@@ -103,7 +106,10 @@ class Settling:
     def _ack(self, hold: Hold, done: Done) -> Settled:
         self._claim(hold)
         if done.effect is None:
-            hold.queue.ack(self._database, hold.lease, result=done.result)
+            if self.acks is None:
+                hold.queue.ack(self._database, hold.lease, result=done.result)
+            else:
+                hold.queue._acked_by(self._database, hold.lease, self.acks, done.result)
             return ACKED
         # If the handler has ended its lease, this ack raises NotTaken: the effect is lost.
         hold.note_end(None, within=False)

@@ -33,7 +33,7 @@ from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import SURVIVED
-from fdbqueue.fleet.feed import Feed, Outage, Start, Starting
+from fdbqueue.fleet.feed import Feed, Found, Outage, Refill, Start, Starting
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.options import Hooks, Queues, WorkerKeywords, WorkerOptions, checked_hooks, opened
 from fdbqueue.fleet.outcomes import (
@@ -252,6 +252,7 @@ class ChosenByHandler(Handle):
         "_overrun",
         "_pool",
         "_queues",
+        "_refill",
         "_root",
         "_run_id",
         "_runtime",
@@ -348,6 +349,7 @@ class Worker(ChosenByHandler):
         # Two, as handlers may depend on another database than that of the queues.
         self._no_tasks, self._no_ground = Outage(self._runtime), Outage(self._runtime)
         self._starting = Starting()
+        self._refill: Refill | None = None
         self._error: Exception | None = None
         self._emptied = False
 
@@ -376,6 +378,11 @@ class Worker(ChosenByHandler):
             undo.callback(self._end_session)
             self._pool = ThreadPool(self._database, self._places(), self._work, self._freed)
             undo.callback(self._pool.end)
+            if len(self._queues) == 1 and not self._options.transactional:
+                [(queue, _)] = self._queues
+                asked = self._session_that_takes, self._pool.free, self._held, self._freed
+                self._refill = Refill(self._database, queue, *asked)
+                self._settling.acks = queue._calls(self._database).acks_with(self._refill)
             self._heartbeat.start()
             undo.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)
             self._runtime.spawn(lambda: self._run(until_empty), "fdbqueue-feeder")
@@ -476,18 +483,31 @@ class Worker(ChosenByHandler):
 
     def _holds(self, free: int, timeout_s: float) -> list[Hold]:
         """Take tasks, and renew their leases from now on."""
+        if self._refill is None:
+            return self._taken(free, timeout_s)
+        return self._refill.found(free) or self._refill.feed(lambda: self._taken(free, timeout_s))
+
+    def _taken(self, free: int, timeout_s: float) -> list[Hold]:
         asked_at = self._runtime.now()
         found = self._take(free, timeout_s)
-        db, session, transactional = self._database, self._session, self._options.transactional
+        return self._held(found, self._session, asked_at)
+
+    def _held(self, found: Found, session: Session, asked_at: float) -> list[Hold]:
+        db, transactional = self._database, self._options.transactional
         holds = [Hold(queue, task, db, session, asked_at, transactional) for queue, task in found]
         for hold in holds:
             self._heartbeat.add(hold)
         return holds
 
+    def _session_that_takes(self) -> Session | None:
+        """The session for a take beside acks; None to take nothing."""
+        is_away = self._no_tasks.left_s() > 0 or self._no_ground.left_s() > 0
+        return None if is_away or self._stopped.is_set() or self._session.lost else self._session
+
     def _suspect_delay_s(self) -> float:
         return limits.SUSPECT_DELAY_S * (0.5 + self._runtime.random())
 
-    def _take(self, free: int, timeout_s: float) -> list[Any]:
+    def _take(self, free: int, timeout_s: float) -> Found:
         try:
             if self._session.lost:
                 self._heartbeat.lose_all(self._session)
@@ -635,11 +655,13 @@ class Worker(ChosenByHandler):
     # The end.
 
     def _finish(self) -> None:
+        self._return_refill()
         grace_s = self._options.grace_s
         until = self._runtime.monotonic() + grace_s
         while not self._at_once and self._runtime.monotonic() < until:
             if self._pool.wait_for_all(_STOPPING_LOOK_S):
                 break
+        self._return_refill()  # a take that was under way
         why = "the worker was stopped at once" if self._at_once else f"not done in {grace_s:g} s"
         for hold in self._heartbeat.holds():
             if hold.claim(STOP):
@@ -648,6 +670,10 @@ class Worker(ChosenByHandler):
                     _log.warning("task %s of %s: given back, %s", hold.task.id, hold.task.queue, why)
                 self._telling.given_back(hold)
                 self._return(hold)
+
+    def _return_refill(self) -> None:
+        for hold in [] if self._refill is None else self._refill.found(self._pool.size):
+            self._return(hold)
 
     def _end_session(self) -> None:
         try:

@@ -29,7 +29,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain, count, repeat
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -236,12 +236,31 @@ Ended = Task | NotTaken | None
 """The result of an ack in a batch: the task, an error, or None if the ack needs a transaction of its own."""
 
 
+class Refill(Protocol):
+    """Tasks that the acks of a worker take along for the threads that they free."""
+
+    def begin(self, acks: int) -> tuple[Session, int] | None:
+        """The session and the number of tasks to take with so many acks; None to take nothing now."""
+
+    def end(self, tasks: Sequence[Task], lost: bool) -> None:
+        """These were taken. Called behind each `begin`. `lost`: another taker was faster."""
+
+
 class Acks:
-    def __init__(self, database: Database, parts: Parts, callbacks: Callbacks) -> None:
+    def __init__(
+        self,
+        database: Database,
+        parts: Parts,
+        callbacks: Callbacks,
+        taking: "Callable[[Session, int], TakeAlong]",
+        refill: Refill | None = None,
+    ) -> None:
         self._database = database
         self._parts = parts
         self._root = parts.shape.root
         self._callbacks = callbacks
+        self._taking = taking
+        self._refill = refill
         self._crew = Combiner(database.runtime, self._ack_for)
         self._short = Short()
 
@@ -252,7 +271,7 @@ class Acks:
         if target.data is UNKNOWN or self._callbacks.callback is not None:
             return run_once(self._database, self._root, body)
         alone = partial(run_once, self._database, self._root, body, short=self._short)
-        ended = self._crew.alone(alone)
+        ended = None if self._refill is not None else self._crew.alone(alone)
         if ended is None:
             [ended] = self._crew.call([target]).answer
         if isinstance(ended, NotTaken):
@@ -260,9 +279,10 @@ class Acks:
         return alone() if ended is None else ended
 
     def _ack_for(self, crew: Combiner, leader: Call) -> None:
-        for _attempt in range(limits.ATTEMPTS_TOGETHER_MAX):
+        for attempt in range(limits.ATTEMPTS_TOGETHER_MAX):
             try:
-                self._ack_all(crew, leader)
+                if attempt or self._refill is None or not self._ack_and_take(crew, self._refill):
+                    self._ack_all(crew, leader)
             except LostConflict:
                 continue
             except engine_errors():
@@ -272,6 +292,50 @@ class Acks:
             else:
                 return
         crew.deal([None] * limits.VERB_BATCH, to_all=True)
+
+    def _ack_and_take(self, crew: Combiner, refill: Refill) -> bool:
+        """As `_ack_all`, with a take behind the acks. False if nothing was done: a take that fails fails no
+        ack.
+        """
+        calls = crew.claim(limits.VERB_BATCH, limits.BATCH_BYTES_MAX)
+        targets = list(chain.from_iterable(map(_payload, calls)))
+        taken: Sequence[Task] = ()
+        lost = False
+
+        def body(tr: Transaction, take: TakeAlong) -> tuple[Sequence[Ended], Sequence[Task]]:
+            return self._parts.each(tr, targets, verbs.ack_each), take(tr)
+
+        def keep(answer: tuple[Sequence[Ended], Sequence[Task]]) -> None:
+            nonlocal taken
+            ended, taken = answer
+            crew.deal(ended, to_all=True)
+
+        try:
+            wanted = refill.begin(len(targets))
+            if wanted is None:
+                return False
+            run_once(
+                self._database,
+                self._root,
+                partial(body, take=self._taking(*wanted)),
+                keep=keep,
+                doubt=crew.fail,
+                yield_to_conflict=True,
+                short=self._short if self._is_short(len(targets) + wanted[1]) else None,
+            )
+        except LostConflict:
+            lost = True
+            raise
+        except engine_errors():
+            raise
+        except Exception:
+            return False
+        finally:
+            refill.end(taken, lost)
+        return True
+
+    def _is_short(self, tasks: int) -> bool:
+        return tasks <= limits.DIRECT_ITEMS_MAX and self._parts.shape.codec.is_plain
 
     def _ack_all(self, crew: Combiner, leader: Call) -> None:
         """Ack the tasks of all claimed calls, or raise LostConflict and change nothing."""
@@ -340,6 +404,8 @@ class Swept:
 
 T = TypeVar("T")
 
+TakeAlong = Callable[[Transaction], Sequence[Task]]
+
 _payload, _key, _draft = attrgetter("payload"), attrgetter("key"), itemgetter(0)
 _goes_alone = attrgetter("goes_alone")
 SWEPT_OF_ROOT = ("fdbqueue.tasks.group_settling:Settling",)
@@ -396,7 +462,7 @@ class TaskCalls(Service):
         self.source = self.parts.zero
         self._database = database
         self._runtime = database.runtime
-        self.acks = Acks(database, self.parts, care.callbacks)
+        self.acks = Acks(database, self.parts, care.callbacks, self._taking)
         self._puts_in = defaultdict[tuple[Stage, ...], Combiner](
             partial(writes, database, shape.root, self._put_all, is_plain=shape.codec.is_plain)
         )
@@ -589,6 +655,16 @@ class TaskCalls(Service):
     def _are_held(self, tr: Transaction, tasks: Sequence[Task]) -> bool:
         targets = [Target(id_bytes(task.id), task.token) for task in tasks]
         return any(self.parts.each(tr, targets, verbs.are_held))
+
+    def acks_with(self, refill: Refill) -> Acks:
+        return Acks(self._database, self.parts, self.callbacks, self._taking, refill)
+
+    def _taking(self, session: Session, count: int) -> TakeAlong:
+        """A take without a wait, for transactions that do something else, too."""
+        params, now_us, plan = self._new_params(session), self._runtime.now_us, self._current.plan
+        source = self.source if plan is None else self.parts.part(self._next_home(plan, session))
+        taker = self._taker(source, session)
+        return lambda tr: taker.take_in_turn(tr, count, params, now_us()).values
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:
         """Take in a transaction of the caller: from the home first, then from all partitions."""

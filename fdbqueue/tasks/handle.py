@@ -45,7 +45,7 @@ from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session, own_session_of
 from fdbqueue.core.task import Failure, Renewed, Task, TaskState
 from fdbqueue.tasks import verbs
-from fdbqueue.tasks.calls import TaskCalls, calls_of
+from fdbqueue.tasks.calls import Acks, TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.options import OF_ONE_TASK, Draft, as_given, delay_us, increment_us
 from fdbqueue.tasks.results import encoder
@@ -426,6 +426,21 @@ class Taking(TaskHandle):
         task._note_end(None, within=False)
         ack = partial(self._calls(tr).acks.ack, target)
         acked = self._told(tr, "ack", ack, task) if observing.observers else ack()
+        task._note_end("ack", within=False)
+        return acked
+
+    def _tell_taken(self, db: AnyDatabase, tasks: Sequence[Task]) -> None:
+        """Tell observers of tasks that acks have taken along."""
+        with self._observed(db, "take", count=len(tasks), waits=False) as call:
+            call.tasks = tasks
+
+    def _acked_by(self, db: AnyDatabase, task: Task, acks: Acks, result: Any) -> Task:
+        """As `ack`, by the acks of a worker."""
+        if task.result_ttl is not None:
+            return self.ack(db, task, result=result)
+        task._note_end(None, within=False)
+        ack = partial(acks.ack, self._target(db, task, None))
+        acked = self._told(db, "ack", ack, task) if observing.observers else ack()
         task._note_end("ack", within=False)
         return acked
 
