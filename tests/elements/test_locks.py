@@ -15,11 +15,10 @@ from fdbqueue.core.errors import (
     ElementNotLocked,
     InvalidArgument,
     LockLost,
-    QueueError,
     TooMuchForOneTransaction,
 )
 from fdbqueue.embedded import FDBError
-from tests.elements.support import NOBODY, element_queue, elements_found, filled, stored
+from tests.elements.support import NOBODY, element_queue, elements_found, filled
 from tests.queue_support import FATES, faulty
 from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code
 
@@ -42,43 +41,6 @@ def q(space: Subspace) -> ElementQueue:
 
 
 # -- tokens ---------------------------------------------------------------------------------------------
-
-
-def test_a_token_opens_its_own_lock(db: Database, q: ElementQueue) -> None:
-    (name,) = filled(db, q, 1)
-    token = q.acquire(db, name)
-    assert isinstance(token, str)
-    assert q.acquire(db, name) is None
-    assert q.acquire(db, NOBODY) is None
-    assert q.get(db, name, token=token) == {"body": "0"}
-    assert q.unlock(db, name, token=token)
-    again = q.acquire(db, name)
-    assert again not in (None, token)
-    q.remove(db, name, token=again)
-    assert q.count(db) == 0
-
-
-def test_a_broken_lock_cannot_be_abused(
-    db: Database, clocked: Database, clock: ManualClock, space: Subspace, q: ElementQueue
-) -> None:
-    """Without a token the old worker would remove the element of the new one."""
-    (name,) = filled(clocked, q, 1)
-    old = q.acquire(clocked, name)
-    clock.advance(601)
-    q.purge(clocked)
-    for verb in (q.get, q.remove, q.unlock):
-        with pytest.raises(ElementNotLocked):
-            verb(db, name, token=old)
-    new = q.acquire(clocked, name)
-    before = stored(db, space)
-    for verb in (q.get, q.remove, q.unlock):
-        with pytest.raises(LockLost, match="broken") as raised:
-            verb(db, name, token=old)
-        assert isinstance(raised.value, QueueError | OSError)
-    assert q.unlock(db, name, permissive=True, token=old) is False
-    assert stored(db, space) == before
-    assert q.get(db, name) == {"body": "0"}, "without a token, locks have no owner"
-    q.remove(db, name, token=new)
 
 
 def test_a_late_effect_fails_with_its_transaction(
@@ -114,36 +76,6 @@ def test_a_value_that_is_no_token_opens_nothing(db: Database, q: ElementQueue, t
 # -- age and purge --------------------------------------------------------------------------------------
 
 
-def test_purge_unlocks_elements_with_older_locks(
-    clocked: Database, clock: ManualClock, q: ElementQueue
-) -> None:
-    old, young, free = filled(clocked, q, 3)
-    q.lock(clocked, old)
-    clock.advance(10)
-    q.lock(clocked, young)
-    clock.advance(590)
-    q.purge(clocked)
-    assert not q.lock(clocked, old), "six hundred seconds are not more than six hundred seconds"
-    clock.advance(0.001)
-    q.purge(clocked)
-    assert [q.lock(clocked, name) for name in (old, young, free)] == [True, False, True]
-    assert q.count(clocked) == 3
-    assert q.get(clocked, old) == {"body": "0"}
-
-
-def test_a_touch_renews_the_age(clocked: Database, clock: ManualClock, q: ElementQueue) -> None:
-    (name,) = filled(clocked, q, 1)
-    token = q.acquire(clocked, name)
-    for _ in range(3):
-        clock.advance(60)
-        q.touch(clocked, name)
-        q.purge(clocked, maxlock=60)
-    assert q.get(clocked, name, token=token) == {"body": "0"}
-    clock.advance(61)
-    q.purge(clocked, maxlock=60)
-    assert q.lock(clocked, name)
-
-
 def test_a_touch_by_a_slow_clock_shortens_no_lock(
     clocked: Database, clock: ManualClock, q: ElementQueue
 ) -> None:
@@ -154,27 +86,6 @@ def test_a_touch_by_a_slow_clock_shortens_no_lock(
     clock.advance(110)
     q.purge(clocked, maxlock=60)
     assert not q.lock(clocked, name), "sixty seconds are not more than sixty seconds"
-
-
-def test_a_touch_of_an_unlocked_element_ages_nothing(
-    clocked: Database, clock: ManualClock, q: ElementQueue
-) -> None:
-    (name,) = filled(clocked, q, 1)
-    q.touch(clocked, name)
-    clock.advance(1000)
-    q.lock(clocked, name)
-    q.purge(clocked)
-    assert not q.lock(clocked, name)
-
-
-def test_maxlock_zero_breaks_nothing(clocked: Database, clock: ManualClock, q: ElementQueue) -> None:
-    (name,) = filled(clocked, q, 1)
-    q.lock(clocked, name)
-    clock.advance(1e6)
-    q.purge(clocked, maxtemp=1, maxlock=0)
-    assert not q.lock(clocked, name)
-    q.purge(clocked, maxtemp=0, maxlock=0.5)
-    assert q.lock(clocked, name)
 
 
 def test_purge_goes_over_many_locks_in_bounded_transactions(
@@ -253,17 +164,6 @@ def test_two_adds_of_one_name_conflict(db: Database, q: ElementQueue) -> None:
     names = [q.store.add(tr, NOBODY, b"\x80") for tr in (first, second)]
     assert (names, commit_code(first), commit_code(second)) == ([NOBODY] * 2, 0, NOT_COMMITTED)
     assert q.count(db) == 1
-
-
-def test_purge_in_a_transaction(db: Database, clocked: Database, q: ElementQueue) -> None:
-    names = filled(clocked, q, 3)
-    for name in names[:2]:
-        q.lock(clocked, name)  # in 1970, for the clock that a transaction has
-    tr = db.create_transaction()
-    q.purge(tr)
-    assert q.lock(tr, names[0])
-    tr.commit().wait()
-    assert [q.lock(db, name) for name in names] == [False, True, True]
 
 
 # -- damage ---------------------------------------------------------------------------------------------
