@@ -381,13 +381,6 @@ def test_a_call_that_joins_after_the_end_of_waits_leaves() -> None:
     assert combiner.call(0, until=math.inf).state is CallState.LEFT
 
 
-def test_a_leader_past_its_time_stays_with_begun_work() -> None:
-    """No other call is there to go on with it."""
-    work = Mock(side_effect=[True, True, False])
-    assert Combiner(RealRuntime(), work).call(0, until=0.0).state is CallState.LEFT
-    assert work.call_count == 3
-
-
 def wait_for_pending(combiner: Combiner, count: int) -> None:
     """Until `count` calls are queued up; a private look, for want of a signal that production needs."""
     for _ in range(10_000):

@@ -178,13 +178,6 @@ def test_the_key_of_an_item_without_room_is_not_computed(db: Database, space: Su
     assert set(asked) == {"a1"}
 
 
-def test_a_large_item_goes_in_pieces(db: Database, space: Subspace) -> None:
-    q = FairQueue(space, key=first_letter)
-    large = "a" * (2 * limits.PAYLOAD_PIECE_BYTES_MAX)
-    q.put(db, large)
-    assert (q.get(db), q.size(db)) == (large, 0)
-
-
 def test_a_transaction_that_does_not_commit_changes_nothing(db: Database, space: Subspace) -> None:
     q = FairQueue(space, key=first_letter)
     q.put(db, "a1")
@@ -266,24 +259,6 @@ def test_a_waiting_get_returns_the_next_item(db: Database, space: Subspace) -> N
     q.put(db, "a1")
     waiter.join(2 * PATIENCE_S)
     assert found == ["a1"]
-
-
-def test_waiters_of_several_machines_each_get_one(db: Database, space: Subspace) -> None:
-    q = FairQueue(space, key=first_letter, capacity=None)
-    others = [Database(db.engine) for _ in range(4)]
-    found: list[Any] = []
-
-    def work(number: int) -> None:
-        if number < 4:
-            found.append(q.get(others[number], timeout=PATIENCE_S))
-        else:
-            for word in ("a1", "a2", "b1", "c1"):
-                q.put(db, word)
-
-    in_threads(5, work)
-    assert sorted(found) == ["a1", "a2", "b1", "c1"]
-    for other in others:
-        other.close()
 
 
 def test_a_wait_is_not_for_transactions(db: Database, space: Subspace) -> None:

@@ -381,16 +381,6 @@ def test_nothing_is_never_told_beside_many_damaged_items(
     assert queue.unreadable(db) == 5
 
 
-def test_a_fair_queue_passes_over_an_item_of_another_type(db: Database, space: Subspace) -> None:
-    plain, typed = fair_of(space), fair_of(space, type=Point)
-    plain.put(db, {"y": 1})
-    plain.put(db, {"x": 12})
-    assert typed.get(db) == Point(12)
-    with pytest.raises(PayloadMismatch):
-        typed.get(db)
-    assert plain.get(db) == {"y": 1}
-
-
 def test_a_page_of_damaged_items_is_not_the_last(db: Database, space: Subspace) -> None:
     queue, keys = fair_of(space), TaskKeys(space[1])
     for item in ("a", "bb", "ccc"):

@@ -13,7 +13,6 @@ import fdbqueue
 from fdbqueue import Database, Queue
 from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
-from fdbqueue.core.errors import DatabaseClosed
 from fdbqueue.core.line.decision import (
     DUE,
     Look,
@@ -305,30 +304,6 @@ def test_places_are_in_the_order_of_commits(steps: Steps) -> None:
     assert steps.look(first).answers == ["a"]
 
 
-def test_two_requests_that_take_one_item_conflict(steps: Steps) -> None:
-    """Only one of them has seen that a request ahead left without taking anything."""
-    leaving, first, second = (steps.register() for _ in range(3))
-    steps.queue.enqueue_many(steps.db, ["a", "b"])
-    early = begin(steps.db)
-    steps.run(lambda tr: steps.line.withdraw(tr, leaving))
-    late = begin(steps.db)
-    assert steps.line.look(early, first, Look(NOW)).answers == ["b"]
-    assert steps.line.look(late, second, Look(NOW)).answers == ["b"]
-    assert [commit_code(late), commit_code(early)] == [0, NOT_COMMITTED]
-    assert steps.look(first).answers == ["a"]
-
-
-def test_a_plain_dequeue_costs_the_line_one_conflict(steps: Steps) -> None:
-    first, second = steps.register(), steps.register()
-    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    attempts = [begin(steps.db), begin(steps.db)]
-    steps.line.look(attempts[0], first, Look(NOW))
-    steps.line.look(attempts[1], second, Look(NOW))
-    assert steps.run(steps.queue.dequeue) == "a"
-    assert [commit_code(tr) for tr in attempts] == [NOT_COMMITTED, 0]
-    assert steps.look(first).answers == ["c"]
-
-
 def test_items_beyond_one_collection_are_the_next_share(
     steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,17 +320,6 @@ def test_a_guess_of_how_many_items_are_for_others_may_be_wrong(steps: Steps, ahe
     *_, last = (steps.register(3) for _ in range(4))
     steps.queue.enqueue_many(steps.db, range(12))
     assert steps.look(last, ahead=ahead, wanted=3).answers == [9, 10, 11]
-
-
-def test_even_a_call_without_a_timeout_waits_for_shares_ahead(steps: Steps) -> None:
-    """A request ahead may leave without its item: an answer of nothing is true only when the item is gone."""
-    first, second = steps.register(), steps.register()
-    steps.queue.enqueue(steps.db, "a")
-    waiting = steps.look(second, otherwise=Otherwise.LEAVE)
-    assert waiting.outcome is Outcome.WAIT
-    assert steps.look(first).answers == ["a"]
-    assert steps.is_woken(waiting.watches[1])
-    assert steps.look(second, otherwise=Otherwise.LEAVE).outcome is Outcome.LEFT
 
 
 def test_a_request_too_far_back_waits_until_others_have_gone(
@@ -389,16 +353,6 @@ def test_large_items_of_requests_ahead_are_not_read(steps: Steps, monkeypatch: p
     assert steps.look(second).answers == ["y" * 1000]
 
 
-def test_a_serving_request_conflicts_with_the_served_one(steps: Steps) -> None:
-    first, second = steps.register(), steps.register()
-    steps.queue.enqueue_many(steps.db, ["a", "b"])
-    server, taker = begin(steps.db), begin(steps.db)
-    steps.line.look(server, first, Look(NOW, reason=Reason.SIGNAL))
-    steps.line.look(taker, second, Look(NOW))
-    assert [commit_code(server), commit_code(taker)] == [0, NOT_COMMITTED]
-    assert steps.look(second).answers == ["b"]
-
-
 def test_registrations_do_not_conflict(steps: Steps) -> None:
     first, second = begin(steps.db), begin(steps.db)
     places = [steps.register_by(tr) for tr in (first, second)]
@@ -429,39 +383,6 @@ def test_a_line_without_calls_conflicts_with_a_registration(steps: Steps, space:
     closing[space.pack(("closed",))] = b""
     steps.register()
     assert commit_code(closing) == NOT_COMMITTED
-
-
-def test_two_serving_requests_do_not_deliver_one_item_twice(steps: Steps) -> None:
-    steps.queue.enqueue(steps.db, "a")
-    first = steps.register()
-    early = begin(steps.db)
-    second = steps.register()
-    late = begin(steps.db)
-    steps.line.look(early, first, Look(NOW))
-    steps.line.look(late, second, Look(NOW, reason=Reason.NEGLECT))
-    assert commit_code(late) == 0
-    assert commit_code(early) == NOT_COMMITTED
-    assert steps.look(first).answers == ["a"]
-    assert steps.look(second).outcome is Outcome.WAIT
-
-
-def test_an_item_is_not_both_delivered_and_dequeued(steps: Steps) -> None:
-    steps.queue.enqueue(steps.db, "a")
-    head = steps.register()
-    server, taker = begin(steps.db), begin(steps.db)
-    assert steps.line.look(server, head, Look(NOW)).answers == ["a"]
-    assert steps.queue.dequeue(taker) == "a"
-    assert [commit_code(taker), commit_code(server)] == [0, NOT_COMMITTED]
-
-
-def test_a_renewal_of_a_dropped_request_conflicts(steps: Steps) -> None:
-    """A renewal without its request would stay for ever."""
-    late = steps.register()
-    renewing = begin(steps.db)
-    assert steps.line.look(renewing, late, Look(NOW, otherwise=Otherwise.RENEW)).renewed
-    steps.run(lambda tr: steps.line.drop_dead(tr, [late]))
-    assert commit_code(renewing) == NOT_COMMITTED
-    assert steps.keys() == 0
 
 
 def test_a_drop_of_a_request_that_renews_meanwhile_conflicts(steps: Steps) -> None:
@@ -570,17 +491,6 @@ def test_the_first_request_renews_in_a_step_without_watches(steps: Steps) -> Non
     assert not turn.watches
 
 
-def test_a_check_takes_nothing_that_a_request_ahead_may_take(steps: Steps, db: Database) -> None:
-    first, second = steps.register(), steps.register()
-    assert steps.look(second, reason=Reason.RENEWAL).outcome is Outcome.WAIT
-    steps.queue.enqueue_many(db, ["a", "b"])
-    taking = db.create_transaction()
-    assert steps.line.look(taking, first, Look(NOW, reason=Reason.SIGNAL)).answers == ["a"]
-    assert steps.look(second, reason=Reason.RENEWAL, tidies=True).outcome is Outcome.PENDING
-    taking.commit().wait()
-    assert steps.look(second).answers == ["b"]
-
-
 def test_a_return_of_overdue_results_has_a_bound_of_items(
     db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -596,19 +506,6 @@ def test_a_return_of_overdue_results_has_a_bound_of_items(
         steps.run(lambda tr: results.return_overdue(tr, results.overdue(results.ask_due(tr), now_us)))
         left.append(steps.queue.size(db))
     assert left == [2, 3]
-
-
-def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None:
-    server, owner = steps.register(), steps.register()
-    steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server, reason=Reason.SIGNAL)
-    collector, returner = begin(db), begin(db)
-    assert steps.line.look(collector, owner, Look(NOW)).answers == [1]
-    steps.line.results.return_overdue(
-        returner, steps.line.results.overdue(steps.line.results.ask_due(returner), NOW + 2 * DEADLINE_US)
-    )
-    assert [commit_code(collector), commit_code(returner)] == [0, NOT_COMMITTED]
-    assert steps.queue.size(db) == 0
 
 
 def served_alone(steps: Steps, before: Ticket) -> None:
@@ -919,21 +816,6 @@ def test_a_dead_head_costs_time_never_an_answer(db: Database, space: Subspace) -
     steps.register(now_us=round(time.time() * 1_000_000))
     steps.queue.enqueue_many(db, ["theirs", "mine"])
     assert steps.queue.dequeue(db, timeout=PATIENCE_S) == "mine"
-
-
-def test_closing_ends_the_waiting(db: Database, space: Subspace) -> None:
-    queue, client = Queue(space[0], root=space[1]), apart(db)
-
-    def wait(_: int) -> Any:
-        try:
-            return queue.dequeue(client, timeout=PATIENCE_S)
-        except DatabaseClosed:
-            return "closed"
-
-    with in_threads(3, wait) as answers:
-        db.runtime.sleep(0.1)
-        client.close()
-    assert answers == ["closed"] * 3
 
 
 class NudgedLate(Nudge):
