@@ -14,17 +14,6 @@ from tests.persistent.support import drained, fetched, filled
 from tests.support import NOT_COMMITTED, FailsOnce, begin, commit_code
 
 
-def test_reopening_returns_the_items_of_all_proxies_of_the_name(opened: Opened) -> None:
-    """10 put, 10 fetched, no clean-up, reopened: 10 wait, none is un-acked."""
-    q = filled(opened(owner="me"), range(10))
-    proxies = [q.connect() for _ in range(3)]
-    assert [proxy.get() for proxy in (q, *proxies, *proxies, *proxies)] == list(range(10))
-    again = opened(owner="me")
-    assert again.qsize() == 10
-    assert again.unacked == []
-    assert drained(again) == list(range(10))
-
-
 def test_items_of_other_owners_stay_with_them(opened: Opened) -> None:
     nameless, other, mine = filled(opened(), "abc"), opened(owner="other"), opened(owner="me")
     elsewhere = filled(opened("elsewhere", owner="me"), "d")
@@ -102,16 +91,6 @@ def test_items_of_a_half_ended_proxy_return_to_the_front_first(
         still.tick()
     still.clock.advance(0.001)  # at the same moment, the half-done end would pass for our own attempt
     assert q.connect().get_nowait() == "a"
-
-
-def test_a_name_goes_on_after_its_session_has_lapsed(still: Still) -> None:
-    q = filled(still.opened(owner="me", ttr=10), "ab")
-    assert q.get_nowait() == "a"
-    still.clock.advance(10)
-    still.end_the_dead()
-    still.tick()
-    assert fetched(q, 2) == ["a", "b"]
-    assert drained(still.opened(owner="me")) == ["a", "b"]
 
 
 def test_a_half_finished_end_is_finished_at_once(still: Still, monkeypatch: pytest.MonkeyPatch) -> None:
