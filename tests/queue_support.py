@@ -42,6 +42,7 @@ QUEUE_CALLS: dict[str, Callable[[Queue, Any], Any]] = {
     "dequeue_many": lambda queue, tr: queue.dequeue_many(tr, 9),
     "enqueue": lambda queue, tr: queue.enqueue(tr, 1),
     "enqueue_many": lambda queue, tr: queue.enqueue_many(tr, [1, 2]),
+    "give_back": lambda queue, tr: queue.give_back(tr, [1]),
     "clear": lambda queue, tr: queue.clear(tr),
 }
 """The calls of a queue, in a transaction or not."""
