@@ -239,23 +239,6 @@ def test_a_reset_transaction_can_be_committed_again(db, k):
     assert k.names(db.get_range(k.begin, k.end)) == "abc"
 
 
-def test_the_error_of_a_conflict_can_be_retried(db, k):
-    db[k("a")] = b"0"
-    tr = db.create_transaction()
-    attempts = 0
-    while True:
-        attempts += 1
-        number = int(tr[k("a")].value)
-        if attempts == 1:
-            db[k("a")] = b"10"
-        tr[k("a")] = b"%d" % (number + 1)
-        code = commit_code(tr)
-        if code == 0:
-            break
-        tr.on_error(code).wait()
-    assert (attempts, db[k("a")]) == (2, b"11")
-
-
 @pytest.mark.parametrize(
     ("predicate", "right", "wrong"),
     [
