@@ -188,22 +188,6 @@ def in_parallel(count: int, work: Callable[[int], None]) -> None:
         thread.join()
 
 
-def test_one_consumer_sees_strict_order(db: Database, space: Subspace, rounds: Rounds) -> None:
-    """Whatever the enqueuers do: each one's items in its order."""
-    queue, items = queue_in(space), rounds(60, 1000)
-    putters = [
-        threading.Thread(target=lambda n=n: [queue.enqueue(db, [n, item]) for item in range(items)])
-        for n in range(4)
-    ]
-    for putter in putters:
-        putter.start()
-    taken = [queue.dequeue(db, timeout=20) for _ in range(4 * items)]
-    for putter in putters:
-        putter.join()
-    for number in range(4):
-        assert [item for who, item in taken if who == number] == list(range(items))
-
-
 def test_many_consumers_overtake_each_other_only_a_little(
     db: Database, space: Subspace, rounds: Rounds
 ) -> None:
