@@ -4,7 +4,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import FairQueueFull, InvalidArgument, PayloadMismatch
 from fdbqueue.tasks.stored.records import PAYLOAD
-from tests.queue_support import FATES, faulty
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.fair_model import Overflow, Rounds
 
@@ -368,21 +366,6 @@ def test_one_callers_bad_item_is_no_others(db: Database, space: Subspace) -> Non
     in_threads(8, work)
     assert sorted(refused) == [1, 3, 5, 7]
     assert q.size(db) == 4
-
-
-@pytest.mark.parametrize("fate", FATES)
-def test_every_call_happens_once_whatever_becomes_of_its_commits(
-    db: Database, space: Subspace, fdb_module: ModuleType, fate: str
-) -> None:
-    unsure, engine = faulty(db, fdb_module.FDBError)
-    engine.fate = FATES[fate]
-    q = FairQueue(space, key=first_letter)
-    for item in ("a1", "a2", "b1"):
-        q.put(unsure, item)
-    assert [q.get(unsure) for _ in range(3)] == ["a1", "b1", "a2"]
-    assert q.size(db) == 0
-    engine.fate = lambda _: (0, True)
-    unsure.close()
 
 
 def test_a_look_at_a_fair_queue_conflicts_with_nothing(db: Database, space: Subspace) -> None:

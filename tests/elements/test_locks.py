@@ -11,21 +11,14 @@ from fdbqueue import Database, ElementQueue, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import (
     DamagedElement,
-    ElementNotFound,
-    ElementNotLocked,
     InvalidArgument,
     LockLost,
     TooMuchForOneTransaction,
 )
 from fdbqueue.embedded import FDBError
-from tests.elements.support import NOBODY, element_queue, elements_found, filled
-from tests.queue_support import FATES, faulty
+from tests.elements.support import NOBODY, element_queue, filled
+from tests.queue_support import faulty
 from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -212,50 +205,6 @@ def test_a_snapshot_moves_no_damaged_element(db: Database, q: ElementQueue) -> N
 
 
 # -- once -----------------------------------------------------------------------------------------------
-
-
-def a_life(db: Database, clock: ManualClock, space: Subspace) -> list[Any]:
-    """Every call, given a database, with its result."""
-    q, simple = element_queue(space, rndhex=1), fdbqueue.SimpleElementQueue(space["simple"], rndhex=1)
-    names = filled(db, q, 5)
-    said: list[Any] = [names, [q.lock(db, name) for name in names[:3]], q.lock(db, names[0])]
-    said += [q.get(db, names[0]), q.remove(db, names[0]), q.unlock(db, names[1]), q.dequeue(db, names[1])]
-    said += [q.get_element(db, names[3]), q.touch(db, names[2]), q.count(db)]
-    token = q.acquire(db, names[3])
-    said += [q.get(db, names[3], token=token), q.unlock(db, names[3], token=token)]
-    q.lock(db, names[4])
-    clock.advance(601)
-    said += [q.purge(db), q.lock(db, names[2]), q.lock(db, names[4]), list(q.names(db))]
-    with pytest.raises(ElementNotFound):
-        q.touch(db, names[0])
-    with pytest.raises(ElementNotLocked):
-        q.unlock(db, names[3])
-    data = simple.add(db, "x")
-    return [
-        *said,
-        data,
-        simple.lock(db, data),
-        simple.get(db, data),
-        simple.remove(db, data),
-        simple.count(db),
-    ]
-
-
-@pytest.mark.parametrize("fate", FATES)
-def test_every_call_happens_once_whatever_becomes_of_its_commits(fate: str) -> None:
-    space = Subspace(("life",))
-    with fdbqueue.open("memory:", runtime=ManualClock()) as db:
-        expected = a_life(db, db.runtime, space)  # type: ignore[arg-type]
-    clock = ManualClock()
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        unsure, engine = faulty(db, FDBError, clock)
-        engine.fate = FATES[fate]
-        # Retries take their time on this clock, too: the names are those of another moment.
-        clock.sleep = lambda _: None  # type: ignore[method-assign]
-        assert a_life(unsure, clock, space) == expected
-        assert elements_found(db, space) == 3
-        engine.fate = lambda _: (0, True)
-        unsure.close()
 
 
 def test_a_call_costs_the_same_in_a_long_queue() -> None:
