@@ -3,23 +3,16 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
-import fdbqueue
 from fdbqueue import Database
 from fdbqueue.core.errors import WaitStopped
 from fdbqueue.core.runtime import RealEvent, RealRuntime
 from tests.interrupting import At, interrupted
 from tests.support import PATIENCE_S, wait_until
-
-
-@pytest.fixture
-def memory() -> Iterator[Database]:
-    with fdbqueue.open("memory:") as database:
-        yield database
 
 
 def lookers() -> list[threading.Thread]:

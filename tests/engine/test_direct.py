@@ -244,12 +244,6 @@ def directly(monkeypatch: pytest.MonkeyPatch) -> Directly:
     return Directly(monkeypatch)
 
 
-@pytest.fixture
-def memory() -> Iterator[fdbqueue.Database]:
-    with fdbqueue.open("memory:") as database:
-        yield database
-
-
 def test_short_calls_are_direct(memory: fdbqueue.Database, directly: Directly) -> None:
     tasks, items = TaskQueue.create(memory, "tasks"), Queue.named(memory, "items")
     for _ in range(3):

@@ -16,7 +16,6 @@ from tests.support import (
     TIMED_OUT,
     TOO_OLD,
     USED_DURING_COMMIT,
-    ManualClock,
     begin,
     commit_code,
     error_code,
@@ -272,11 +271,6 @@ def test_a_transaction_lives_five_seconds_of_real_time(db, k):
 
 
 # The tests below set the clock of the embedded engine by hand.
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture
