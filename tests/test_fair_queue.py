@@ -70,20 +70,6 @@ def test_none_is_a_key_and_an_item(db: Database, space: Subspace) -> None:
     ]
 
 
-@pytest.mark.parametrize("within", [False, True])
-def test_an_item_that_is_given_back_needs_no_room(db: Database, space: Subspace, within: bool) -> None:
-    q = FairQueue(space, key=first_letter, capacity=1)
-    q.put(db, "a1")
-    item = q.get(db)
-    q.put(db, "b1")
-    if within:
-        run(db, lambda tr: q.give_back(tr, item))
-    else:
-        q.give_back(db, item)
-    assert q.size(db) == 2
-    assert [q.get(db) for _ in range(2)] == ["b1", "a1"]
-
-
 @pytest.mark.parametrize(("capacity", "fit"), [(0, 0), (128, 128), (None, 130)])
 def test_capacities(db: Database, space: Subspace, capacity: int | None, fit: int) -> None:
     q = (
@@ -127,22 +113,6 @@ def test_looking_is_bounded(db: Database, space: Subspace, monkeypatch: pytest.M
     page = q.snapshot(db)
     assert page == ([], [("a", ["a0", "a1"])])
     assert q.snapshot(db, after=page.next) == ([], [("a", ["a2"])])
-
-
-def test_a_page_that_bytes_cut_short_has_a_next_one(
-    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    q = FairQueue(space, key=first_letter)
-    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 10)
-    items = [f"a{number} {'x' * 8}" for number in range(3)]
-    for item in items:
-        q.put(db, item)
-    listed, after = list[str](), None
-    for _ in items:
-        page = q.snapshot(db, after=after)
-        listed += [item for _, of_key in [("", page.round), *page.lines] for item in of_key]
-        after = page.next
-    assert (listed, after) == (items, None)
 
 
 def test_each_page_marks_the_items_of_the_round(db: Database, space: Subspace) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-import fdbqueue
 from fdbqueue import Database, Queue
 from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
@@ -28,16 +27,6 @@ from tests.support import NOT_COMMITTED, begin, commit_code
 @pytest.fixture
 def queue(space: Subspace) -> Queue:
     return Queue(space[0], root=space[1])
-
-
-def test_nothing_there(db: Database, queue: Queue) -> None:
-    assert queue.dequeue(db) is None
-    assert queue.dequeue(db, "nothing") == "nothing"
-    assert queue.peek(db, "nothing") == "nothing"
-    assert queue.dequeue_many(db, 5) == queue.items(db, 5) == []
-    assert queue.size(db) == 0
-    queue.enqueue_many(db, [])
-    assert queue.empty(db)
 
 
 def test_many_values_that_are_given_back_keep_their_order(db: Database, queue: Queue) -> None:
@@ -84,39 +73,7 @@ def test_the_largest_payload_fits_and_one_byte_more_does_not(db: Database, space
     assert queue.empty(db)
 
 
-def test_large_values_are_dequeued_a_transaction_full_at_a_time(db: Database, space: Subspace) -> None:
-    queue = Queue(space[0], codec="bytes", root=space[1])
-    for number in range(5):
-        queue.enqueue(db, bytes([number]) * 400_000)
-    got: list[bytes] = []
-    while found := queue.dequeue_many(db, 10):
-        assert sum(map(len, found)) <= limits.BATCH_BYTES_MAX
-        got += found
-    assert [payload[0] for payload in got] == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("codec", ["bytes", "msgpack"])
-def test_other_codecs(db: Database, space: Subspace, codec: str) -> None:
-    queue = Queue(space[0], codec=codec, root=space[1])
-    queue.enqueue(db, b"\x00\x01")
-    assert queue.peek(db) == b"\x00\x01"
-    assert queue.dequeue(db) == b"\x00\x01"
-
-
 # In a transaction: together with everything else in it, or not at all.
-
-
-def test_calls_compose_with_the_callers_own_writes(db: Database, queue: Queue, space: Subspace) -> None:
-    @fdbqueue.transactional
-    def move(tr: Any) -> Any:
-        value = queue.dequeue(tr)
-        tr[space.pack(("done", value))] = b""
-        queue.enqueue(tr, "next")
-        return value
-
-    queue.enqueue(db, "first")
-    assert move(db) == "first"
-    assert queue.dequeue_many(db, 9) == ["next"]
 
 
 def test_a_call_without_a_commit_has_no_effect(db: Database, queue: Queue) -> None:
