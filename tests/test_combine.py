@@ -356,18 +356,6 @@ def test_a_call_stopped_after_its_release_is_not_claimed() -> None:
     assert together.finish() == {0: [0], 1: "left"}
 
 
-def test_the_stop_of_a_leader_ends_the_sleep_of_its_work() -> None:
-    def work(crew: Combiner, _: Call) -> None:
-        waiter.end(WaitStopped)
-        echo(crew, crew.claim(1000, 1000))
-
-    woken: list[str] = []
-    combiner = Combiner(RealRuntime(), work, wake=lambda: woken.append("woken"))
-    with Waiter(Waiters(RealRuntime()), ()) as waiter:
-        assert combiner.call(0, until=math.inf, waiter=waiter).state is CallState.LEFT
-    assert woken == ["woken"]
-
-
 def test_a_call_with_an_ended_wait_leaves_at_once() -> None:
     combiner = Combiner(RealRuntime(), lambda crew, _: echo(crew, crew.claim(1000, 1000)))
     with Waiter(Waiters(RealRuntime()), ()) as waiter:
@@ -454,34 +442,6 @@ def test_a_leader_past_its_time_stays_with_its_claim() -> None:
     claims: list[list[int]] = []
     assert Combiner(RealRuntime(), work).call(0, until=0.0).state is CallState.LEFT
     assert claims == [[0], [0], [0]]
-
-
-def test_a_follower_interrupted_with_the_lead_passes_it_on() -> None:
-    """It has got the lead, and has not woken yet. Later calls would wait for a leader for ever."""
-
-    def follow() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            combiner.call("interrupted")
-
-    def work(crew: Combiner, leader: Call) -> None:
-        if leader.payload == "first":
-            follower.start()
-            wait_for_pending(crew, 2)
-        calls = crew.claim(1, 1000)
-        served.extend(payloads(calls))
-        echo(crew, calls)
-
-    served: list[str] = []
-    combiner, follower = (
-        Combiner(interrupted_after(lambda event: threading.Event.wait(event, PATIENCE_S)), work),
-        threading.Thread(target=follow),
-    )
-    combiner.call("first")
-    follower.join(PATIENCE_S)
-    next_call = threading.Thread(target=combiner.call, args=("next",), daemon=True)
-    next_call.start()
-    next_call.join(PATIENCE_S)
-    assert served == ["first", "next"]
 
 
 def test_a_call_that_left_while_claimed_is_not_pending_again() -> None:

@@ -65,20 +65,6 @@ def offers_of(names: str) -> list[Offer]:
     return [Offer(name.encode(), b"", 1, key=name[:1].encode()) for name in names.split()]
 
 
-def test_requests_and_offers_are_paired_in_order() -> None:
-    requests, offers = [ticket(0, 2), ticket(1), ticket(2, 5), ticket(3)], [offer(n) for n in range(5)]
-    pairs = pair(requests, [2, 1, 5, 1], offers)
-    assert [(who.rid, [o.id for o in what]) for who, what in pairs] == [
-        (b"0", [b"item0", b"item1"]),
-        (b"1", [b"item2"]),
-        (b"2", [b"item3", b"item4"]),
-    ]
-
-
-def test_a_request_without_callers_gets_nothing() -> None:
-    assert [who.rid for who, _ in pair([ticket(0), ticket(1)], [0, 1], [offer(0)])] == [b"1"]
-
-
 def test_a_request_gets_at_most_what_one_collection_can_carry() -> None:
     large = [offer(n, limits.BATCH_BYTES_MAX // 2 + 1) for n in range(3)]
     assert len(portion_of(large).offers) == 1
@@ -595,18 +581,6 @@ def test_passing_by_writes_nothing_if_all_items_are_shares(steps: Steps) -> None
     assert (turn.outcome, turn.wrote) == (Outcome.AGAIN, False)
 
 
-def test_a_call_that_cannot_see_the_end_does_not_pass_by(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "SERVE_MAX", 2)
-    for _ in range(2):
-        steps.register()
-    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", NOW))
-    assert turn.outcome is Outcome.AGAIN
-    assert steps.queue.size(steps.db) == 3
-
-
 def test_a_busy_process_looks_for_overdue_results_at_times(steps: Steps) -> None:
     server, _dead = steps.register(), steps.register()
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
@@ -783,18 +757,6 @@ def test_only_a_watch_with_an_error_counts_as_refused() -> None:
     assert refused == [False, False, True, False, False]
 
 
-def test_waiting_ends_in_time_with_nothing_left_behind(db: Database, space: Subspace) -> None:
-    steps = Steps(db, space)
-    began = time.monotonic()
-    with in_threads(
-        4, lambda n: steps.queue.dequeue(apart(db), "nothing", timeout=0.1 + 0.05 * n)
-    ) as answers:
-        pass
-    assert answers == ["nothing"] * 4
-    assert time.monotonic() - began < PATIENCE_S / 2
-    assert steps.keys() == 0
-
-
 def test_a_leader_that_times_out_leaves_its_request_to_others(db: Database, space: Subspace) -> None:
     queue = Queue(space[0], root=space[1])
     timeouts = [0.3, PATIENCE_S, PATIENCE_S]
@@ -810,14 +772,6 @@ def test_a_leader_that_times_out_leaves_its_request_to_others(db: Database, spac
     assert sorted(answers[1:]) == ["a", "b"]
 
 
-def test_a_dead_head_costs_time_never_an_answer(db: Database, space: Subspace) -> None:
-    """Its request is in the line, live by its deadline, and no process serves."""
-    steps = Steps(db, space)
-    steps.register(now_us=round(time.time() * 1_000_000))
-    steps.queue.enqueue_many(db, ["theirs", "mine"])
-    assert steps.queue.dequeue(db, timeout=PATIENCE_S) == "mine"
-
-
 class NudgedLate(Nudge):
     """A nudge that comes between the look at it and the sleep."""
 
@@ -830,25 +784,6 @@ class NudgedLate(Nudge):
 def test_a_nudge_just_before_the_sleep_ends_it(db: Database) -> None:
     """It is given once: the time of a caller has changed."""
     assert db.runtime.wait_any([NudgedLate()], PATIENCE_S)
-
-
-def test_an_interrupted_waiter_leaves_the_line(db: Database, space: Subspace) -> None:
-    steps = Steps(db, space)
-
-    class Interrupted(BaseException):
-        pass
-
-    def interrupt(*_: Any) -> bool:
-        raise Interrupted
-
-    client = apart(db)
-    client.runtime = _Runtime(db.runtime, interrupt)
-    with pytest.raises(Interrupted):
-        steps.queue.dequeue(client, timeout=PATIENCE_S)
-    assert steps.keys() == 0
-    steps.queue.enqueue(db, "a")
-    client.runtime = db.runtime
-    assert steps.queue.dequeue(client) == "a"
 
 
 def test_an_interrupted_take_leaves_the_line_to_other_callers(db: Database, space: Subspace) -> None:

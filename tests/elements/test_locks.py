@@ -16,7 +16,7 @@ from fdbqueue.core.errors import (
     TooMuchForOneTransaction,
 )
 from fdbqueue.embedded import FDBError
-from tests.elements.support import NOBODY, element_queue, filled
+from tests.elements.support import element_queue, filled
 from tests.queue_support import faulty
 from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code
 
@@ -112,35 +112,6 @@ def test_purge_goes_on_behind_a_batch_of_young_locks(
     assert [q.lock(clocked, name) for name in names] == [False] * 3 + [True] * 2
 
 
-def test_a_lock_that_is_renewed_while_purge_looks_stays(
-    clocked: Database, clock: ManualClock, q: ElementQueue
-) -> None:
-    """Purge has seen it old, and finds it young when it comes to break it."""
-    (name,) = filled(clocked, q, 1)
-    token = q.acquire(clocked, name)
-    clock.advance(601)
-    before_us = round((clock.now() - 600) * 1_000_000)
-    assert list(q._old_locks(clocked, before_us)) == [name]
-    q.touch(clocked, name)
-
-    @transactional
-    def break_it(tr: Any) -> bool:
-        return q.store.break_lock(tr, name, before_us)
-
-    assert break_it(clocked) is False
-    q.remove(clocked, name, token=token)
-    assert break_it(clocked) is False
-
-
-def test_purge_and_touch_of_one_lock_conflict(clocked: Database, q: ElementQueue) -> None:
-    (name,) = filled(clocked, q, 1)
-    q.lock(clocked, name)
-    tr = clocked.create_transaction()
-    assert q.store.break_lock(tr, name, 2**60)
-    q.touch(clocked, name)
-    assert commit_code(tr) == NOT_COMMITTED
-
-
 def test_a_touch_revives_no_lock_that_ends_beside_it(db: Database, q: ElementQueue) -> None:
     (name,) = filled(db, q, 1)
     q.lock(db, name)
@@ -149,14 +120,6 @@ def test_a_touch_revives_no_lock_that_ends_beside_it(db: Database, q: ElementQue
     q.unlock(db, name)
     assert commit_code(tr) == NOT_COMMITTED
     assert q.lock(db, name)
-
-
-def test_two_adds_of_one_name_conflict(db: Database, q: ElementQueue) -> None:
-    """The second takes the next name."""
-    first, second = begin(db), begin(db)
-    names = [q.store.add(tr, NOBODY, b"\x80") for tr in (first, second)]
-    assert (names, commit_code(first), commit_code(second)) == ([NOBODY] * 2, 0, NOT_COMMITTED)
-    assert q.count(db) == 1
 
 
 # -- damage ---------------------------------------------------------------------------------------------

@@ -63,14 +63,6 @@ def unacked_of(*items: object) -> Unacked:
     return unacked
 
 
-def test_an_item_put_back_is_in_its_old_place() -> None:
-    unacked = unacked_of("a", "b", "c", "d")
-    picked = [unacked.pick("c"), unacked.pick("a")]
-    unacked.put_back(picked)
-    assert unacked.items() == ["a", "b", "c", "d"]
-    assert unacked.pick("a").number == 0
-
-
 def test_one_object_put_twice_is_acked_in_the_order_of_gets() -> None:
     same = ["same"]
     unacked = unacked_of(same, "x", same)

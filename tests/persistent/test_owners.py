@@ -11,7 +11,7 @@ from fdbqueue.core.errors import NotUnacked, OwnerReplaced
 from fdbqueue.queues.unacked import Owner
 from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import drained, fetched, filled
-from tests.support import NOT_COMMITTED, FailsOnce, begin, commit_code
+from tests.support import FailsOnce
 
 
 def test_items_of_other_owners_stay_with_them(opened: Opened) -> None:
@@ -36,16 +36,6 @@ def test_a_client_that_lost_its_name_acks_and_gets_nothing(opened: Opened) -> No
             call()
     old.put("c")  # its puts are accepted as any others
     assert drained(new) == ["a", "b", "c"]
-
-
-def test_a_client_that_loses_its_name_enrols_no_session(still: Still) -> None:
-    """Its session would hold items that the next client of the name does not return."""
-    owner = still.opened(owner="me")._client.owner
-    session = Session(still.db, root=still.root)
-    late = begin(still.db)
-    owner._enrol(late, session)
-    still.opened(owner="me")
-    assert commit_code(late) == NOT_COMMITTED
 
 
 def test_reopening_is_bounded_however_many_proxies_died(

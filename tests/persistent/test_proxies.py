@@ -204,16 +204,6 @@ def test_the_queue_itself_belongs_to_no_thread(opened: Opened) -> None:
     made[0].ack("a")
 
 
-def test_threads_that_share_a_proxy_finish_their_own(q: PersistentQueue) -> None:
-    """task_done() names no item: it must not ack the item of another thread."""
-    filled(q, ["slow", "quick"])
-    assert q.get() == "slow"
-    Running(lambda: (q.get(), q.task_done())).result()
-    assert q.unacked == ["slow"]
-    Running(q.task_done).result()  # a thread that has fetched nothing finishes the oldest
-    assert q.unacked == []
-
-
 def test_a_get_in_a_session_that_has_ended_forgets_its_items(
     still: Still, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,17 +291,6 @@ def test_a_put_that_waits_notices_another_maxsize(still: Still, monkeypatch: pyt
     monkeypatch.setattr(still.clock, "wait_any", raised)
     q.put("b", timeout=600)
     assert q.qsize() == 2
-
-
-def test_join_waits_for_returned_items(q: PersistentQueue) -> None:
-    q.put("x")
-    proxy = q.connect()
-    proxy.get()
-    joined = Running(q.join)
-    proxy.close()
-    assert joined.is_waiting
-    q.ack(q.get())
-    joined.result()
 
 
 def test_it_is_the_fifo_task_queue_of_that_name(q: PersistentQueue, db: object, space: object) -> None:
