@@ -17,6 +17,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import FairQueueFull, InvalidArgument, PayloadMismatch
 from fdbqueue.tasks.stored.records import PAYLOAD
+from tests.queue_support import in_threads
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.fair_model import Overflow, Rounds
 
@@ -182,15 +183,6 @@ def _refuses(body: Any) -> bool:
     except (FairQueueFull, Overflow):
         return True
     return False
-
-
-def in_threads(count: int, body: Callable[[int], object]) -> None:
-    """Run `body` in `count` threads at once, and wait for them."""
-    threads = [threading.Thread(target=body, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * PATIENCE_S)
 
 
 def test_the_stress_test_of_the_reference(

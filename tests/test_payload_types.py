@@ -257,15 +257,6 @@ def test_handles_of_one_queue_may_have_different_types(db: Database) -> None:
     ]
 
 
-def test_a_payload_of_another_type_stays_where_it_is(db: Database) -> None:
-    """It is not damaged: a handle of the right type reads it."""
-    plain, typed = Queue.named(db, "points"), Queue.named(db, "points", type=Point)
-    plain.enqueue(db, {"x": 1})
-    with pytest.raises(PayloadMismatch, match=r"Point, .* missing required field `y`"):
-        typed.dequeue(db)
-    assert plain.dequeue(db) == {"x": 1}
-
-
 def test_a_class_that_fails_when_it_is_made_is_a_mismatch() -> None:
     @dataclasses.dataclass
     class Picky:

@@ -22,6 +22,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.line.decision import LineKeys
 from fdbqueue.queues.recipe.items import QueueKeys
 from tests.conftest import CLUSTER_FILE, ENGINES, TEST_ROOT
+from tests.queue_support import in_threads
 from tests.queue_workers import (
     DONE,
     numbers_in,
@@ -175,17 +176,9 @@ def test_threads_of_one_process(db: Database, space: Subspace, rounds: Rounds, c
             queue.enqueue(db, number * items + item)
             taken.append(queue.dequeue(db, timeout=20))
 
-    in_parallel(threads, work)
+    in_threads(threads, work)
     assert Counter(taken) == Counter(range(threads * items))
     assert queue.size(db) == 0
-
-
-def in_parallel(count: int, work: Callable[[int], None]) -> None:
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_many_consumers_overtake_each_other_only_a_little(
@@ -206,7 +199,7 @@ def test_many_consumers_overtake_each_other_only_a_little(
 
     putter = threading.Thread(target=lambda: [queue.enqueue(db, number) for number in range(items)])
     putter.start()
-    in_parallel(consumers, consume)
+    in_threads(consumers, consume)
     putter.join()
     assert sorted(value for value, _, _ in calls) == list(range(items))
     assert max(overtakers(calls)) <= consumers + 1

@@ -505,22 +505,6 @@ def test_count_does_not_disturb_a_pass_and_purge_ends_it(db: Database, q: Elemen
     assert q.next(db) == ""
 
 
-@pytest.mark.parametrize("maxelts", [1, 2, 7, 16_000])
-def test_a_pass_goes_over_batches_without_gap_or_double(db: Database, space: Subspace, maxelts: int) -> None:
-    q = element_queue(space, maxelts=maxelts)
-    names = filled(db, q, 50)
-    assert list(q.names(db)) == names
-    seen = []
-    for at, name in enumerate(q.names(db)):
-        seen.append(name)
-        if at % 3 == 0:
-            q.add(db, {"body": "late"})
-            q.dequeue(db, name)
-    assert seen[:50] == names, "what is there for the whole pass is shown"
-    assert len(seen) == len(set(seen))
-    assert seen == sorted(seen)
-
-
 def test_no_transaction_is_open_between_elements(db: Database, q: ElementQueue, monkeypatch: Any) -> None:
     """Names read ahead are of one transaction; the next one reads the later state of the rest."""
     monkeypatch.setattr("fdbqueue.core.limits.NAMES_READ_FIRST", 2)
