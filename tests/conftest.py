@@ -27,7 +27,7 @@ from tests import buggify
 from tests.by_hand import makes_transactions
 from tests.commit import first_seed
 from tests.guard import TEST_ROOT, clear_default_root, take_cluster
-from tests.support import PATIENCE_S, Keys, wait_until
+from tests.support import PATIENCE_S, Keys, ManualClock, wait_until
 
 T = TypeVar("T")
 
@@ -157,6 +157,18 @@ def db(url: str) -> Iterator[fdbqueue.Database]:
     """An open database of the engine, closed afterwards."""
     with fdbqueue.open(url) as database:
         yield database
+
+
+@pytest.fixture
+def memory() -> Iterator[fdbqueue.Database]:
+    """An open database in memory, for a test that needs no engine but one."""
+    with fdbqueue.open("memory:") as database:
+        yield database
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Common parts of the tests of queues: requests of a line, unknown results, counted reads and writes."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.line.decision import Ticket
 from fdbqueue.core.line.staging import Line
 from fdbqueue.core.runtime import RealRuntime, Runtime, Thread
-from tests.support import CLUSTER_VERSION_CHANGED, COMMIT_UNKNOWN, NOT_COMMITTED, IdleThread
+from tests.support import CLUSTER_VERSION_CHANGED, COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, IdleThread
 
 Fate = Callable[[int], tuple[int, bool]]
 """For the number of a commit: an error code or 0, and whether it takes place."""
@@ -42,6 +43,7 @@ QUEUE_CALLS: dict[str, Callable[[Queue, Any], Any]] = {
     "dequeue_many": lambda queue, tr: queue.dequeue_many(tr, 9),
     "enqueue": lambda queue, tr: queue.enqueue(tr, 1),
     "enqueue_many": lambda queue, tr: queue.enqueue_many(tr, [1, 2]),
+    "give_back": lambda queue, tr: queue.give_back(tr, [1]),
     "clear": lambda queue, tr: queue.clear(tr),
 }
 """The calls of a queue, in a transaction or not."""
@@ -176,3 +178,13 @@ def most(engine: FaultyEngine, call: Callable[[], Any]) -> tuple[int, int]:
     engine.read_most = engine.written_most = engine.read = engine.written = 0
     call()
     return engine.read_most, engine.written_most
+
+
+def in_threads(count: int, body: Callable[[int], object]) -> None:
+    """Run `body(number)` in `count` threads at once, and wait for them."""
+    threads = [threading.Thread(target=body, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(7 * PATIENCE_S)  # the long versions take minutes
+        assert not thread.is_alive()

@@ -30,12 +30,6 @@ SURROGATE = "\ud800"
 ROOT = Subspace(("arguments",))
 
 
-@pytest.fixture
-def memory() -> Iterator[fdbqueue.Database]:
-    with fdbqueue.open("memory:") as database:
-        yield database
-
-
 def stored(db: fdbqueue.Database) -> list[tuple[bytes, bytes]]:
     return [(entry.key, entry.value) for entry in db.get_range(b"", b"\xff")]
 

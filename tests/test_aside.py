@@ -1,7 +1,6 @@
 """Values that were set aside: their ids, their pages and their removal."""
 
 from collections.abc import Iterator
-from types import ModuleType
 
 import pytest
 from fdb.subspace_impl import Subspace
@@ -12,8 +11,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.seam import Transaction
-from tests.queue_support import faulty
-from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, ManualClock, begin, commit_code
+from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code
 
 
 @pytest.fixture
@@ -55,17 +53,6 @@ def test_of_two_removals_of_a_value_one_counts(db: Database, space: Subspace) ->
     assert [queue.remove_aside(tr, [first.id]) for tr in transactions] == [1, 1]
     assert [commit_code(tr) for tr in transactions] == [0, NOT_COMMITTED]
     assert queue.unreadable(db) == len(queue.aside(db, 9)) == 1
-
-
-def test_a_removal_with_an_unknown_result_counts(
-    db: Database, fdb_module: ModuleType, space: Subspace
-) -> None:
-    """A retry finds the value gone."""
-    queue, fates = Queue.named(db, "q", root=space), iter([(COMMIT_UNKNOWN, True)])
-    set_aside(db, queue, 1)
-    other, engine = faulty(db, fdb_module.FDBError)
-    engine.fate = lambda _: next(fates, (0, True))
-    assert queue.remove_aside(other, [found.id for found in queue.aside(db, 1)]) == 1
 
 
 def test_a_full_batch_of_values_is_removed(still: Database, monkeypatch: pytest.MonkeyPatch) -> None:

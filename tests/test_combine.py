@@ -92,18 +92,6 @@ def test_calls_that_come_while_a_leader_works_share_its_do() -> None:
     assert together.batches == [8]
 
 
-def test_answers_are_dealt_out_in_order_until_they_run_dry() -> None:
-    def deal(crew: Combiner, _calls: list[Call]) -> None:
-        crew.deal([1, 2, 3, 4], to_all=True)
-
-    together = Together(deal)
-    for number, count in enumerate((1, 2, 3, 1)):
-        together.start(number, count=count)
-        together.first_batch.wait(10)
-        wait_for_pending(together.combiner, number + 1)
-    assert together.finish() == {0: [1], 1: [2, 3], 2: [4], 3: []}
-
-
 def test_a_do_waits_for_those_of_the_last_one_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the wait, the first caller that is back would go alone, and the others in the next batch."""
     monkeypatch.setattr(limits, "GATHER_MIN_S", 0.0)
@@ -135,27 +123,6 @@ def test_an_error_of_the_work_is_raised_in_every_call_as_its_own() -> None:
     assert first is not second
 
 
-def test_calls_left_dry_are_worked_for_in_the_next_do() -> None:
-    def one_each(crew: Combiner, calls: list[Call]) -> None:
-        crew.deal([calls[0].payload], to_all=False)
-
-    together = Together(one_each)
-    together.start_all(3)
-    assert together.finish() == {number: [number] for number in range(3)}
-    assert together.batches == [3, 2, 1]
-
-
-def test_a_follower_that_times_out_leaves_and_the_others_go_on() -> None:
-    together = Together(echo)
-    together.start(0)
-    together.first_batch.wait(10)
-    together.start(1, until=RealRuntime.monotonic() + 0.01)
-    together.threads[1].join(10)
-    assert together.outcomes == {1: "left"}
-    assert together.finish() == {0: [0], 1: "left"}
-    assert together.batches == [1]
-
-
 @pytest.mark.parametrize("is_dry", [False, True])
 def test_a_claimed_call_whose_time_is_over_leaves_once_released(is_dry: bool) -> None:
     """While it was claimed, it was told that its time is over, and it waited for its answer."""
@@ -177,52 +144,6 @@ def test_a_claimed_call_whose_time_is_over_leaves_once_released(is_dry: bool) ->
     together.start(1, until=math.inf)
     wait_for_pending(together.combiner, 1)
     assert together.finish() == {0: [0], 1: "left"}
-
-
-def test_an_interrupted_leader_passes_leadership_on() -> None:
-    interrupted = []
-
-    def work(crew: Combiner, calls: list[Call]) -> None:
-        if not interrupted:
-            interrupted.append(calls[0].payload)
-            raise KeyboardInterrupt
-        echo(crew, calls)
-
-    together = Together(work)
-
-    def lead() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            together.combiner.call(0)
-
-    leader = threading.Thread(target=lead)
-    leader.start()
-    together.first_batch.wait(10)
-    together.start(1)
-    wait_for_pending(together.combiner, 1)
-    assert together.finish() == {1: [1]}
-    leader.join(10)
-    assert together.combiner.call(2).answer == [2]
-
-
-def test_a_call_interrupted_while_it_joins_is_not_executed() -> None:
-    """Its answer would have no caller."""
-
-    class Interrupted(RealRuntime):
-        def event(self) -> threading.Event:
-            raise KeyboardInterrupt
-
-    def work(crew: Combiner, leader: Call) -> None:
-        if leader.payload == "first":
-            with pytest.raises(KeyboardInterrupt):
-                crew.call("interrupted")
-        worked_for.extend(call.payload for call in crew.claim(1000, 1000))
-        crew.deal([1], to_all=True)
-
-    worked_for: list[str] = []
-    combiner = Combiner(Interrupted(), work)
-    for payload in ("first", "next"):
-        combiner.call(payload)
-    assert worked_for == ["first", "next"]
 
 
 def test_a_call_that_left_while_claimed_is_not_claimed_again() -> None:
@@ -356,18 +277,6 @@ def test_a_call_stopped_after_its_release_is_not_claimed() -> None:
     assert together.finish() == {0: [0], 1: "left"}
 
 
-def test_the_stop_of_a_leader_ends_the_sleep_of_its_work() -> None:
-    def work(crew: Combiner, _: Call) -> None:
-        waiter.end(WaitStopped)
-        echo(crew, crew.claim(1000, 1000))
-
-    woken: list[str] = []
-    combiner = Combiner(RealRuntime(), work, wake=lambda: woken.append("woken"))
-    with Waiter(Waiters(RealRuntime()), ()) as waiter:
-        assert combiner.call(0, until=math.inf, waiter=waiter).state is CallState.LEFT
-    assert woken == ["woken"]
-
-
 def test_a_call_with_an_ended_wait_leaves_at_once() -> None:
     combiner = Combiner(RealRuntime(), lambda crew, _: echo(crew, crew.claim(1000, 1000)))
     with Waiter(Waiters(RealRuntime()), ()) as waiter:
@@ -379,13 +288,6 @@ def test_a_call_that_joins_after_the_end_of_waits_leaves() -> None:
     work = Mock(side_effect=[False, AssertionError("it waits")])
     combiner = Combiner(RealRuntime(), work, has_ended=lambda: True)
     assert combiner.call(0, until=math.inf).state is CallState.LEFT
-
-
-def test_a_leader_past_its_time_stays_with_begun_work() -> None:
-    """No other call is there to go on with it."""
-    work = Mock(side_effect=[True, True, False])
-    assert Combiner(RealRuntime(), work).call(0, until=0.0).state is CallState.LEFT
-    assert work.call_count == 3
 
 
 def wait_for_pending(combiner: Combiner, count: int) -> None:
@@ -461,34 +363,6 @@ def test_a_leader_past_its_time_stays_with_its_claim() -> None:
     claims: list[list[int]] = []
     assert Combiner(RealRuntime(), work).call(0, until=0.0).state is CallState.LEFT
     assert claims == [[0], [0], [0]]
-
-
-def test_a_follower_interrupted_with_the_lead_passes_it_on() -> None:
-    """It has got the lead, and has not woken yet. Later calls would wait for a leader for ever."""
-
-    def follow() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            combiner.call("interrupted")
-
-    def work(crew: Combiner, leader: Call) -> None:
-        if leader.payload == "first":
-            follower.start()
-            wait_for_pending(crew, 2)
-        calls = crew.claim(1, 1000)
-        served.extend(payloads(calls))
-        echo(crew, calls)
-
-    served: list[str] = []
-    combiner, follower = (
-        Combiner(interrupted_after(lambda event: threading.Event.wait(event, PATIENCE_S)), work),
-        threading.Thread(target=follow),
-    )
-    combiner.call("first")
-    follower.join(PATIENCE_S)
-    next_call = threading.Thread(target=combiner.call, args=("next",), daemon=True)
-    next_call.start()
-    next_call.join(PATIENCE_S)
-    assert served == ["first", "next"]
 
 
 def test_a_call_that_left_while_claimed_is_not_pending_again() -> None:

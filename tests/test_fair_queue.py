@@ -4,10 +4,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
 from fdb.subspace_impl import Subspace
 from hypothesis import given, settings
@@ -18,9 +16,8 @@ from fdbqueue import Database, FairQueue, QueueBy
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import FairQueueFull, InvalidArgument, PayloadMismatch
-from fdbqueue.core.line.decision import Delivery
-from fdbqueue.tasks.stored.records import PAYLOAD, TaskKeys
-from tests.queue_support import FATES, faulty
+from fdbqueue.tasks.stored.records import PAYLOAD
+from tests.queue_support import in_threads
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.fair_model import Overflow, Rounds
 
@@ -74,20 +71,6 @@ def test_none_is_a_key_and_an_item(db: Database, space: Subspace) -> None:
     ]
 
 
-@pytest.mark.parametrize("within", [False, True])
-def test_an_item_that_is_given_back_needs_no_room(db: Database, space: Subspace, within: bool) -> None:
-    q = FairQueue(space, key=first_letter, capacity=1)
-    q.put(db, "a1")
-    item = q.get(db)
-    q.put(db, "b1")
-    if within:
-        run(db, lambda tr: q.give_back(tr, item))
-    else:
-        q.give_back(db, item)
-    assert q.size(db) == 2
-    assert [q.get(db) for _ in range(2)] == ["b1", "a1"]
-
-
 @pytest.mark.parametrize(("capacity", "fit"), [(0, 0), (128, 128), (None, 130)])
 def test_capacities(db: Database, space: Subspace, capacity: int | None, fit: int) -> None:
     q = (
@@ -133,22 +116,6 @@ def test_looking_is_bounded(db: Database, space: Subspace, monkeypatch: pytest.M
     assert q.snapshot(db, after=page.next) == ([], [("a", ["a2"])])
 
 
-def test_a_page_that_bytes_cut_short_has_a_next_one(
-    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    q = FairQueue(space, key=first_letter)
-    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 10)
-    items = [f"a{number} {'x' * 8}" for number in range(3)]
-    for item in items:
-        q.put(db, item)
-    listed, after = list[str](), None
-    for _ in items:
-        page = q.snapshot(db, after=after)
-        listed += [item for _, of_key in [("", page.round), *page.lines] for item in of_key]
-        after = page.next
-    assert (listed, after) == (items, None)
-
-
 def test_each_page_marks_the_items_of_the_round(db: Database, space: Subspace) -> None:
     """The second page holds an item of the round that is not the first of it."""
     q = FairQueue(space, key=first_letter)
@@ -176,13 +143,6 @@ def test_the_key_of_an_item_without_room_is_not_computed(db: Database, space: Su
     with pytest.raises(FairQueueFull):
         q.put(db, "b1")
     assert set(asked) == {"a1"}
-
-
-def test_a_large_item_goes_in_pieces(db: Database, space: Subspace) -> None:
-    q = FairQueue(space, key=first_letter)
-    large = "a" * (2 * limits.PAYLOAD_PIECE_BYTES_MAX)
-    q.put(db, large)
-    assert (q.get(db), q.size(db)) == (large, 0)
 
 
 def test_a_transaction_that_does_not_commit_changes_nothing(db: Database, space: Subspace) -> None:
@@ -225,15 +185,6 @@ def _refuses(body: Any) -> bool:
     return False
 
 
-def in_threads(count: int, body: Callable[[int], object]) -> None:
-    """Run `body` in `count` threads at once, and wait for them."""
-    threads = [threading.Thread(target=body, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * PATIENCE_S)
-
-
 def test_the_stress_test_of_the_reference(
     db: Database, space: Subspace, engine: str, rounds: Callable[[int, int], int]
 ) -> None:
@@ -266,24 +217,6 @@ def test_a_waiting_get_returns_the_next_item(db: Database, space: Subspace) -> N
     q.put(db, "a1")
     waiter.join(2 * PATIENCE_S)
     assert found == ["a1"]
-
-
-def test_waiters_of_several_machines_each_get_one(db: Database, space: Subspace) -> None:
-    q = FairQueue(space, key=first_letter, capacity=None)
-    others = [Database(db.engine) for _ in range(4)]
-    found: list[Any] = []
-
-    def work(number: int) -> None:
-        if number < 4:
-            found.append(q.get(others[number], timeout=PATIENCE_S))
-        else:
-            for word in ("a1", "a2", "b1", "c1"):
-                q.put(db, word)
-
-    in_threads(5, work)
-    assert sorted(found) == ["a1", "a2", "b1", "c1"]
-    for other in others:
-        other.close()
 
 
 def test_a_wait_is_not_for_transactions(db: Database, space: Subspace) -> None:
@@ -397,21 +330,6 @@ def test_one_callers_bad_item_is_no_others(db: Database, space: Subspace) -> Non
     assert q.size(db) == 4
 
 
-@pytest.mark.parametrize("fate", FATES)
-def test_every_call_happens_once_whatever_becomes_of_its_commits(
-    db: Database, space: Subspace, fdb_module: ModuleType, fate: str
-) -> None:
-    unsure, engine = faulty(db, fdb_module.FDBError)
-    engine.fate = FATES[fate]
-    q = FairQueue(space, key=first_letter)
-    for item in ("a1", "a2", "b1"):
-        q.put(unsure, item)
-    assert [q.get(unsure) for _ in range(3)] == ["a1", "b1", "a2"]
-    assert q.size(db) == 0
-    engine.fate = lambda _: (0, True)
-    unsure.close()
-
-
 def test_a_look_at_a_fair_queue_conflicts_with_nothing(db: Database, space: Subspace) -> None:
     q = FairQueue(space["fair"], key=first_letter)
     for item in ("a1", "b1", "a2"):
@@ -448,97 +366,3 @@ def test_a_put_conflicts_with_no_delivery_of_another_key(db: Database, space: Su
     [handed] = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 1, 0)), b""))
     assert commit_code(tr) == 0
     assert run(db, lambda tr: items.collect(tr, [handed])) == [("a1", 1)]
-
-
-LARGE = "x" * 200_000
-
-
-class Point(msgspec.Struct):
-    x: int
-
-
-def fair_of(space: Subspace, **options: Any) -> FairQueue:
-    return FairQueue(space[1], key=lambda item: len(str(item)), root=space[0], **options)
-
-
-def pieces(db: Database, space: Subspace) -> list[Any]:
-    """Of the payloads that lie beside their records."""
-    keys = TaskKeys(space[1])
-    return list(db.get_range(PAYLOAD.start(keys.prefix), keys.ready.start))
-
-
-def damage(db: Database, space: Subspace, payload: bytes) -> None:
-    for row in db.get_range(space[1].key(), space[1].key() + b"\xff"):
-        if payload in row.value:
-            db[row.key] = row.value.replace(payload, b"{" * len(payload))
-
-
-def test_a_take_teaches_a_fair_queue_its_codec(db: Database, space: Subspace) -> None:
-    """Damage is passed over only as long as the codec of the handle may be the wrong one."""
-    writer, reader = fair_of(space), fair_of(space)
-    writer.put(db, "good")
-    writer.put(db, "damaged")
-    damage(db, space, b'"damaged"')
-    other = Database(db.engine)
-    assert reader.get(other) == "good"
-    assert reader.get(other) is None
-    assert (writer.size(db), writer.unreadable(db)) == (0, 1)
-    other.close()
-
-
-def test_an_item_set_aside_leaves_no_piece_in_its_place(db: Database, space: Subspace) -> None:
-    queue = fair_of(space)
-    queue.put(db, LARGE)
-    first, *others = pieces(db, space)
-    db.clear(first.key)
-    assert queue.get(db) is None
-    [aside] = queue.aside(db, 9)
-    assert list(aside.values[1:]) == [bytes(piece.value) for piece in others]
-    assert pieces(db, space) == []
-
-
-@pytest.mark.parametrize("beside", [False, True])
-def test_an_item_passed_over_keeps_its_pieces(db: Database, space: Subspace, beside: bool) -> None:
-    """Alone in its transaction, or with an item that is handed out."""
-    plain, typed = fair_of(space), fair_of(space, type=Point)
-    plain.put(db, {"y": LARGE})
-    if beside:
-        plain.put(db, {"x": 1})
-        assert run(db, lambda tr: typed._items.taker.take(tr, 2, b"", 0).values) == [(Point(1), 1)]
-    with pytest.raises(PayloadMismatch):
-        typed.get(db)
-    assert plain.get(db) == {"y": LARGE}
-
-
-def test_a_delivery_with_a_damaged_record_is_set_aside(db: Database, space: Subspace) -> None:
-    """The others of its batch are handed out."""
-    queue = fair_of(space)
-    for item in ("a", LARGE):
-        queue.put(db, item)
-    items = queue._items
-    whole, large = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 2, 0)), b""))
-    damaged = Delivery(large.id, b"damaged")
-    assert run(db, lambda tr: items.collect(tr, [damaged, whole])) == [("a", 1)]
-    [aside] = queue.aside(db, 9)
-    assert aside.values[0] == b"damaged"
-    assert pieces(db, space) == []
-
-
-def test_a_delivery_damaged_on_its_way_back_is_set_aside(db: Database, space: Subspace) -> None:
-    queue = fair_of(space)
-    for item in ("a", "bb"):
-        queue.put(db, item)
-    items = queue._items
-    first, second = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 2, 0)), b""))
-    run(db, lambda tr: items.give_back(tr, [Delivery(first.id, b"damaged"), second]))
-    assert (queue.get(db), queue.get(db)) == ("bb", None)
-    assert (queue.size(db), queue.unreadable(db)) == (0, 1)
-
-
-@pytest.mark.parametrize("value", [b"\xff" * 8, b"\xff" * 20])
-def test_a_damaged_floor_stops_no_put(db: Database, space: Subspace, value: bytes) -> None:
-    queue = FairQueue(space[1], key=lambda _: 0, root=space[0])
-    queue.put(db, "a")
-    db[queue._items.floor] = value
-    queue.put(db, "b")
-    assert [queue.get(db) for _ in range(3)] == ["a", "b", None]

@@ -1,7 +1,6 @@
 """Items that are shown before they leave: held, settled, put back, or left by a dead holder."""
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from fdbqueue.core.calls import Waiter
 from fdbqueue.core.line.decision import Notice, Ticket
 from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.queues.recipe.queue import Queue
-from tests.queue_support import FATES, faulty
 from tests.support import ManualClock
 
 OVERDUE_S = limits.REQUEST_DEADLINE_S + 1
@@ -23,11 +21,6 @@ OVERDUE_S = limits.REQUEST_DEADLINE_S + 1
 @pytest.fixture
 def queue(space: Subspace) -> Queue:
     return Queue(space["queue"], root=space["root"])
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -136,21 +129,6 @@ def test_waiting_ends_when_something_comes(db: fdbqueue.Database, queue: Queue) 
     putting.join()
     assert values == ["a"]
     assert db.runtime.monotonic() - began < 20
-
-
-@pytest.mark.parametrize("fate", FATES)
-def test_every_step_happens_once_whatever_becomes_of_its_commits(
-    db: fdbqueue.Database, queue: Queue, fdb_module: ModuleType, fate: str
-) -> None:
-    unsure, engine = faulty(db, fdb_module.FDBError)
-    engine.fate = FATES[fate]
-    queue.enqueue_many(db, list(range(7)))
-    holder, shown = queue.holder(unsure), []
-    while values := holder.hold(3):
-        shown += values[:2]
-        assert holder.settle(shown=2)
-    assert shown == list(range(7))
-    assert queue.size(db) == 0
 
 
 def test_a_dropped_queue_is_noticed(db: fdbqueue.Database, space: Subspace) -> None:

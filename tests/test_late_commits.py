@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from types import ModuleType
 from typing import Any
 
@@ -16,22 +15,19 @@ from fdbqueue import Database, Queue, TaskQueue
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import DatabaseClosed, WaitStopped
 from fdbqueue.core.line.decision import LineKeys, Look, Reason
-from fdbqueue.core.once import run_once
-from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Event
 from fdbqueue.queues.recipe.items import QueueKeys
 from fdbqueue.tasks.stored.records import TaskKeys
 from tests.queue_support import Quiet, registered
 from tests.support import (
     CLUSTER_VERSION_CHANGED,
-    COMMIT_UNKNOWN,
     NOT_COMMITTED,
     PATIENCE_S,
     commit_code,
     wait_until,
 )
 
-REGISTERS, TAKES, WRITES = "set_versionstamped_key", "clear", "set"
+REGISTERS, TAKES = "set_versionstamped_key", "clear"
 
 
 class Interrupted(BaseException):
@@ -53,10 +49,6 @@ class LateTransaction:
             return FailedCommit(self._owner, CLUSTER_VERSION_CHANGED)
         if self._owner.late is not None:
             self._owner.at_next_commit()
-        if self._owner.is_next_unknown:
-            self._owner.is_next_unknown = False
-            commit_code(self._tr)
-            return FailedCommit(self._owner, COMMIT_UNKNOWN)
         return self._tr.commit()
 
     def on_error(self, error: Any) -> Any:
@@ -89,8 +81,6 @@ class LateEngine:
         self.moment = moment
         self.verb = verb
         self.late: Any = None
-        self.is_next_unknown = False
-        """True if the commit after the late one tells no result."""
         self.ends: Callable[[], object] = lambda: None
         """Called after the error of the late commit."""
 
@@ -241,37 +231,4 @@ def test_a_late_take_of_a_stopped_call_loses_no_item(
     assert engine.moment == "arrived"
     assert kind.ready(db) == int(kind.gives_back)
     assert list(db.get_range_startswith(kind.line.prefix)) == []
-    client.close()
-
-
-def test_of_two_attempts_in_doubt_the_committed_one_answers(
-    db: Database, fdb_module: ModuleType, space: Subspace
-) -> None:
-    """The first attempt arrives late and aborts the second, whose result stays unknown, too."""
-    engine = LateEngine(db.engine, fdb_module.FDBError, "during", WRITES)
-    engine.is_next_unknown = True
-    client = Database(engine, Quiet())  # type: ignore[arg-type]  # options are never asked for
-    key, attempts = space["written"].key(), count(1)
-
-    def body(tr: Any) -> int:
-        attempt = next(attempts)
-        tr.set(key, b"%d" % attempt)
-        return attempt
-
-    assert run_once(client, RootKeys(space[1]), body) == 1
-    assert (db[key], next(attempts), engine.is_next_unknown) == (b"1", 3, False)
-    client.close()
-
-
-def test_a_late_hold_is_settled(db: Database, fdb_module: ModuleType, space: Subspace) -> None:
-    """The held items lie under one name, whichever attempt was the last."""
-    engine = LateEngine(db.engine, fdb_module.FDBError, "during", TAKES)
-    client = Database(engine, Quiet())  # type: ignore[arg-type]  # options are never asked for
-    queue = Queue(space[0], root=space[1])
-    queue.enqueue_many(db, ["a", "b"])
-    holder = queue.holder(client)
-    assert holder.hold(1) == ["a"]
-    assert engine.moment == "arrived"
-    assert holder.settle(1)
-    assert queue.items(db, 10) == ["b"]
     client.close()

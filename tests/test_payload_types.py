@@ -13,11 +13,13 @@ from uuid import UUID
 import msgspec
 import pytest
 from fdb.subspace_impl import Subspace
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import Database, FairQueue, FdbQueueError, PersistentQueue, Queue, Session, TaskQueue, Worker
 from fdbqueue.core import codec as codecs
-from fdbqueue.core.codec import codec_named, register_codec
+from fdbqueue.core.codec import MsgspecCodec, RegisteredCodec, codec_named, register_codec
 from fdbqueue.core.errors import (
     CodecExists,
     InvalidArgument,
@@ -255,15 +257,6 @@ def test_handles_of_one_queue_may_have_different_types(db: Database) -> None:
     ]
 
 
-def test_a_payload_of_another_type_stays_where_it_is(db: Database) -> None:
-    """It is not damaged: a handle of the right type reads it."""
-    plain, typed = Queue.named(db, "points"), Queue.named(db, "points", type=Point)
-    plain.enqueue(db, {"x": 1})
-    with pytest.raises(PayloadMismatch, match=r"Point, .* missing required field `y`"):
-        typed.dequeue(db)
-    assert plain.dequeue(db) == {"x": 1}
-
-
 def test_a_class_that_fails_when_it_is_made_is_a_mismatch() -> None:
     @dataclasses.dataclass
     class Picky:
@@ -441,3 +434,75 @@ def test_a_value_of_another_type_is_told_of_any_partition(db: Database, space: S
     with pytest.raises(PayloadMismatch):
         typed.dequeue(db)
     assert plain.size(db) > 0
+
+
+# Codecs without a queue: what goes in comes back equal, or is refused.
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(JSON_VALUES)
+def test_json_returns_an_equal_value(value: Any) -> None:
+    codec = codec_named("json")
+    assert codec.decode(codec.encode(value)) == value
+
+
+@pytest.mark.parametrize("value", [b"\x00\xff", {1: b"x"}, {"a": [None, 1.5]}, 2**63], ids=repr)
+def test_msgpack_carries_bytes_and_keys_of_any_type(value: Any) -> None:
+    codec = codec_named("msgpack")
+    assert codec.decode(codec.encode(value)) == value
+
+
+@pytest.mark.parametrize(
+    "value", [(1, 2), {1}, 2**64, math.nan, pytest.param(object(), id="an object")], ids=repr
+)
+def test_msgpack_refuses_what_would_come_back_different(value: Any) -> None:
+    with pytest.raises(TypeError):
+        codec_named("msgpack").encode(value)
+
+
+def test_bytes_carries_bytes_only() -> None:
+    codec = codec_named("bytes")
+    assert codec.decode(codec.encode(b"\x00")) == b"\x00"
+    for value in ("text", None, 1, bytearray(b"x")):
+        with pytest.raises(TypeError):
+            codec.encode(value)
+
+
+@pytest.mark.parametrize("name", ["pickle", "", None, ["json"]])
+def test_an_unknown_codec_is_named_in_the_error(name: Any) -> None:
+    with pytest.raises(UnknownCodec) as raised:
+        codec_named(name)
+    assert raised.value.codec == name
+
+
+def test_what_another_codec_wrote_is_unreadable() -> None:
+    for name in ("json", "msgpack"):
+        with pytest.raises(PayloadUnreadable):
+            codec_named(name).decode(b"\xc1{")
+
+
+@pytest.mark.parametrize("name", ["typed", "json", "registered"])
+def test_a_payload_is_not_unreadable_for_want_of_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a take would set it aside, though another process can read it."""
+
+    class Full:
+        def encode(self, _: object) -> bytes:
+            raise MemoryError
+
+        def decode(self, _: bytes) -> object:
+            raise MemoryError
+
+    codec = (
+        RegisteredCodec(name, Full())
+        if name == "registered"
+        else MsgspecCodec("json", int if name == "typed" else None)
+    )
+    if isinstance(codec, MsgspecCodec):
+        monkeypatch.setattr(codec, "_decode", Full().decode)
+    with pytest.raises(MemoryError):
+        codec.decode(b"1")

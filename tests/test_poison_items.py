@@ -14,11 +14,12 @@ from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, 
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import DamagedElement, PayloadMismatch, PayloadUnreadable, TooMuchToSweep
+from fdbqueue.core.line.decision import Delivery
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.queues.elements.store import ELEMENT, LOCK
 from fdbqueue.queues.recipe.items import SPLIT, QueueKeys, split_sizes
-from fdbqueue.tasks.stored.records import PAYLOAD, TaskKeys, record_of, record_to_bytes
+from fdbqueue.tasks.stored.records import PAYLOAD, TaskKeys
 from tests.persistent.support import Running
 from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S, begin, commit_code, wait_until
@@ -303,21 +304,27 @@ def fair_of(space: Subspace, **options: Any) -> FairQueue:
     return FairQueue(space[1], key=lambda item: len(str(item)), root=space[0], **options)
 
 
+def pieces(db: Database, space: Subspace) -> list[Any]:
+    """Of the payloads that lie beside their records."""
+    keys = TaskKeys(space[1])
+    return list(db.get_range(PAYLOAD.start(keys.prefix), keys.ready.start))
+
+
+def damage(db: Database, space: Subspace, payload: bytes) -> None:
+    for row in db.get_range(space[1].key(), space[1].key() + b"\xff"):
+        if payload in row.value:
+            db[row.key] = row.value.replace(payload, b"{" * len(payload))
+
+
 @pytest.mark.parametrize("timeout", [0, 5, None])
 def test_a_damaged_item_of_a_fair_queue_is_set_aside(
     db: Database, space: Subspace, timeout: float | None
 ) -> None:
-    queue, keys = fair_of(space), TaskKeys(space[1])
+    queue = fair_of(space)
     for item in ("ab", "cd", LARGE):
         queue.put(db, item)
-    for row in db.get_range(space[1].key(), space[1].key() + b"\xff"):
-        try:
-            record = record_of(row.value)
-        except msgspec.MsgspecError:
-            continue
-        if record.payload == b'"ab"':
-            db[row.key] = record_to_bytes(msgspec.structs.replace(record, payload=b"{{{{"))
-    db.clear(next(iter(db.get_range(PAYLOAD.start(keys.prefix), keys.taken.start))).key)
+    damage(db, space, b'"ab"')
+    db.clear(pieces(db, space)[0].key)
     assert isinstance(queue.snapshot(db).round + queue.snapshot(db).lines, list)
     if timeout is None:
         tr = db.create_transaction()
@@ -331,16 +338,14 @@ def test_a_damaged_item_of_a_fair_queue_is_set_aside(
 
 def test_a_large_item_beside_a_damaged_one_leaves_no_piece(db: Database, space: Subspace) -> None:
     """Calls of two threads share a transaction."""
-    queue, keys = fair_of(space), TaskKeys(space[1])
+    queue = fair_of(space)
     for item in (LARGE, "ab"):
         queue.put(db, item)
-    for row in db.get_range(space[1].key(), space[1].key() + b"\xff"):
-        if b'"ab"' in row.value:
-            db[row.key] = row.value.replace(b'"ab"', b"{{{{")
+    damage(db, space, b'"ab"')
     found = run(db, lambda tr: queue._items.taker.take(tr, 2, b"", 0).values)
     assert [handed.item for handed in found] == [LARGE]
     assert (queue.size(db), queue.unreadable(db)) == (0, 1)
-    assert list(db.get_range(PAYLOAD.start(keys.prefix), keys.taken.start)) == []
+    assert pieces(db, space) == []
 
 
 def test_a_damaged_entry_of_a_fair_queue_is_met_in_its_turn(db: Database, space: Subspace) -> None:
@@ -381,14 +386,75 @@ def test_nothing_is_never_told_beside_many_damaged_items(
     assert queue.unreadable(db) == 5
 
 
-def test_a_fair_queue_passes_over_an_item_of_another_type(db: Database, space: Subspace) -> None:
+def test_a_take_teaches_a_fair_queue_its_codec(db: Database, space: Subspace) -> None:
+    """Damage is passed over only as long as the codec of the handle may be the wrong one."""
+    writer, reader = fair_of(space), fair_of(space)
+    writer.put(db, "good")
+    writer.put(db, "damaged")
+    damage(db, space, b'"damaged"')
+    other = Database(db.engine)
+    assert reader.get(other) == "good"
+    assert reader.get(other) is None
+    assert (writer.size(db), writer.unreadable(db)) == (0, 1)
+    other.close()
+
+
+def test_an_item_set_aside_leaves_no_piece_in_its_place(db: Database, space: Subspace) -> None:
+    queue = fair_of(space)
+    queue.put(db, LARGE)
+    first, *others = pieces(db, space)
+    db.clear(first.key)
+    assert queue.get(db) is None
+    [aside] = queue.aside(db, 9)
+    assert list(aside.values[1:]) == [bytes(piece.value) for piece in others]
+    assert pieces(db, space) == []
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_item_passed_over_keeps_its_pieces(db: Database, space: Subspace, beside: bool) -> None:
+    """Alone in its transaction, or with an item that is handed out."""
     plain, typed = fair_of(space), fair_of(space, type=Point)
-    plain.put(db, {"y": 1})
-    plain.put(db, {"x": 12})
-    assert typed.get(db) == Point(12)
+    plain.put(db, {"y": LARGE})
+    if beside:
+        plain.put(db, {"x": 1})
+        assert run(db, lambda tr: typed._items.taker.take(tr, 2, b"", 0).values) == [(Point(1), 1)]
     with pytest.raises(PayloadMismatch):
         typed.get(db)
-    assert plain.get(db) == {"y": 1}
+    assert plain.get(db) == {"y": LARGE}
+
+
+def test_a_delivery_with_a_damaged_record_is_set_aside(db: Database, space: Subspace) -> None:
+    """The others of its batch are handed out."""
+    queue = fair_of(space)
+    for item in ("a", LARGE):
+        queue.put(db, item)
+    items = queue._items
+    whole, large = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 2, 0)), b""))
+    damaged = Delivery(large.id, b"damaged")
+    assert run(db, lambda tr: items.collect(tr, [damaged, whole])) == [("a", 1)]
+    [aside] = queue.aside(db, 9)
+    assert aside.values[0] == b"damaged"
+    assert pieces(db, space) == []
+
+
+def test_a_delivery_damaged_on_its_way_back_is_set_aside(db: Database, space: Subspace) -> None:
+    queue = fair_of(space)
+    for item in ("a", "bb"):
+        queue.put(db, item)
+    items = queue._items
+    first, second = run(db, lambda tr: items.deliver(tr, list(items.available(tr, 2, 0)), b""))
+    run(db, lambda tr: items.give_back(tr, [Delivery(first.id, b"damaged"), second]))
+    assert (queue.get(db), queue.get(db)) == ("bb", None)
+    assert (queue.size(db), queue.unreadable(db)) == (0, 1)
+
+
+@pytest.mark.parametrize("value", [b"\xff" * 8, b"\xff" * 20])
+def test_a_damaged_floor_stops_no_put(db: Database, space: Subspace, value: bytes) -> None:
+    queue = FairQueue(space[1], key=lambda _: 0, root=space[0])
+    queue.put(db, "a")
+    db[queue._items.floor] = value
+    queue.put(db, "b")
+    assert [queue.get(db) for _ in range(3)] == ["a", "b", None]
 
 
 def test_a_page_of_damaged_items_is_not_the_last(db: Database, space: Subspace) -> None:

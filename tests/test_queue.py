@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-import fdbqueue
 from fdbqueue import Database, Queue
 from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
@@ -21,22 +20,13 @@ from fdbqueue.core.errors import (
     UnknownCodec,
 )
 from fdbqueue.queues.recipe.items import COUNTER, QueueKeys, Recipe
+from tests.queue_support import QUEUE_CALLS
 from tests.support import NOT_COMMITTED, begin, commit_code
 
 
 @pytest.fixture
 def queue(space: Subspace) -> Queue:
     return Queue(space[0], root=space[1])
-
-
-def test_nothing_there(db: Database, queue: Queue) -> None:
-    assert queue.dequeue(db) is None
-    assert queue.dequeue(db, "nothing") == "nothing"
-    assert queue.peek(db, "nothing") == "nothing"
-    assert queue.dequeue_many(db, 5) == queue.items(db, 5) == []
-    assert queue.size(db) == 0
-    queue.enqueue_many(db, [])
-    assert queue.empty(db)
 
 
 def test_many_values_that_are_given_back_keep_their_order(db: Database, queue: Queue) -> None:
@@ -83,39 +73,7 @@ def test_the_largest_payload_fits_and_one_byte_more_does_not(db: Database, space
     assert queue.empty(db)
 
 
-def test_large_values_are_dequeued_a_transaction_full_at_a_time(db: Database, space: Subspace) -> None:
-    queue = Queue(space[0], codec="bytes", root=space[1])
-    for number in range(5):
-        queue.enqueue(db, bytes([number]) * 400_000)
-    got: list[bytes] = []
-    while found := queue.dequeue_many(db, 10):
-        assert sum(map(len, found)) <= limits.BATCH_BYTES_MAX
-        got += found
-    assert [payload[0] for payload in got] == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("codec", ["bytes", "msgpack"])
-def test_other_codecs(db: Database, space: Subspace, codec: str) -> None:
-    queue = Queue(space[0], codec=codec, root=space[1])
-    queue.enqueue(db, b"\x00\x01")
-    assert queue.peek(db) == b"\x00\x01"
-    assert queue.dequeue(db) == b"\x00\x01"
-
-
 # In a transaction: together with everything else in it, or not at all.
-
-
-def test_calls_compose_with_the_callers_own_writes(db: Database, queue: Queue, space: Subspace) -> None:
-    @fdbqueue.transactional
-    def move(tr: Any) -> Any:
-        value = queue.dequeue(tr)
-        tr[space.pack(("done", value))] = b""
-        queue.enqueue(tr, "next")
-        return value
-
-    queue.enqueue(db, "first")
-    assert move(db) == "first"
-    assert queue.dequeue_many(db, 9) == ["next"]
 
 
 def test_a_call_without_a_commit_has_no_effect(db: Database, queue: Queue) -> None:
@@ -139,14 +97,6 @@ def test_a_transaction_sees_its_own_changes(db: Database, queue: Queue) -> None:
     assert queue.size(db) == 0
 
 
-def test_two_enqueues_never_conflict(db: Database, queue: Queue) -> None:
-    first, second = begin(db), begin(db)
-    queue.enqueue(first, "a")
-    queue.enqueue(second, "b")
-    assert commit_code(first) == commit_code(second) == 0
-    assert sorted(queue.dequeue_many(db, 9)) == ["a", "b"]
-
-
 def test_an_enqueue_does_not_disturb_a_dequeue(db: Database, queue: Queue) -> None:
     queue.enqueue(db, "a")
     taker, putter = begin(db), begin(db)
@@ -155,41 +105,33 @@ def test_an_enqueue_does_not_disturb_a_dequeue(db: Database, queue: Queue) -> No
     assert commit_code(putter) == commit_code(taker) == 0
 
 
-def test_two_takers_of_one_item_conflict(db: Database, queue: Queue) -> None:
-    queue.enqueue_many(db, ["a", "b"])
-    first, second = begin(db), begin(db)
-    assert queue.dequeue(first) == queue.dequeue(second) == "a"
-    assert [commit_code(first), commit_code(second)] == [0, NOT_COMMITTED]
+RELIES: dict[str, tuple[str, Callable[[Queue, Any], Any], Callable[[Queue, Any], Any]]] = {
+    "nothing": ("", Queue.dequeue, lambda queue, db: queue.enqueue(db, "x")),
+    "too few": ("a", lambda queue, tr: queue.dequeue_many(tr, 2), lambda queue, db: queue.enqueue(db, "x")),
+    "empty": ("", Queue.empty, lambda queue, db: queue.enqueue(db, "x")),
+    "not empty": ("a", Queue.empty, Queue.dequeue),
+    "a peek": ("ab", Queue.peek, Queue.dequeue),
+    "a take, taken": ("ab", Queue.dequeue, Queue.dequeue),
+    "a take, and a value before it": ("b", Queue.dequeue, lambda queue, db: queue.give_back(db, ["a"])),
+    "a take, cleared": ("a", Queue.dequeue, Queue.clear),
+}
 
 
-def test_a_peek_beside_a_write_conflicts_with_a_dequeue(db: Database, queue: Queue, space: Subspace) -> None:
-    queue.enqueue_many(db, ["a", "b"])
-    looker = begin(db)
-    assert queue.peek(looker) == "a"
-    looker[space.pack(("saw",))] = b"a"
-    assert queue.dequeue(db) == "a"
-    assert commit_code(looker) == NOT_COMMITTED
-
-
-def test_an_answer_of_nothing_conflicts_with_an_enqueue(db: Database, queue: Queue, space: Subspace) -> None:
-    taker = begin(db)
-    assert queue.dequeue(taker) is None
-    taker[space.pack(("saw nothing",))] = b""
-    queue.enqueue(db, "a")
-    assert commit_code(taker) == NOT_COMMITTED
-
-
-@pytest.mark.parametrize("change", [lambda q, db: q.enqueue(db, "a"), Queue.dequeue], ids=["added", "taken"])
-def test_an_answer_of_empty_conflicts_with_its_change(
-    db: Database, queue: Queue, space: Subspace, change: Callable[[Queue, Any], Any]
+@pytest.mark.parametrize(("before", "look", "change"), RELIES.values(), ids=RELIES)
+def test_an_answer_conflicts_with_a_change_of_it(
+    db: Database,
+    queue: Queue,
+    space: Subspace,
+    before: str,
+    look: Callable[[Queue, Any], Any],
+    change: Callable[[Queue, Any], Any],
 ) -> None:
-    if change is Queue.dequeue:
-        queue.enqueue(db, "a")
-    looker = begin(db)
-    assert queue.empty(looker) is (change is not Queue.dequeue)
-    looker[space.pack(("saw",))] = b""
+    queue.enqueue_many(db, list(before))
+    tr = begin(db)
+    look(queue, tr)
+    tr[space.pack(("saw",))] = b""
     change(queue, db)
-    assert commit_code(looker) == NOT_COMMITTED
+    assert commit_code(tr) == NOT_COMMITTED
 
 
 def test_a_take_of_several_conflicts_with_one_between_them(
@@ -203,22 +145,6 @@ def test_a_take_of_several_conflicts_with_one_between_them(
     assert commit_code(taker) == NOT_COMMITTED
 
 
-def test_a_dequeue_conflicts_with_a_value_given_back_before_it(db: Database, queue: Queue) -> None:
-    queue.enqueue(db, "b")
-    taker = begin(db)
-    assert queue.dequeue(taker) == "b"
-    queue.give_back(db, ["a"])
-    assert commit_code(taker) == NOT_COMMITTED
-
-
-def test_an_answer_of_too_few_conflicts_with_an_enqueue(db: Database, queue: Queue) -> None:
-    queue.enqueue(db, "a")
-    taker = begin(db)
-    assert queue.dequeue_many(taker, 2) == ["a"]
-    queue.enqueue(db, "b")
-    assert commit_code(taker) == NOT_COMMITTED
-
-
 @pytest.mark.parametrize("look", [Queue.size, lambda queue, tr: queue.items(tr, 9)], ids=["size", "items"])
 def test_looking_in_conflicts_with_nothing(
     db: Database, queue: Queue, space: Subspace, look: Callable[[Queue, Any], Any]
@@ -229,14 +155,6 @@ def test_looking_in_conflicts_with_nothing(
     tr[space.pack(("looked",))] = b""
     queue.dequeue(db)
     assert commit_code(tr) == 0
-
-
-def test_a_clear_wins_over_a_dequeue_that_began_before_it(db: Database, queue: Queue) -> None:
-    queue.enqueue(db, "a")
-    taker = begin(db)
-    queue.dequeue(taker)
-    queue.clear(db)
-    assert commit_code(taker) == NOT_COMMITTED
 
 
 def test_a_raw_engine_database_will_do(engine_db: Any, queue: Queue) -> None:
@@ -260,37 +178,23 @@ def test_queues_beside_each_other_do_not_meet(db: Database, space: Subspace) -> 
 
 @pytest.mark.parametrize("target", [None, 1, "db", pytest.param(object(), id="an object")], ids=repr)
 def test_neither_database_nor_transaction(queue: Queue, target: Any) -> None:
-    for call in (
-        lambda: queue.enqueue(target, 1),
-        lambda: queue.enqueue_many(target, []),
-        lambda: queue.dequeue(target),
-        lambda: queue.dequeue_many(target, 1),
-        lambda: queue.peek(target),
-        lambda: queue.size(target),
-        lambda: queue.empty(target),
-        lambda: queue.clear(target),
-        lambda: queue.items(target, 1),
-    ):
+    for call in QUEUE_CALLS.values():
         with pytest.raises(NotADatabase):
-            call()
+            call(queue, target)
 
 
 def test_a_snapshot_cannot_be_written(db: Database, queue: Queue) -> None:
     snapshot = db.create_transaction().snapshot
-    for call in (
-        lambda: queue.enqueue(snapshot, 1),
-        lambda: queue.dequeue(snapshot),
-        lambda: queue.clear(snapshot),
-    ):
+    for name in ("enqueue", "dequeue", "clear"):
         with pytest.raises(NotADatabase):
-            call()
+            QUEUE_CALLS[name](queue, snapshot)
 
 
 def test_a_closed_database(db: Database, queue: Queue) -> None:
     db.close()
-    for call in (lambda: queue.enqueue(db, 1), lambda: queue.dequeue(db), lambda: queue.size(db)):
+    for call in QUEUE_CALLS.values():
         with pytest.raises(DatabaseClosed):
-            call()
+            call(queue, db)
 
 
 @pytest.mark.parametrize("n", [-1, 0, 1.5, "3", None, True], ids=repr)

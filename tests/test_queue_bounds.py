@@ -66,19 +66,6 @@ def test_a_take_that_is_cut_short_by_its_bytes_tells_so(
     assert (len(taken.values), taken.cut_short) == (1, True)
 
 
-def test_a_page_that_is_cut_short_by_its_bytes_has_a_next_one(
-    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = Queue(space[0], root=space[1])
-    values = [letter * 30 for letter in "abc"]
-    queue.enqueue_many(db, values)
-    monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 70)
-    first = queue.items(db, 10)
-    assert list(first) == values[:2]
-    assert list(queue.items(db, 10, after=first.next)) == values[2:]
-    assert first.next is not None
-
-
 def test_a_batch_beside_the_line_tells_no_call_nothing(
     db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

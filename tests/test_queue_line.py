@@ -13,7 +13,6 @@ import fdbqueue
 from fdbqueue import Database, Queue
 from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named
-from fdbqueue.core.errors import DatabaseClosed
 from fdbqueue.core.line.decision import (
     DUE,
     Look,
@@ -64,20 +63,6 @@ def offer(number: int, size_bytes: int = 1) -> Offer:
 def offers_of(names: str) -> list[Offer]:
     """Of the key that is the first letter of its name each."""
     return [Offer(name.encode(), b"", 1, key=name[:1].encode()) for name in names.split()]
-
-
-def test_requests_and_offers_are_paired_in_order() -> None:
-    requests, offers = [ticket(0, 2), ticket(1), ticket(2, 5), ticket(3)], [offer(n) for n in range(5)]
-    pairs = pair(requests, [2, 1, 5, 1], offers)
-    assert [(who.rid, [o.id for o in what]) for who, what in pairs] == [
-        (b"0", [b"item0", b"item1"]),
-        (b"1", [b"item2"]),
-        (b"2", [b"item3", b"item4"]),
-    ]
-
-
-def test_a_request_without_callers_gets_nothing() -> None:
-    assert [who.rid for who, _ in pair([ticket(0), ticket(1)], [0, 1], [offer(0)])] == [b"1"]
 
 
 def test_a_request_gets_at_most_what_one_collection_can_carry() -> None:
@@ -305,30 +290,6 @@ def test_places_are_in_the_order_of_commits(steps: Steps) -> None:
     assert steps.look(first).answers == ["a"]
 
 
-def test_two_requests_that_take_one_item_conflict(steps: Steps) -> None:
-    """Only one of them has seen that a request ahead left without taking anything."""
-    leaving, first, second = (steps.register() for _ in range(3))
-    steps.queue.enqueue_many(steps.db, ["a", "b"])
-    early = begin(steps.db)
-    steps.run(lambda tr: steps.line.withdraw(tr, leaving))
-    late = begin(steps.db)
-    assert steps.line.look(early, first, Look(NOW)).answers == ["b"]
-    assert steps.line.look(late, second, Look(NOW)).answers == ["b"]
-    assert [commit_code(late), commit_code(early)] == [0, NOT_COMMITTED]
-    assert steps.look(first).answers == ["a"]
-
-
-def test_a_plain_dequeue_costs_the_line_one_conflict(steps: Steps) -> None:
-    first, second = steps.register(), steps.register()
-    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    attempts = [begin(steps.db), begin(steps.db)]
-    steps.line.look(attempts[0], first, Look(NOW))
-    steps.line.look(attempts[1], second, Look(NOW))
-    assert steps.run(steps.queue.dequeue) == "a"
-    assert [commit_code(tr) for tr in attempts] == [NOT_COMMITTED, 0]
-    assert steps.look(first).answers == ["c"]
-
-
 def test_items_beyond_one_collection_are_the_next_share(
     steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,17 +306,6 @@ def test_a_guess_of_how_many_items_are_for_others_may_be_wrong(steps: Steps, ahe
     *_, last = (steps.register(3) for _ in range(4))
     steps.queue.enqueue_many(steps.db, range(12))
     assert steps.look(last, ahead=ahead, wanted=3).answers == [9, 10, 11]
-
-
-def test_even_a_call_without_a_timeout_waits_for_shares_ahead(steps: Steps) -> None:
-    """A request ahead may leave without its item: an answer of nothing is true only when the item is gone."""
-    first, second = steps.register(), steps.register()
-    steps.queue.enqueue(steps.db, "a")
-    waiting = steps.look(second, otherwise=Otherwise.LEAVE)
-    assert waiting.outcome is Outcome.WAIT
-    assert steps.look(first).answers == ["a"]
-    assert steps.is_woken(waiting.watches[1])
-    assert steps.look(second, otherwise=Otherwise.LEAVE).outcome is Outcome.LEFT
 
 
 def test_a_request_too_far_back_waits_until_others_have_gone(
@@ -389,16 +339,6 @@ def test_large_items_of_requests_ahead_are_not_read(steps: Steps, monkeypatch: p
     assert steps.look(second).answers == ["y" * 1000]
 
 
-def test_a_serving_request_conflicts_with_the_served_one(steps: Steps) -> None:
-    first, second = steps.register(), steps.register()
-    steps.queue.enqueue_many(steps.db, ["a", "b"])
-    server, taker = begin(steps.db), begin(steps.db)
-    steps.line.look(server, first, Look(NOW, reason=Reason.SIGNAL))
-    steps.line.look(taker, second, Look(NOW))
-    assert [commit_code(server), commit_code(taker)] == [0, NOT_COMMITTED]
-    assert steps.look(second).answers == ["b"]
-
-
 def test_registrations_do_not_conflict(steps: Steps) -> None:
     first, second = begin(steps.db), begin(steps.db)
     places = [steps.register_by(tr) for tr in (first, second)]
@@ -429,39 +369,6 @@ def test_a_line_without_calls_conflicts_with_a_registration(steps: Steps, space:
     closing[space.pack(("closed",))] = b""
     steps.register()
     assert commit_code(closing) == NOT_COMMITTED
-
-
-def test_two_serving_requests_do_not_deliver_one_item_twice(steps: Steps) -> None:
-    steps.queue.enqueue(steps.db, "a")
-    first = steps.register()
-    early = begin(steps.db)
-    second = steps.register()
-    late = begin(steps.db)
-    steps.line.look(early, first, Look(NOW))
-    steps.line.look(late, second, Look(NOW, reason=Reason.NEGLECT))
-    assert commit_code(late) == 0
-    assert commit_code(early) == NOT_COMMITTED
-    assert steps.look(first).answers == ["a"]
-    assert steps.look(second).outcome is Outcome.WAIT
-
-
-def test_an_item_is_not_both_delivered_and_dequeued(steps: Steps) -> None:
-    steps.queue.enqueue(steps.db, "a")
-    head = steps.register()
-    server, taker = begin(steps.db), begin(steps.db)
-    assert steps.line.look(server, head, Look(NOW)).answers == ["a"]
-    assert steps.queue.dequeue(taker) == "a"
-    assert [commit_code(taker), commit_code(server)] == [0, NOT_COMMITTED]
-
-
-def test_a_renewal_of_a_dropped_request_conflicts(steps: Steps) -> None:
-    """A renewal without its request would stay for ever."""
-    late = steps.register()
-    renewing = begin(steps.db)
-    assert steps.line.look(renewing, late, Look(NOW, otherwise=Otherwise.RENEW)).renewed
-    steps.run(lambda tr: steps.line.drop_dead(tr, [late]))
-    assert commit_code(renewing) == NOT_COMMITTED
-    assert steps.keys() == 0
 
 
 def test_a_drop_of_a_request_that_renews_meanwhile_conflicts(steps: Steps) -> None:
@@ -570,17 +477,6 @@ def test_the_first_request_renews_in_a_step_without_watches(steps: Steps) -> Non
     assert not turn.watches
 
 
-def test_a_check_takes_nothing_that_a_request_ahead_may_take(steps: Steps, db: Database) -> None:
-    first, second = steps.register(), steps.register()
-    assert steps.look(second, reason=Reason.RENEWAL).outcome is Outcome.WAIT
-    steps.queue.enqueue_many(db, ["a", "b"])
-    taking = db.create_transaction()
-    assert steps.line.look(taking, first, Look(NOW, reason=Reason.SIGNAL)).answers == ["a"]
-    assert steps.look(second, reason=Reason.RENEWAL, tidies=True).outcome is Outcome.PENDING
-    taking.commit().wait()
-    assert steps.look(second).answers == ["b"]
-
-
 def test_a_return_of_overdue_results_has_a_bound_of_items(
     db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -596,19 +492,6 @@ def test_a_return_of_overdue_results_has_a_bound_of_items(
         steps.run(lambda tr: results.return_overdue(tr, results.overdue(results.ask_due(tr), now_us)))
         left.append(steps.queue.size(db))
     assert left == [2, 3]
-
-
-def test_collecting_conflicts_with_returning(steps: Steps, db: Database) -> None:
-    server, owner = steps.register(), steps.register()
-    steps.queue.enqueue_many(db, [0, 1])
-    steps.look(server, reason=Reason.SIGNAL)
-    collector, returner = begin(db), begin(db)
-    assert steps.line.look(collector, owner, Look(NOW)).answers == [1]
-    steps.line.results.return_overdue(
-        returner, steps.line.results.overdue(steps.line.results.ask_due(returner), NOW + 2 * DEADLINE_US)
-    )
-    assert [commit_code(collector), commit_code(returner)] == [0, NOT_COMMITTED]
-    assert steps.queue.size(db) == 0
 
 
 def served_alone(steps: Steps, before: Ticket) -> None:
@@ -696,18 +579,6 @@ def test_passing_by_writes_nothing_if_all_items_are_shares(steps: Steps) -> None
     steps.queue.enqueue(steps.db, "theirs")
     turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", NOW))
     assert (turn.outcome, turn.wrote) == (Outcome.AGAIN, False)
-
-
-def test_a_call_that_cannot_see_the_end_does_not_pass_by(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "SERVE_MAX", 2)
-    for _ in range(2):
-        steps.register()
-    steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
-    turn = steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", NOW))
-    assert turn.outcome is Outcome.AGAIN
-    assert steps.queue.size(steps.db) == 3
 
 
 def test_a_busy_process_looks_for_overdue_results_at_times(steps: Steps) -> None:
@@ -886,18 +757,6 @@ def test_only_a_watch_with_an_error_counts_as_refused() -> None:
     assert refused == [False, False, True, False, False]
 
 
-def test_waiting_ends_in_time_with_nothing_left_behind(db: Database, space: Subspace) -> None:
-    steps = Steps(db, space)
-    began = time.monotonic()
-    with in_threads(
-        4, lambda n: steps.queue.dequeue(apart(db), "nothing", timeout=0.1 + 0.05 * n)
-    ) as answers:
-        pass
-    assert answers == ["nothing"] * 4
-    assert time.monotonic() - began < PATIENCE_S / 2
-    assert steps.keys() == 0
-
-
 def test_a_leader_that_times_out_leaves_its_request_to_others(db: Database, space: Subspace) -> None:
     queue = Queue(space[0], root=space[1])
     timeouts = [0.3, PATIENCE_S, PATIENCE_S]
@@ -913,29 +772,6 @@ def test_a_leader_that_times_out_leaves_its_request_to_others(db: Database, spac
     assert sorted(answers[1:]) == ["a", "b"]
 
 
-def test_a_dead_head_costs_time_never_an_answer(db: Database, space: Subspace) -> None:
-    """Its request is in the line, live by its deadline, and no process serves."""
-    steps = Steps(db, space)
-    steps.register(now_us=round(time.time() * 1_000_000))
-    steps.queue.enqueue_many(db, ["theirs", "mine"])
-    assert steps.queue.dequeue(db, timeout=PATIENCE_S) == "mine"
-
-
-def test_closing_ends_the_waiting(db: Database, space: Subspace) -> None:
-    queue, client = Queue(space[0], root=space[1]), apart(db)
-
-    def wait(_: int) -> Any:
-        try:
-            return queue.dequeue(client, timeout=PATIENCE_S)
-        except DatabaseClosed:
-            return "closed"
-
-    with in_threads(3, wait) as answers:
-        db.runtime.sleep(0.1)
-        client.close()
-    assert answers == ["closed"] * 3
-
-
 class NudgedLate(Nudge):
     """A nudge that comes between the look at it and the sleep."""
 
@@ -948,25 +784,6 @@ class NudgedLate(Nudge):
 def test_a_nudge_just_before_the_sleep_ends_it(db: Database) -> None:
     """It is given once: the time of a caller has changed."""
     assert db.runtime.wait_any([NudgedLate()], PATIENCE_S)
-
-
-def test_an_interrupted_waiter_leaves_the_line(db: Database, space: Subspace) -> None:
-    steps = Steps(db, space)
-
-    class Interrupted(BaseException):
-        pass
-
-    def interrupt(*_: Any) -> bool:
-        raise Interrupted
-
-    client = apart(db)
-    client.runtime = _Runtime(db.runtime, interrupt)
-    with pytest.raises(Interrupted):
-        steps.queue.dequeue(client, timeout=PATIENCE_S)
-    assert steps.keys() == 0
-    steps.queue.enqueue(db, "a")
-    client.runtime = db.runtime
-    assert steps.queue.dequeue(client) == "a"
 
 
 def test_an_interrupted_take_leaves_the_line_to_other_callers(db: Database, space: Subspace) -> None:

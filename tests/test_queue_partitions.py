@@ -411,41 +411,6 @@ def test_the_first_partitions_wake_takes_that_wait(db: Database, space: Subspace
     assert becomes_ready(watch)
 
 
-def test_repartitions_under_load_lose_and_double_nothing(db: Database, queue: Queue, space: Subspace) -> None:
-    each, found, lock = 60, list[Any](), threading.Lock()
-    producing = [threading.Thread(target=lambda n=n: produce(n)) for n in range(2)]
-    taking = [threading.Thread(target=lambda: take()) for _ in range(3)]
-
-    def handle() -> Queue:
-        return Queue.named(db, "q", root=space)
-
-    def produce(number: int) -> None:
-        mine = handle()
-        for value in range(each):
-            mine.enqueue(db, [number, value])
-
-    def take() -> None:
-        mine = handle()
-        while (value := mine.dequeue(db, timeout=PATIENCE_S)) != "end":
-            with lock:
-                found.append(tuple(value))
-
-    for thread in (*producing, *taking):
-        thread.start()
-    for count in (1, 6, 2, 8, 3):
-        queue.repartition(db, count)
-    for thread in producing:
-        thread.join(PATIENCE_S)
-    for count in (1, 5):
-        queue.repartition(db, count)
-    for _ in taking:
-        queue.enqueue(db, "end")
-    for thread in taking:
-        thread.join(PATIENCE_S)
-    found += [tuple(value) for value in all_of(queue, db)]
-    assert sorted(found) == [(number, value) for number in range(2) for value in range(each)]
-
-
 # Refusals.
 
 

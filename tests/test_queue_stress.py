@@ -22,6 +22,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.line.decision import LineKeys
 from fdbqueue.queues.recipe.items import QueueKeys
 from tests.conftest import CLUSTER_FILE, ENGINES, TEST_ROOT
+from tests.queue_support import in_threads
 from tests.queue_workers import (
     DONE,
     numbers_in,
@@ -175,33 +176,9 @@ def test_threads_of_one_process(db: Database, space: Subspace, rounds: Rounds, c
             queue.enqueue(db, number * items + item)
             taken.append(queue.dequeue(db, timeout=20))
 
-    in_parallel(threads, work)
+    in_threads(threads, work)
     assert Counter(taken) == Counter(range(threads * items))
     assert queue.size(db) == 0
-
-
-def in_parallel(count: int, work: Callable[[int], None]) -> None:
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def test_one_consumer_sees_strict_order(db: Database, space: Subspace, rounds: Rounds) -> None:
-    """Whatever the enqueuers do: each one's items in its order."""
-    queue, items = queue_in(space), rounds(60, 1000)
-    putters = [
-        threading.Thread(target=lambda n=n: [queue.enqueue(db, [n, item]) for item in range(items)])
-        for n in range(4)
-    ]
-    for putter in putters:
-        putter.start()
-    taken = [queue.dequeue(db, timeout=20) for _ in range(4 * items)]
-    for putter in putters:
-        putter.join()
-    for number in range(4):
-        assert [item for who, item in taken if who == number] == list(range(items))
 
 
 def test_many_consumers_overtake_each_other_only_a_little(
@@ -222,7 +199,7 @@ def test_many_consumers_overtake_each_other_only_a_little(
 
     putter = threading.Thread(target=lambda: [queue.enqueue(db, number) for number in range(items)])
     putter.start()
-    in_parallel(consumers, consume)
+    in_threads(consumers, consume)
     putter.join()
     assert sorted(value for value, _, _ in calls) == list(range(items))
     assert max(overtakers(calls)) <= consumers + 1

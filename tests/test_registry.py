@@ -152,14 +152,6 @@ def test_a_handle_refuses_a_queue_of_its_id_with_other_options(
         queue.enqueue(db, b"x")
 
 
-def test_an_enqueue_during_a_drop_leaves_no_orphan(db: Database, registry: Registry, space: Subspace) -> None:
-    queue = Queue.named(db, "emails", root=space)
-    tr = begin(db)
-    queue.enqueue(tr, "orphan")
-    registry.drop(db, "emails")
-    assert commit_code(tr) == NOT_COMMITTED
-
-
 def test_a_waiter_notices_that_its_queue_was_dropped(
     db: Database, registry: Registry, space: Subspace
 ) -> None:

@@ -1,17 +1,20 @@
-"""What something else has written is never taken for a queue, and never cleared."""
+"""What something else or a newer release has written is never taken for a queue, and never cleared."""
 
 import os
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
+from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, ElementQueue, FairQueue, PersistentQueue, Queue, SimpleElementQueue, TaskQueue
-from fdbqueue.core.errors import SubspaceInUse
+from fdbqueue.core.errors import DefinitionUnreadable, LayoutNewer, SubspaceInUse
 from fdbqueue.core.once import sweep
-from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.registry import LAYOUT_COLUMN
+from fdbqueue.core.root_keys import LAYOUT, RootKeys
 from tests.queue_support import QUEUE_CALLS
 
 Rows = list[tuple[bytes, bytes]]
@@ -252,3 +255,79 @@ def test_a_root_may_hold_sessions_before_its_first_queue(db: Database, space: Su
         TaskQueue.create(db, "new", root=space)
         TaskQueue.create(db, "newer", root=space)
     assert fdbqueue.list_queues(db, root=space) == ["new", "newer"]
+
+
+# Layouts: a key beside the queue has its layout. A newer one is refused, and changes nothing.
+
+CALLS: dict[str, Callable[[Subspace, Any], Any]] = {
+    **{
+        f"Queue.{name}": lambda space, tr, call=call: call(Queue(space), tr)
+        for name, call in QUEUE_CALLS.items()
+    },
+    **OTHERS,
+    "SimpleElementQueue.count": lambda space, tr: SimpleElementQueue(space).count(tr),
+}
+
+
+def layout_key(space: Subspace) -> bytes:
+    key: bytes = space.key() + layer.pack((LAYOUT_COLUMN,))
+    return key
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_newer_layout_refuses_each_call(
+    db: Database, space: Subspace, call: Callable[[Subspace, Any], Any]
+) -> None:
+    db[layout_key(space)] = layer.pack((LAYOUT + 1, "of a newer release"))
+    before = stored(db, space)
+    with pytest.raises(LayoutNewer) as refused:
+        call(space, db)
+    with pytest.raises(LayoutNewer):
+        fdbqueue.transactional(lambda tr: call(space, tr))(db)
+    assert (refused.value.layout, refused.value.name) == (LAYOUT + 1, repr(space.key()))
+    assert stored(db, space) == before
+
+
+@pytest.mark.parametrize("value", [(LAYOUT,), (LAYOUT, "appended", 7)], ids=repr)
+def test_a_known_layout_is_read_with_appended_parts(
+    db: Database, space: Subspace, value: tuple[Any, ...]
+) -> None:
+    db[layout_key(space)] = layer.pack(value)
+    queue = Queue(space)
+    queue.enqueue(db, "sound")
+    assert Queue(space).dequeue(db) == "sound"
+    queue.clear(db)
+    assert stored(db, space)[-1] == (layout_key(space), layer.pack(value))
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff", layer.pack(("one",)), layer.pack((0,))], ids=repr)
+def test_a_damaged_layout_is_refused(db: Database, space: Subspace, value: bytes) -> None:
+    db[layout_key(space)] = value
+    with pytest.raises(DefinitionUnreadable, match="cannot be read"):
+        Queue(space).enqueue(db, 1)
+    assert stored(db, space) == [(layout_key(space), value)]
+
+
+def test_a_handle_in_use_meets_a_newer_layout(db: Database, space: Subspace) -> None:
+    queue = Queue(space)
+    queue.enqueue(db, 1)
+    assert queue.peek(db) == 1
+    db[layout_key(space)] = layer.pack((LAYOUT + 1,))
+    for call in (queue.dequeue, queue.size, lambda db: queue.enqueue(db, 2)):
+        with pytest.raises(LayoutNewer):
+            call(db)
+
+
+@pytest.mark.commits_by_hand
+@pytest.mark.parametrize("name", ["Queue.enqueue", "Queue.dequeue", "FairQueue.put", "ElementQueue.add"])
+def test_a_call_conflicts_with_a_change_of_layout(
+    db: Database, space: Subspace, fdb_module: ModuleType, name: str
+) -> None:
+    if name == "Queue.dequeue":
+        Queue(space).enqueue(db, 1)
+    tr = db.create_transaction()
+    CALLS[name](space, tr)
+    db[layout_key(space)] = layer.pack((LAYOUT + 1,))
+    with pytest.raises(fdb_module.FDBError) as conflict:
+        tr.commit().wait()
+    assert conflict.value.code == 1020

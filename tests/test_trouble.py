@@ -29,11 +29,6 @@ ODD = [Mute(), SyntaxError("x", ("f", 1, "a", "text")), UnicodeEncodeError("utf-
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def troubles(clock: ManualClock) -> Troubles:
     return Troubles(clock, lambda error: isinstance(error, ConnectionError))
 

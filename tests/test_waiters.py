@@ -1,22 +1,18 @@
 """Waits that end early: by events that call back, events that cannot, and the closing of the database."""
 
+import random
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
-import fdbqueue
 from fdbqueue import Database
 from fdbqueue.core.errors import WaitStopped
-from fdbqueue.core.runtime import RealEvent
+from fdbqueue.core.runtime import RealEvent, RealRuntime
+from tests.interrupting import At, interrupted
 from tests.support import PATIENCE_S, wait_until
-
-
-@pytest.fixture
-def memory() -> Iterator[Database]:
-    with fdbqueue.open("memory:") as database:
-        yield database
 
 
 def lookers() -> list[threading.Thread]:
@@ -106,3 +102,63 @@ def test_a_database_is_closed_as_soon_as_closing_begins(memory: Database) -> Non
     service = memory.service("key", Looking)
     memory.close()
     assert service.seen
+
+
+# Events of the real runtime: a signal handler may set one at each step, also of the event's own code.
+
+
+WAIT_S = 0.05
+
+
+def test_a_handler_may_set_the_event_that_is_being_set() -> None:
+    step, came = 0, True
+    while came:
+        step, event = step + 1, RealEvent()
+        came = interrupted(At(step, event.set, __file__), event.set)
+        assert event.is_set()
+    assert step > 2
+
+
+def test_a_handler_may_set_the_event_that_is_waited_for() -> None:
+    """The wait ends then. In its last steps it has timed out before."""
+    step, ended_early, came = 0, 0, True
+    while came:
+        step, event, answers = step + 1, RealEvent(), list[bool]()
+        at, begun = At(step, event.set, __file__), time.monotonic()
+        came = interrupted(at, lambda event=event, answers=answers: answers.append(event.wait(WAIT_S)))
+        if at.came_at is not None and at.came_at < begun + WAIT_S:
+            assert answers == [True]
+            ended_early += 1
+    assert ended_early > 2
+
+
+def test_each_waiting_thread_is_woken() -> None:
+    event, answers = RealEvent(), list[bool]()
+    threads = [threading.Thread(target=lambda: answers.append(event.wait(PATIENCE_S))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    event.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert answers == [True] * 3
+
+
+def test_a_wait_of_no_time_returns_at_once() -> None:
+    event = RealEvent()
+    assert [event.wait(0), event.wait(-1)] == [False, False]
+    event.set()
+    assert [event.wait(0), event.wait(-1), event.wait()] == [True] * 3
+    event.clear()
+    assert not event.wait(0)
+
+
+# Its randomness.
+
+
+def test_the_randomness_of_a_runtime_is_its_own() -> None:
+    """A program's seed does not set it, and it does not use up the program's sequence."""
+    before = random.getstate()
+    drawn = {RealRuntime.random() for _ in range(10)}
+    assert random.getstate() == before
+    assert len(drawn) == 10
+    assert all(0.0 <= number < 1.0 for number in drawn)

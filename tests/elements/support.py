@@ -5,7 +5,6 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import ElementQueue, SimpleElementQueue
-from fdbqueue.queues.elements.store import ElementKeys
 
 SCHEMA = {"body": "string", "blob": "binary?", "header": "table?"}
 NOBODY = "00000000/5f000000000000"
@@ -27,9 +26,3 @@ def filled(db: Any, queue: ElementQueue, count: int) -> list[str]:
 def stored(db: Any, space: Subspace) -> list[tuple[bytes, bytes]]:
     """All keys of the queue, and their values."""
     return [(bytes(row.key), bytes(row.value)) for row in db.get_range_startswith(space["queue"].key())]
-
-
-def elements_found(db: Any, space: Subspace, name: str = "queue") -> int:
-    """The number of elements, counted."""
-    under = ElementKeys(space[name]).elements
-    return len(list(db.get_range(under.start, under.stop)))

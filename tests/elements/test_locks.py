@@ -11,22 +11,14 @@ from fdbqueue import Database, ElementQueue, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import (
     DamagedElement,
-    ElementNotFound,
-    ElementNotLocked,
     InvalidArgument,
     LockLost,
-    QueueError,
     TooMuchForOneTransaction,
 )
 from fdbqueue.embedded import FDBError
-from tests.elements.support import NOBODY, element_queue, elements_found, filled, stored
-from tests.queue_support import FATES, faulty
+from tests.elements.support import element_queue, filled
+from tests.queue_support import faulty
 from tests.support import NOT_COMMITTED, ManualClock, begin, commit_code
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -42,43 +34,6 @@ def q(space: Subspace) -> ElementQueue:
 
 
 # -- tokens ---------------------------------------------------------------------------------------------
-
-
-def test_a_token_opens_its_own_lock(db: Database, q: ElementQueue) -> None:
-    (name,) = filled(db, q, 1)
-    token = q.acquire(db, name)
-    assert isinstance(token, str)
-    assert q.acquire(db, name) is None
-    assert q.acquire(db, NOBODY) is None
-    assert q.get(db, name, token=token) == {"body": "0"}
-    assert q.unlock(db, name, token=token)
-    again = q.acquire(db, name)
-    assert again not in (None, token)
-    q.remove(db, name, token=again)
-    assert q.count(db) == 0
-
-
-def test_a_broken_lock_cannot_be_abused(
-    db: Database, clocked: Database, clock: ManualClock, space: Subspace, q: ElementQueue
-) -> None:
-    """Without a token the old worker would remove the element of the new one."""
-    (name,) = filled(clocked, q, 1)
-    old = q.acquire(clocked, name)
-    clock.advance(601)
-    q.purge(clocked)
-    for verb in (q.get, q.remove, q.unlock):
-        with pytest.raises(ElementNotLocked):
-            verb(db, name, token=old)
-    new = q.acquire(clocked, name)
-    before = stored(db, space)
-    for verb in (q.get, q.remove, q.unlock):
-        with pytest.raises(LockLost, match="broken") as raised:
-            verb(db, name, token=old)
-        assert isinstance(raised.value, QueueError | OSError)
-    assert q.unlock(db, name, permissive=True, token=old) is False
-    assert stored(db, space) == before
-    assert q.get(db, name) == {"body": "0"}, "without a token, locks have no owner"
-    q.remove(db, name, token=new)
 
 
 def test_a_late_effect_fails_with_its_transaction(
@@ -114,36 +69,6 @@ def test_a_value_that_is_no_token_opens_nothing(db: Database, q: ElementQueue, t
 # -- age and purge --------------------------------------------------------------------------------------
 
 
-def test_purge_unlocks_elements_with_older_locks(
-    clocked: Database, clock: ManualClock, q: ElementQueue
-) -> None:
-    old, young, free = filled(clocked, q, 3)
-    q.lock(clocked, old)
-    clock.advance(10)
-    q.lock(clocked, young)
-    clock.advance(590)
-    q.purge(clocked)
-    assert not q.lock(clocked, old), "six hundred seconds are not more than six hundred seconds"
-    clock.advance(0.001)
-    q.purge(clocked)
-    assert [q.lock(clocked, name) for name in (old, young, free)] == [True, False, True]
-    assert q.count(clocked) == 3
-    assert q.get(clocked, old) == {"body": "0"}
-
-
-def test_a_touch_renews_the_age(clocked: Database, clock: ManualClock, q: ElementQueue) -> None:
-    (name,) = filled(clocked, q, 1)
-    token = q.acquire(clocked, name)
-    for _ in range(3):
-        clock.advance(60)
-        q.touch(clocked, name)
-        q.purge(clocked, maxlock=60)
-    assert q.get(clocked, name, token=token) == {"body": "0"}
-    clock.advance(61)
-    q.purge(clocked, maxlock=60)
-    assert q.lock(clocked, name)
-
-
 def test_a_touch_by_a_slow_clock_shortens_no_lock(
     clocked: Database, clock: ManualClock, q: ElementQueue
 ) -> None:
@@ -154,27 +79,6 @@ def test_a_touch_by_a_slow_clock_shortens_no_lock(
     clock.advance(110)
     q.purge(clocked, maxlock=60)
     assert not q.lock(clocked, name), "sixty seconds are not more than sixty seconds"
-
-
-def test_a_touch_of_an_unlocked_element_ages_nothing(
-    clocked: Database, clock: ManualClock, q: ElementQueue
-) -> None:
-    (name,) = filled(clocked, q, 1)
-    q.touch(clocked, name)
-    clock.advance(1000)
-    q.lock(clocked, name)
-    q.purge(clocked)
-    assert not q.lock(clocked, name)
-
-
-def test_maxlock_zero_breaks_nothing(clocked: Database, clock: ManualClock, q: ElementQueue) -> None:
-    (name,) = filled(clocked, q, 1)
-    q.lock(clocked, name)
-    clock.advance(1e6)
-    q.purge(clocked, maxtemp=1, maxlock=0)
-    assert not q.lock(clocked, name)
-    q.purge(clocked, maxtemp=0, maxlock=0.5)
-    assert q.lock(clocked, name)
 
 
 def test_purge_goes_over_many_locks_in_bounded_transactions(
@@ -208,35 +112,6 @@ def test_purge_goes_on_behind_a_batch_of_young_locks(
     assert [q.lock(clocked, name) for name in names] == [False] * 3 + [True] * 2
 
 
-def test_a_lock_that_is_renewed_while_purge_looks_stays(
-    clocked: Database, clock: ManualClock, q: ElementQueue
-) -> None:
-    """Purge has seen it old, and finds it young when it comes to break it."""
-    (name,) = filled(clocked, q, 1)
-    token = q.acquire(clocked, name)
-    clock.advance(601)
-    before_us = round((clock.now() - 600) * 1_000_000)
-    assert list(q._old_locks(clocked, before_us)) == [name]
-    q.touch(clocked, name)
-
-    @transactional
-    def break_it(tr: Any) -> bool:
-        return q.store.break_lock(tr, name, before_us)
-
-    assert break_it(clocked) is False
-    q.remove(clocked, name, token=token)
-    assert break_it(clocked) is False
-
-
-def test_purge_and_touch_of_one_lock_conflict(clocked: Database, q: ElementQueue) -> None:
-    (name,) = filled(clocked, q, 1)
-    q.lock(clocked, name)
-    tr = clocked.create_transaction()
-    assert q.store.break_lock(tr, name, 2**60)
-    q.touch(clocked, name)
-    assert commit_code(tr) == NOT_COMMITTED
-
-
 def test_a_touch_revives_no_lock_that_ends_beside_it(db: Database, q: ElementQueue) -> None:
     (name,) = filled(db, q, 1)
     q.lock(db, name)
@@ -245,25 +120,6 @@ def test_a_touch_revives_no_lock_that_ends_beside_it(db: Database, q: ElementQue
     q.unlock(db, name)
     assert commit_code(tr) == NOT_COMMITTED
     assert q.lock(db, name)
-
-
-def test_two_adds_of_one_name_conflict(db: Database, q: ElementQueue) -> None:
-    """The second takes the next name."""
-    first, second = begin(db), begin(db)
-    names = [q.store.add(tr, NOBODY, b"\x80") for tr in (first, second)]
-    assert (names, commit_code(first), commit_code(second)) == ([NOBODY] * 2, 0, NOT_COMMITTED)
-    assert q.count(db) == 1
-
-
-def test_purge_in_a_transaction(db: Database, clocked: Database, q: ElementQueue) -> None:
-    names = filled(clocked, q, 3)
-    for name in names[:2]:
-        q.lock(clocked, name)  # in 1970, for the clock that a transaction has
-    tr = db.create_transaction()
-    q.purge(tr)
-    assert q.lock(tr, names[0])
-    tr.commit().wait()
-    assert [q.lock(db, name) for name in names] == [False, True, True]
 
 
 # -- damage ---------------------------------------------------------------------------------------------
@@ -312,50 +168,6 @@ def test_a_snapshot_moves_no_damaged_element(db: Database, q: ElementQueue) -> N
 
 
 # -- once -----------------------------------------------------------------------------------------------
-
-
-def a_life(db: Database, clock: ManualClock, space: Subspace) -> list[Any]:
-    """Every call, given a database, with its result."""
-    q, simple = element_queue(space, rndhex=1), fdbqueue.SimpleElementQueue(space["simple"], rndhex=1)
-    names = filled(db, q, 5)
-    said: list[Any] = [names, [q.lock(db, name) for name in names[:3]], q.lock(db, names[0])]
-    said += [q.get(db, names[0]), q.remove(db, names[0]), q.unlock(db, names[1]), q.dequeue(db, names[1])]
-    said += [q.get_element(db, names[3]), q.touch(db, names[2]), q.count(db)]
-    token = q.acquire(db, names[3])
-    said += [q.get(db, names[3], token=token), q.unlock(db, names[3], token=token)]
-    q.lock(db, names[4])
-    clock.advance(601)
-    said += [q.purge(db), q.lock(db, names[2]), q.lock(db, names[4]), list(q.names(db))]
-    with pytest.raises(ElementNotFound):
-        q.touch(db, names[0])
-    with pytest.raises(ElementNotLocked):
-        q.unlock(db, names[3])
-    data = simple.add(db, "x")
-    return [
-        *said,
-        data,
-        simple.lock(db, data),
-        simple.get(db, data),
-        simple.remove(db, data),
-        simple.count(db),
-    ]
-
-
-@pytest.mark.parametrize("fate", FATES)
-def test_every_call_happens_once_whatever_becomes_of_its_commits(fate: str) -> None:
-    space = Subspace(("life",))
-    with fdbqueue.open("memory:", runtime=ManualClock()) as db:
-        expected = a_life(db, db.runtime, space)  # type: ignore[arg-type]
-    clock = ManualClock()
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        unsure, engine = faulty(db, FDBError, clock)
-        engine.fate = FATES[fate]
-        # Retries take their time on this clock, too: the names are those of another moment.
-        clock.sleep = lambda _: None  # type: ignore[method-assign]
-        assert a_life(unsure, clock, space) == expected
-        assert elements_found(db, space) == 3
-        engine.fate = lambda _: (0, True)
-        unsure.close()
 
 
 def test_a_call_costs_the_same_in_a_long_queue() -> None:

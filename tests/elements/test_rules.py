@@ -36,7 +36,6 @@ from tests.elements.support import (
     NOBODY,
     SCHEMA,
     element_queue,
-    elements_found,
     filled,
     stored,
 )
@@ -73,12 +72,6 @@ def test_without_rndhex_an_object_chooses_a_digit(db: Database, space: Subspace)
     assert len({q.add(db, {"body": "x"})[-1] for _ in range(10)}) == 1
 
 
-def test_names_are_in_the_order_of_their_adding(db: Database, q: ElementQueue) -> None:
-    names = filled(db, q, 30)
-    assert names == sorted(names) == list(q.names(db))
-    assert len(set(names)) == 30
-
-
 @pytest.mark.commits_by_hand
 def test_a_name_that_is_taken_becomes_the_next_microsecond(db: Database, space: Subspace) -> None:
     q = element_queue(space, rndhex=3)
@@ -113,28 +106,6 @@ def test_names_of_all_times_sort_by_time() -> None:
     assert all(NAME.fullmatch(name) for name in names)
 
 
-def test_locks_are_ownerless(db: Database, space: Subspace) -> None:
-    mine, yours = element_queue(space), element_queue(space)
-    name = mine.add(db, {"body": "x"})
-    assert mine.lock(db, name)
-    assert yours.get(db, name) == {"body": "x"}
-    assert yours.unlock(db, name)
-    assert mine.lock(db, name)
-    yours.remove(db, name)
-    assert not mine.lock(db, name)
-
-
-def test_of_many_lockers_one_has_the_lock(db: Database, space: Subspace) -> None:
-    name = element_queue(space).add(db, {"body": "x"})
-    runtime, won = db.runtime, []
-    threads = [
-        runtime.spawn(lambda: won.append(element_queue(space).lock(db, name)), "locker") for _ in range(12)
-    ]
-    for thread in threads:
-        thread.join()
-    assert sorted(won) == [False] * 11 + [True]
-
-
 # -- 2: constructor and schema --------------------------------------------------------------------------
 
 
@@ -150,10 +121,6 @@ def test_a_queue_lives_in_a_subspace(subspace: Any) -> None:
 def test_arguments_of_the_wrong_type_are_a_type_error(space: Subspace, wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"'{next(iter(wrong))}'"):
         element_queue(space, **wrong)
-
-
-def test_umask_is_accepted(db: Database, space: Subspace) -> None:
-    element_queue(space, umask=0o22).add(db, {"body": "x"})
 
 
 def test_id_and_path_are_the_queues(space: Subspace) -> None:
@@ -317,62 +284,21 @@ def test_more_than_the_payload_limit_is_refused(db: Database, space: Subspace, q
     assert stored(db, space) == []
 
 
-def test_lock_is_true_once_then_false(db: Database, q: ElementQueue) -> None:
-    (name,) = filled(db, q, 1)
-    assert [q.lock(db, name), q.lock(db, name), q.lock(db, NOBODY)] == [True, False, False]
-    assert q.unlock(db, name)
-    assert q.lock(db, name, permissive=False) is True
-
-
-def test_lock_that_is_not_permissive_raises_an_os_error(db: Database, q: ElementQueue) -> None:
-    (name,) = filled(db, q, 1)
-    q.lock(db, name)
-    for locked_or_gone in (name, NOBODY):
-        with pytest.raises(OSError, match=f"cannot lock {locked_or_gone}") as raised:
-            q.lock(db, locked_or_gone, permissive=False)
-        assert isinstance(raised.value, CannotLock | QueueError)
-
-
-def test_unlock_of_an_unlocked_element(db: Database, q: ElementQueue) -> None:
-    (name,) = filled(db, q, 1)
-    for unlocked_or_gone in (name, NOBODY):
-        with pytest.raises(OSError, match=f"cannot unlock {unlocked_or_gone}: not locked"):
-            q.unlock(db, unlocked_or_gone)
-        assert q.unlock(db, unlocked_or_gone, permissive=True) is False
-    q.lock(db, name)
-    assert q.unlock(db, name, permissive=True) is True
-
-
-def test_get_and_remove_of_an_unlocked_element(db: Database, space: Subspace, q: ElementQueue) -> None:
+def test_a_verb_of_a_lock_refuses_an_unlocked_element(db: Database, space: Subspace, q: ElementQueue) -> None:
     (name,) = filled(db, q, 1)
     before = stored(db, space)
     for unlocked_or_gone in (name, NOBODY):
-        for verb in ("get", "remove"):
-            with pytest.raises(QueueError, match=f"cannot {verb} {unlocked_or_gone}: not locked") as raised:
-                getattr(q, verb)(db, unlocked_or_gone)
+        for verb in (q.get, q.remove, q.unlock):
+            told = f"cannot {verb.__name__} {unlocked_or_gone}: not locked"
+            with pytest.raises(OSError, match=told) as raised:
+                verb(db, unlocked_or_gone)
             assert isinstance(raised.value, ElementNotLocked)
+        assert q.unlock(db, unlocked_or_gone, permissive=True) is False
     assert stored(db, space) == before
-
-
-def test_remove_removes(db: Database, q: ElementQueue) -> None:
-    first, second = filled(db, q, 2)
-    q.lock(db, first)
-    assert q.remove(db, first) is None
-    assert (q.count(db), list(q.names(db))) == (1, [second])
-    assert not q.lock(db, first)
-
-
-def test_dequeue_is_lock_get_and_remove(db: Database, q: ElementQueue) -> None:
-    (name,) = filled(db, q, 1)
-    assert q.dequeue(db, name) == {"body": "0"}
-    assert q.count(db) == 0
-
-
-def test_get_element_is_lock_get_and_unlock(db: Database, q: ElementQueue) -> None:
-    (name,) = filled(db, q, 1)
-    assert q.get_element(db, name) == {"body": "0"}
-    assert q.count(db) == 1
-    assert q.lock(db, name)
+    old = q.acquire(db, name)
+    assert q.unlock(db, name, permissive=True) is True
+    q.lock(db, name)
+    assert q.unlock(db, name, permissive=True, token=old) is False
 
 
 @pytest.mark.parametrize("verb", ["dequeue", "get_element"])
@@ -460,20 +386,6 @@ def test_a_malformed_name_is_always_refused(db: Database, q: ElementQueue, name:
         with pytest.raises(QueueError, match="invalid element name") as raised:
             attempt()
         assert isinstance(raised.value, InvalidElementName)
-
-
-def test_count_is_of_committed_elements_locked_or_not(db: Database, space: Subspace, q: ElementQueue) -> None:
-    names = filled(db, q, 5)
-    q.lock(db, names[0])
-    with pytest.raises(InvalidElement):
-        q.add(db, {"body": None})
-    tr = db.create_transaction()
-    q.add(tr, {"body": "never committed"})
-    assert q.count(tr) == 6
-    tr.reset()
-    assert q.count(db) == 5
-    q.dequeue(db, names[1])
-    assert q.count(db) == 4 == elements_found(db, space)
 
 
 def test_a_copy_is_independent(db: Database, q: ElementQueue) -> None:
@@ -584,38 +496,13 @@ def test_a_loop_begins_anew(db: Database, q: ElementQueue) -> None:
     assert next(later, "over") == "over"
 
 
-def test_locked_and_just_removed_ones_are_shown(db: Database, q: ElementQueue) -> None:
-    names = filled(db, q, 3)
-    q.lock(db, names[1])
-    assert q.first(db) == names[0]
-    q.remove(db, names[1])
-    assert q.next(db) in names[1:]
-    assert names[0] in list(q.names(db))
-
-
 def test_count_does_not_disturb_a_pass_and_purge_ends_it(db: Database, q: ElementQueue) -> None:
     names = filled(db, q, 3)
     q.first(db)
     q.count(db)
     assert q.next(db) == names[1]
-    q.purge(db)
+    assert q.purge(db) is None
     assert q.next(db) == ""
-
-
-@pytest.mark.parametrize("maxelts", [1, 2, 7, 16_000])
-def test_a_pass_goes_over_batches_without_gap_or_double(db: Database, space: Subspace, maxelts: int) -> None:
-    q = element_queue(space, maxelts=maxelts)
-    names = filled(db, q, 50)
-    assert list(q.names(db)) == names
-    seen = []
-    for at, name in enumerate(q.names(db)):
-        seen.append(name)
-        if at % 3 == 0:
-            q.add(db, {"body": "late"})
-            q.dequeue(db, name)
-    assert seen[:50] == names, "what is there for the whole pass is shown"
-    assert len(seen) == len(set(seen))
-    assert seen == sorted(seen)
 
 
 def test_no_transaction_is_open_between_elements(db: Database, q: ElementQueue, monkeypatch: Any) -> None:
@@ -640,22 +527,7 @@ def test_maxelts_bounds_the_names_read_at_a_time(db: Database, space: Subspace) 
     assert names == sorted(names), "and has nothing to do with names"
 
 
-def test_directories_never_go_back(db: Database, space: Subspace) -> None:
-    q = element_queue(space, maxelts=1)
-    directories = [name[:8] for name in filled(db, q, 5)]
-    assert directories == sorted(directories)
-
-
 # -- 6: purge (with a clock set by hand: test_locks.py) -------------------------------------------------
-
-
-def test_purge_returns_nothing_and_removes_nothing(db: Database, q: ElementQueue) -> None:
-    names = filled(db, q, 3)
-    q.lock(db, names[0])
-    assert q.purge(db) is None
-    assert q.purge(db, maxtemp=0, maxlock=0) is None
-    assert list(q.names(db)) == names
-    assert not q.lock(db, names[0]), "young locks stay"
 
 
 @pytest.mark.parametrize("age", [-1, float("nan"), float("inf"), "600", None])

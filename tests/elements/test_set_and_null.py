@@ -161,17 +161,13 @@ def test_remove_in_the_middle_of_a_pass(db: Database, queues: list[ElementQueue]
             together.remove(wrong)  # type: ignore[arg-type]
 
 
-def test_adding_begins_a_new_pass(db: Database, queues: list[ElementQueue]) -> None:
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_adding_begins_a_new_pass(db: Database, queues: list[ElementQueue], has_ended: bool) -> None:
+    """Whether or not there was one."""
     added = fill(db, queues[:2], 4)
     together = QueueSet(queues[0])
-    list(together.names(db))
-    together.add(queues[1])
-    assert seen([together.next(db)]) == added[:1]
-
-
-def test_adding_begins_a_pass_where_there_was_none(db: Database, queues: list[ElementQueue]) -> None:
-    added = fill(db, queues[:2], 2)
-    together = QueueSet(queues[0])
+    if has_ended:
+        list(together.names(db))
     together.add(queues[1])
     assert seen([together.next(db)]) == added[:1]
 

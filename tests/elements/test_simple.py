@@ -10,14 +10,13 @@ from fdbqueue import Database, SimpleElementQueue
 from fdbqueue.core import limits
 from fdbqueue.core.errors import (
     InvalidArgument,
-    LockLost,
     PayloadTooLarge,
     QueueError,
     QueueLockError,
     QueueNotFound,
     UnreadableElement,
 )
-from tests.elements.support import MALFORMED, NOBODY, element_queue, elements_found, simple_queue
+from tests.elements.support import MALFORMED, NOBODY, element_queue, simple_queue
 from tests.support import CANCELLED, error_code
 
 
@@ -51,12 +50,6 @@ def test_other_data_is_a_type_error(db: Database, q: SimpleElementQueue, data: A
     assert q.count(db) == 0
 
 
-def test_too_much_data_is_refused(db: Database, q: SimpleElementQueue) -> None:
-    with pytest.raises(PayloadTooLarge):
-        q.add(db, bytes(limits.PAYLOAD_BYTES_MAX))
-    assert (q.count(db), q.first(db)) == (0, "")
-
-
 def test_aliases(db: Database, q: SimpleElementQueue) -> None:
     name = q.add_ref(db, "x")
     q.lock(db, name)
@@ -84,15 +77,6 @@ def test_misuse_is_both_errors(db: Database, q: SimpleElementQueue) -> None:
     assert q.unlock(db, NOBODY, permissive=True) is False
 
 
-def test_remove_of_an_unlocked_element_keeps_it(db: Database, space: Subspace, q: SimpleElementQueue) -> None:
-    """The reference deletes its data, and then fails."""
-    name = q.add(db, "x")
-    with pytest.raises(FileNotFoundError):
-        q.remove(db, name)
-    assert get(db, q, name) == b"x"
-    assert q.count(db) == 1 == elements_found(db, space, "simple")
-
-
 @pytest.mark.parametrize("name", [*MALFORMED, None, 5])
 def test_malformed_names_are_of_nothing(db: Database, q: SimpleElementQueue, name: Any) -> None:
     q.lock(db, q.add(db, "x"))
@@ -112,18 +96,6 @@ def test_the_first_half_of_a_name_is_the_second_rounded_down(db: Database, space
         assert int(name[:8], 16) == second - second % step
     with pytest.raises(TypeError, match="granularity"):
         simple_queue(space, granularity="60")
-
-
-def test_tokens(db: Database, q: SimpleElementQueue) -> None:
-    name = q.add(db, "x")
-    old = q.acquire(db, name)
-    q.unlock(db, name)
-    new = q.acquire(db, name)
-    for verb in (q.get, q.remove, q.unlock):
-        with pytest.raises(LockLost):
-            verb(db, name, token=old)
-    assert q.get(db, name, token=new) == b"x"
-    q.remove(db, name, token=new)
 
 
 def test_add_path_moves_the_file_in(db: Database, q: SimpleElementQueue, tmp_path: Path) -> None:
@@ -153,17 +125,6 @@ def test_add_path_keeps_the_file_that_it_cannot_add(
 def test_there_is_no_path_to_get(db: Database, q: SimpleElementQueue) -> None:
     with pytest.raises(NotImplementedError, match="unsupported method: get_path"):
         q.get_path(db, q.add(db, "x"))
-
-
-def test_browsing_touch_and_purge_are_those_of_element_queues(db: Database, q: SimpleElementQueue) -> None:
-    names = [q.add(db, str(number)) for number in range(20)]
-    assert list(q.names(db)) == names == [q.first(db), *(q.next(db) for _ in range(19))]
-    assert q.copy().next(db) == ""
-    q.lock(db, names[0])
-    q.touch(db, names[0])
-    q.purge(db)
-    assert q.lock(db, names[0]) is False
-    assert q.count(db) == 20
 
 
 def test_a_pass_goes_on_after_an_error(

@@ -1,10 +1,7 @@
 """Every atomic operation, on present and absent keys, against a plain transcription (writes.py)."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tests.conftest import SLOW
 from tests.support import INVALID_MUTATION_TYPE, commit_code, error_code
 from tests.system.plain_engine import OPERATIONS
 
@@ -54,39 +51,6 @@ def test_an_operation_does_what_its_documentation_says(db, k, name, is_own):
     tr.commit().wait()
     reader = db.create_transaction()
     assert {key: reader[key].value for key in pairs} == expected
-
-
-steps = st.lists(
-    st.tuples(st.sampled_from(sorted(OPERATIONS)), st.sampled_from([*OPERANDS, b"\x07" * 9])),
-    min_size=1,
-    max_size=5,
-)
-
-
-@settings(
-    deadline=None,
-    max_examples=60 if SLOW else 20,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(data=st.data())
-def test_operations_stack_in_order(db, k, data):
-    old = data.draw(st.sampled_from(OLD_VALUES), label="old value")
-    program = data.draw(steps, label="operations")
-    tr = db.create_transaction()
-    del tr[k("a")]
-    if old is not None:
-        tr[k("a")] = old
-    tr.commit().wait()
-
-    expected = old
-    tr = db.create_transaction()
-    for name, operand in program:
-        getattr(tr, name)(k("a"), operand)
-        expected = OPERATIONS[name](expected, operand)
-    if data.draw(st.booleans(), label="read before the commit"):
-        assert tr[k("a")].value == expected
-    tr.commit().wait()
-    assert db[k("a")] == expected
 
 
 def test_append_stops_at_the_value_limit(db, k):

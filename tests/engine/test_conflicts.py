@@ -244,16 +244,6 @@ def test_a_conflict_alone_is_as_of_the_commit_or_a_set_version(db, stored, is_se
     assert conflicts(tr, k) is is_set
 
 
-OWN_WRITES = {
-    "set": lambda tr, key: tr.set(key, b"mine"),
-    "clear": lambda tr, key: tr.clear(key),
-    "clear_range": lambda tr, key: tr.clear_range(key, key + b"\x01"),
-    "add": lambda tr, key: tr.add(key, b"\x01"),
-    "compare_and_clear": lambda tr, key: tr.compare_and_clear(key, b"mine"),
-    "clear, then add": lambda tr, key: (tr.clear(key), tr.add(key, b"\x01")),
-    "set, then add": lambda tr, key: (tr.set(key, b"mine"), tr.add(key, b"\x01")),
-    "add, then set": lambda tr, key: (tr.add(key, b"\x01"), tr.set(key, b"mine")),
-}
 READS = {
     "get": lambda tr, key, _: tr[key].wait(),
     "range": lambda tr, key, _: tr.get_range(key, key + b"\x00").to_list(),
@@ -261,18 +251,6 @@ READS = {
     "conflict range": lambda tr, key, _: tr.add_read_conflict_range(key, key + b"\x00"),
     "selector": lambda tr, key, selector: tr.get_key(selector.last_less_or_equal(key)).wait(),
 }
-
-
-@pytest.mark.parametrize("write", OWN_WRITES)
-@pytest.mark.parametrize("read", list(READS)[:-1])
-def test_a_read_conflict_on_its_own_write_is_dropped(db, stored, write, read):
-    """A key set or cleared here does not depend on others; after only an atomic operation it does."""
-    k = stored
-    tr = begin(db)
-    OWN_WRITES[write](tr, k("b"))
-    READS[read](tr, k("b"), None)
-    db[k("b")] = b"other"
-    assert conflicts(tr, k) is (write in ("add", "compare_and_clear"))
 
 
 @pytest.mark.parametrize("read", READS)

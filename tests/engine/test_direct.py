@@ -24,7 +24,7 @@ from fdbqueue.embedded.direct import _BYTES_READ_MAX, _CLEARED_MAX
 from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
 from fdbqueue.embedded.transaction import open_private
 from tests.engine.running import running
-from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S, becomes_ready, commit_code, in_child
+from tests.support import COMMIT_UNKNOWN, PATIENCE_S, becomes_ready, in_child
 
 
 @pytest.fixture
@@ -152,20 +152,6 @@ def test_an_error_of_the_body_leaves_no_writes(db: Any) -> None:
     assert db.get(b"a") is None
 
 
-def test_an_ordinary_transaction_conflicts_with_a_direct_one(db: Any) -> None:
-    for change in (
-        lambda tr: tr.set(b"a", b"1"),
-        lambda tr: tr.clear_range(b"a", b"b"),
-        lambda tr: tr.add(b"a", b"1"),
-        lambda tr: tr.add_write_conflict_key(b"a"),
-        lambda tr: tr.add_write_conflict_range(b"a", b"b"),
-    ):
-        tr = db.create_transaction()
-        tr[b"other"] = bytes(tr.get(b"a").value or b"")
-        db.run_directly(change)
-        assert commit_code(tr) == NOT_COMMITTED
-
-
 def test_a_watch_hears_of_a_direct_commit(db: Any) -> None:
     _, changed = db.get_and_watch(b"a")
     db.run_directly(lambda tr: tr.set(b"a", b"1"))
@@ -242,12 +228,6 @@ class Directly:
 @pytest.fixture
 def directly(monkeypatch: pytest.MonkeyPatch) -> Directly:
     return Directly(monkeypatch)
-
-
-@pytest.fixture
-def memory() -> Iterator[fdbqueue.Database]:
-    with fdbqueue.open("memory:") as database:
-        yield database
 
 
 def test_short_calls_are_direct(memory: fdbqueue.Database, directly: Directly) -> None:

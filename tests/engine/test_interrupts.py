@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -88,38 +87,6 @@ def adds_until_interrupted(db: fdbqueue.Database, key: bytes) -> int:
     returned: list[None] = []
     repeat_until_interrupted(lambda: returned.append(db.add(key, ONE)), 0.001 + random.random() * 0.02)
     return len(returned)
-
-
-class InterruptedTurn:
-    """A lock that interrupts its thread as soon as that has the lock a second time: when it is to lead."""
-
-    def __init__(self) -> None:
-        self._lock, self._times = threading.Lock(), 0
-        self.release = self._lock.release
-
-    def acquire(self) -> None:
-        self._lock.acquire()
-        self._times += 1
-        if self._times == 2:
-            raise Interrupt
-
-
-def test_a_follower_interrupted_as_leader_passes_the_lead_on(db, monkeypatch):
-    """A thread leads, the next one is interrupted as it is made leader, and the third one commits."""
-    store = db.engine._store
-    locks = iter((InterruptedTurn(), threading.Lock()))
-    monkeypatch.setattr(store, "system", replace(store.system, lock=lambda: next(locks)))
-    interrupted: list[bool] = []
-
-    def commit(key: bytes) -> None:
-        try:
-            db[key] = b"1"
-        except Interrupt:
-            interrupted.append(True)
-
-    in_turn(db, *(partial(commit, key) for key in (b"first", b"second", b"third")))
-    assert [db[key] for key in (b"first", b"second", b"third")] == [b"1", None, b"1"]
-    assert interrupted == [True]
 
 
 def test_an_interrupt_before_the_wake_up_wakes_the_next_leader(db, monkeypatch):

@@ -23,16 +23,6 @@ from tests.support import (
 )
 
 
-def test_a_commit_shows_to_transactions_that_begin_after_it(db, k):
-    tr = db.create_transaction()
-    tr[k("a")] = b"1"
-    tr[k("b")] = b"1"
-    before = begin(db)
-    assert tr.commit().wait() is None
-    assert before.get_range(k.begin, k.end).to_list() == []
-    assert k.names(begin(db).get_range(k.begin, k.end)) == "ab"
-
-
 def test_the_committed_version_follows_the_read_version(db, k):
     """Before the commit it is -1."""
     tr = begin(db)
@@ -58,18 +48,6 @@ def test_only_a_commit_of_writes_has_a_version(db, k, use, is_commit):
     use(tr, k("a"))
     assert commit_code(tr) == 0
     assert (tr.get_committed_version() > 0) is is_commit
-
-
-def test_reset_forgets_everything(db, k):
-    tr = begin(db)
-    tr[k("a")].wait()
-    tr[k("b")] = b"1"
-    db[k("a")] = b"other"
-    tr.reset()
-    assert tr[k("a")] == b"other"
-    tr[k("c")] = b"1"
-    assert commit_code(tr) == 0
-    assert k.names(db.get_range(k.begin, k.end)) == "ac"
 
 
 def test_reset_begins_the_timeout_of_the_database_anew():
@@ -188,24 +166,6 @@ def test_many_open_transactions_at_once(db, k):
         db[k("a")] = b"%d" % number
         readers.append(begin(db))
     assert [int(tr[k("a")].value) for tr in readers] == list(range(200))
-
-
-def test_threads_share_a_database(db, k):
-
-    def increment():
-        tr, code = db.create_transaction(), None
-        while code != 0:
-            tr[k("n")] = b"%d" % (int(tr[k("n")].value or b"0") + 1)
-            code = commit_code(tr)
-            if code:
-                tr.on_error(code).wait()
-
-    threads = [threading.Thread(target=lambda: [increment() for _ in range(25)]) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert db[k("n")] == b"200"
 
 
 @pytest.mark.parametrize("end", ["cancel", "on_error"])

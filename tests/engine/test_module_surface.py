@@ -184,3 +184,21 @@ def test_embedding_needs_no_client_library(tmp_path, monkeypatch):
 )
 def test_strinc_is_the_end_of_a_prefix(fdb_module, key, end):
     assert fdb_module.impl.strinc(key) == end
+
+
+def test_a_versionstamped_tuple_is_packed_and_stored(tmp_path):
+    """`pack_with_versionstamp` works in a program that imports only the embedded engine."""
+    printed = run_program(
+        tmp_path,
+        """
+        import fdbqueue.embedded as fdb
+
+        db = fdb.open("data")
+        incomplete = fdb.tuple.pack_with_versionstamp(("log", fdb.tuple.Versionstamp(user_version=7)))
+        db.set_versionstamped_key(incomplete, b"entry")
+        (entry,) = db.get_range_startswith(fdb.tuple.pack(("log",)))
+        name, stamp = fdb.tuple.unpack(entry.key)
+        print(name, stamp.is_complete(), stamp.user_version)
+        """,
+    )
+    assert printed.split() == ["log", "True", "7"]

@@ -16,7 +16,6 @@ from tests.support import (
     TIMED_OUT,
     TOO_OLD,
     USED_DURING_COMMIT,
-    ManualClock,
     begin,
     commit_code,
     error_code,
@@ -239,23 +238,6 @@ def test_a_reset_transaction_can_be_committed_again(db, k):
     assert k.names(db.get_range(k.begin, k.end)) == "abc"
 
 
-def test_the_error_of_a_conflict_can_be_retried(db, k):
-    db[k("a")] = b"0"
-    tr = db.create_transaction()
-    attempts = 0
-    while True:
-        attempts += 1
-        number = int(tr[k("a")].value)
-        if attempts == 1:
-            db[k("a")] = b"10"
-        tr[k("a")] = b"%d" % (number + 1)
-        code = commit_code(tr)
-        if code == 0:
-            break
-        tr.on_error(code).wait()
-    assert (attempts, db[k("a")]) == (2, b"11")
-
-
 @pytest.mark.parametrize(
     ("predicate", "right", "wrong"),
     [
@@ -289,11 +271,6 @@ def test_a_transaction_lives_five_seconds_of_real_time(db, k):
 
 
 # The tests below set the clock of the embedded engine by hand.
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

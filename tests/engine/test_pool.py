@@ -246,34 +246,6 @@ def test_an_interrupted_asker_knows_that_its_commit_is_decided(path, db, pool):
         assert asker.line() == said.replace("interrupted", "afterwards")
 
 
-def test_a_batch_has_one_version_and_stamps_in_order(db, pool, asking):
-    others = [asking(f"k{number}") for number in range(3)]
-    programs.lead(pool)
-    for other in others:
-        other.go()
-    wait_until_asked(pool, 3)
-    pool.resign()
-    said = [other.line().split() for other in others]
-    assert len({version for version, _ in said}) == 1
-    assert len({stamp for _, stamp in said}) == 3
-    assert {int(stamp[16:], 16) for _, stamp in said} == {0, 1, 2}
-    assert count(db, b"both") == 3
-
-
-def test_a_conflict_refuses_one_request_of_a_batch_only(db, pool, asking):
-    other = asking("other")
-    tr = begin(db)
-    tr[b"both"].wait()
-    tr[b"refused"] = b"1"
-    programs.lead(pool)
-    other.go()
-    wait_until_asked(pool, 1)
-    pool.resign()
-    other.line()
-    assert commit_code(tr) == NOT_COMMITTED
-    assert db[b"refused"] is None
-
-
 def test_the_answers_of_a_batch_keep_the_order_of_its_requests(db, pool):
     """One process asks for three commits at once, and the second one is refused."""
     trs = [begin(db) for _ in range(3)]
@@ -291,45 +263,6 @@ def test_the_answers_of_a_batch_keep_the_order_of_its_requests(db, pool):
     assert [one.error and one.error.code for one in requests] == [None, NOT_COMMITTED, None]
     assert [requests[0].order, requests[2].order] == [0, 1]
     assert [db[b"k%d" % number] for number in range(3)] == [b"1", None, b"1"]
-
-
-def test_each_kind_of_write_reaches_another_process(path, db, pool):
-    """The result is that of a commit by its own process."""
-    for key in (b"cleared", b"in range 1", b"in range 2"):
-        db[key] = b"1"
-    tr = db.create_transaction()
-    tr.snapshot[b"x"].wait()
-    tr.add_read_conflict_range(b"r", b"s")
-    tr.add_write_conflict_key(b"w")
-    tr.clear(b"cleared")
-    tr.clear_range(b"in range", b"in rangf")
-    tr[b"in range 2"] = b"2"
-    tr[b"long" * 500] = b"v" * 1_000
-    tr.add(b"sum", ONE)
-    tr.byte_max(b"sum", ONE)
-    tr.compare_and_clear(b"nothing", b"1")
-    tr.set_versionstamped_key(b"stamped" + bytes(10) + (7).to_bytes(4, "little"), b"key")
-    tr.set_versionstamped_value(b"stamp", bytes(14))
-    tr.options.set_next_write_no_write_conflict_range()
-    tr[b"silent"] = b"1"
-    with running("lead_until_told", path) as leader:
-        leader.expect("leading")
-        committing = Commit(tr)
-        wait_until_asked(pool, 1)
-        leader.go()
-        leader.expect("done")
-        assert committing.result() == 0
-    stamp = tr.get_committed_version().to_bytes(8, "big") + b"\x00\x00"
-    found = {bytes(row.key): bytes(row.value) for row in db.get_range(b"", b"\xff")}
-    assert found == {
-        b"in range 2": b"2",
-        b"leader": b"was here",
-        b"long" * 500: b"v" * 1_000,
-        b"silent": b"1",
-        b"stamp": stamp,
-        b"stamped" + stamp: b"key",
-        b"sum": ONE,
-    }
 
 
 def test_a_batch_that_is_too_large_for_a_slot_is_committed(db, pool):

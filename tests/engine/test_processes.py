@@ -18,7 +18,6 @@ from tests.engine.running import in_turn, running
 from tests.support import (
     NOT_COMMITTED,
     TOO_OLD,
-    TRANSACTION_TOO_LARGE,
     Ageless,
     becomes_ready,
     begin,
@@ -430,46 +429,3 @@ def test_commits_that_wait_together_are_one_batch(shared, grouped):
     assert len({tr.get_committed_version() for tr in writers}) == 1
     assert [stamp.value for stamp in stamps] == sorted({stamp.value for stamp in stamps})
     assert len(shared.get_range(b"k", b"l")) == 8
-
-
-def test_in_a_batch_each_transaction_stands_alone(shared, grouped):
-    """A transaction that conflicts or is too large leaves no trace, and harms no other."""
-    shared[b"read"] = b"1"
-    late = begin(shared)
-    late[b"read"].wait()
-    late[b"late"] = b"1"
-    late.add(b"sum", b"\x64\x00")
-    shared[b"read"] = b"2"
-    too_large = shared.create_transaction()
-    for number in range(100):
-        too_large[b"large%d" % number] = b"v" * 100_000
-    writers = [shared.create_transaction() for _ in range(4)]
-    for number, tr in enumerate(writers):
-        tr[b"k%d" % number] = b"1"
-        tr.add(b"sum", b"\x01\x00")
-    assert commit_code(too_large) == TRANSACTION_TOO_LARGE
-    codes = grouped([writers[0], writers[1], late, writers[2], writers[3]])
-    assert codes == [0, 0, NOT_COMMITTED, 0, 0]
-    assert shared[b"sum"] == b"\x04\x00"
-    assert shared[b"late"] is None
-    assert shared.get_range(b"large", b"largf") == []
-    assert len(shared.get_range(b"k", b"l")) == 4
-
-
-def test_in_a_batch_later_ones_conflict_with_earlier_ones(shared, grouped):
-    first, second, third = begin(shared), begin(shared), begin(shared)
-    for tr in (first, second, third):
-        tr[b"n"] = b"%d" % (int(tr[b"n"].value or b"0") + 1)
-    assert grouped([first, second, third]) == [0, NOT_COMMITTED, NOT_COMMITTED]
-    assert shared[b"n"] == b"1"
-
-
-def test_in_a_batch_a_failed_one_conflicts_with_no_other(shared, grouped):
-    failing, reader = begin(shared), begin(shared)
-    failing[b"a"].wait()
-    failing[b"b"] = b"1"
-    reader[b"b"].wait()
-    reader[b"c"] = b"1"
-    shared[b"a"] = b"other"
-    assert grouped([failing, reader]) == [NOT_COMMITTED, 0]
-    assert shared[b"b"] is None

@@ -7,68 +7,6 @@ from tests.support import INVALID_OPERATION, NOT_COMMITTED, UNREADABLE, begin, c
 PLACEHOLDER = b"\x00" * 10
 
 
-def test_a_buffered_write_hides_the_stored_value(db, k):
-    db[k("a")] = b"old"
-    tr = db.create_transaction()
-    tr[k("a")] = b"new"
-    assert (tr[k("a")], tr.snapshot[k("a")], db[k("a")]) == (b"new", b"new", b"old")
-    del tr[k("a")]
-    assert not tr[k("a")].present()
-    tr[k("a")] = b"newer"
-    assert tr[k("a")] == b"newer"
-
-
-def test_the_last_write_of_a_key_counts(db, k):
-    tr = db.create_transaction()
-    tr[k("a")] = b"1"
-    tr.clear_range(k.begin, k.end)
-    tr[k("b")] = b"2"
-    tr[k("b")] = b"3"
-    tr.commit().wait()
-    assert [(k.names([row]), row.value) for row in db.get_range(k.begin, k.end)] == [("b", b"3")]
-
-
-def test_a_range_merges_stored_and_buffered_keys(db, k):
-    """Sets, clears and cleared ranges show in both directions, and count for the limit."""
-    k.write(db, "abcdefgh", b"old")
-    tr = db.create_transaction()
-    tr[k("aa")] = b"new"
-    tr[k("b")] = b"new"
-    del tr[k("c")]
-    tr.clear_range(k("e"), k("g"))
-    tr[k("f")] = b"new"
-    rows = tr.get_range(k.begin, k.end).to_list()
-    assert k.names(rows) == k.names(tr.snapshot.get_range(k.begin, k.end)) == "aaabdfgh"
-    assert [row.value for row in rows] == [b"old", b"new", b"new", b"old", b"new", b"old", b"old"]
-    assert k.names(tr.get_range(k.begin, k.end, reverse=True)) == "hgfdbaaa"
-    assert k.names(tr.get_range(k("b"), k.end, limit=3)) == "bdf"
-    assert k.names(tr.get_range(k.begin, k.end, limit=4, reverse=True)) == "hgfd"
-
-
-def test_selectors_step_over_buffered_keys(db, fdb_module, k):
-    """A selector counts buffered keys and skips cleared ones."""
-    k.write(db, "abcdef")
-    tr = db.create_transaction()
-    del tr[k("c")]
-    tr[k("dd")] = b"new"
-    first = fdb_module.KeySelector.first_greater_or_equal
-    for offset, found in enumerate(("d", "dd", "e")):
-        assert tr.get_key(first(k("c")) + offset) == k(found)
-    assert tr.get_key(fdb_module.KeySelector.last_less_than(k("d"))) == k("b")
-    assert k.names(tr.get_range(first(k("a")) + 1, first(k("c")) + 3)) == "bddde"
-
-
-def test_a_range_has_the_results_of_atomic_operations(db, k):
-    """What each operation makes of a stored value, or of an own one, test_atomic_ops.py tells."""
-    k.write(db, "ac", b"\x01")
-    tr = db.create_transaction()
-    tr.add(k("a"), b"\x02")
-    tr.add(k("b"), b"\x05")
-    tr.compare_and_clear(k("c"), b"\x01")
-    tr.add(k("a"), b"\x01")
-    assert [row.value for row in tr.get_range(k.begin, k.end)] == [b"\x04", b"\x05"]
-
-
 def test_snapshot_ryw_disable_hides_writes_from_snapshot_reads(db, k):
     """With snapshot_ryw_disable only snapshot reads see the stored values; the option is a counter."""
     db[k("a")] = b"old"

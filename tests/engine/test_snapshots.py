@@ -13,11 +13,6 @@ from tests.support import PATIENCE_S, TOO_OLD, Ageless, ManualClock, begin, erro
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def db(clock: ManualClock) -> Iterator[fdbqueue.Database]:
     with fdbqueue.open("memory:", runtime=clock) as database:
         yield database

@@ -87,11 +87,6 @@ def test_another_attempt_reads_at_a_version_of_its_own(db, k):
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def shared(tmp_path: Path, clock: ManualClock) -> Iterator[fdbqueue.Database]:
     with fdbqueue.open(f"embedded:{tmp_path / 'data'}", runtime=clock) as database:
         yield database

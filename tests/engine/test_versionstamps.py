@@ -38,29 +38,6 @@ def test_a_stamp_replaces_ten_bytes_of_keys_and_values(db, k):
     assert rows == [(k(told), b"value"), (k("a"), told), (k("b"), told)]
 
 
-def test_stamps_ascend_in_commit_order(db, k):
-    stamps = []
-    for _ in range(10):
-        tr = db.create_transaction()
-        tr.set_versionstamped_key(k(PLACEHOLDER) + offset(len(k.prefix)), b"")
-        stamp = tr.get_versionstamp()
-        tr.commit().wait()
-        stamps.append(stamp.value)
-    assert stamps == sorted(set(stamps))
-    assert [row.key for row in db.get_range(k.begin, k.end)] == [k(stamp) for stamp in stamps]
-
-
-def test_concurrent_stamps_are_unique(db, k):
-    """Transactions that commit together share at most the version, never the stamp."""
-    writers = [db.create_transaction() for _ in range(20)]
-    for tr in writers:
-        tr.set_versionstamped_key(k(PLACEHOLDER) + offset(len(k.prefix)), b"")
-    commits = [tr.commit() for tr in writers]
-    for commit in commits:
-        commit.wait()
-    assert len(db.get_range(k.begin, k.end)) == 20
-
-
 @pytest.mark.parametrize(
     ("end", "code"),
     [(lambda tr: tr.commit().wait(), NO_COMMIT_VERSION), (lambda tr: tr.cancel(), CANCELLED)],

@@ -100,18 +100,6 @@ def test_a_dead_process_with_a_live_child_is_rung_once(db, path):
         wait_until(lambda: marks(db, b"bell") == 0)
 
 
-def test_the_end_of_one_watch_keeps_the_mark_of_another(db):
-    """Both keys have one bucket of the board."""
-    keys = [b"%d" % n for n in range(2 * doorbell_module._BUCKETS)]
-    bell = keys[0]
-    twin = next(key for key in keys[1:] if bucket_of(key) == bucket_of(bell))
-    first, second = watch(db, bell), watch(db, twin)
-    wait_until(lambda: marks(db, bell) == 1)
-    db[bell] = b"1"
-    assert becomes_ready(first)
-    assert (marks(db, twin), second.is_ready()) == (1, False)
-
-
 def test_a_clear_of_more_keys_than_are_noted_rings_all(db, monkeypatch):
     keys = [b"cleared%04d" % n for n in range(1_200)]
     buckets = {bucket_of(key) for key in keys}

@@ -33,25 +33,6 @@ def test_of_equal_ones_the_earliest_is_acked(q: PersistentQueue, opened: Opened)
     assert drained(opened()) == [["y"]]
 
 
-@pytest.mark.parametrize("item", [None, 0, "", 7, "text", True, [], {}, [{"deep": [None]}]])
-def test_equal_items_may_be_queued_and_each_needs_its_ack(q: PersistentQueue, item: object) -> None:
-    filled(q, [item] * 3)
-    found = fetched(q, 3)
-    for one in found:
-        q.ack(one)
-    with pytest.raises(NotUnacked):
-        q.ack(item)
-    assert q.empty()
-
-
-def test_an_ack_needs_no_hash(q: PersistentQueue) -> None:
-    filled(q, [{"a": []}, ["b"]])
-    a, b = fetched(q, 2)
-    q.ack(b)
-    q.ack(a)
-    assert q.unacked == []
-
-
 def test_changing_a_fetched_object_changes_nothing_stored(q: PersistentQueue) -> None:
     q.put({"tries": 0})
     with q.connect() as proxy:
@@ -80,14 +61,6 @@ def unacked_of(*items: object) -> Unacked:
     for number, item in enumerate(items):
         unacked.add(Task(str(number), TaskState.TAKEN, item), thread=number % 2)
     return unacked
-
-
-def test_an_item_put_back_is_in_its_old_place() -> None:
-    unacked = unacked_of("a", "b", "c", "d")
-    picked = [unacked.pick("c"), unacked.pick("a")]
-    unacked.put_back(picked)
-    assert unacked.items() == ["a", "b", "c", "d"]
-    assert unacked.pick("a").number == 0
 
 
 def test_one_object_put_twice_is_acked_in_the_order_of_gets() -> None:

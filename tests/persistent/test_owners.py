@@ -11,18 +11,7 @@ from fdbqueue.core.errors import NotUnacked, OwnerReplaced
 from fdbqueue.queues.unacked import Owner
 from tests.persistent.conftest import Opened, Still
 from tests.persistent.support import drained, fetched, filled
-from tests.support import NOT_COMMITTED, FailsOnce, begin, commit_code
-
-
-def test_reopening_returns_the_items_of_all_proxies_of_the_name(opened: Opened) -> None:
-    """10 put, 10 fetched, no clean-up, reopened: 10 wait, none is un-acked."""
-    q = filled(opened(owner="me"), range(10))
-    proxies = [q.connect() for _ in range(3)]
-    assert [proxy.get() for proxy in (q, *proxies, *proxies, *proxies)] == list(range(10))
-    again = opened(owner="me")
-    assert again.qsize() == 10
-    assert again.unacked == []
-    assert drained(again) == list(range(10))
+from tests.support import FailsOnce
 
 
 def test_items_of_other_owners_stay_with_them(opened: Opened) -> None:
@@ -47,16 +36,6 @@ def test_a_client_that_lost_its_name_acks_and_gets_nothing(opened: Opened) -> No
             call()
     old.put("c")  # its puts are accepted as any others
     assert drained(new) == ["a", "b", "c"]
-
-
-def test_a_client_that_loses_its_name_enrols_no_session(still: Still) -> None:
-    """Its session would hold items that the next client of the name does not return."""
-    owner = still.opened(owner="me")._client.owner
-    session = Session(still.db, root=still.root)
-    late = begin(still.db)
-    owner._enrol(late, session)
-    still.opened(owner="me")
-    assert commit_code(late) == NOT_COMMITTED
 
 
 def test_reopening_is_bounded_however_many_proxies_died(
@@ -102,16 +81,6 @@ def test_items_of_a_half_ended_proxy_return_to_the_front_first(
         still.tick()
     still.clock.advance(0.001)  # at the same moment, the half-done end would pass for our own attempt
     assert q.connect().get_nowait() == "a"
-
-
-def test_a_name_goes_on_after_its_session_has_lapsed(still: Still) -> None:
-    q = filled(still.opened(owner="me", ttr=10), "ab")
-    assert q.get_nowait() == "a"
-    still.clock.advance(10)
-    still.end_the_dead()
-    still.tick()
-    assert fetched(q, 2) == ["a", "b"]
-    assert drained(still.opened(owner="me")) == ["a", "b"]
 
 
 def test_a_half_finished_end_is_finished_at_once(still: Still, monkeypatch: pytest.MonkeyPatch) -> None:

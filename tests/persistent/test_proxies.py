@@ -77,59 +77,6 @@ def test_the_queue_is_a_proxy_without_a_session_until_a_get(q: PersistentQueue) 
     assert q.qsize() == 0
 
 
-def test_a_fetched_item_is_invisible_and_not_counted(q: PersistentQueue, opened: Opened) -> None:
-    filled(q, range(10))
-    assert fetched(q, 10) == list(range(10))
-    other = opened()
-    assert other.empty()
-    assert other.qsize() == 0
-    assert q.unacked == list(range(10))
-
-
-def test_an_ack_removes_for_good(q: PersistentQueue, opened: Opened) -> None:
-    filled(q, "ab")
-    for item in fetched(q, 2):
-        q.ack(item)
-    q.close()
-    assert opened().empty()
-
-
-def test_only_the_proxy_that_fetched_it_may_ack(q: PersistentQueue) -> None:
-    q.put("x")
-    mine, other = q.connect(), q.connect()
-    item = mine.get()
-    for stranger in (other, q):
-        with pytest.raises(KeyError):
-            stranger.ack(item)
-    mine.ack(item)
-    with pytest.raises(KeyError):
-        mine.ack(item)
-    with pytest.raises(KeyError):
-        mine.ack("never fetched")
-
-
-def test_six_of_ten_acked_four_come_back_first_in_order(q: PersistentQueue) -> None:
-    """The original's own test acks six while its comment says five."""
-    filled(q, range(10))
-    proxy = q.connect()
-    items = fetched(proxy, 10)
-    q.put("later")
-    for item in items[4:]:
-        proxy.ack(item)
-    proxy.close()
-    assert drained(q) == [0, 1, 2, 3, "later"]
-
-
-def test_proxies_closed_in_any_order_return_items_in_order(q: PersistentQueue) -> None:
-    filled(q, "abcdef")
-    first, second = q.connect(), q.connect()
-    turns = [first, second, first, second]
-    assert [proxy.get() for proxy in turns] == ["a", "b", "c", "d"]
-    second.close()
-    first.close()
-    assert drained(q) == list("abcdef")
-
-
 def test_a_proxy_is_a_context_manager_and_may_close_twice(q: PersistentQueue) -> None:
     q.put("x")
     with q.connect() as proxy:
@@ -181,15 +128,6 @@ def test_closing_the_queue_closes_its_proxies(opened: Opened) -> None:
     with pytest.raises(ProxyClosed):
         q.connect()
     assert drained(opened()) == ["a", "b", "c"]
-
-
-def test_a_proxy_without_references_returns_its_items(q: PersistentQueue) -> None:
-    filled(q, "ab")
-    proxy = q.connect()
-    proxy.get()
-    del proxy
-    assert q.qsize() == 2
-    assert q.get() == "a"
 
 
 def test_a_proxy_in_a_cycle_gives_back_when_it_is_collected(q: PersistentQueue) -> None:
@@ -266,36 +204,6 @@ def test_the_queue_itself_belongs_to_no_thread(opened: Opened) -> None:
     made[0].ack("a")
 
 
-def test_threads_that_share_a_proxy_finish_their_own(q: PersistentQueue) -> None:
-    """task_done() names no item: it must not ack the item of another thread."""
-    filled(q, ["slow", "quick"])
-    assert q.get() == "slow"
-    Running(lambda: (q.get(), q.task_done())).result()
-    assert q.unacked == ["slow"]
-    Running(q.task_done).result()  # a thread that has fetched nothing finishes the oldest
-    assert q.unacked == []
-
-
-def test_a_lapsed_session_returns_items_and_late_acks_do_nothing(still: Still) -> None:
-    q = filled(still.opened(ttr=10), "abc")
-    assert fetched(q, 2) == ["a", "b"]
-    still.clock.advance(10)
-    other = still.opened()
-    still.end_the_dead()
-    still.tick()  # the heartbeat finds out
-    with pytest.raises(NotUnacked):
-        q.ack("a")
-    again = other.get_nowait()
-    assert again == "a"
-    with pytest.raises(KeyError):
-        q.ack(again)
-    with pytest.raises(ValueError, match="too many"):
-        q.task_done()
-    other.ack(again)
-    assert q.get_nowait() == "b"  # in a new session
-    assert q.unacked == ["b"]
-
-
 def test_a_get_in_a_session_that_has_ended_forgets_its_items(
     still: Still, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +234,15 @@ def test_a_late_ack_is_noticed_by_the_queue_itself(still: Still) -> None:
     assert still.stored() == before
     assert proxy.unacked == []
     assert proxy.get_nowait() == "b"
+
+
+def test_a_size_counts_the_item_of_an_overdue_session(still: Still) -> None:
+    """Another process has died, and no sweep has seen it."""
+    q = filled(still.opened(ttr=10), "a")
+    assert q.get_nowait() == "a"
+    still.clock.advance(11)
+    with fdbqueue.Database(still.db.engine, runtime=still.clock) as db:
+        assert PersistentQueue(db, "q", root=still.root).qsize() == 1
 
 
 @pytest.mark.commits_by_hand
@@ -376,17 +293,6 @@ def test_a_put_that_waits_notices_another_maxsize(still: Still, monkeypatch: pyt
     assert q.qsize() == 2
 
 
-def test_join_waits_for_returned_items(q: PersistentQueue) -> None:
-    q.put("x")
-    proxy = q.connect()
-    proxy.get()
-    joined = Running(q.join)
-    proxy.close()
-    assert joined.is_waiting
-    q.ack(q.get())
-    joined.result()
-
-
 def test_it_is_the_fifo_task_queue_of_that_name(q: PersistentQueue, db: object, space: object) -> None:
     filled(q, "ab")
     q.get()
@@ -430,14 +336,61 @@ def test_bad_input_is_refused_and_nothing_is_written(opened: Opened, db: object,
     assert q.empty()
 
 
-def test_another_codec_carries_what_json_does_not(opened: Opened) -> None:
-    q = opened(codec="msgpack")
-    q.put(b"\x00\xff")
-    assert opened().get() == b"\x00\xff"
-
-
 def test_a_dropped_queue_says_so(q: PersistentQueue, db: object, space: object) -> None:
     TaskQueue.open(db, "q", root=space).drop(db)
     for call in (lambda: q.put(1), q.get_nowait, q.qsize, q.join):
         with pytest.raises(QueueDropped):
             call()
+
+
+# Items are tasks: one may be cancelled by its id, or put off.
+
+
+def cancel_first(db: fdbqueue.Database, space: Subspace, state: str) -> None:
+    tasks = TaskQueue.open(db, "q", root=space)
+    tasks.cancel(db, tasks.tasks(db, state, 1)[0])
+
+
+def test_a_cancelled_item_that_waits_is_gone(
+    db: fdbqueue.Database, space: Subspace, q: PersistentQueue
+) -> None:
+    filled(q, "ab")
+    cancel_first(db, space, "r")
+    assert (q.qsize(), q.get()) == (1, "b")
+
+
+def test_a_cancelled_item_that_was_fetched_can_be_acked(
+    db: fdbqueue.Database, space: Subspace, q: PersistentQueue
+) -> None:
+    item = filled(q, "ab").get()
+    cancel_first(db, space, "t")
+    assert q.unacked == [item]
+    q.ack(item)
+    assert q.get() == "b"
+
+
+def test_a_cancelled_item_does_not_come_back(
+    db: fdbqueue.Database, space: Subspace, q: PersistentQueue
+) -> None:
+    """The end of its proxy ends it."""
+    proxy = filled(q, "ab").connect()
+    proxy.get()
+    cancel_first(db, space, "t")
+    proxy.close()
+    assert (q.qsize(), q.get()) == (1, "b")
+    q.task_done()
+    q.join()
+
+
+def test_a_join_waits_for_an_item_that_is_put_off(
+    db: fdbqueue.Database, space: Subspace, q: PersistentQueue
+) -> None:
+    filled(q, "ab")
+    tasks = TaskQueue.open(db, "q", root=space)
+    for task in tasks.take_many(db, 2):
+        tasks.defer(db, task, delay=60)
+    joined = Running(q.join)
+    assert joined.is_waiting
+    for task in tasks.tasks(db, "~", 2):
+        tasks.cancel(db, task)
+    joined.result()

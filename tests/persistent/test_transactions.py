@@ -26,34 +26,6 @@ class Crash(Exception):
     pass
 
 
-def test_consuming_an_item_and_queueing_its_results_are_one_unit(q: PersistentQueue, opened: Opened) -> None:
-    q.put("order")
-    other = opened()
-    with q.transaction() as proxy:
-        order = proxy.get()
-        proxy.put(f"invoice of {order}")
-        proxy.put(f"parcel of {order}")
-        proxy.ack(order)
-        assert other.empty()
-    assert drained(other) == ["invoice of order", "parcel of order"]
-    assert q.unacked == []
-
-
-def test_after_an_exception_nothing_has_happened(q: PersistentQueue, opened: Opened) -> None:
-    filled(q, "abcd")
-    held = q.get()
-    with pytest.raises(Crash), q.transaction():
-        item = q.get()
-        q.put("result")
-        q.ack(item)
-        q.ack(held)
-        assert q.get() == "c"
-        raise Crash
-    assert q.unacked == ["a"]
-    assert drained(opened()) == ["b", "c", "d"]
-    q.ack(held)
-
-
 def test_an_interrupt_after_the_commit_undoes_nothing(
     q: PersistentQueue, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,38 +110,6 @@ def failing(_: Any) -> None:
     raise DatabaseClosed
 
 
-def test_an_item_fetched_inside_and_not_acked_stays_unacked(q: PersistentQueue) -> None:
-    q.put("a")
-    with q.transaction():
-        q.get()
-    assert q.unacked == ["a"]
-    q.task_done()
-    q.join()
-
-
-def test_task_done_is_an_ack_also_inside(q: PersistentQueue) -> None:
-    q.put("a")
-    with q.transaction():
-        q.get()
-        q.task_done()
-        with pytest.raises(ValueError, match="too many"):
-            q.task_done()
-        with pytest.raises(KeyError):
-            q.ack("a")
-        assert q.unacked == []
-    q.join()
-
-
-def test_an_earlier_item_is_acked_together_with_the_puts(q: PersistentQueue) -> None:
-    """Long work: fetch outside, and one short commit at its end."""
-    q.put("a")
-    item = q.get()
-    with q.transaction():
-        q.ack(item)
-        q.put("done")
-    assert drained(q) == ["done"]
-
-
 def test_items_of_an_open_transaction_are_invisible(q: PersistentQueue, opened: Opened) -> None:
     filled(q, "ab")
     other = opened()
@@ -249,14 +189,6 @@ def test_of_two_acked_items_the_deleted_one_alone_is_lost(q: PersistentQueue, db
     assert q.unacked == ["b"]
 
 
-def test_a_fetched_item_that_is_deleted_is_not_unacked(q: PersistentQueue, db: Any, space: Any) -> None:
-    q.put("a")
-    with pytest.raises(NotUnacked, match="'a'"), q.transaction():
-        q.get()
-        delete_first(db, space)
-    assert q.unacked == []
-
-
 def test_a_lost_item_that_was_only_fetched_undoes_the_block(still: Still) -> None:
     """It has not been fetched then, so nothing that came of it is put."""
     q = filled(still.opened(ttr=10), "a")
@@ -297,25 +229,6 @@ def test_a_transaction_is_one_threads(q: PersistentQueue) -> None:
         assert q.qsize() == 1
         raise Crash
     assert drained(q) == ["beside"]
-
-
-def test_a_full_queue_refuses_the_unit_and_nothing_has_happened(opened: Opened) -> None:
-    q = filled(opened(maxsize=2), "ab")
-    with pytest.raises(Full), q.transaction():
-        item = q.get()
-        q.put_nowait("c")
-        q.put_nowait("d")
-        q.ack(item)
-    assert drained(q) == ["a", "b"]
-
-
-def test_a_unit_fits_into_the_places_that_its_gets_have_freed(opened: Opened) -> None:
-    q = filled(opened(maxsize=2), "ab")
-    with q.transaction():
-        for item in fetched(q, 2):
-            q.put(item.upper())
-            q.ack(item)
-    assert drained(q) == ["A", "B"]
 
 
 def test_a_block_waits_for_room_unless_it_can_never_fit(opened: Opened) -> None:
@@ -422,12 +335,6 @@ def test_bad_input_inside_undoes_the_earlier_calls(q: PersistentQueue, wrong: An
         q.put("b")
         q.put(wrong)
     assert drained(q) == ["a"]
-
-
-def test_an_empty_transaction_does_nothing(q: PersistentQueue) -> None:
-    with q.transaction():
-        pass
-    assert q.empty()
 
 
 def test_a_block_that_fails_in_a_new_session_keeps_no_old_item(still: Still) -> None:
