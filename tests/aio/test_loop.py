@@ -13,14 +13,18 @@ from opentelemetry.sdk.trace import TracerProvider
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.embedded import commit
-from tests.aio.support import on_loop
+from tests.aio.support import on_database
 
 SLOW_S = 10.0  # a loaded machine takes longer than usual for any step
 
 
-@on_loop
+@on_database
 async def test_a_slow_disk_does_not_stop_the_loop(
-    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    db: aio.Database,
+    queue: aio.TaskQueue,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A commit that ends when the loop has turned: asyncio reports no step of the loop as slow."""
     if not url.startswith("embedded"):
@@ -32,37 +36,33 @@ async def test_a_slow_disk_does_not_stop_the_loop(
         turned.wait(2 * SLOW_S)
         return committed(*arguments)
 
-    async with aio.open(url) as db:
-        emails = await aio.TaskQueue.create(db, "emails", root=root)
-        loop = asyncio.get_running_loop()
-        loop.set_debug(True)
-        loop.slow_callback_duration = SLOW_S
-        monkeypatch.setattr(commit.Batches, "commit", slowly)
-        with caplog.at_level(logging.WARNING, "asyncio"):
-            await asyncio.gather(*(emails.put(db, number) for number in range(10)))
-        monkeypatch.undo()
-        loop.set_debug(False)
+    loop = asyncio.get_running_loop()
+    loop.set_debug(True)
+    loop.slow_callback_duration = SLOW_S
+    monkeypatch.setattr(commit.Batches, "commit", slowly)
+    with caplog.at_level(logging.WARNING, "asyncio"):
+        await asyncio.gather(*(queue.put(db, number) for number in range(10)))
+    monkeypatch.undo()
+    loop.set_debug(False)
 
-        assert [record.message for record in caplog.records if "took" in record.message] == []
+    assert [record.message for record in caplog.records if "took" in record.message] == []
 
 
-@on_loop
-async def test_waiting_takes_share_their_threads(url: str, root: Subspace) -> None:
-    async with aio.open(url) as db:
-        emails = await aio.TaskQueue.create(db, "emails", root=root)
-        counts = []
-        for more in (1, 200):
-            begun = [asyncio.create_task(emails.take(db, timeout=60)) for _ in range(more)]
-            await emails.put(db, 1)
-            await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
-            counts.append(threading.active_count())
+@on_database
+async def test_waiting_takes_share_their_threads(db: aio.Database, queue: aio.TaskQueue) -> None:
+    counts = []
+    for more in (1, 200):
+        begun = [asyncio.create_task(queue.take(db, timeout=60)) for _ in range(more)]
+        await queue.put(db, 1)
+        await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+        counts.append(threading.active_count())
 
-        assert counts[1] <= counts[0]  # a thread of an earlier test may have ended
+    assert counts[1] <= counts[0]  # a thread of an earlier test may have ended
 
 
-@on_loop
+@on_database
 async def test_the_commits_of_one_turn_share_a_batch(
-    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
+    db: aio.Database, url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not url.startswith("embedded"):
         pytest.skip("only a directory has batches")
@@ -73,12 +73,11 @@ async def test_the_commits_of_one_turn_share_a_batch(
         sizes.append(len(requests))
         return committed(self, requests, pool)
 
-    async with aio.open(url) as db:
-        monkeypatch.setattr(commit.Batches, "commit", counted)
-        await asyncio.gather(*(db.set(root.pack((number,)), b"x") for number in range(100)))
+    monkeypatch.setattr(commit.Batches, "commit", counted)
+    await asyncio.gather(*(db.set(root.pack((number,)), b"x") for number in range(100)))
 
-        assert sum(sizes) == 100
-        assert len(sizes) <= 10
+    assert sum(sizes) == 100
+    assert len(sizes) <= 10
 
 
 class EarlyLoop(asyncio.SelectorEventLoop):
@@ -106,8 +105,8 @@ def test_a_backoff_is_waited_for_though_timers_are_early(url: str, root: Subspac
         assert runner.run(add_at_once()) == b"." * 10
 
 
-@on_loop
-async def test_a_span_of_the_caller_is_current_in_a_body(url: str, root: Subspace) -> None:
+@on_database
+async def test_a_span_of_the_caller_is_current_in_a_body(db: aio.Database, root: Subspace) -> None:
     tracer = TracerProvider().get_tracer("test")
 
     @fdbqueue.transactional
@@ -121,5 +120,4 @@ async def test_a_span_of_the_caller_is_current_in_a_body(url: str, root: Subspac
             same: bool = await current(db) == span.get_span_context().span_id
             return same
 
-    async with aio.open(url) as db:
-        assert await asyncio.gather(*(ask() for _ in range(5))) == [True] * 5
+    assert await asyncio.gather(*(ask() for _ in range(5))) == [True] * 5

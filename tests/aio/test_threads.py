@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-import fdbqueue
-from fdbqueue import aio
+from fdbqueue import Database, TaskQueue, Worker, aio
 from fdbqueue.aio.engines import CommitThread
 from fdbqueue.aio.runtime import in_thread
 from fdbqueue.core.errors import QueueNotFound
@@ -91,26 +90,26 @@ async def test_a_directory_is_closed_in_a_thread(tmp_path: Path, monkeypatch: py
     assert threading.get_ident() not in threads
 
 
-def test_a_worker_leaves_no_thread(db: fdbqueue.Database, space: Subspace) -> None:
+def test_a_worker_leaves_no_thread(db: Database, space: Subspace) -> None:
     async def send(_: aio.HeldTask) -> None:
         """Do nothing."""
 
     before = {thread.name for thread in threading.enumerate()}
-    queue = fdbqueue.TaskQueue.create(db, "emails", root=space["root"])
+    queue = TaskQueue.create(db, "emails", root=space["root"])
     queue.put(db, 1)
-    fdbqueue.Worker(db, "emails", send, root=space["root"]).run(until_empty=True)
+    Worker(db, "emails", send, root=space["root"]).run(until_empty=True)
     asyncio.run(asyncio.wait_for(until(lambda: not _left(before)), 5))
 
 
-def test_a_worker_that_finds_its_queue_gone_leaves_no_thread(db: fdbqueue.Database, space: Subspace) -> None:
+def test_a_worker_that_finds_its_queue_gone_leaves_no_thread(db: Database, space: Subspace) -> None:
     """It looks for the queue once more on its loop."""
 
     async def send(_: aio.HeldTask) -> None:
         """Do nothing."""
 
     before = {thread.name for thread in threading.enumerate()}
-    queue = fdbqueue.TaskQueue.create(db, "emails", root=space["root"])
-    worker = fdbqueue.Worker(db, "emails", send, root=space["root"])
+    queue = TaskQueue.create(db, "emails", root=space["root"])
+    worker = Worker(db, "emails", send, root=space["root"])
     queue.drop(db)
     with pytest.raises(QueueNotFound):
         worker.start()
