@@ -1,11 +1,13 @@
 """Feeds of several queues: errors, dropped queues and missing threads cost no task of another queue."""
 
 import logging
+import time
 
 import pytest
 
-from fdbqueue import Session, TaskQueue
-from fdbqueue.core.errors import UnknownCodec
+from fdbqueue import Session, TaskQueue, Worker
+from fdbqueue.core import limits
+from fdbqueue.core.errors import UnknownCodec, UnknownSession
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.feed import Feed
 from fdbqueue.tasks.intake import Intake
@@ -83,3 +85,57 @@ def test_a_wait_returns_its_task_though_no_other_can_begin(db, space, queues, fe
     monkeypatch.setattr(RealRuntime, "spawn", spawn_one)
     with Session(db, root=space) as session:
         assert [task.data for _, task in feed.take(1, session, PATIENCE_S)] == ["x"]
+
+
+def test_busy_queues_get_their_shares_and_none_starves(db, space, queues):
+    for queue in queues:
+        queue.put_many(db, range(200))
+    order = []
+    worker = Worker(db, {"one": 3, "two": 1}, lambda task: order.append(task.queue), threads=4, root=space)
+    worker.run(until_empty=True)
+    first = order[:160]
+    assert 0.65 < first.count("one") / len(first) < 0.85
+
+
+def test_a_turn_of_a_queue_counts_each_of_its_tasks(db, space, queues, feed):
+    for queue in queues:
+        queue.put_many(db, range(9))
+    with Session(db, root=space) as session:
+        assert [source.name for source, _ in feed.take(4, session, 0.0)] == 4 * ["one"]
+        assert [feed.take(1, session, 0.0)[0][0].name for _ in range(4)] == 4 * ["two"]
+
+
+@pytest.mark.parametrize("other", ["fails", "begins late"])
+def test_the_wait_at_another_queue_holds_up_no_task(db, space, queues, feed, monkeypatch, other):
+    """It fails; or it begins after the task was found: then it is ended, as the lease may end before."""
+    take = Feed._take
+    queues[0].put(db, "x")
+
+    def take_or_wait(feed, number, count, session, timeout_s, stop):
+        if not timeout_s:  # so that it waits
+            return []
+        if number == 1 and other == "fails":
+            raise UnknownSession(session="of the other queue")
+        if number == 1:
+            assert stop.wait(PATIENCE_S)
+        return take(feed, number, count, session, timeout_s, stop)
+
+    monkeypatch.setattr(Feed, "_take", take_or_wait)
+    with Session(db, root=space) as session:
+        began = time.monotonic()
+        assert [task.data for _, task in feed.take(1, session, 3 * PATIENCE_S)] == ["x"]
+        assert time.monotonic() - began < PATIENCE_S
+
+
+def test_a_queue_that_is_not_looked_at_saves_up_no_turns(db, space, queues, feed, monkeypatch):
+    """A queue that was empty is not looked at for a while, and its turns go to the others."""
+    monkeypatch.setattr(limits, "EMPTY_QUEUE_LOOK_S", 600.0)
+    monkeypatch.setattr(limits, "WORKER_WAIT_S", 0.0)
+    queues[0].put_many(db, range(20))
+    with Session(db, root=space) as session:
+        assert sum(len(feed.take(1, session, 0.0)) for _ in range(20)) == 20
+        assert feed.take(1, session, 0.0) == []  # from now on it is looked at again
+        for queue in queues:
+            queue.put_many(db, range(10))
+        names = [feed.take(1, session, 0.0)[0][0].name for _ in range(10)]
+    assert 4 <= names.count("two") <= 6

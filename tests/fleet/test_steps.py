@@ -21,19 +21,6 @@ def fail_once(task: Any) -> None:
         raise ValueError("between two steps")
 
 
-def test_a_step_of_a_handler_runs_once(db: Database, queue: TaskQueue, work: Work) -> None:
-    ran: list[str] = []
-
-    def handler(task: Any) -> None:
-        assert task.step("charge", lambda: ran.append("charge") or 7) == 7
-        fail_once(task)
-        assert task.step("mail", lambda: ran.append("mail")) is None
-
-    queue.put(db, "x")
-    assert work(handler) == [("retried", "x"), ("succeeded", "x")]
-    assert ran == ["charge", "mail"]
-
-
 @pytest.mark.parametrize("in_transaction", [False, True])
 def test_a_step_in_a_transaction_has_its_effect_once(
     db: Database, queue: TaskQueue, work: Work, in_transaction: bool
