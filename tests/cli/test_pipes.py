@@ -18,7 +18,6 @@ from fdbqueue.core.signals import Signals
 from fdbqueue.operate.cli.exits import LineWriter, ReaderGone
 from fdbqueue.operate.cli.items import get_lines as get
 from tests.cli.shell import CLOSED_PIPE, Shell, Within
-from tests.cli.test_queues import root_of
 
 LENGTHS = (1, 10, 100, 1_000, 4_096, 10_000, 65_535, 70_000, 100_000)
 RUNS = 50
@@ -31,7 +30,7 @@ def lines(length: int, count: int) -> list[str]:
 
 def fill(shell: Shell, values: Iterable[int]) -> None:
     with fdbqueue.open(shell.url) as db:
-        fdbqueue.Queue.named(db, "p", root=root_of(shell)).enqueue_many(db, values)
+        fdbqueue.Queue.named(db, "p", root=shell.space).enqueue_many(db, values)
 
 
 def piped_into(command: list[str], write: Callable[[LineWriter, Signals], object]) -> list[str]:
