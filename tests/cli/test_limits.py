@@ -9,16 +9,11 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Limit, Task, TaskQueue
-from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.signals import Signals
-from fdbqueue.fleet.status import Running, Tally
-from fdbqueue.fleet.supervisor import FleetStatus, ProcessStatus
-from fdbqueue.operate.cli.session import Place
+from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.cli.work import Progress
 from fdbqueue.tasks.limits.rule import LimitKeys
 from tests.cli.shell import Shell, Within
-
-IDLE = FleetStatus((), Tally(), 0, 0)
+from tests.cli.test_work import IDLE, progress_of, running
 
 
 @contextmanager
@@ -68,8 +63,7 @@ def stalled(as_json: bool) -> Iterator[tuple[Progress, Task]]:
         queue.put_many(db, ["a", "b"])
         TaskQueue.create(db, "r").put(db, "of no limit")
         held = queue.take(db, 0)
-        place = Place("memory:", DEFAULT_ROOT)
-        with Progress(place, db, ["q", "r"], Signals(), as_json, prints=False) as progress:
+        with progress_of(db, "q", "r", as_json=as_json) as progress:
             yield progress, held
 
 
@@ -105,8 +99,7 @@ def test_json_of_a_stalled_fleet_has_its_limits(capfd: pytest.CaptureFixture[str
 @pytest.mark.usefixtures("at_once")
 def test_a_fleet_that_runs_a_task_names_no_limit(capfd: pytest.CaptureFixture[str]) -> None:
     with stalled(as_json=False) as (progress, held):
-        running = (Running(held.id, "q", 1.0, False, None),)
-        progress.tick(FleetStatus((ProcessStatus(1, "working", Tally(), running, 0, 0.0),), Tally(), 0, 0))
+        progress.tick(running(held.id, "q"))
     assert "api" not in capfd.readouterr().err
 
 

@@ -172,11 +172,7 @@ def test_an_idle_fleet_does_not_repeat_itself(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fdbqueue.operate.cli.work.PLAIN_EVERY_S", 0.0)
-    place = Place("memory:", DEFAULT_ROOT)
-    with (
-        fdbqueue.open("memory:") as db,
-        Progress(place, db, [], Signals(), as_json=False, prints=False) as progress,
-    ):
+    with fdbqueue.open("memory:") as db, progress_of(db) as progress:
         for done in (0, 0, 0, 1, 1):
             progress.tick(FleetStatus((), Tally(done=done), 0, 0))
     lines = capfd.readouterr().err.splitlines()
@@ -190,8 +186,7 @@ def test_the_progress_does_not_wait_for_a_locked_cluster(monkeypatch: pytest.Mon
         TaskQueue.create(db, "q")
         locked, engine = faulty(db, FDBError)
         engine.fate = lambda commits: (DATABASE_LOCKED, False) if commits < TRIES_MAX else (0, True)
-        place = Place("memory:", DEFAULT_ROOT)
-        with Progress(place, locked, ["q"], Signals(), as_json=False, prints=False) as progress:
+        with progress_of(locked, "q") as progress:
             progress._see_queues(stalled=True)
     assert engine.commits < TRIES_MAX
 
@@ -243,16 +238,12 @@ def test_a_stalled_reader_does_not_block_the_fleet(monkeypatch: pytest.MonkeyPat
     os.set_blocking(writing, True)
     monkeypatch.setattr("fdbqueue.operate.cli.work.PLAIN_EVERY_S", 0.0)
     monkeypatch.setattr("fdbqueue.operate.cli.work.stdout_of", lambda _: LineWriter(writing, lambda: None))
-    status = FleetStatus((), Tally(), 0, 0)
-    with (
-        fdbqueue.open("memory:") as db,
-        Progress(Place("memory:", DEFAULT_ROOT), db, [], Signals(), as_json=True, prints=False) as progress,
-    ):
-        assert progress.tick(status)
+    with fdbqueue.open("memory:") as db, progress_of(db, as_json=True) as progress:
+        assert progress.tick(IDLE)
         os.close(reading)
-        assert not progress.tick(status)
+        assert not progress.tick(IDLE)
         with pytest.raises(ReaderGone):
-            progress.end(status)
+            progress.end(IDLE)
     os.close(writing)
 
 
@@ -332,6 +323,17 @@ def test_output_of_commands_and_of_the_supervisor_are_apart(shell: Shell) -> Non
 IDLE = FleetStatus((), Tally(), 0, 0)
 
 
+def progress_of(db: fdbqueue.Database, *queues: str, as_json: bool = False) -> Progress:
+    place = Place("memory:", DEFAULT_ROOT)
+    return Progress(place, db, [*queues], Signals(), as_json, prints=False)
+
+
+def running(task: str, queue: str) -> FleetStatus:
+    """A fleet that runs this task."""
+    at_work = (Running(task, queue, 1.0, False, None),)
+    return FleetStatus((ProcessStatus(1, "working", Tally(), at_work, 0, 0.0),), Tally(), 0, 0)
+
+
 @contextmanager
 def paused(as_json: bool) -> Iterator[Progress]:
     """The progress of a fleet with one paused queue and one other."""
@@ -340,9 +342,7 @@ def paused(as_json: bool) -> Iterator[Progress]:
         queue.put(db, 1)
         queue.pause(db)
         TaskQueue.create(db, "r")
-        with Progress(
-            Place("memory:", DEFAULT_ROOT), db, ["-q", "r"], Signals(), as_json, prints=False
-        ) as progress:
+        with progress_of(db, "-q", "r", as_json=as_json) as progress:
             yield progress
 
 
@@ -367,8 +367,7 @@ def test_json_of_a_stalled_fleet_has_its_paused_queues(capfd: pytest.CaptureFixt
 @pytest.mark.usefixtures("at_once")
 def test_a_fleet_that_runs_a_task_names_no_paused_queue(capfd: pytest.CaptureFixture[str]) -> None:
     with paused(as_json=False) as progress:
-        running = (Running("0" * 32, "r", 1.0, False, None),)
-        progress.tick(FleetStatus((ProcessStatus(1, "working", Tally(), running, 0, 0.0),), Tally(), 0, 0))
+        progress.tick(running("0" * 32, "r"))
     assert "paused" not in capfd.readouterr().err
 
 
