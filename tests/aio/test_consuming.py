@@ -215,14 +215,16 @@ async def test_a_cancel_during_the_ack_leaves_no_task_taken(db: aio.Database, qu
     assert found["ready"] + found["done"] == 20
 
 
+@pytest.mark.parametrize("by", ["release_all", "close"])
 @on_database
 async def test_a_body_is_left_without_an_error_after_its_lease(
-    db: aio.Database, queue: aio.TaskQueue
+    db: aio.Database, queue: aio.TaskQueue, by: str
 ) -> None:
+    """At a close, the end of the session has given its task back."""
     await queue.put(db, 1)
     async with queue.consume(db) as tasks:
         await anext(tasks)
-        await queue.release_all(db)
+        await (db.close() if by == "close" else queue.release_all(db))
 
 
 @on_loop
@@ -282,15 +284,6 @@ async def test_an_iterator_goes_on_after_a_cancelled_take(db: aio.Database, queu
         await queue.put(db, 1)
 
         assert (await anext(tasks)).data == 1
-
-
-@on_database
-async def test_a_body_is_left_without_an_error_after_a_close(db: aio.Database, queue: aio.TaskQueue) -> None:
-    """The end of the session has given its task back."""
-    await queue.put(db, 1)
-    async with queue.consume(db) as tasks:
-        await anext(tasks)
-        await db.close()
 
 
 @on_loop

@@ -422,16 +422,6 @@ def test_a_put_wakes_an_idle_worker_of_several_queues(db, queue, space, told, wi
             assert told.wait_for(number)[-1] == "succeeded"
 
 
-def test_workers_obey_pause_and_resume(db, queue, told):
-    queue.pause(db)
-    with working(Worker(db, queue, lambda _: None, hooks=told.hooks)):
-        queue.put(db, 1)
-        time.sleep(0.3)
-        assert told.names == []
-        queue.resume(db)
-        assert told.wait_for(1) == ["succeeded"]
-
-
 def test_workers_are_listed_while_they_live(db, queue, space, gate):
     id_ = queue.put(db, 1).id
     with working(Worker(db, queue, gate, threads=3, root=space)):
