@@ -26,10 +26,8 @@ HELD_S = 10.0
 HERE = Path(__file__).parents[2]
 
 
-def rest_of(process: subprocess.Popen[str], timeout_s: float = PATIENCE_S) -> tuple[str, str]:
+def rest_of(process: Any, timeout_s: float = PATIENCE_S) -> tuple[str, str]:
     """Return all output until the end; `communicate` would lose lines that `readline` buffered."""
-    assert process.stdout is not None
-    assert process.stderr is not None
     with process.stdout, process.stderr:
         written = process.stdout.read(), process.stderr.read()
     process.wait(timeout_s)
@@ -55,9 +53,10 @@ class Shell:
     def program(self, *arguments: str) -> list[str]:
         return [*PROGRAM, *self.where, *arguments]
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **options: Any) -> Any:
+        """Return the process; it has a pipe for each output."""
         usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process: subprocess.Popen[str] = subprocess.Popen(
+        process = subprocess.Popen(
             self.program(*arguments), text=True, **(usual | {"cwd": self.folder} | options)
         )
         self._started.append(process)

@@ -157,7 +157,6 @@ def test_an_invalid_line_stops_the_put_and_is_named(shell: Shell, program: Withi
 
 def test_a_line_that_is_not_utf8_is_refused(shell: Shell) -> None:
     process = shell.start("put", "q", "--create", "--lines", "-", stdin=subprocess.PIPE)
-    assert process.stdin is not None
     process.stdin.buffer.write(b"fine\n\xff\xfe\n")
     _, err = process.communicate()
     assert process.returncode == 2
@@ -167,7 +166,6 @@ def test_a_line_that_is_not_utf8_is_refused(shell: Shell) -> None:
 def test_a_line_is_put_as_soon_as_it_is_read(shell: Shell, program: Within) -> None:
     """The line of a slow producer does not wait until a batch is full."""
     process = shell.start("put", "q", "--create", "--lines", "-", stdin=subprocess.PIPE)
-    assert process.stdin is not None
     process.stdin.write("1\n")
     process.stdin.flush()
     wait_until(lambda: program.get("q") == [1])
@@ -205,7 +203,6 @@ def test_a_long_text_is_shortened_in_a_message() -> None:
 def test_a_waiting_get_prints_items_that_are_put_meanwhile(shell: Shell, program: Within) -> None:
     program.run("put", "q", "--create", "1")
     waiting = shell.start("get", "q", "-n", "2", "--wait", "30")
-    assert waiting.stdout is not None
     assert waiting.stdout.readline() == "1\n"
     program.run("put", "q", "--create", "2")
     assert rest_of(waiting) == ("2\n", "")
@@ -223,7 +220,6 @@ def test_an_interrupted_wait_ends_at_once_and_takes_nothing(shell: Shell, progra
     program.run("put", "q", "--create", "1")
     for number, status in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)):
         waiting = shell.start("get", "q", "-n", "9", "--wait", "60")
-        assert waiting.stdout is not None
         assert waiting.stdout.readline() == "1\n"
         waiting.send_signal(number)
         assert rest_of(waiting) == ("", "")
@@ -258,7 +254,6 @@ def test_a_reader_that_ends_gets_a_prefix_and_the_rest_stays(shell: Shell, progr
     items = [f"{number} " + "x" * 5_000 for number in range(100)]
     shell.run("put", "q", "--create", "--lines", "-", given="\n".join(items))
     getting = shell.start("get", "q", "-n", "100")
-    assert getting.stdout is not None
     taken = [json.loads(getting.stdout.readline()) for _ in range(3)]
     time.sleep(0.5)  # the writer fills the pipe, and blocks
     getting.stdout.close()
@@ -285,7 +280,6 @@ def test_a_slow_reader_gets_each_item_once(shell: Shell) -> None:
 def read_until_signal(shell: Shell, number: int, count: int, within_s: float) -> list[int]:
     """Let a reader of `count` items end by a signal at any moment; return the items that it prints."""
     getting = shell.start("get", "q", "-n", str(count))
-    assert getting.stdout is not None
     first = getting.stdout.readline()
     time.sleep(random.random() * within_s)
     getting.send_signal(number)

@@ -37,7 +37,6 @@ def piped_into(command: list[str], write: Callable[[LineWriter, Signals], object
     """Return the lines that `command` prints, while `write` writes into its pipe."""
     with TemporaryFile("w+") as printed:  # a pipe would block a reader that prints a long line
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=printed) as reader:
-            assert reader.stdin is not None
             signals = Signals()
             with suppress(ReaderGone):
                 write(LineWriter(reader.stdin.fileno(), signals.check), signals)
@@ -73,7 +72,6 @@ def test_a_stalled_reader_holds_no_items(shell: Shell, program: Within) -> None:
     """One line is in the pipe; the other items are in the queue for other readers."""
     fill(shell, range(10))
     getting = shell.start("get", "p", "-n", "10")
-    assert getting.stdout is not None
     while program.run("size", "p")[1] != "9\n":
         time.sleep(0.02)
     assert program.get("p") == list(range(1, 10))

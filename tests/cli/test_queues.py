@@ -262,7 +262,6 @@ def test_stats_sweep_where_no_worker_runs(program: Within) -> None:
 def test_top_shows_rates_and_workers(shell: Shell, program: Within) -> None:
     program.run("create", "q")
     watching = shell.start("top", "q", "--json", "--interval", "0.2")
-    assert watching.stdout is not None
     watching.stdout.readline()
     with shell.opened() as (db, queue):
         queue.put_many(db, range(10))

@@ -239,7 +239,6 @@ def test_follow_prints_each_progress_until_the_task_ends(shell: Shell) -> None:
         id_ = queue.put(db, "x").id
         task = queue.take(db, 0)
         following = shell.start("follow", "q", id_)
-        assert following.stdout is not None
         assert following.stdout.readline() == "taken\t\n"
         for number in (0.25, 0.5):
             queue.progress(db, task, number)

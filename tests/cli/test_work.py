@@ -47,7 +47,7 @@ def statistics(shell: Shell, name: str = "q") -> dict[str, dict[str, int]]:
         return TaskQueue.open(db, name, root=shell.space).statistics(db)
 
 
-def begun(shell: Shell, folder: Path, *arguments: str, tasks: int = 1) -> tuple[subprocess.Popen[str], str]:
+def begun(shell: Shell, folder: Path, *arguments: str, tasks: int = 1) -> tuple[Any, str]:
     """Start a fleet of one process, which has so many tasks; return it with the id of one of them."""
     folder.mkdir()
     environment = os.environ | {"JOBS_FOLDER": str(folder)}
@@ -56,9 +56,8 @@ def begun(shell: Shell, folder: Path, *arguments: str, tasks: int = 1) -> tuple[
     return working, next(folder.iterdir()).name
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> None:
+def read_until(process: Any, words: str) -> None:
     """Read standard error up to a line with these words."""
-    assert process.stderr is not None
     assert any(words in line for line in process.stderr)
 
 
