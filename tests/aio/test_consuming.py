@@ -16,7 +16,7 @@ from fdbqueue import aio
 from fdbqueue.aio.queues import leases_of
 from fdbqueue.core.errors import InvalidArgument, NotTaken
 from fdbqueue.fleet import held
-from tests.aio.support import on_loop, until
+from tests.aio.support import cancel_soon, on_database, on_loop, until
 
 
 async def numbers(db: aio.Database, queue: aio.TaskQueue) -> dict[str, int]:
@@ -28,89 +28,64 @@ async def released(db: aio.Database, queue: aio.TaskQueue) -> None:
         await asyncio.sleep(0.001)
 
 
-@on_loop
-async def test_a_task_is_acked_when_the_body_has_ended(url: str, root: Subspace) -> None:
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put_many(db, [1, 2, 3])
-        seen = []
-        async for task in queue.consume(db, timeout=0):
-            seen.append(task.data)
-            assert (await numbers(db, queue))["taken"] == 1
+@on_database
+async def test_a_task_is_acked_when_the_body_has_ended(db: aio.Database, queue: aio.TaskQueue) -> None:
+    await queue.put_many(db, [1, 2, 3])
+    seen = []
+    async for task in queue.consume(db, timeout=0):
+        seen.append(task.data)
+        assert (await numbers(db, queue))["taken"] == 1
 
-        assert seen == [1, 2, 3]
-        assert await numbers(db, queue) == {"ready": 0, "taken": 0, "done": 3}
+    assert seen == [1, 2, 3]
+    assert await numbers(db, queue) == {"ready": 0, "taken": 0, "done": 3}
 
 
-@on_loop
-async def test_a_break_releases_the_task(url: str, root: Subspace) -> None:
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put_many(db, [1, 2])
-        async for _ in queue.consume(db):
-            break
-        await released(db, queue)
-
-        assert await numbers(db, queue) == {"ready": 2, "taken": 0, "done": 0}
-
-
-@on_loop
-async def test_an_exception_releases_the_task(url: str, root: Subspace) -> None:
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put(db, 1)
-        with suppress(KeyError):
-            async for task in queue.consume(db):
-                raise KeyError(task.data)
-        await released(db, queue)
-
-        assert await numbers(db, queue) == {"ready": 1, "taken": 0, "done": 0}
-
-
-@on_loop
-async def test_a_cancel_releases_the_task(url: str, root: Subspace) -> None:
-    begun = asyncio.Event()
-
-    async def consume(db: aio.Database, queue: aio.TaskQueue) -> None:
-        async for _ in queue.consume(db):
-            begun.set()
-            await asyncio.sleep(60)
-
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put(db, 1)
-        consuming = asyncio.create_task(consume(db, queue))
-        await begun.wait()
-        consuming.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await consuming
-        await released(db, queue)
-
-        assert await numbers(db, queue) == {"ready": 1, "taken": 0, "done": 0}
-
-
-@on_loop
-async def test_the_context_manager_has_released_when_it_is_left(url: str, root: Subspace) -> None:
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put(db, 1)
-        async with queue.consume(db) as tasks:
-            async for _ in tasks:
+@pytest.mark.parametrize("leave", ["break", "error", "cancel"])
+@on_database
+async def test_a_body_that_is_left_releases_its_task(
+    db: aio.Database, queue: aio.TaskQueue, leave: str
+) -> None:
+    async def consume() -> None:
+        async for task in queue.consume(db):
+            if leave == "break":
                 break
+            if leave == "error":
+                raise KeyError(task.data)
+            await asyncio.create_task(cancel(consuming))
 
-        assert await numbers(db, queue) == {"ready": 1, "taken": 0, "done": 0}
+    await queue.put_many(db, [1, 2])
+    consuming = asyncio.create_task(consume())
+    await asyncio.wait([consuming])
+    await released(db, queue)
+
+    assert consuming.cancelled() == (leave == "cancel")
+    assert await numbers(db, queue) == {"ready": 2, "taken": 0, "done": 0}
 
 
-@on_loop
-async def test_a_verb_in_the_body_decides_about_the_task(url: str, root: Subspace) -> None:
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put_many(db, ["ack", "bury"])
-        async for task in queue.consume(db, timeout=0):
-            await (queue.ack(db, task) if task.data == "ack" else queue.bury(db, task))
+async def cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
 
-        assert (await queue.statistics(db))["tasks"]["buried"] == 1
-        assert await numbers(db, queue) == {"ready": 0, "taken": 0, "done": 1}
+
+@on_database
+async def test_the_context_manager_has_released_when_it_is_left(
+    db: aio.Database, queue: aio.TaskQueue
+) -> None:
+    await queue.put(db, 1)
+    async with queue.consume(db) as tasks:
+        async for _ in tasks:
+            break
+
+    assert await numbers(db, queue) == {"ready": 1, "taken": 0, "done": 0}
+
+
+@on_database
+async def test_a_verb_in_the_body_decides_about_the_task(db: aio.Database, queue: aio.TaskQueue) -> None:
+    await queue.put_many(db, ["ack", "bury"])
+    async for task in queue.consume(db, timeout=0):
+        await (queue.ack(db, task) if task.data == "ack" else queue.bury(db, task))
+
+    assert (await queue.statistics(db))["tasks"]["buried"] == 1
+    assert await numbers(db, queue) == {"ready": 0, "taken": 0, "done": 1}
 
 
 @pytest.fixture
@@ -128,24 +103,23 @@ def renewals(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     return seen
 
 
-@on_loop
+@on_database
 async def test_the_lease_is_renewed_while_the_body_runs(
-    url: str, root: Subspace, renewals: list[list[Any]]
+    db: aio.Database, root: Subspace, renewals: list[list[Any]]
 ) -> None:
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", "fifottl", ttr=60, root=root)
-        await queue.put(db, 1)
-        async with queue.consume(db) as tasks:
-            task = await anext(tasks)
-            await until(lambda: len(renewals) > 3)
+    queue = await aio.TaskQueue.create(db, "q", "fifottl", ttr=60, root=root)
+    await queue.put(db, 1)
+    async with queue.consume(db) as tasks:
+        task = await anext(tasks)
+        await until(lambda: len(renewals) > 3)
 
-            assert task.until is not None
-            assert ((await queue.peek(db, task)).until or 0) > task.until
+        assert task.until is not None
+        assert ((await queue.peek(db, task)).until or 0) > task.until
 
 
-@on_loop
-async def test_bodies_share_a_renewal(url: str, root: Subspace, renewals: list[list[Any]]) -> None:
-    async with aio.open(url) as db, AsyncExitStack() as loops:
+@on_database
+async def test_bodies_share_a_renewal(db: aio.Database, root: Subspace, renewals: list[list[Any]]) -> None:
+    async with AsyncExitStack() as loops:
         queue = await aio.TaskQueue.create(db, "q", "fifottl", ttr=60, root=root)
         await queue.put_many(db, [1, 2, 3])
         for _ in range(3):
@@ -155,20 +129,19 @@ async def test_bodies_share_a_renewal(url: str, root: Subspace, renewals: list[l
 
 
 @pytest.mark.parametrize("leave", ["break", "end", "release"])
-@on_loop
-async def test_no_lease_is_renewed_after_its_body(url: str, root: Subspace, leave: str) -> None:
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", "fifottl", ttr=60, root=root)
-        await queue.put(db, 1)
-        async for task in queue.consume(db, timeout=0):
-            assert len(leases_of(db.blocking).holds()) == 1
-            if leave == "release":
-                await queue.bury(db, task)
-            if leave == "break":
-                break
-        await released(db, queue)
+@on_database
+async def test_no_lease_is_renewed_after_its_body(db: aio.Database, root: Subspace, leave: str) -> None:
+    queue = await aio.TaskQueue.create(db, "q", "fifottl", ttr=60, root=root)
+    await queue.put(db, 1)
+    async for task in queue.consume(db, timeout=0):
+        assert len(leases_of(db.blocking).holds()) == 1
+        if leave == "release":
+            await queue.bury(db, task)
+        if leave == "break":
+            break
+    await released(db, queue)
 
-        assert leases_of(db.blocking).holds() == []
+    assert leases_of(db.blocking).holds() == []
 
 
 @on_loop
@@ -205,24 +178,19 @@ async def test_a_body_learns_of_a_cancel_of_its_task(
     assert renewals
 
 
-@on_loop
-async def test_a_cancelled_release_goes_on_to_its_end(url: str, root: Subspace) -> None:
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put(db, 1)
-        tasks = queue.consume(db)
-        await anext(tasks)
-        leaving = asyncio.create_task(tasks.aclose())
-        await asyncio.sleep(0)
-        leaving.cancel()
-        await asyncio.wait([leaving])
-        await released(db, queue)
+@on_database
+async def test_a_cancelled_release_goes_on_to_its_end(db: aio.Database, queue: aio.TaskQueue) -> None:
+    await queue.put(db, 1)
+    tasks = queue.consume(db)
+    await anext(tasks)
+    await cancel_soon(tasks.aclose())
+    await released(db, queue)
 
-        assert await numbers(db, queue) == {"ready": 1, "taken": 0, "done": 0}
+    assert await numbers(db, queue) == {"ready": 1, "taken": 0, "done": 0}
 
 
-@on_loop
-async def test_a_cancel_during_the_ack_leaves_no_task_taken(url: str, root: Subspace) -> None:
+@on_database
+async def test_a_cancel_during_the_ack_leaves_no_task_taken(db: aio.Database, queue: aio.TaskQueue) -> None:
     """Of many acks that combine, some are cancelled before the leader has claimed them."""
     gate, began = asyncio.Event(), []
 
@@ -232,31 +200,31 @@ async def test_a_cancel_during_the_ack_leaves_no_task_taken(url: str, root: Subs
                 began.append(task)
                 await gate.wait()
 
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put_many(db, list(range(20)))
-        consuming = [asyncio.create_task(consume(db, queue)) for _ in range(20)]
-        await until(lambda: len(began) == 20)
-        gate.set()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        for task in consuming:
-            task.cancel()
-        await asyncio.wait(consuming)
-        await released(db, queue)
+    await queue.put_many(db, list(range(20)))
+    consuming = [asyncio.create_task(consume(db, queue)) for _ in range(20)]
+    await until(lambda: len(began) == 20)
+    gate.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for task in consuming:
+        task.cancel()
+    await asyncio.wait(consuming)
+    await released(db, queue)
 
-        found = await numbers(db, queue)
-        assert found["ready"] + found["done"] == 20
+    found = await numbers(db, queue)
+    assert found["ready"] + found["done"] == 20
 
 
-@on_loop
-async def test_a_body_is_left_without_an_error_after_its_lease(url: str, root: Subspace) -> None:
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put(db, 1)
-        async with queue.consume(db) as tasks:
-            await anext(tasks)
-            await queue.release_all(db)
+@pytest.mark.parametrize("by", ["release_all", "close"])
+@on_database
+async def test_a_body_is_left_without_an_error_after_its_lease(
+    db: aio.Database, queue: aio.TaskQueue, by: str
+) -> None:
+    """At a close, the end of the session has given its task back."""
+    await queue.put(db, 1)
+    async with queue.consume(db) as tasks:
+        await anext(tasks)
+        await (db.close() if by == "close" else queue.release_all(db))
 
 
 @on_loop
@@ -273,64 +241,49 @@ async def test_a_loop_that_outlives_its_database_is_dropped(url: str, root: Subs
 
 
 @pytest.mark.parametrize("leave", [False, True])
-@on_loop
-async def test_an_ack_that_did_not_commit_ends_no_lease(url: str, root: Subspace, leave: bool) -> None:
+@on_database
+async def test_an_ack_that_did_not_commit_ends_no_lease(
+    db: aio.Database, queue: aio.TaskQueue, leave: bool
+) -> None:
     @aio.transactional
     async def ack_and_fail(tr: aio.Transaction, task: aio.HeldTask) -> None:
         await queue.ack(tr, task)
         raise KeyError
 
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put(db, 1)
-        async with queue.consume(db, timeout=0) as tasks:
-            async for task in tasks:
-                with suppress(KeyError):
-                    await ack_and_fail(db, task)
-                if leave:
-                    break
+    await queue.put(db, 1)
+    async with queue.consume(db, timeout=0) as tasks:
+        async for task in tasks:
+            with suppress(KeyError):
+                await ack_and_fail(db, task)
+            if leave:
+                break
 
-        expected = {"ready": 1, "taken": 0, "done": 0} if leave else {"ready": 0, "taken": 0, "done": 1}
-        assert await numbers(db, queue) == expected
+    expected = {"ready": 1, "taken": 0, "done": 0} if leave else {"ready": 0, "taken": 0, "done": 1}
+    assert await numbers(db, queue) == expected
 
 
-@on_loop
-async def test_each_loop_over_tasks_needs_an_iterator(url: str, root: Subspace) -> None:
+@on_database
+async def test_each_loop_over_tasks_needs_an_iterator(db: aio.Database, queue: aio.TaskQueue) -> None:
     """A second loop over the same one would ack the task of the first, whose body still runs."""
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        async with queue.consume(db) as tasks:
-            first = asyncio.create_task(anext(tasks))
-            await asyncio.sleep(0)
-            with pytest.raises(InvalidArgument, match="once for each loop"):
-                await anext(tasks)
-            await queue.put(db, 1)
-
-            assert (await first).data == 1
-
-
-@on_loop
-async def test_an_iterator_goes_on_after_a_cancelled_take(url: str, root: Subspace) -> None:
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        async with queue.consume(db) as tasks:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0):
-                    await anext(tasks)
-            await queue.put(db, 1)
-
-            assert (await anext(tasks)).data == 1
-
-
-@on_loop
-async def test_a_body_is_left_without_an_error_after_a_close(url: str, root: Subspace) -> None:
-    """The end of the session has given its task back."""
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put(db, 1)
-        async with queue.consume(db) as tasks:
+    async with queue.consume(db) as tasks:
+        first = asyncio.create_task(anext(tasks))
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidArgument, match="once for each loop"):
             await anext(tasks)
-            await db.close()
+        await queue.put(db, 1)
+
+        assert (await first).data == 1
+
+
+@on_database
+async def test_an_iterator_goes_on_after_a_cancelled_take(db: aio.Database, queue: aio.TaskQueue) -> None:
+    async with queue.consume(db) as tasks:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await anext(tasks)
+        await queue.put(db, 1)
+
+        assert (await anext(tasks)).data == 1
 
 
 @on_loop
@@ -379,27 +332,25 @@ async def test_the_outcome_of_a_body_is_claimed_before_its_verb(
     assert claims == [False]
 
 
-@on_loop
+@on_database
 async def test_an_error_of_the_release_is_raised(
-    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
+    db: aio.Database, queue: aio.TaskQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with aio.open(url) as db:
-        queue = await aio.TaskQueue.create(db, "q", root=root)
-        await queue.put(db, 1)
-        tasks = queue.consume(db)
-        await anext(tasks)
-        monkeypatch.setattr(fdbqueue.TaskQueue, "release", planned_error)
-        with pytest.raises(KeyError, match="planned"):
-            await tasks.aclose()
+    await queue.put(db, 1)
+    tasks = queue.consume(db)
+    await anext(tasks)
+    monkeypatch.setattr(fdbqueue.TaskQueue, "release", planned_error)
+    with pytest.raises(KeyError, match="planned"):
+        await tasks.aclose()
 
 
 def planned_error(*_: Any) -> None:
     raise KeyError("planned")
 
 
-@on_loop
-async def test_the_lease_of_a_body_is_that_of_its_take(url: str, root: Subspace) -> None:
-    async with aio.open(url) as db, aio.Session(db, "worker-1", root=root) as session:
+@on_database
+async def test_the_lease_of_a_body_is_that_of_its_take(db: aio.Database, root: Subspace) -> None:
+    async with aio.Session(db, "worker-1", root=root) as session:
         queue = await aio.TaskQueue.create(db, "q", root=root)
         await queue.put(db, 1)
         async for task in queue.consume(db, timeout=0, session=session):

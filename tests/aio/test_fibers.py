@@ -13,34 +13,11 @@ import pytest
 from greenlet import getcurrent
 
 from fdbqueue.aio.engines import Future
-from fdbqueue.aio.hub import Hub, _hubs, hub_of
-from fdbqueue.aio.runtime import LoopRuntime
+from fdbqueue.aio.hub import Hub, _hubs
 from fdbqueue.core import limits
 from fdbqueue.core.errors import BlockingCall
 from fdbqueue.core.runtime import RealRuntime
-from tests.aio.support import hub, on_loop, runtime, until
-
-
-@on_loop
-async def test_a_fiber_that_waits_lets_the_loop_run() -> None:
-    here, woken = runtime(), []
-    event = here.event()
-    waiting = asyncio.create_task(hub().call(lambda: woken.append(event.wait(60))))
-    await asyncio.sleep(0)
-    assert woken == []
-    event.set()
-    await waiting
-
-    assert woken == [True]
-
-
-@on_loop
-async def test_a_wait_ends_after_its_timeout() -> None:
-    assert await hub().call(lambda: runtime_of_fiber().event().wait(0.001)) is False
-
-
-def runtime_of_fiber() -> LoopRuntime:
-    return LoopRuntime(hub_of(asyncio.get_running_loop()))
+from tests.aio.support import cancel_soon, hub, on_loop, runtime, until
 
 
 @on_loop
@@ -133,18 +110,6 @@ async def test_a_lock_is_held_across_a_wait() -> None:
 
 
 @on_loop
-async def test_a_lock_is_given_up_waiting_for() -> None:
-    here = runtime()
-    lock = here.lock()
-    lock.acquire()
-
-    assert await hub().call(lambda: lock.acquire(timeout=0.001)) is False
-    assert await hub().call(lambda: lock.acquire(blocking=False)) is False
-    lock.release()
-    assert await hub().call(lock.acquire) is True
-
-
-@on_loop
 async def test_the_values_of_an_iterator_come_from_one_fiber() -> None:
     here = runtime()
 
@@ -203,12 +168,7 @@ async def test_a_cancel_ends_an_iterator_that_waits() -> None:
         async for _ in hub().iterate(values):
             pass
 
-    reading = asyncio.create_task(read())
-    await asyncio.sleep(0)
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
-
+    assert (await cancel_soon(read())).cancelled()
     assert closed == [True]
 
 
@@ -226,26 +186,6 @@ async def test_an_interrupted_waiter_passes_the_lock_on() -> None:
 
 
 @on_loop
-async def test_a_cancelled_call_runs_its_cleanup() -> None:
-    here, cleaned = runtime(), []
-
-    def work() -> None:
-        try:
-            here.event().wait()
-        finally:
-            here.sleep(0.001)  # cleanup may wait, too
-            cleaned.append(True)
-
-    working = asyncio.create_task(hub().call(work))
-    await asyncio.sleep(0)
-    working.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await working
-
-    assert cleaned == [True]
-
-
-@on_loop
 async def test_a_call_that_cannot_end_finishes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CANCEL_PATIENCE_S", 0.001)
     here, undone = runtime(), list[str]()
@@ -255,11 +195,7 @@ async def test_a_call_that_cannot_end_finishes_alone(monkeypatch: pytest.MonkeyP
         answered.wait()
         return "late"
 
-    working = asyncio.create_task(hub().call(work, stop, undone.append))
-    await asyncio.sleep(0)
-    working.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await working
+    assert (await cancel_soon(hub().call(work, stop, undone.append))).cancelled()
     assert stop.is_set()
     assert undone == []
     answered.set()
@@ -425,9 +361,7 @@ async def test_the_error_of_a_cancelled_call_is_its_cause() -> None:
         stop.wait()
         raise KeyError("while it ended")
 
-    working = asyncio.create_task(hub().call(work, stop))
-    await asyncio.sleep(0)
-    working.cancel()
+    working = await cancel_soon(hub().call(work, stop))
     with pytest.raises(asyncio.CancelledError) as raised:
         await working
 
@@ -511,11 +445,7 @@ async def test_a_future_that_is_completed_by_its_cancel_wakes_nothing() -> None:
         await Future(hub(), late)
 
     late.cancel = late.complete  # type: ignore[attr-defined]
-    waiting = asyncio.create_task(wait())
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
+    assert (await cancel_soon(wait())).cancelled()
 
 
 @on_loop

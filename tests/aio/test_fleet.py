@@ -10,7 +10,7 @@ import fdbqueue
 from fdbqueue import aio
 from fdbqueue.core.errors import DatabaseNotFound, InvalidArgument, QueueNotFound
 from tests.aio.handlers import SENT
-from tests.aio.support import on_loop, until
+from tests.aio.support import on_database, on_loop, until
 
 SEND = "tests.aio.handlers:send"
 
@@ -23,8 +23,8 @@ def url(tmp_path: Path) -> str:
     return url
 
 
-@on_loop
-async def test_a_fleet_works_until_its_queues_are_empty(url: str) -> None:
+@on_database
+async def test_a_fleet_works_until_its_queues_are_empty(db: aio.Database, url: str) -> None:
     turns: list[None] = []
     turns_at_ticks: list[int] = []
     fleet = aio.Fleet(url, "emails", SEND, processes=2, until_empty=True)
@@ -34,8 +34,7 @@ async def test_a_fleet_works_until_its_queues_are_empty(url: str) -> None:
 
     assert fleet.status().tally.done == 50
     assert turns_at_ticks[0] < turns_at_ticks[-1]
-    async with aio.open(url) as db:
-        assert int(await db.get(SENT) or b"0") == sum(range(50))
+    assert int(await db.get(SENT) or b"0") == sum(range(50))
 
 
 async def turn(turns: list[None]) -> None:
@@ -45,8 +44,8 @@ async def turn(turns: list[None]) -> None:
         turns.append(None)
 
 
-@on_loop
-async def test_a_cancelled_fleet_ends_its_processes(url: str) -> None:
+@on_database
+async def test_a_cancelled_fleet_ends_its_processes(db: aio.Database, url: str) -> None:
     fleet = aio.Fleet(url, "emails", "tests.aio.handlers:wait", processes=1, grace_s=0.1)
     running = asyncio.create_task(fleet.run())
     await until(lambda: bool(fleet.status().running))
@@ -56,9 +55,8 @@ async def test_a_cancelled_fleet_ends_its_processes(url: str) -> None:
         await running
 
     assert not os.path.exists(f"/proc/{process.process_id}")
-    async with aio.open(url) as db:
-        emails = await aio.TaskQueue.open(db, "emails")
-        assert (await emails.statistics(db))["tasks"]["taken"] == 0
+    emails = await aio.TaskQueue.open(db, "emails")
+    assert (await emails.statistics(db))["tasks"]["taken"] == 0
 
 
 @on_loop

@@ -3,18 +3,16 @@
 import asyncio
 import gc
 import weakref
-from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 from greenlet import GreenletExit
 
-from fdbqueue.aio.hub import Fiber, Hub, Wakeable
+from fdbqueue.aio.hub import Fiber, Hub
 from fdbqueue.aio.runtime import LoopEvent, LoopLock
 from fdbqueue.core import limits
-from tests.aio.support import hub, on_loop, runtime, until
+from tests.aio.support import cancel_soon, hub, on_loop, runtime, until
 
 
 @on_loop
@@ -30,10 +28,7 @@ async def test_an_event_wakes_all_that_wait_for_it() -> None:
 @on_loop
 async def test_an_event_forgets_an_interrupted_wait() -> None:
     event = runtime().event()
-    waiting = asyncio.create_task(hub().call(event.wait))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    await asyncio.wait([waiting])
+    await cancel_soon(hub().call(event.wait))
 
     assert event._waiting == {}
 
@@ -71,6 +66,7 @@ async def test_a_lock_passes_over_waits_that_are_given_up() -> None:
     lock, woken = runtime().lock(), []
     lock.acquire()
     assert await hub().call(lambda: lock.acquire(timeout=0.001)) is False
+    assert await hub().call(lambda: lock.acquire(blocking=False)) is False
     waiting = asyncio.create_task(hub().call(lambda: woken.append(lock.acquire(timeout=60))))
     await asyncio.sleep(0)
     lock.release()
@@ -159,41 +155,6 @@ async def test_calls_that_never_wait_let_the_loop_turn() -> None:
     assert 0 < turns[0] <= 20
 
 
-class Emptied(deque[Any]):
-    """A queue of wakes that calls `then` when a loop over it has found it empty."""
-
-    then: Any = None
-
-    def __bool__(self) -> bool:
-        if len(self) == 0 and self.then is not None:
-            then, self.then = self.then, None
-            then()
-            return False
-        return len(self) > 0
-
-
-class Woken(Wakeable):
-    def __init__(self) -> None:
-        self.turns: list[int] = []
-
-    def wake(self, turn: int) -> None:
-        self.turns.append(turn)
-
-
-@on_loop
-async def test_a_wake_at_the_end_of_the_others_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread posts it when the loop has found no more wakes."""
-    posted, woken, here = Emptied(), Woken(), hub()
-    monkeypatch.setattr(here, "_posted", posted)
-    thread = here.runtime.thread_id
-    is_other = [True]
-    monkeypatch.setattr(here.runtime, "thread_id", lambda: -1 if is_other[0] else thread())
-    posted.then = lambda: here.wake(woken, 2)
-    here.wake(woken, 1)
-    async with asyncio.timeout(5):
-        await until(lambda: woken.turns == [1, 2])
-
-
 @on_loop
 async def test_a_close_outlasts_each_cancelled_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CANCEL_PATIENCE_S", 0)
@@ -223,14 +184,6 @@ async def test_a_close_outlasts_each_cancelled_call(monkeypatch: pytest.MonkeyPa
     assert ends == [0, 1]
 
 
-async def cancelled(work: Callable[[], None]) -> None:
-    """Begin a call, and cancel it."""
-    working = asyncio.create_task(hub().call(work))
-    await asyncio.sleep(0)
-    working.cancel()
-    await asyncio.wait([working])
-
-
 @on_loop
 async def test_a_close_is_patient_while_answers_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CANCEL_PATIENCE_S", 0)
@@ -244,7 +197,7 @@ async def test_a_close_is_patient_while_answers_come(monkeypatch: pytest.MonkeyP
                 here.sleep(0.01)
             ends.append("work")
 
-    await cancelled(work)
+    await cancel_soon(hub().call(work))
     await hub().call(lambda: hub().outlast_cancelled_calls(0.1))
 
     assert ends == ["work"]
@@ -265,10 +218,7 @@ async def test_a_close_is_patient_while_a_result_is_taken_back(monkeypatch: pyte
             here.sleep(0.01)
         undone.append(result)
 
-    working = asyncio.create_task(hub().call(work, stop, undo))
-    await asyncio.sleep(0)
-    working.cancel()
-    await asyncio.wait([working])
+    await cancel_soon(hub().call(work, stop, undo))
     await hub().call(lambda: hub().outlast_cancelled_calls(0.1))
 
     assert undone == ["result"]
@@ -286,7 +236,7 @@ async def test_a_close_gives_up_a_call_without_answers(monkeypatch: pytest.Monke
         finally:
             answer.wait()
 
-    await cancelled(work)
+    await cancel_soon(hub().call(work))
     async with asyncio.timeout(30):
         await hub().call(lambda: hub().outlast_cancelled_calls(0.01))
     answer.set()
@@ -306,11 +256,7 @@ async def test_a_cancelled_call_that_has_ended_is_forgotten() -> None:
         results.append(weakref.ref(result))
         return result
 
-    working = asyncio.create_task(hub().call(work, stop))
-    await asyncio.sleep(0)
-    working.cancel()
-    await asyncio.wait([working])
-    del working
+    await cancel_soon(hub().call(work, stop))
     gc.collect()
 
     assert hub()._ends == {}

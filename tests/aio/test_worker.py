@@ -4,14 +4,13 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import aio
+from fdbqueue import Database, TaskQueue, TaskState, Worker, aio
 from fdbqueue.core.errors import (
     DatabaseClosed,
     DeferredBody,
@@ -21,30 +20,40 @@ from fdbqueue.core.errors import (
     WorkerUsed,
     WrongType,
 )
-from tests.aio.handlers import SENT
-from tests.aio.support import on_loop
+from tests.aio.support import on_database, on_loop
 
+Make = Callable[..., Worker]
 pytestmark = pytest.mark.usefixtures("workers_end_soon")
 
 
 @pytest.fixture
-def queue(db: fdbqueue.Database, space: Subspace) -> fdbqueue.TaskQueue:
-    return fdbqueue.TaskQueue.create(db, "emails", "fifottl", ttr=60, root=space["root"])
+def queue(db: Database, space: Subspace) -> TaskQueue:
+    return TaskQueue.create(db, "emails", "fifottl", ttr=60, root=space["root"])
 
 
-def work(db: fdbqueue.Database, space: Subspace, handler: Any, **options: Any) -> fdbqueue.Worker:
-    worker = fdbqueue.Worker(db, "emails", handler, root=space["root"], **options)
-    worker.run(until_empty=True)
-    return worker
+@pytest.fixture
+def worker_of(db: Database, space: Subspace, queue: TaskQueue) -> Make:
+    """Make a worker of the queue."""
+    return lambda handler, **options: Worker(db, queue.name, handler, root=space["root"], **options)
 
 
-def ends(db: fdbqueue.Database, queue: fdbqueue.TaskQueue) -> dict[str, int]:
+@pytest.fixture
+def work(worker_of: Make) -> Make:
+    """Work until the queue is empty; return the worker."""
+
+    def run(handler: Any, **options: Any) -> Worker:
+        worker = worker_of(handler, **options)
+        worker.run(until_empty=True)
+        return worker
+
+    return run
+
+
+def ends(db: Database, queue: TaskQueue) -> dict[str, int]:
     return {name: number for name, number in queue.statistics(db)["ends"].items() if number}
 
 
-def test_a_coroutine_function_handles_tasks(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
-) -> None:
+def test_a_coroutine_function_handles_tasks(db: Database, queue: TaskQueue, work: Make) -> None:
     seen = []
 
     async def send(task: aio.HeldTask) -> None:
@@ -52,7 +61,7 @@ def test_a_coroutine_function_handles_tasks(
         seen.append(task.data)
 
     queue.put_many(db, list(range(20)))
-    work(db, space, send)
+    work(send)
 
     assert sorted(seen) == list(range(20))
     assert ends(db, queue) == {"acked": 20}
@@ -70,15 +79,13 @@ async def send_to(seen: list[Any], task: aio.HeldTask) -> None:
     seen.append(task.data)
 
 
-class NamedWorker(fdbqueue.Worker):
+class NamedWorker(Worker):
     def __init__(self, name: str, *, handler: Any, **options: Any) -> None:
         super().__init__(handler=handler, **options)
         self.name = name
 
 
-def test_a_subclass_of_the_worker_runs_coroutines(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
-) -> None:
+def test_a_subclass_of_the_worker_runs_coroutines(db: Database, space: Subspace, queue: TaskQueue) -> None:
     seen: list[Any] = []
     queue.put(db, 1)
     worker = NamedWorker("ada", db=db, queues="emails", handler=Sender(seen), root=space["root"])
@@ -90,21 +97,16 @@ def test_a_subclass_of_the_worker_runs_coroutines(
 
 @pytest.mark.parametrize("made", [Sender, lambda seen: functools.partial(send_to, seen)])
 def test_objects_and_partials_are_coroutine_functions_too(
-    db: fdbqueue.Database,
-    space: Subspace,
-    queue: fdbqueue.TaskQueue,
-    made: Callable[[list[Any]], Callable[[aio.HeldTask], Any]],
+    db: Database, queue: TaskQueue, made: Callable[[list[Any]], Callable[[aio.HeldTask], Any]], work: Make
 ) -> None:
     seen: list[Any] = []
     queue.put(db, 1)
-    work(db, space, made(seen))
+    work(made(seen))
 
     assert seen == [1]
 
 
-def test_coroutines_run_at_the_same_time_on_one_thread(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
-) -> None:
+def test_coroutines_run_at_the_same_time_on_one_thread(db: Database, queue: TaskQueue, work: Make) -> None:
     together, threads = asyncio.Barrier(50), set()
 
     async def meet(_: aio.HeldTask) -> None:
@@ -112,43 +114,13 @@ def test_coroutines_run_at_the_same_time_on_one_thread(
         await together.wait()
 
     queue.put_many(db, list(range(50)))
-    work(db, space, meet, concurrency=50)
+    work(meet, concurrency=50)
 
     assert len(threads) == 1
 
 
-def test_the_database_of_the_task_is_awaited(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
-) -> None:
-    key = space["sent"].key()
-
-    async def send(task: aio.HeldTask) -> None:
-        await task.progress(0.5)
-        await task.database.set(key, b"yes")
-
-    queue.put(db, 1)
-    work(db, space, send)
-
-    assert db[key] == b"yes"
-
-
-def test_a_coroutine_that_exits_fails_its_attempt(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
-) -> None:
-    async def leave(task: aio.HeldTask) -> None:
-        if task.data == "exit":
-            raise SystemExit(3)
-
-    queue.put_many(db, ["exit", "stay"])
-    work(db, space, leave, max_attempts=1)
-
-    assert ends(db, queue) == {"acked": 1, "buried": 1}
-    (buried,) = queue.tasks(db, fdbqueue.TaskState.BURIED, 10)
-    assert [failure.error for failure in queue.failures(db, buried)] == ["SystemExit"]
-
-
 def test_a_transactional_coroutine_awaits_its_transaction(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+    db: Database, space: Subspace, queue: TaskQueue, work: Make
 ) -> None:
     key = space["n"].key()
 
@@ -157,15 +129,13 @@ def test_a_transactional_coroutine_awaits_its_transaction(
         tr[key] = b"%d" % (int(bytes(found)) + 1 if found.present() else 1)
 
     queue.put_many(db, list(range(10)))
-    work(db, space, count, transactional=True)
+    work(count, transactional=True)
 
     assert db[key] == b"10"
     assert ends(db, queue) == {"acked": 10}
 
 
-def test_verdicts_and_errors_of_coroutines_count(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
-) -> None:
+def test_verdicts_and_errors_of_coroutines_count(db: Database, queue: TaskQueue, work: Make) -> None:
     async def judge(task: aio.HeldTask) -> None:
         if task.data == "bury":
             raise fdbqueue.Bury("no such address")
@@ -173,15 +143,13 @@ def test_verdicts_and_errors_of_coroutines_count(
             raise KeyError(task.data)
 
     queue.put_many(db, ["bury", "fail"])
-    work(db, space, judge, backoff=fdbqueue.Backoff(first_s=0.001))
+    work(judge, backoff=fdbqueue.Backoff(first_s=0.001))
 
     assert ends(db, queue) == {"acked": 1, "buried": 1}
     assert queue.statistics(db)["calls"]["release"] == 1
 
 
-def test_a_coroutine_over_its_time_is_cancelled(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
-) -> None:
+def test_a_coroutine_over_its_time_is_cancelled(db: Database, queue: TaskQueue, work: Make) -> None:
     cleaned = []
 
     async def hang(_: aio.HeldTask) -> None:
@@ -191,16 +159,14 @@ def test_a_coroutine_over_its_time_is_cancelled(
             cleaned.append(True)
 
     queue.put(db, 1)
-    work(db, space, hang, timeout_s=0.2, max_attempts=1)
+    work(hang, timeout_s=0.2, max_attempts=1)
 
     assert cleaned == [True]
-    (buried,) = queue.tasks(db, fdbqueue.TaskState.BURIED, 10)
+    (buried,) = queue.tasks(db, TaskState.BURIED, 10)
     assert [failure.error for failure in queue.failures(db, buried)] == ["Timeout"]
 
 
-def test_a_stopped_worker_cancels_what_is_not_done(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
-) -> None:
+def test_a_stopped_worker_cancels_what_is_not_done(db: Database, queue: TaskQueue, worker_of: Make) -> None:
     begun, cleaned = threading.Event(), []
 
     async def hang(_: aio.HeldTask) -> None:
@@ -211,7 +177,7 @@ def test_a_stopped_worker_cancels_what_is_not_done(
             cleaned.append(True)
 
     queue.put(db, 1)
-    worker = fdbqueue.Worker(db, "emails", hang, root=space["root"])
+    worker = worker_of(hang)
     worker.start()
     assert begun.wait(60)
     assert [running.queue for running in worker.status().running] == ["emails"]
@@ -223,8 +189,8 @@ def test_a_stopped_worker_cancels_what_is_not_done(
     assert worker.status().state == "ended"
 
 
-def test_a_lease_is_renewed_while_a_coroutine_runs(db: fdbqueue.Database, space: Subspace) -> None:
-    queue = fdbqueue.TaskQueue.create(db, "emails", "fifottl", ttr=1, root=space["root"])
+def test_a_lease_is_renewed_while_a_coroutine_runs(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "brief", "fifottl", ttr=1, root=space["root"])
     attempts = []
 
     async def outlast(task: aio.HeldTask) -> None:
@@ -233,73 +199,72 @@ def test_a_lease_is_renewed_while_a_coroutine_runs(db: fdbqueue.Database, space:
             await asyncio.sleep(0.01)
 
     queue.put(db, 1)
-    work(db, space, outlast)
+    Worker(db, queue, outlast, root=space["root"]).run(until_empty=True)
 
     assert attempts == [1]
 
 
-def lacking(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the import of the asynchronous worker fail, as if `module` were not installed."""
-
+@pytest.mark.parametrize(
+    ("module", "error", "said"),
+    [("greenlet", DeferredBody, r"fdbqueue\[aio\]"), ("another", ModuleNotFoundError, "another")],
+)
+def test_greenlet_alone_is_blamed_on_the_extra(
+    worker_of: Make, monkeypatch: pytest.MonkeyPatch, module: str, error: type[Exception], said: str
+) -> None:
     def missing(name: str) -> Any:
-        raise ModuleNotFoundError(name, name=module)
+        raise ModuleNotFoundError(f"{name} needs {module}", name=module)
 
     monkeypatch.setattr("fdbqueue.fleet.worker.importlib.import_module", missing)
-
-
-def test_a_worker_without_greenlet_names_the_extra(
-    db: fdbqueue.Database, queue: fdbqueue.TaskQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lacking("greenlet", monkeypatch)
-    with pytest.raises(DeferredBody, match=r"fdbqueue\[aio\]"):
-        fdbqueue.Worker(db, queue, Sender([]))
+    with pytest.raises(error, match=said):
+        worker_of(Sender([]))
 
 
 async def generate(_: aio.HeldTask) -> Any:
     yield 1
 
 
-def test_an_asynchronous_generator_stays_refused(db: fdbqueue.Database, queue: fdbqueue.TaskQueue) -> None:
+def test_an_asynchronous_generator_stays_refused(db: Database, queue: TaskQueue) -> None:
     with pytest.raises(DeferredBody, match="generator"):
-        fdbqueue.Worker(db, queue, generate)
+        Worker(db, queue, generate)
 
 
 def test_an_awaitable_of_a_blocking_handler_fails_its_attempt(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+    db: Database, queue: TaskQueue, work: Make
 ) -> None:
     queue.put(db, 1)
-    work(db, space, lambda task: send_to([], task), max_attempts=1)
+    work(lambda task: send_to([], task), max_attempts=1)
 
     assert ends(db, queue) == {"buried": 1}
 
 
-@on_loop
-async def test_a_worker_runs_on_the_loop_of_its_caller(url: str, root: Subspace) -> None:
+@on_database
+async def test_a_worker_runs_on_the_loop_of_its_caller(
+    db: aio.Database, queue: aio.TaskQueue, root: Subspace
+) -> None:
     here, seen = threading.get_ident(), []
 
     async def send(task: aio.HeldTask) -> None:
         seen.append((task.data, threading.get_ident() == here))
 
-    async with aio.open(url) as db:
-        emails = await aio.TaskQueue.create(db, "emails", root=root)
-        await emails.put_many(db, [1, 2, 3])
-        worker = aio.Worker(db, emails, send, root=root)
-        await worker.run(until_empty=True)
+    await queue.put_many(db, [1, 2, 3])
+    worker = aio.Worker(db, queue, send, root=root)
+    await worker.run(until_empty=True)
 
-        assert sorted(seen) == [(1, True), (2, True), (3, True)]
-        assert worker.emptied
-        assert worker.status().state == "ended"
+    assert sorted(seen) == [(1, True), (2, True), (3, True)]
+    assert worker.emptied
+    assert worker.status().state == "ended"
 
 
-@on_loop
-async def test_a_blocking_handler_is_for_the_blocking_worker(url: str) -> None:
-    async with aio.open(url) as db:
-        with pytest.raises(WrongType, match="async def"):
-            aio.Worker(db, "emails", print)
+@on_database
+async def test_a_blocking_handler_is_for_the_blocking_worker(db: aio.Database) -> None:
+    with pytest.raises(WrongType, match="async def"):
+        aio.Worker(db, "emails", print)
 
 
-@on_loop
-async def test_a_cancelled_run_lets_its_handlers_end(url: str, root: Subspace) -> None:
+@on_database
+async def test_a_cancelled_run_lets_its_handlers_end(
+    db: aio.Database, queue: aio.TaskQueue, root: Subspace
+) -> None:
     begun, ended = asyncio.Event(), []
 
     async def send(task: aio.HeldTask) -> None:
@@ -307,75 +272,41 @@ async def test_a_cancelled_run_lets_its_handlers_end(url: str, root: Subspace) -
         await asyncio.sleep(0.1)
         ended.append(task.data)
 
-    async with aio.open(url) as db:
-        emails = await aio.TaskQueue.create(db, "emails", root=root)
-        await emails.put(db, 1)
-        running = asyncio.create_task(aio.Worker(db, "emails", send, root=root).run())
-        await begun.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
+    await queue.put(db, 1)
+    running = asyncio.create_task(aio.Worker(db, "emails", send, root=root).run())
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
-        assert ended == [1]
-        assert (await emails.statistics(db))["tasks"]["done"] == 1
+    assert ended == [1]
+    assert (await queue.statistics(db))["tasks"]["done"] == 1
 
 
-def test_processes_of_a_fleet_run_coroutines(tmp_path: Path) -> None:
-    url = f"embedded:{tmp_path / 'data'}"
-    with fdbqueue.open(url) as db:
-        emails = fdbqueue.TaskQueue.create(db, "emails", "fifottl", ttr=60)
-        emails.put_many(db, list(range(50)))
-        fleet = fdbqueue.Fleet(url, "emails", "tests.aio.handlers:send", processes=2, until_empty=True)
-        fleet.run()
-
-        assert emails.statistics(db)["ends"]["acked"] == 50
-        assert int(db[SENT] or b"0") == sum(range(50))
-
-
-def test_a_worker_runs_once(db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue) -> None:  # noqa: ARG001
-    worker = work(db, space, Sender([]))
+def test_a_worker_runs_once(work: Make) -> None:
+    worker = work(Sender([]))
     with pytest.raises(WorkerUsed):
         worker.run()
 
 
-def test_a_coroutine_function_may_be_given_by_keyword(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
-) -> None:
-    seen: list[Any] = []
-    queue.put(db, 1)
-    fdbqueue.Worker(db, queues="emails", handler=Sender(seen), root=space["root"]).run(until_empty=True)
-
-    assert seen == [1]
-
-
-def test_another_missing_module_is_not_blamed_on_the_extra(
-    db: fdbqueue.Database, queue: fdbqueue.TaskQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lacking("another", monkeypatch)
-    with pytest.raises(ModuleNotFoundError):
-        fdbqueue.Worker(db, queue, Sender([]))
-
-
-def test_a_worker_that_never_starts_has_no_thread(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
-) -> None:
+def test_a_worker_that_never_starts_has_no_thread(db: Database, queue: TaskQueue, worker_of: Make) -> None:
     queue.put(db, 1)  # the engine starts its own threads
     before = threading.active_count()
-    worker = fdbqueue.Worker(db, "emails", Sender([]), root=space["root"])
+    worker = worker_of(Sender([]))
 
     assert threading.active_count() == before
     assert worker.status().state == "new"
 
 
 def test_a_worker_that_was_refused_can_start_later(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue, monkeypatch: pytest.MonkeyPatch
+    db: Database, queue: TaskQueue, monkeypatch: pytest.MonkeyPatch, worker_of: Make
 ) -> None:
     seen: list[Any] = []
     queue.put(db, 1)
-    worker = fdbqueue.Worker(db, "emails", Sender(seen), root=space["root"])
+    worker = worker_of(Sender(seen))
     threads = threading.active_count()
     with monkeypatch.context() as patch:
-        patch.setattr(fdbqueue.TaskQueue, "require_codec", unknown)
+        patch.setattr(TaskQueue, "require_codec", unknown)
         with pytest.raises(UnknownCodec):
             worker.start()
     assert threading.active_count() == threads
@@ -384,15 +315,13 @@ def test_a_worker_that_was_refused_can_start_later(
     assert seen == [1]
 
 
-def unknown(queue: fdbqueue.TaskQueue) -> None:
+def unknown(queue: TaskQueue) -> None:
     raise UnknownCodec(codec=f"that of {queue.name}")
 
 
-def test_a_stop_before_the_start_holds(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
-) -> None:
+def test_a_stop_before_the_start_holds(db: Database, queue: TaskQueue, worker_of: Make) -> None:
     queue.put(db, 1)
-    worker = fdbqueue.Worker(db, "emails", Sender([]), root=space["root"])
+    worker = worker_of(Sender([]))
     worker.stop()
     worker.run()
 
@@ -401,10 +330,10 @@ def test_a_stop_before_the_start_holds(
 
 
 def test_a_thread_may_wait_for_a_worker_before_it_starts(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+    db: Database, queue: TaskQueue, worker_of: Make
 ) -> None:
     queue.put(db, 1)
-    worker = fdbqueue.Worker(db, "emails", Sender([]), root=space["root"])
+    worker = worker_of(Sender([]))
     waiter = threading.Thread(target=worker.join)
     waiter.start()
     worker.run(until_empty=True)
@@ -414,7 +343,7 @@ def test_a_thread_may_wait_for_a_worker_before_it_starts(
 
 
 def test_the_status_is_told_while_a_handler_stops_the_loop(
-    db: fdbqueue.Database, space: Subspace, queue: fdbqueue.TaskQueue
+    db: Database, queue: TaskQueue, worker_of: Make
 ) -> None:
     began, may_end = threading.Event(), threading.Event()
 
@@ -423,7 +352,7 @@ def test_the_status_is_told_while_a_handler_stops_the_loop(
         may_end.wait(30)
 
     queue.put(db, 1)
-    worker = fdbqueue.Worker(db, "emails", stand_still, root=space["root"])
+    worker = worker_of(stand_still)
     worker.start(until_empty=True)
     assert began.wait(30)
     running = worker.status().running
@@ -434,18 +363,17 @@ def test_the_status_is_told_while_a_handler_stops_the_loop(
     assert worker.status().tally.done == 1
 
 
-@on_loop
+@on_database
 async def test_run_raises_the_error_that_ended_the_worker(
-    url: str, root: Subspace, monkeypatch: pytest.MonkeyPatch
+    db: aio.Database, root: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find_no_queue(*_: Any) -> None:
         raise QueueNotFound(name="emails")
 
     monkeypatch.setattr("fdbqueue.fleet.feed.Feed.take", find_no_queue)
-    async with aio.open(url) as db:
-        await aio.TaskQueue.create(db, "emails", root=root)
-        with pytest.raises(QueueNotFound):
-            await aio.Worker(db, "emails", Sender([]), root=root).run()
+    await aio.TaskQueue.create(db, "emails", root=root)
+    with pytest.raises(QueueNotFound):
+        await aio.Worker(db, "emails", Sender([]), root=root).run()
 
 
 @on_loop
@@ -477,8 +405,7 @@ async def test_two_starts_at_once_make_one_worker(url: str, root: Subspace) -> N
     assert seen == [1]
 
 
-@on_loop
-async def test_a_wrong_option_is_told_by_the_constructor(url: str) -> None:
-    async with aio.open(url) as db:
-        with pytest.raises(InvalidArgument):
-            aio.Worker(db, "emails", Sender([]), concurrency=0)
+@on_database
+async def test_a_wrong_option_is_told_by_the_constructor(db: aio.Database) -> None:
+    with pytest.raises(InvalidArgument):
+        aio.Worker(db, "emails", Sender([]), concurrency=0)

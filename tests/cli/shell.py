@@ -2,15 +2,20 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
+import fdbqueue
+from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run
 from tests.support import PATIENCE_S
@@ -18,16 +23,20 @@ from tests.support import PATIENCE_S
 PROGRAM = [sys.executable, "-m", "fdbqueue.operate.cli"]
 CLOSED_PIPE, INTERRUPTED, TERMINATED = 141, 130, 143
 HELD_S = 10.0
+HERE = Path(__file__).parents[2]
 
 
-def rest_of(process: subprocess.Popen[str], timeout_s: float = PATIENCE_S) -> tuple[str, str]:
+def rest_of(process: Any, timeout_s: float = PATIENCE_S) -> tuple[str, str]:
     """Return all output until the end; `communicate` would lose lines that `readline` buffered."""
-    assert process.stdout is not None
-    assert process.stderr is not None
     with process.stdout, process.stderr:
         written = process.stdout.read(), process.stderr.read()
     process.wait(timeout_s)
     return written
+
+
+def parsed(out: str) -> list[Any]:
+    """The lines of JSON."""
+    return [json.loads(line) for line in out.splitlines()]
 
 
 class Shell:
@@ -37,15 +46,17 @@ class Shell:
         self.url = url
         self.where = ["--url", url, *(["--root", "/".join(root)] if root else [])]
         self.root = root
+        self.space = Subspace(tuple(root)) if root else DEFAULT_ROOT
         self.folder = folder
         self._started: list[subprocess.Popen[str]] = []
 
     def program(self, *arguments: str) -> list[str]:
         return [*PROGRAM, *self.where, *arguments]
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **options: Any) -> Any:
+        """Return the process; it has a pipe for each output."""
         usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process: subprocess.Popen[str] = subprocess.Popen(
+        process = subprocess.Popen(
             self.program(*arguments), text=True, **(usual | {"cwd": self.folder} | options)
         )
         self._started.append(process)
@@ -64,10 +75,41 @@ class Shell:
         out, err = process.communicate(given, timeout=60)
         return process.returncode, out, err
 
+    def rows(self, *arguments: str) -> list[Any]:
+        """Return the records that a command prints with --json."""
+        return parsed(self.run(*arguments, "--json")[1])
+
+    def row(self, *arguments: str) -> Any:
+        """Return the only record that a command prints with --json."""
+        [only] = self.rows(*arguments)
+        return only
+
+    def mistake(self, *arguments: str) -> str:
+        """Return the one line with which a command refuses what it was told."""
+        status, out, err = self.run(*arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+        return err
+
+    def screen(self, *arguments: str, stream: str = "stdout", **environment: str) -> str:
+        """Return all that the program shows on a terminal, which is one of its streams. It ends well."""
+        ours, theirs = pty.openpty()
+        shown = os.environ | {"TERM": "xterm", "COLUMNS": "120"} | environment
+        process = self.start(*arguments, **{stream: theirs}, cwd=HERE, env=shown)
+        os.close(theirs)
+        screen = read_all(ours)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert (out or "", err or "", process.returncode) == ("", "", 0)
+        return screen
+
+    @contextmanager
+    def opened(self, queue: str = "q") -> Iterator[tuple[fdbqueue.Database, Any]]:
+        """Open the database, and a task queue in it."""
+        with fdbqueue.open(self.url) as db:
+            yield db, fdbqueue.TaskQueue.open(db, queue, root=self.space)
+
     def get(self, queue: str, n: int = 1000) -> list[Any]:
         """Return all items that `get` prints, read as JSON."""
-        _, out, _ = self.run("get", queue, "-n", str(n))
-        return [json.loads(line) for line in out.splitlines()]
+        return parsed(self.run("get", queue, "-n", str(n))[1])
 
     def get_until(self, queue: str, complete: Callable[[list[Any]], bool]) -> list[Any]:
         """Return all items that are left, those that a dead reader holds too."""
@@ -76,7 +118,7 @@ class Shell:
         while not complete(left):
             assert time.monotonic() < deadline, "some never came back"
             _, out, _ = self.run("get", queue, "-n", "1000", "--wait", "1")
-            left += [json.loads(line) for line in out.splitlines()]
+            left += parsed(out)
         return left
 
 

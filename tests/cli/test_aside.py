@@ -10,13 +10,12 @@ import fdbqueue
 from fdbqueue import Queue, TaskQueue
 from fdbqueue.core.root_keys import LAYOUT
 from fdbqueue.tasks.stored.records import PAYLOAD
-from tests.cli.shell import Shell, Within
-from tests.cli.test_queues import root_of
+from tests.cli.shell import Shell, Within, parsed
 
 
 def poisoned(shell: Shell, count: int) -> None:
     with fdbqueue.open(shell.url) as db:
-        queue = Queue.named(db, "q", root=root_of(shell))
+        queue = Queue.named(db, "q", root=shell.space)
         queue.enqueue_many(db, ["bad"] * count)
         under = queue._recipe.keys.items
         for row in list(db.get_range(under.start, under.stop)):
@@ -29,12 +28,12 @@ def test_values_that_were_set_aside_are_listed(shell: Shell, program: Within) ->
     poisoned(shell, 3)
     status, out, err = program.run("aside", "q", "-n", "2", "--json")
     assert (status, "more follow the first 2" in err) == (0, True)
-    found = [json.loads(line) for line in out.splitlines()]
+    found = parsed(out)
     assert [b64decode(value) for record in found for value in record["values"]] == [b"\x00{damaged"] * 2
     status, out, _ = program.run("aside", "q")
     assert (status, len(out.splitlines())) == (0, 3)
     assert found[0]["id"] in out
-    assert json.loads(program.run("stats", "q", "--json")[1])["unreadable"] == 3
+    assert program.row("stats", "q")["unreadable"] == 3
 
 
 def test_exported_values_can_be_removed(shell: Shell, program: Within, tmp_path: Path) -> None:
@@ -55,7 +54,7 @@ def test_exported_values_can_be_removed(shell: Shell, program: Within, tmp_path:
 def test_a_task_that_cannot_be_read_stops_no_command(shell: Shell, program: Within) -> None:
     """The task is buried with the reason, listed with its stored bytes, and removed like any other."""
     with fdbqueue.open(shell.url) as db:
-        queue = TaskQueue.create(db, "jobs", root=root_of(shell))
+        queue = TaskQueue.create(db, "jobs", root=shell.space)
         task = queue.put(db, "x" * 500)
         keys = queue._shape.keys
         [payload] = db.get_range(PAYLOAD.start(keys.prefix), keys.ready.start)
@@ -75,10 +74,10 @@ def test_a_task_that_cannot_be_read_stops_no_command(shell: Shell, program: With
 
 def test_a_queue_with_an_unreadable_definition_can_be_dropped(shell: Shell, program: Within) -> None:
     with fdbqueue.open(shell.url) as db:
-        queue = TaskQueue.create(db, "jobs", root=root_of(shell))
-        TaskQueue.create(db, "others", root=root_of(shell))
+        queue = TaskQueue.create(db, "jobs", root=shell.space)
+        TaskQueue.create(db, "others", root=shell.space)
         db[queue._shape.root.definition("jobs")] = b"damaged"
-    records = [json.loads(line) for line in program.run("queues", "--json")[1].splitlines()]
+    records = program.rows("queues")
     assert [record["name"] for record in records] == ["jobs", "others"]
     assert "jobs" in records[0]["error"]
     for command in ("queues", "stats", "top -n 1"):
@@ -91,7 +90,7 @@ def test_a_queue_with_an_unreadable_definition_can_be_dropped(shell: Shell, prog
 
 def test_a_drop_of_a_newer_layout_asks_for_nothing(shell: Shell, program: Within) -> None:
     with fdbqueue.open(shell.url) as db:
-        queue = TaskQueue.create(db, "jobs", root=root_of(shell))
+        queue = TaskQueue.create(db, "jobs", root=shell.space)
         db[queue._shape.root.definition("jobs")] = layer.pack((1, "", b"", LAYOUT + 1))
     for given in ([], ["--yes"]):
         status, _, err = program.run("drop", "jobs", *given)

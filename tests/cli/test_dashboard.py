@@ -1,4 +1,4 @@
-"""`fdbqueue dashboard`: a server that ends when it is told to, and options that cannot be had."""
+"""`fdbqueue dashboard` and `metrics`: servers that end when told to, and options that cannot be had."""
 
 import logging
 import re
@@ -13,10 +13,10 @@ import pytest
 import fdbqueue
 from fdbqueue import TaskQueue
 from tests.cli.shell import TERMINATED, Shell, Within
-from tests.cli.test_queues import root_of
 from tests.support import PATIENCE_S
 
 HUNG_UP = 128 + signal.SIGHUP
+TOKEN = "FDBQUEUE_DASHBOARD_TOKEN"
 
 
 def hang_up_by_default() -> None:
@@ -31,9 +31,8 @@ def test_a_server_serves_until_it_is_told_to_end(shell: Shell) -> None:
         (signal.SIGHUP, HUNG_UP) if shell.url.startswith("embedded") else (signal.SIGTERM, TERMINATED)
     )
     with fdbqueue.open(shell.url) as db:
-        TaskQueue.create(db, "mails", root=root_of(shell))
+        TaskQueue.create(db, "mails", root=shell.space)
     process = shell.start("dashboard", "--port", "0", preexec_fn=hang_up_by_default)
-    assert process.stderr is not None
     try:
         served = re.search(r"serving (http://127.0.0.1:\d+), read-only", process.stderr.readline())
         assert served is not None
@@ -58,13 +57,16 @@ def created(program: Within) -> Within:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--port", "65536"], "65536"),
-        (["--host", ""], "it is empty"),
-        (["--host", "0.0.0.0"], "browsers need a token: set FDBQUEUE_DASHBOARD_TOKEN, or give --token-file"),
-        (["--token-file", "nowhere"], "nowhere"),
-        (["--token-file", "short"], "the token of short has less than 16 characters"),
-        (["--token-file", "bytes"], "the token of bytes is no text"),
-        (["--host", "host.invalid", "--token-file", "long"], "cannot listen on host.invalid"),
+        *(([command, "--port", "65536"], "65536") for command in ("dashboard", "metrics")),
+        *(([command, "--host", ""], "it is empty") for command in ("dashboard", "metrics")),
+        (["metrics", "--host", "host.invalid"], "cannot listen on host.invalid"),
+        (["metrics", "--keys", "51"], "51"),
+        (["metrics", "--processes", "nowhere"], "nowhere"),
+        (["dashboard", "--host", "0.0.0.0"], f"browsers need a token: set {TOKEN}, or give --token-file"),
+        (["dashboard", "--token-file", "nowhere"], "nowhere"),
+        (["dashboard", "--token-file", "short"], "the token of short has less than 16 characters"),
+        (["dashboard", "--token-file", "bytes"], "the token of bytes is no text"),
+        (["dashboard", "--host", "host.invalid", "--token-file", "long"], "cannot listen on host.invalid"),
     ],
 )
 def test_options_that_cannot_be_had_are_refused(
@@ -73,16 +75,14 @@ def test_options_that_cannot_be_had_are_refused(
     monkeypatch.chdir(tmp_path)
     for name, token in (("short", b"x"), ("long", b"x" * 16), ("bytes", b"\xff" * 16)):
         Path(name).write_bytes(token)
-    status, out, err = created.run("dashboard", *arguments)
-    assert (status, out, err.count("\n")) == (2, "", 1)
+    err = created.mistake(*arguments)
     assert reason in err
 
 
 def test_a_port_in_use_is_told(created: Within) -> None:
     level = logging.getLogger().level
     with socket.create_server(("127.0.0.1", 0)) as other:
-        status, _, err = created.run("dashboard", "--port", str(other.getsockname()[1]))
-    assert (status, err.count("\n")) == (2, 1)
+        err = created.mistake("dashboard", "--port", str(other.getsockname()[1]))
     assert "Address already in use" in err
     assert logging.getLogger().level == level
 
@@ -90,16 +90,13 @@ def test_a_port_in_use_is_told(created: Within) -> None:
 def test_a_short_token_in_the_environment_is_refused(
     created: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FDBQUEUE_DASHBOARD_TOKEN", "short")
-    status, _, err = created.run("dashboard")
-    assert status == 2
-    assert "the token of FDBQUEUE_DASHBOARD_TOKEN has less than 16 characters" in err
+    monkeypatch.setenv(TOKEN, "short")
+    assert f"the token of {TOKEN} has less than 16 characters" in created.mistake("dashboard")
 
 
 def test_a_place_without_a_database_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program = Within(Shell(f"embedded:{tmp_path}/data", [], tmp_path), capfd)
-    status, _, err = program.run("dashboard")
-    assert (status, err.count("\n")) == (2, 1)
+    err = program.mistake("dashboard")
     assert "there is no database" in err
 
 
@@ -110,3 +107,41 @@ def test_a_missing_extra_is_told(created: Within, monkeypatch: pytest.MonkeyPatc
     status, _, err = created.run("dashboard")
     assert status == 2
     assert "pip install 'fdbqueue[dashboard]'" in err
+
+
+def test_one_page_is_printed(program: Within) -> None:
+    program.run("create", "mails")
+    program.run("put", "mails", "x")
+    status, out, err = program.run("metrics", "--once")
+    assert (status, err) == (0, "")
+    assert 'fdbqueue_tasks{queue="mails",state="ready"} 1.0' in out
+
+
+@pytest.mark.commits_by_hand  # a scrape has a timeout
+def test_named_queues_alone_are_told(program: Within) -> None:
+    for name in ("mails", "prints"):
+        program.run("create", name)
+    _, out, _ = program.run("metrics", "prints", "--once")
+    assert ('queue="prints"' in out, 'queue="mails"' in out) == (True, False)
+
+
+@pytest.mark.parametrize("shell", ["embedded"], indirect=True)
+def test_metrics_are_served_until_the_program_is_told_to_end(shell: Shell) -> None:
+    with fdbqueue.open(shell.url) as db:
+        TaskQueue.create(db, "mails", root=shell.space)
+    process = shell.start("metrics", "--port", "0")
+    try:
+        served = re.search(r"http://127.0.0.1:\d+", process.stderr.readline())
+        assert served is not None
+        with urllib.request.urlopen(f"{served[0]}/metrics", timeout=PATIENCE_S) as page:
+            assert b'fdbqueue_workers{queue="mails"} 0.0' in page.read()
+    finally:
+        process.terminate()
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out, err) == (TERMINATED, "", "")
+
+
+def test_metrics_without_a_database_fail(program: Within) -> None:
+    status, out, err = program.run("--url", "embedded:nowhere", "metrics", "--once")
+    assert (status, out) == (2, "")
+    assert "there is no database at embedded:nowhere" in err

@@ -3,14 +3,12 @@
 import json
 import shlex
 import signal
-from typing import Any
 
 import pytest
 
 import fdbqueue
 from fdbqueue import Failure, TaskQueue
 from tests.cli.shell import INTERRUPTED, Shell, Within
-from tests.cli.test_queues import root_of
 
 ESCAPE = "\x1b[31m"
 
@@ -19,16 +17,12 @@ def bury(program: Within, *failures: tuple[str, str], queue: str = "q") -> list[
     """Put a task for each failure, and bury it with that. Return the ids."""
     ids = []
     with fdbqueue.open(program.url) as db:
-        tasks = TaskQueue.open(db, queue, root=root_of(program))
+        tasks = TaskQueue.open(db, queue, root=program.space)
         for error, message in failures:
             task = tasks.put(db, {"said": message})
             tasks.bury(db, task.id, failure=Failure(error, message, f"Traceback\n  {ESCAPE}line", "here:1"))
             ids.append(task.id)
     return ids
-
-
-def rows(out: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.splitlines()]
 
 
 @pytest.fixture
@@ -43,7 +37,7 @@ def test_classes_tell_numbers_and_an_example(program: Within, ids: list[str]) ->
         ["2", "ValueError", ids[0]],
         ["1", "KeyError", ids[1]],
     ]
-    [first, _] = rows(program.run("dead", "classes", "q", "--json")[1])
+    [first, _] = program.rows("dead", "classes", "q")
     assert (first["error"], first["tasks"], first["failure"]["message"]) == ("ValueError", 2, "odd")
 
 
@@ -52,12 +46,12 @@ def test_the_cure_of_a_buried_task_kicks_that_task_only(program: Within, ids: li
     name, *words = shlex.split(out.split("\t")[2])
     assert name == "fdbqueue"
     assert program.run(*words)[0] == 0
-    assert [row["id"] for row in rows(program.run("dead", "list", "q", "--json")[1])] == [ids[0], ids[2]]
+    assert [row["id"] for row in program.rows("dead", "list", "q")] == [ids[0], ids[2]]
 
 
 def test_list_chooses_by_class_and_text(program: Within, ids: list[str]) -> None:
     def listed(*options: str) -> list[str]:
-        return [row["id"] for row in rows(program.run("dead", "list", "q", *options, "--json")[1])]
+        return [row["id"] for row in program.rows("dead", "list", "q", *options)]
 
     assert listed() == ids
     assert listed("--error", "ValueError") == [ids[0], ids[2]]
@@ -77,24 +71,23 @@ def test_no_output_has_an_escape_sequence(program: Within, ids: list[str]) -> No
 
 
 def test_show_has_every_traceback(program: Within, ids: list[str]) -> None:
-    with fdbqueue.open(program.url) as db:
-        queue = TaskQueue.open(db, "q", root=root_of(program))
+    with program.opened() as (db, queue):
         queue.kick(db, 3)
         queue.bury(db, ids[0], failure=Failure("OSError", "disk", "Traceback two"))
     _, out, _ = program.run("dead", "show", "q", ids[0])
     first, second = out.rstrip("\n").split("\n\n")
     assert first.splitlines()[1:3] == ["ValueError: odd", "Traceback"]
     assert second.splitlines()[1:] == ["OSError: disk", "Traceback two"]
-    [row] = rows(program.run("dead", "show", "q", ids[0], "--json")[1])
+    row = program.row("dead", "show", "q", ids[0])
     assert [failure["error"] for failure in row["history"]] == ["ValueError", "OSError"]
 
 
 def test_edit_changes_data_and_kicks_if_told(program: Within, ids: list[str]) -> None:
     assert program.run("dead", "edit", "q", ids[0], '{"n": 1}')[0] == 0
     assert program.run("dead", "edit", "q", ids[1], "42", "--text", "--kick")[0] == 0
-    [ready] = rows(program.run("tasks", "q", "--json")[1])
+    ready = program.row("tasks", "q")
     assert (ready["id"], ready["data"]) == (ids[1], "42")
-    assert rows(program.run("dead", "list", "q", "--json")[1])[0]["data"] == {"n": 1}
+    assert program.rows("dead", "list", "q")[0]["data"] == {"n": 1}
 
 
 def test_kick_takes_ids_or_a_choice(program: Within, ids: list[str]) -> None:
@@ -110,9 +103,9 @@ def test_kick_takes_ids_or_a_choice(program: Within, ids: list[str]) -> None:
 def test_a_redrive_runs_to_its_end(program: Within, ids: list[str]) -> None:
     status, _, err = program.run("redrive", "start", "q", "--error", "ValueError", "--rate", "1000")
     assert (status, err) == (0, "fdbqueue: done: 2 moved\n")
-    [row] = rows(program.run("redrive", "status", "q", "--json")[1])
+    row = program.row("redrive", "status", "q")
     assert (row["state"], row["moved"], row["error"]) == ("done", 2, "ValueError")
-    assert [row["id"] for row in rows(program.run("dead", "list", "q", "--json")[1])] == [ids[1]]
+    assert [row["id"] for row in program.rows("dead", "list", "q")] == [ids[1]]
 
 
 def test_a_redrive_goes_on_in_another_process(program: Within, ids: list[str]) -> None:
@@ -124,7 +117,7 @@ def test_a_redrive_goes_on_in_another_process(program: Within, ids: list[str]) -
     assert program.run("redrive", "start", "q")[0] == 1
     assert program.run("redrive", "resume", "q", "--detach")[0] == 0
     assert program.run("redrive", "run", "q")[2] == "fdbqueue: done: 3 moved\n"
-    moved = rows(program.run("tasks", "other", "--json")[1])
+    moved = program.rows("tasks", "other")
     assert [row["data"]["said"] for row in moved] == ["odd", "missing", f"even{ESCAPE}"]
     assert len(ids) == 3
 
@@ -132,7 +125,7 @@ def test_a_redrive_goes_on_in_another_process(program: Within, ids: list[str]) -
 def test_an_interrupted_redrive_stays(shell: Shell, program: Within, ids: list[str]) -> None:
     process = shell.start("redrive", "start", "q", "--rate", "0.01")
     with fdbqueue.open(program.url) as db:
-        letters = fdbqueue.DeadLetters.open(db, "q", root=root_of(program))
+        letters = fdbqueue.DeadLetters.open(db, "q", root=program.space)
         while (found := letters.redrive(db)) is None or not found.moved:
             db.runtime.sleep(0.05)
     process.send_signal(signal.SIGINT)

@@ -1,4 +1,6 @@
-"""An environment that does not work: its error is one line of words, and nothing was made before it."""
+"""An environment that does not work, or that others may write to: its error is one line of words, and
+nothing was made before it.
+"""
 
 import errno
 import os
@@ -49,12 +51,13 @@ REFUSED = (
 
 @pytest.fixture
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Within:
-    """The program, in a directory with a text, an empty directory and a database with two queues."""
+    """The program, in a directory with a text, an empty directory and a database with three queues."""
     monkeypatch.chdir(tmp_path)
     Path("text").write_text("text\n")
     Path("folder").mkdir()
     with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
         TaskQueue.create(db, "q", ttr=60)
+        fdbqueue.Queue.named(db, "items").enqueue(db, 1)
         registry = Registry()
         SimpleElementQueue(registry.contents(registry.create(db, "pieces", ELEMENTS, {})))
     return Within(Shell(f"embedded:{tmp_path}/data", [], tmp_path), capfd)
@@ -153,6 +156,7 @@ def test_a_command_that_prints_nothing_needs_no_output(program: Within) -> None:
     "line",
     [
         "put q x --json",
+        "get items",
         "group create",
         "elements add new x --create",
         "work q --exec --until-empty -- true",
@@ -168,11 +172,9 @@ def test_a_command_that_prints_does_nothing_without_output(program: Within, line
     with fdbqueue.open(program.url) as db:
         counts = TaskQueue.open(db, "q").statistics(db)["calls"]
         assert (counts["put"], counts["take"]) == (1, 0)
-        assert (fdbqueue.list_queues(db), fdbqueue.list_groups(db), Limit.list(db)) == (
-            ["pieces", "q"],
-            [],
-            [],
-        )
+        assert fdbqueue.Queue.named(db, "items").size(db) == 1
+        assert fdbqueue.list_queues(db) == ["items", "pieces", "q"]
+        assert (fdbqueue.list_groups(db), Limit.list(db)) == ([], [])
 
 
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
@@ -199,3 +201,53 @@ def test_a_worker_has_the_closed_descriptors_of_its_program(program: Within, tmp
     work = ("work", "q", "shown:handle", "--quiet", "--until-empty", "--processes", "1")
     assert with_closed(program, ">&- 2>&-", *work, cwd=tmp_path)[0] == 0
     assert (tmp_path / "shown").read_text() == "/dev/null /dev/null"
+
+
+@pytest.fixture
+def open_to_all(tmp_path: Path) -> Shell:
+    """The program without --url; all users may write to its default directory."""
+    path = tmp_path / "fdbqueue-data"
+    path.mkdir()
+    path.chmod(0o777)
+    shell = Shell("embedded:./fdbqueue-data", [], tmp_path)
+    shell.where = []
+    return shell
+
+
+def test_a_directory_that_others_may_write_to_needs_the_option(open_to_all: Shell) -> None:
+    """In front of the command or behind it; the refusal names the option."""
+    status, _, err = open_to_all.run("create", "q")
+    assert status == 2
+    assert "--shared-directory" in err
+    assert "Traceback" not in err
+    assert list((open_to_all.folder / "fdbqueue-data").iterdir()) == []
+    assert open_to_all.run("create", "q", "--shared-directory")[0] == 0
+    assert open_to_all.run("--shared-directory", "put", "q", "x")[0] == 0
+    status, out, err = open_to_all.run(
+        "work", "q", "--shared-directory", "--exec", "--until-empty", "--processes", "1", "--", "echo", "{}"
+    )
+    assert (status, out) == (0, "x\n"), err
+
+
+def test_only_a_directory_can_be_shared(open_to_all: Shell) -> None:
+    status, _, err = open_to_all.run("--url", "fdb:", "--shared-directory", "queues")
+    assert status == 2
+    assert "--shared-directory must be left out for fdb:" in err
+    assert "Traceback" not in err
+
+
+def test_a_planted_directory_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    """The default directory, in a working directory that other users write to."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    planted = tmp_path / "fdbqueue-data"
+    fdbqueue.open(f"embedded:{planted}").close()
+    (planted / "commits.1").unlink()
+    (planted / "commits.1").symlink_to(victim)
+    shell = Shell("", [], tmp_path)
+    shell.where = []
+    status, out, err = shell.run("queues")
+    assert (status, out) == (2, "")
+    assert "commits.1 is no regular file" in err
+    assert len(err.splitlines()) == 1
+    assert victim.read_bytes() == b"precious"

@@ -28,7 +28,6 @@ def program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Within:
         queue = TaskQueue.create(db, EVIL, "utube")
         queue.put(db, EVIL, key=EVIL)
         task = queue.take(db, 0)
-        assert task is not None
         queue.bury(db, task, failure=Failure(EVIL, EVIL, EVIL, EVIL))
         queue.put(db, EVIL, key=EVIL)
         fdbqueue.Queue.named(db, "plain").enqueue(db, EVIL)

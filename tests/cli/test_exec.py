@@ -1,10 +1,13 @@
-"""work --exec: a command for each task, which may be killed at any moment."""
+"""work --exec: a command for each task. It ends with its worker, which may be killed at any moment."""
 
 import errno
 import json
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,13 +17,14 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import TaskQueue, workers
+from fdbqueue import workers
 from fdbqueue.fleet.outcomes import Away, Unavailable, judge
 from fdbqueue.operate.cli.execute import of_this_machine
+from tests.cli import killed
 from tests.cli import shell as shells
 from tests.cli.shell import CLOSED_PIPE, Shell, Within, rest_of
-from tests.cli.test_queues import root_of
 from tests.cli.test_work import filled, statistics, wait_until
+from tests.spawned import PROGRAM
 from tests.support import PATIENCE_S
 
 RESTART_S = 60.0
@@ -32,9 +36,7 @@ def run(shell: Shell, *arguments: str) -> tuple[int, str, str]:
 
 
 def buried(program: Within) -> list[dict[str, Any]]:
-    return [
-        json.loads(line) for line in program.run("tasks", "q", "--state", "buried", "--json")[1].splitlines()
-    ]
+    return program.rows("tasks", "q", "--state", "buried")
 
 
 def alive(process: int) -> bool:
@@ -43,6 +45,19 @@ def alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def written_in(file: Path) -> list[str]:
+    """Wait until a command has written a line into this file; return its words."""
+    wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+    return file.read_text().split()
+
+
+@pytest.fixture
+def isolated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python itself does not look for modules in the working directory."""
+    python, *module = shells.PROGRAM
+    monkeypatch.setattr(shells, "PROGRAM", [python, "-P", *module])
 
 
 @pytest.mark.in_turn(4)
@@ -58,12 +73,9 @@ def test_data_is_in_the_arguments_and_on_standard_input(shell: Shell) -> None:
     assert out.splitlines() == [str([f"<{text}|{text}>", text]) for text in texts]
 
 
-def test_a_module_in_the_working_directory_is_not_imported(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("isolated")
+def test_a_module_in_the_working_directory_is_not_imported(shell: Shell) -> None:
     """Only modules that the user names are looked up there: other users may have planted modules."""
-    python, *module = shells.PROGRAM  # Python itself looks there, without -P
-    monkeypatch.setattr(shells, "PROGRAM", [python, "-P", *module])
     for name in ("logging", "selectors", "concurrent", "mmap", "resource", "json", "platform", "sqlite3"):
         (shell.folder / f"{name}.py").write_text("open('planted', 'a').close()\nraise SystemExit(77)\n")
     filled(shell, "q", "x")
@@ -72,12 +84,9 @@ def test_a_module_in_the_working_directory_is_not_imported(
     assert not (shell.folder / "planted").exists()
 
 
-def test_a_file_named_as_a_standard_module_stops_no_process(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("isolated")
+def test_a_file_named_as_a_standard_module_stops_no_process(shell: Shell) -> None:
     """A handler is looked for in the working directory first; the modules of the fleet itself are not."""
-    python, *module = shells.PROGRAM
-    monkeypatch.setattr(shells, "PROGRAM", [python, "-P", *module])
     for name in ("logging", "queue", "selectors"):
         (shell.folder / f"{name}.py").write_text("raise SystemExit(77)\n")
     (shell.folder / "mine.py").write_text("def handler(task):\n    print('mine', task.data)\n")
@@ -125,14 +134,14 @@ def test_a_failing_command_is_buried_with_its_output(shell: Shell, program: With
 
 
 def test_a_command_reads_the_headers_of_its_task(shell: Shell, program: Within) -> None:
-    assert program.run("create", "q", "--kind", "fifo")[0] == 0
+    program.run("create", "q")
     assert program.run("put", "q", "x", "--header", "a=b=c", "--header", "d=")[0] == 0
     status, out, _ = run(shell, "--", "sh", "-c", 'echo "$FDBQUEUE_HEADERS"')
     assert (status, json.loads(out)) == (0, {"a": "b=c", "d": ""})
 
 
 def test_the_output_of_a_command_is_its_result(shell: Shell, program: Within) -> None:
-    assert program.run("create", "q", "--kind", "fifo")[0] == 0
+    program.run("create", "q")
     outputs = ['{"a": [1]}', "two\nlines", "", "{no json"]
     put = [program.run("put", "q", text, "--text", "--result-ttl", "60", "--json")[1] for text in outputs]
     assert run(shell, "--", "cat")[:2] == (0, "".join(outputs))
@@ -145,8 +154,8 @@ def test_the_output_of_a_command_is_its_result(shell: Shell, program: Within) ->
 
 
 def test_json_of_a_result_names_its_task(shell: Shell, program: Within) -> None:
-    assert program.run("create", "q", "--kind", "fifo")[0] == 0
-    id_ = json.loads(program.run("put", "q", "[1]", "--result-ttl", "60", "--json")[1])["id"]
+    program.run("create", "q")
+    id_ = program.row("put", "q", "[1]", "--result-ttl", "60")["id"]
     assert run(shell, "--", "cat")[0] == 0
     status, out, _ = program.run("result", "q", id_, "--json", "--forget")
     assert (status, json.loads(out)) == (0, {"id": id_, "result": [1]})
@@ -154,8 +163,8 @@ def test_json_of_a_result_names_its_task(shell: Shell, program: Within) -> None:
 
 
 def test_a_result_that_is_not_there_is_told(shell: Shell, program: Within) -> None:
-    assert program.run("create", "q", "--kind", "fifo")[0] == 0
-    id_ = json.loads(program.run("put", "q", "x", "--result-ttl", "60", "--json")[1])["id"]
+    program.run("create", "q")
+    id_ = program.row("put", "q", "x", "--result-ttl", "60")["id"]
     status, out, err = program.run("result", "q", id_, "--wait", "0.1")
     assert (status, out) == (1, "")
     assert "has no result yet: it is ready" in err
@@ -182,16 +191,14 @@ def test_a_reader_that_closes_the_pipe_costs_no_attempt(shell: Shell, program: W
     """The fleet stops, and the tasks with unread output stay: the pipe holds one output at a time."""
     filled(shell, "q", *range(40))
     process = shell.start("work", "q", "--exec", "--until-empty", "--", "echo", "{}")
-    assert process.stdout is not None
     assert process.stdout.readline()
     process.stdout.close()
     assert process.wait(PATIENCE_S) == CLOSED_PIPE
-    assert process.stderr is not None
     process.stderr.close()
     calls = statistics(shell)
     assert calls["tasks"]["done"] == 1
     assert calls["tasks"]["buried"] == 0
-    left = [json.loads(line) for line in program.run("tasks", "q", "--json")[1].splitlines()]
+    left = program.rows("tasks", "q")
     assert all(task["failures"] == 0 for task in left)
 
 
@@ -211,10 +218,8 @@ def test_an_exhausted_machine_is_no_failure_of_the_task(number: int) -> None:
 def test_output_goes_line_by_line_into_a_queue(shell: Shell, program: Within) -> None:
     filled(shell, "q", "1", "two", '{"three"')
     filled(shell, "out")
-    assert run(shell, "--into", "out", "--", "sh", "-c", 'echo "$1"; echo; echo "[$1]"', "sh", "{}")[:2] == (
-        0,
-        "",
-    )
+    script = 'echo "$1"; echo; echo "[$1]"'
+    assert run(shell, "--into", "out", "--", "sh", "-c", script, "sh", "{}")[:2] == (0, "")
     lines = [json.loads(line)["data"] for line in program.run("tasks", "out", "--json")[1].splitlines()]
     assert lines == [1, [1], "two", "[two]", '{"three"', '[{"three"]']
 
@@ -233,10 +238,9 @@ def test_a_command_ends_with_its_lease(shell: Shell, program: Within) -> None:
     working = shell.start(
         "work", "q", "--exec", "--processes", "1", "--", "sh", "-c", f"echo $$ >> {begun}; sleep 1000"
     )
-    wait_until(lambda: begun.exists() and begun.read_text().endswith("\n"))
+    process = int(written_in(begun)[0])
     program.run("pause", "q")
     program.run("release-all", "q")
-    process = int(begun.read_text())
     wait_until(lambda: not alive(process))
     working.send_signal(signal.SIGTERM)
     rest_of(working)
@@ -248,8 +252,7 @@ def test_a_command_of_a_cancelled_task_is_killed(shell: Shell, program: Within) 
     begun = shell.folder / "begun"
     command = ["sh", "-c", f"echo $$ $FDBQUEUE_TASK > {begun}; sleep 1000"]
     working = shell.start("work", "q", "--exec", "--until-empty", "--processes", "1", "--", *command)
-    wait_until(lambda: begun.exists() and begun.read_text().endswith("\n"))
-    process, id_ = begun.read_text().split()
+    process, id_ = written_in(begun)
     assert program.run("cancel", "q", id_)[0] == 0
     wait_until(lambda: not alive(int(process)))
     assert "1 cancelled" in rest_of(working)[1]
@@ -261,11 +264,10 @@ def test_a_command_ends_with_its_worker(shell: Shell) -> None:
     begun = shell.folder / "begun"
     script = f"sleep 1000 & echo $$ $! > {begun}; wait"
     working = shell.start("work", "q", "--exec", "--processes", "1", "--", "sh", "-c", script)
-    wait_until(lambda: begun.exists() and begun.read_text().endswith("\n"))
-    processes = [int(word) for word in begun.read_text().split()]
+    processes = [*map(int, written_in(begun))]
     with fdbqueue.open(shell.url) as db:
-        wait_until(lambda: bool(workers(db, root=root_of(shell))))
-        os.kill(workers(db, root=root_of(shell))[0].process_id, signal.SIGKILL)
+        wait_until(lambda: bool(workers(db, root=shell.space)))
+        os.kill(workers(db, root=shell.space)[0].process_id, signal.SIGKILL)
     wait_until(lambda: not any(map(alive, processes)))
     for _ in range(2):
         working.send_signal(signal.SIGTERM)
@@ -278,12 +280,11 @@ def kill_as_it_goes_on(shell: Shell, until: int) -> int:
     A clock would kill the workers of a loaded machine before their first task.
     """
     killed = 0
-    with fdbqueue.open(shell.url) as db:
-        q = TaskQueue.open(db, "q", root=root_of(shell))
+    with shell.opened() as (db, q):
         for goal in range(5, until, 10):
             wait_until(lambda goal=goal: q.statistics(db)["tasks"]["done"] >= goal, RESTART_S)
             there = [
-                worker.process_id for worker in workers(db, root=root_of(shell)) if alive(worker.process_id)
+                worker.process_id for worker in workers(db, root=shell.space) if alive(worker.process_id)
             ]
             if there:
                 with suppress(ProcessLookupError):
@@ -324,3 +325,57 @@ def test_a_second_run_does_the_tasks_that_are_left(shell: Shell, program: Within
     assert run(shell, *command)[0] == 0
     printed = program.get("out")
     assert sorted(printed) == list(range(30))
+
+
+STARTS_S = 0.05
+
+
+@pytest.fixture
+def name() -> str:
+    """The name of the commands of this test, in their environment."""
+    return f"test-{os.urandom(8).hex()}"
+
+
+def started(work: Callable[[str], None], name: str) -> Any:
+    command = [sys.executable, "-c", PROGRAM, work.__module__, work.__name__, f'["{name}"]']
+    return subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
+
+
+def commands(name: str) -> list[int]:
+    """Return the ids of the running commands of that name."""
+    return [process for process in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_at(name, process)]
+
+
+def is_at(name: str, process: int) -> bool:
+    try:
+        environment = Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"FDBQUEUE_TASK={name}".encode() in environment.split(b"\0") and alive(process)
+
+
+def test_a_worker_may_die_before_it_reports_its_command(name: str) -> None:
+    with started(killed.killed_before_it_tells, name) as worker:
+        assert worker.wait(30) == -signal.SIGKILL
+    wait_until(lambda: not commands(name))
+
+
+def test_a_command_ends_with_its_worker_though_a_child_lives(name: str) -> None:
+    with started(killed.killed_before_its_child, name) as worker:
+        child = int(worker.stdout.readline())
+        try:
+            assert worker.wait(30) == -signal.SIGKILL
+            wait_until(lambda: not commands(name))
+            assert alive(child)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_worker_may_die_at_any_moment(name: str, rounds: Callable[[int, int], int]) -> None:
+    """Also while commands are started one after another."""
+    for _ in range(rounds(6, 60)):
+        with started(killed.always_starting, name) as worker:
+            worker.stdout.readline()
+            time.sleep(random.uniform(0, STARTS_S))
+            worker.kill()
+        wait_until(lambda: not commands(name))

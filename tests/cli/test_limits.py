@@ -6,30 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Limit, Task, TaskQueue
-from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.signals import Signals
-from fdbqueue.fleet.status import Running, Tally
-from fdbqueue.fleet.supervisor import FleetStatus, ProcessStatus
-from fdbqueue.operate.cli.session import Place
+from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.cli.work import Progress
 from fdbqueue.tasks.limits.rule import LimitKeys
 from tests.cli.shell import Shell, Within
-
-IDLE = FleetStatus((), Tally(), 0, 0)
+from tests.cli.test_work import IDLE, progress_of, running
 
 
 @contextmanager
 def taken(shell: Shell) -> Iterator[Task]:
     """A task of the queue, held by a program."""
-    root = {"root": Subspace(tuple(shell.root))} if shell.root else {}
-    with fdbqueue.open(shell.url) as db:
-        task = TaskQueue.open(db, "q", **root).take(db, 0)
-        assert task is not None
-        yield task
+    with shell.opened() as (db, queue):
+        yield queue.take(db, 0)
 
 
 def test_a_limit_is_set_shown_listed_and_deleted(shell: Shell, program: Within) -> None:
@@ -40,14 +31,14 @@ def test_a_limit_is_set_shown_listed_and_deleted(shell: Shell, program: Within) 
     with taken(shell) as task:
         rows = [line.split("\t") for line in program.run("limit", "list")[1].splitlines()]
         assert rows == [["api", "1 at a time", "1", "0"], ["mails", "100 in 60 s, burst 20", "0", "20"]]
-        shown = json.loads(program.run("limit", "show", "api", "--json")[1])
+        shown = program.row("limit", "show", "api")
         assert (shown["slots"], shown["used"], shown["free"]) == (1, 1, 0)
         assert [(one["task"], one["queue"]) for one in shown["holders"]] == [(task.id, "q")]
         assert program.run("limit", "show", "api")[1].startswith(f"{task.id}\tq\t")
         status, _, err = program.run("limit", "delete", "api")
     assert (status, err.count("\n")) == (1, 1)
     assert "is in use by 1 task:" in err
-    deleted = json.loads(program.run("limit", "delete", "mails", "--json")[1])
+    deleted = program.row("limit", "delete", "mails")
     assert deleted == {"name": "mails", "deleted": True}
 
 
@@ -56,7 +47,7 @@ def test_an_explanation_tells_the_limit(shell: Shell, program: Within) -> None:
     program.run("create", "q", "--limit", "api")
     program.run("put", "q", "a", "b")
     with taken(shell) as task:
-        waits = json.loads(program.run("tasks", "q", "--state", "ready", "--json")[1])
+        waits = program.row("tasks", "q", "--state", "ready")
         [first, *_] = program.run("explain", "q", waits["id"])[1].splitlines()
 
     assert first.startswith("limit reached\tThe limit 'api' has no free slot: 1 of 1 are held, by ")
@@ -72,9 +63,7 @@ def stalled(as_json: bool) -> Iterator[tuple[Progress, Task]]:
         queue.put_many(db, ["a", "b"])
         TaskQueue.create(db, "r").put(db, "of no limit")
         held = queue.take(db, 0)
-        assert held is not None
-        place = Place("memory:", DEFAULT_ROOT)
-        with Progress(place, db, ["q", "r"], Signals(), as_json, prints=False) as progress:
+        with progress_of(db, "q", "r", as_json=as_json) as progress:
             yield progress, held
 
 
@@ -110,8 +99,7 @@ def test_json_of_a_stalled_fleet_has_its_limits(capfd: pytest.CaptureFixture[str
 @pytest.mark.usefixtures("at_once")
 def test_a_fleet_that_runs_a_task_names_no_limit(capfd: pytest.CaptureFixture[str]) -> None:
     with stalled(as_json=False) as (progress, held):
-        running = (Running(held.id, "q", 1.0, False, None),)
-        progress.tick(FleetStatus((ProcessStatus(1, "working", Tally(), running, 0, 0.0),), Tally(), 0, 0))
+        progress.tick(running(held.id, "q"))
     assert "api" not in capfd.readouterr().err
 
 
@@ -128,9 +116,8 @@ def test_work_that_waits_for_a_token_says_so(program: Within) -> None:
 
 
 def test_wrong_limits_are_refused(program: Within) -> None:
-    for arguments in (("api",), ("api", "--slots", "1", "--rate", "1"), ("api", "--rate", "1")):
-        status, _, err = program.run("limit", "set", *arguments)
-        assert (status, err.count("\n")) == (2, 1), err
+    for wrong in ("", "--slots 1 --rate 1", "--rate 1", "--slots 2 --rate 1 --per 1", "--slots 10001"):
+        program.mistake("limit", "set", "api", *wrong.split())
     program.run("create", "plain", "--kind", "queue")
     assert program.run("limit", "show", "api")[0] == 2
     assert program.run("limit", "delete", "api")[0] == 2
@@ -148,11 +135,10 @@ def test_a_task_names_limits(shell: Shell, program: Within) -> None:
         assert (task.data, dict(task.limits)) == ("a", {"api": None})
         with taken(shell) as other:
             assert other.data == "free"
-        ready = map(json.loads, program.run("tasks", "q", "--state", "ready", "--json")[1].splitlines())
+        ready = program.rows("tasks", "q", "--state", "ready")
         [waits] = [row for row in ready if row["limits"] == {"api": None}]
         assert program.run("explain", "q", waits["id"])[1].startswith("limit reached\tThe limit 'api'")
-    status, _, err = program.run("put", "q", "--limit", "none", "x")
-    assert (status, err.count("\n")) == (2, 1)
+    program.mistake("put", "q", "--limit", "none", "x")
 
 
 def test_a_limit_counts_each_key_apart(shell: Shell, program: Within) -> None:
@@ -166,16 +152,16 @@ def test_a_limit_counts_each_key_apart(shell: Shell, program: Within) -> None:
         with taken(shell) as other:
             assert dict(other.limits) == {"tenant": 7}
             assert program.run("limit", "list")[1] == "tenant\t1 at a time for each key\t2\t1\n"
-            rows = {row["key"]: row for row in map(json.loads, program.run(*KEYS, "--json")[1].splitlines())}
+            rows = {row["key"]: row for row in program.rows(*KEYS)}
             assert {key: (row["used"], row["free"]) for key, row in rows.items()} == {
                 "acme": (1, 0),
                 7: (1, 0),
             }
         assert "more keys follow the first 1" in program.run(*KEYS, "-n", "1")[2]
-        one = json.loads(program.run(*KEYS, "--key", "acme", "--json")[1])
+        one = program.row(*KEYS, "--key", "acme")
         assert [holder["task"] for holder in one["holders"]] == [task.id]
         assert program.run(*KEYS, "--key", "acme")[1].startswith(f"{task.id}\tq\t")
-        ready = map(json.loads, program.run("tasks", "q", "--state", "ready", "--json")[1].splitlines())
+        ready = program.rows("tasks", "q", "--state", "ready")
         [waits] = [row for row in ready if row["limits"] == {"tenant": "acme"}]
         reason = program.run("explain", "q", waits["id"])[1]
         assert reason.startswith("limit reached\tThe limit 'tenant' has no free slot for the key 'acme': ")
@@ -188,19 +174,12 @@ def test_a_limit_counts_each_key_apart(shell: Shell, program: Within) -> None:
 KEYS = ("limit", "keys", "tenant")
 
 
-def test_a_limit_has_slots_or_a_rate(program: Within) -> None:
-    for numbers in ((), ("--slots", "2", "--rate", "1", "--per", "1"), ("--slots", "10001")):
-        status, _, err = program.run("limit", "set", "a", *numbers)
-        assert (status, err.count("\n")) == (2, 1)
-
-
 def test_an_unreadable_limit_is_told(shell: Shell, program: Within) -> None:
     program.run("limit", "set", "api", "--slots", "1")
     with fdbqueue.open(shell.url) as db:
-        root = RootKeys(Subspace(tuple(shell.root)) if shell.root else DEFAULT_ROOT)
-        db[LimitKeys(root.prefix, "api").row] = b"damaged"
+        db[LimitKeys(RootKeys(shell.space).prefix, "api").row] = b"damaged"
     assert program.run("limit", "list")[1] == "api\tunreadable\t\t\n"
-    row = json.loads(program.run("limit", "list", "--json")[1])
+    row = program.row("limit", "list")
     assert (row["name"], row["slots"], "cannot be read" in row["error"]) == ("api", None, True)
     for command in (("limit", "show", "api"), ("limit", "keys", "api"), ("create", "q", "--limit", "api")):
         status, _, err = program.run(*command)
@@ -216,7 +195,7 @@ def test_a_list_of_limits_has_no_holders(shell: Shell, program: Within) -> None:
     program.run("put", "q", "--limit-key", "tenant", "acme", "x")
     with taken(shell):
         for listed in (("limit", "list"), KEYS):
-            row = json.loads(program.run(*listed, "--json")[1])
+            row = program.row(*listed)
             assert (row["used"], "holders" in row) == (1, False)
         told = program.run("limit", "show", "tenant")[2]
         assert "tasks hold 1 slot; `fdbqueue limit keys tenant` lists the keys" in told

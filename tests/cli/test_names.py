@@ -1,7 +1,9 @@
-"""A mistyped name or place creates no queue, no database and no file."""
+"""A mistyped name or place creates no queue, no database and no file. The reference has each command."""
 
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,8 +16,7 @@ import fdbqueue
 from fdbqueue import Limit, Schedule, TaskQueue, list_schedules
 from fdbqueue.operate.cli.frame import cli
 from fdbqueue.operate.cli.session import nearest
-from tests.cli.shell import Shell, Within
-from tests.cli.test_queues import root_of
+from tests.cli.shell import HERE, Shell, Within
 
 # Every command on a queue, as it is typed; Q is the queue.
 COMMANDS: dict[str, list[str]] = {
@@ -90,7 +91,7 @@ ON_NO_QUEUE: dict[str, list[str]] = {
     "import file": ["exported"],
 }
 WITHOUT_A_PLACE = {"completion", "conformance", "dashboard", "demo", "doctor"}
-"""`doctor` tells of a place without a database: tests/cli/test_doctor.py. `dashboard` needs an extra first:
+"""`doctor` tells of a place without a database: tests/cli/test_verify.py. `dashboard` needs an extra first:
 tests/cli/test_dashboard.py."""
 
 
@@ -112,7 +113,6 @@ def make_queues_of_other_systems(db: fdbqueue.Database) -> None:
 @pytest.fixture
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Within:
     """The program, in an empty directory without a database."""
-    monkeypatch.chdir(tmp_path)
     for folder in ("temporary", "obsolete", "00000000"):
         (tmp_path / "dirq" / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "dirq")
@@ -132,8 +132,7 @@ def test_an_unknown_name_fails_and_lists_the_nearest(program: Within, command: s
         TaskQueue.create(db, "emails")
         fdbqueue.Queue.named(db, "other")
         make_queues_of_other_systems(db)
-    status, out, err = program.run(*typed(command, COMMANDS[command]))
-    assert (status, out, err.count("\n")) == (2, "", 1)
+    err = program.mistake(*typed(command, COMMANDS[command]))
     assert "no queue named 'emials'" in err
     assert "did you mean 'emails'?" in err
     assert "--create makes" in err or "`fdbqueue create" in err or "--create DATA` makes" in err
@@ -149,8 +148,7 @@ def test_an_unknown_limit_or_schedule_lists_the_nearest(program: Within, command
         for name in ("emails", "other"):
             Limit.set(db, name, slots=1)
             Schedule.create(db, name, every=60, queue="emails")
-    status, out, err = program.run(*typed(command, NAMED[command]))
-    assert (status, out, err.count("\n")) == (2, "", 1)
+    err = program.mistake(*typed(command, NAMED[command]))
     assert f"no {kind} named 'emials'" in err
     assert "did you mean 'emails'?" in err
     assert f"`fdbqueue {kind} {'set' if kind == 'limit' else 'create'} emials" in err
@@ -170,32 +168,29 @@ def test_a_queue_under_an_unknown_limit_is_not_made(program: Within) -> None:
 
 @pytest.mark.parametrize("verb", ["cancel", "close", "show", "wait"])
 def test_an_unknown_group_is_told(program: Within, verb: str) -> None:
-    with fdbqueue.open(program.url) as db:
-        TaskQueue.create(db, "emails")
+    program.run("create", "emails")
     status, out, err = program.run("group", verb, GROUP)
     assert (status, out, f"There is no group {GROUP}" in err) == (1, "", True)
     assert program.run("group", verb, "emials")[0] == 2  # no id
 
 
 def test_a_schedule_of_an_unknown_queue_lists_the_nearest(program: Within) -> None:
-    with fdbqueue.open(program.url) as db:
-        TaskQueue.create(db, "emails")
-    status, _, err = program.run("schedule", "create", "tick", "emials", "--every", "60")
-    assert (status, "no queue named 'emials'" in err, "did you mean 'emails'?" in err) == (2, True, True)
+    program.run("create", "emails")
+    err = program.mistake("schedule", "create", "tick", "emials", "--every", "60")
+    assert ("no queue named 'emials'" in err, "did you mean 'emails'?" in err) == (True, True)
 
 
 def test_into_an_unknown_queue_fails_before_a_command_runs(program: Within) -> None:
-    with fdbqueue.open(program.url) as db:
-        TaskQueue.create(db, "emails")
-    status, _, err = program.run("work", "emails", "--exec", "--into", "reslts", "--", "true")
-    assert (status, "no queue named 'reslts'" in err, "--create makes" in err) == (2, True, True)
-    status, _, err = program.run("work", "emails", "--exec", "--create", "--", "true")
-    assert (status, "--create is for the queue of --into" in err) == (2, True)
+    program.run("create", "emails")
+    err = program.mistake("work", "emails", "--exec", "--into", "reslts", "--", "true")
+    assert ("no queue named 'reslts'" in err, "--create makes" in err) == (True, True)
+    refused = program.mistake("work", "emails", "--exec", "--create", "--", "true")
+    assert "--create is for the queue of --into" in refused
 
 
 def test_create_makes_the_queue_of_into(shell: Shell, capfd: pytest.CaptureFixture[str]) -> None:
     with fdbqueue.open(shell.url) as db:
-        TaskQueue.create(db, "q", root=root_of(shell)).put(db, "x")
+        TaskQueue.create(db, "q", root=shell.space).put(db, "x")
     command = ("--exec", "--until-empty", "--processes", "1", "--into", "r", "--create", "--", "echo", "{}")
     assert shell.run("work", "q", *command)[0] == 0
     assert Within(shell, capfd).get("r") == ["x"]
@@ -209,30 +204,24 @@ def test_create_makes_the_database_and_the_queue(program: Within, command: str) 
 
 
 @pytest.mark.parametrize("command", sorted(ALL))
-def test_a_place_without_a_database_is_not_changed(program: Within, tmp_path: Path, command: str) -> None:
+def test_a_place_without_a_database_is_told_and_stays(program: Within, tmp_path: Path, command: str) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "passwd").write_text("root")
     for place in ("etc", "etc/passwd", "nowhere"):
         program.where = ["--url", f"embedded:{tmp_path}/{place}"]
-        status, out, err = program.run(*typed(command, ALL[command]))
-        assert (status, out, err.count("\n")) == (2, "", 1)
-        assert err.startswith(f"fdbqueue: there is no database at embedded:{tmp_path}/{place}; ")
+        err = program.mistake(*typed(command, ALL[command]))
+        assert err == f"fdbqueue: there is no database at embedded:{tmp_path}/{place}; {hint_of(command)}\n"
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["passwd"]
 
 
-@pytest.mark.parametrize("command", sorted(ALL))
-def test_a_hint_names_what_makes_the_database(program: Within, tmp_path: Path, command: str) -> None:
-    program.where = ["--url", f"embedded:{tmp_path}/nowhere"]
-    _, _, err = program.run(*typed(command, ALL[command]))
+def hint_of(command: str) -> str:
+    """What the refusal says about a new database."""
     if command == "import fdb-layer":
-        assert err.endswith("; the old queue and QUEUE are in the same one: name it with --url\n")
-        return
-    hint = "`fdbqueue create QUEUE`"
+        return "the old queue and QUEUE are in the same one: name it with --url"
     if has_create(command):
-        hint = "--create"
-    elif command.startswith("elements"):
-        hint = "`fdbqueue elements add emials --create DATA`"
-    assert err.endswith(f"; {hint} makes one\n")
+        return "--create makes one"
+    maker = "elements add emials --create DATA" if command.startswith("elements") else "create QUEUE"
+    return f"`fdbqueue {maker}` makes one"
 
 
 def has_create(command: str) -> bool:
@@ -318,3 +307,9 @@ def test_an_impossible_path_makes_no_directory(
     assert status == 2
     assert "is no path of at most 4096 bytes" in err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_reference_has_the_help_texts() -> None:
+    """`make docs` rewrites the reference."""
+    check = [sys.executable, HERE / "docs" / "cli_reference.py", "--check"]
+    assert subprocess.run(check, check=False).returncode == 0

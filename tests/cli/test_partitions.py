@@ -12,9 +12,7 @@ from tests.cli.shell import Within
 
 
 def listed(program: Within, queue: str) -> list[Any]:
-    status, out, _ = program.run("partitions", queue, "--interval", "0", "--json")
-    assert status == 0
-    return [json.loads(line) for line in out.splitlines()]
+    return program.rows("partitions", queue, "--interval", "0")
 
 
 def test_a_queue_is_created_with_partitions(program: Within) -> None:
@@ -47,16 +45,10 @@ def test_a_partition_tells_its_storage_servers_on_a_cluster(program: Within) -> 
 def test_a_repartition_changes_the_number(program: Within) -> None:
     program.run("create", "mail")
     program.run("put", "mail", "1", "2", "3")
-    assert program.run("repartition", "mail", "4") == (
-        0,
-        "",
-        "fdbqueue: 'mail' goes from 1 to 4 partitions: done\n",
-    )
-    status, out, _ = program.run("repartition", "mail", "2", "--json")
-    assert (status, json.loads(out)) == (
-        0,
-        {"queue": "mail", "before": 4, "partitions": 2, "is_finished": True},
-    )
+    told = "fdbqueue: 'mail' goes from 1 to 4 partitions: done\n"
+    assert program.run("repartition", "mail", "4") == (0, "", told)
+    found = program.row("repartition", "mail", "2")
+    assert found == {"queue": "mail", "before": 4, "partitions": 2, "is_finished": True}
 
 
 @pytest.fixture

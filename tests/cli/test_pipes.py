@@ -18,7 +18,6 @@ from fdbqueue.core.signals import Signals
 from fdbqueue.operate.cli.exits import LineWriter, ReaderGone
 from fdbqueue.operate.cli.items import get_lines as get
 from tests.cli.shell import CLOSED_PIPE, Shell, Within
-from tests.cli.test_queues import root_of
 
 LENGTHS = (1, 10, 100, 1_000, 4_096, 10_000, 65_535, 70_000, 100_000)
 RUNS = 50
@@ -31,14 +30,13 @@ def lines(length: int, count: int) -> list[str]:
 
 def fill(shell: Shell, values: Iterable[int]) -> None:
     with fdbqueue.open(shell.url) as db:
-        fdbqueue.Queue.named(db, "p", root=root_of(shell)).enqueue_many(db, values)
+        fdbqueue.Queue.named(db, "p", root=shell.space).enqueue_many(db, values)
 
 
 def piped_into(command: list[str], write: Callable[[LineWriter, Signals], object]) -> list[str]:
     """Return the lines that `command` prints, while `write` writes into its pipe."""
     with TemporaryFile("w+") as printed:  # a pipe would block a reader that prints a long line
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=printed) as reader:
-            assert reader.stdin is not None
             signals = Signals()
             with suppress(ReaderGone):
                 write(LineWriter(reader.stdin.fileno(), signals.check), signals)
@@ -74,7 +72,6 @@ def test_a_stalled_reader_holds_no_items(shell: Shell, program: Within) -> None:
     """One line is in the pipe; the other items are in the queue for other readers."""
     fill(shell, range(10))
     getting = shell.start("get", "p", "-n", "10")
-    assert getting.stdout is not None
     while program.run("size", "p")[1] != "9\n":
         time.sleep(0.02)
     assert program.get("p") == list(range(1, 10))

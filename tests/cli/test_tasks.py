@@ -1,4 +1,4 @@
-"""The commands on tasks: tasks, kick, bury, cancel, delete, release-all and truncate."""
+"""The commands on tasks: tasks, kick, bury, cancel, delete, release-all, truncate, and `put --unique`."""
 
 import json
 import os
@@ -8,24 +8,18 @@ from typing import Any
 
 import pytest
 
-import fdbqueue
-from fdbqueue import TaskQueue
 from fdbqueue.core.task import Failure
 from fdbqueue.operate.cli.show import HELD_COLUMNS, shown_held
 from tests.cli.shell import Shell, Within, rest_of
-from tests.cli.test_queues import root_of
 
 
 def put(program: Within, *arguments: str) -> list[str]:
     """Put tasks; return their ids."""
-    _, out, _ = program.run("put", *arguments, "--json")
-    return [json.loads(line)["id"] for line in out.splitlines()]
+    return [row["id"] for row in program.rows("put", *arguments)]
 
 
 def listed(program: Within, state: str) -> list[dict[str, Any]]:
-    return [
-        json.loads(line) for line in program.run("tasks", "q", "--state", state, "--json")[1].splitlines()
-    ]
+    return program.rows("tasks", "q", "--state", state)
 
 
 def test_options_of_a_put_are_those_of_the_tasks(program: Within) -> None:
@@ -47,8 +41,7 @@ def test_tasks_with_a_long_key_are_put_in_parts(program: Within) -> None:
     words = [str(n) for n in range(900)]
     ids = put(program, "q", *words, "--key", "k" * 980, "--header", "h=" + "v" * 980)
     assert len(set(ids)) == 900
-    _, out, _ = program.run("tasks", "q", "-n", "900", "--json")
-    assert [json.loads(line)["data"] for line in out.splitlines()] == list(range(900))
+    assert [task["data"] for task in program.rows("tasks", "q", "-n", "900")] == list(range(900))
 
 
 def test_lines_become_tasks(shell: Shell, program: Within) -> None:
@@ -61,14 +54,11 @@ def test_lines_become_tasks(shell: Shell, program: Within) -> None:
 @pytest.mark.commits_by_hand  # a page reads a thousand keys in one transaction
 def test_tasks_lists_the_first_n(program: Within) -> None:
     program.run("create", "q")
-    with fdbqueue.open(program.url) as db:
-        queue = TaskQueue.open(db, "q", root=root_of(program))
+    with program.opened() as (db, queue):
         for start in (0, 1_000):
             queue.put_many(db, range(start, start + 1_000))
         queue.put_many(db, range(2_000, 2_100))
-    status, out, err = program.run("tasks", "q", "-n", "9999", "--json")
-    assert (status, err) == (0, "")
-    assert [json.loads(line)["data"] for line in out.splitlines()] == list(range(2_100))
+    assert [task["data"] for task in program.rows("tasks", "q", "-n", "9999")] == list(range(2_100))
     status, out, err = program.run("tasks", "q")
     assert (status, len(out.splitlines())) == (0, 100)
     assert err == "fdbqueue: more tasks follow the first 100: -n N lists N\n"
@@ -77,14 +67,11 @@ def test_tasks_lists_the_first_n(program: Within) -> None:
 def test_a_task_is_listed_with_its_failures(program: Within) -> None:
     program.run("create", "q")
     put(program, "q", "poison")
-    with fdbqueue.open(program.url) as db:
-        queue = TaskQueue.open(db, "q", root=root_of(program))
+    with program.opened() as (db, queue):
         for failure in (Failure("ValueError", "odd\nnumber", "Traceback"), Failure("OSError")):
             task = queue.take(db, 0)
-            assert task is not None
             queue.release(db, task, failure=failure)
         task = queue.take(db, 0)
-        assert task is not None
         queue.bury(db, task, failure=Failure("ValueError", "odd\nagain", "Traceback (most recent ..."))
     status, out, _ = program.run("tasks", "q", "--state", "buried")
     id_, _, attempts, key, data, error = out.rstrip("\n").split("\t")
@@ -101,10 +88,8 @@ def test_a_task_is_listed_with_its_steps(program: Within) -> None:
     program.run("create", "q")
     for data in ("x", "y"):
         put(program, "q", data)
-    with fdbqueue.open(program.url) as db:
-        queue = TaskQueue.open(db, "q", root=root_of(program))
+    with program.opened() as (db, queue):
         task = queue.take(db, 0)
-        assert task is not None
         for name in ("mail", "charge"):
             queue.step(db, task, name, lambda: None)
         queue.release(db, task)
@@ -115,13 +100,11 @@ def test_a_taken_task_is_listed_with_its_holder(program: Within) -> None:
     program.run("create", "q", "--kind", "fifottl")
     put(program, "q", "x")
     here = {"host": platform.node(), "process_id": os.getpid()}
-    with fdbqueue.open(program.url) as db:
-        queue = TaskQueue.open(db, "q", root=root_of(program))
+    with program.opened() as (db, queue):
         task = queue.take(db)
-        assert task is not None
         (row,) = listed(program, "taken")
         columns = program.run("tasks", "q", "--state", "taken")[1].rstrip("\n").split("\t")
-        top = json.loads(program.run("top", "q", "-n", "1", "--json")[1])
+        top = program.row("top", "q", "-n", "1")
         put(program, "q", "y")
         (other,) = listed(program, "ready")
     assert (row["session"], row["taken"]) == (task.session, task.taken)
@@ -149,7 +132,7 @@ def test_an_explanation_has_each_reason_with_its_cure(program: Within) -> None:
         ["paused", "The queue is paused.", f"{where} resume q", ""],
         ["no worker", nobody, f"{where} work q MODULE:FUNCTION", ""],
     ]
-    found = json.loads(program.run("explain", "q", id_, "--json")[1])
+    found = program.row("explain", "q", id_)
     assert (found["task"]["id"], found["paused"], found["workers"]) == (id_, True, 0)
     assert [reason["why"] for reason in found["reasons"]] == ["paused", "no worker"]
 
@@ -159,8 +142,7 @@ def test_an_explanation_of_a_missing_task_is_refused(program: Within) -> None:
     (id_,) = put(program, "q", "x")
     program.run("delete", "q", id_)
     assert program.run("explain", "q", id_) == (1, "", f"fdbqueue: no such task in 'q': {id_}\n")
-    status, _, err = program.run("explain", "q", "x")
-    assert (status, err.count("\n")) == (2, 1)
+    program.mistake("explain", "q", "x")
 
 
 def test_bury_kick_and_delete_by_hand(program: Within) -> None:
@@ -168,7 +150,7 @@ def test_bury_kick_and_delete_by_hand(program: Within) -> None:
     ids = put(program, "q", "a", "b", "c", "d")
     said = f"fdbqueue: {ids[0]} buried\nfdbqueue: {ids[1]} buried\n"
     assert program.run("bury", "q", ids[0], ids[1]) == (0, "", said)
-    assert json.loads(program.run("bury", "q", ids[2], "--json")[1])["state"] == "buried"
+    assert program.row("bury", "q", ids[2])["state"] == "buried"
     assert program.run("kick", "q", "-n", "0") == (0, "", "fdbqueue: 0 kicked\n")
     assert program.run("kick", "q") == (0, "", "fdbqueue: 1 kicked\n")
     assert [task["data"] for task in listed(program, "buried")] == ["b", "c"]
@@ -187,9 +169,9 @@ def test_explain_without_an_id_tells_of_the_first_that_waits(program: Within) ->
     status, out, err = program.run("explain", "q")
     assert (status, err) == (0, f"fdbqueue: the first task that waits is {ready}\n")
     assert "the queue is paused" in out.lower()
-    assert json.loads(program.run("explain", "q", "--json")[1])["task"]["id"] == ready
+    assert program.row("explain", "q")["task"]["id"] == ready
     program.run("delete", "q", ready)
-    assert json.loads(program.run("explain", "q", "--json")[1])["task"]["id"] == delayed
+    assert program.row("explain", "q")["task"]["id"] == delayed
     program.run("bury", "q", delayed)
     assert program.run("explain", "q") == (1, "", "fdbqueue: no task of 'q' waits: 0 taken, 1 buried\n")
 
@@ -197,10 +179,8 @@ def test_explain_without_an_id_tells_of_the_first_that_waits(program: Within) ->
 def test_cancel_ends_waiting_tasks_and_marks_taken_ones(program: Within) -> None:
     program.run("create", "q")
     ids = put(program, "q", "a", "b")
-    with fdbqueue.open(program.url) as db:
-        queue = TaskQueue.open(db, "q", root=root_of(program))
+    with program.opened() as (db, queue):
         task = queue.take(db, 0)
-        assert task is not None
         said = f"{ids[0]} cancelled: it is taken, and ends with its lease\nfdbqueue: {ids[1]} cancelled"
         assert program.run("cancel", "q", *ids) == (0, "", f"fdbqueue: {said}\n")
         queue.progress(db, task, 0.4)
@@ -208,12 +188,12 @@ def test_cancel_ends_waiting_tasks_and_marks_taken_ones(program: Within) -> None
         (row,) = listed(program, "taken")
         assert row["progress"] == 0.4
         assert row["cancel_asked"] >= row["taken"]
-        explained = json.loads(program.run("explain", "q", ids[0], "--json")[1])
+        explained = program.row("explain", "q", ids[0])
         assert [reason["why"] for reason in explained["reasons"]] == ["cancelled"]
         assert queue.release(db, task).state == "-"
     gone = f"fdbqueue: no such task in 'q': {ids[0]}\n"
     assert program.run("cancel", "q", ids[0], "--json") == (1, "", gone)
-    assert json.loads(program.run("stats", "q", "--json")[1])["ends"]["cancelled"] == 2
+    assert program.row("stats", "q")["ends"]["cancelled"] == 2
 
 
 def test_ended_tasks_are_listed_and_found(program: Within) -> None:
@@ -221,7 +201,7 @@ def test_ended_tasks_are_listed_and_found(program: Within) -> None:
     ids = [put(program, "q", "x", "--key", key)[0] for key in ("a", "b", "a")]
     for id_ in ids:
         program.run("delete", "q", id_)
-    rows = [json.loads(line) for line in program.run("ended", "q", "--json")[1].splitlines()]
+    rows = program.rows("ended", "q")
     assert [(row["id"], row["outcome"], row["attempts"]) for row in rows] == [
         (id_, "deleted", 0) for id_ in ids[::-1]
     ]
@@ -255,13 +235,10 @@ def test_a_queue_that_keeps_no_ended_tasks_says_so(program: Within) -> None:
 
 def test_follow_prints_each_progress_until_the_task_ends(shell: Shell) -> None:
     shell.run("create", "q", "--kind", "fifottl", "--ttr", "60")
-    with fdbqueue.open(shell.url) as db:
-        queue = TaskQueue.open(db, "q", root=root_of(shell))
+    with shell.opened() as (db, queue):
         id_ = queue.put(db, "x").id
         task = queue.take(db, 0)
-        assert task is not None
         following = shell.start("follow", "q", id_)
-        assert following.stdout is not None
         assert following.stdout.readline() == "taken\t\n"
         for number in (0.25, 0.5):
             queue.progress(db, task, number)
@@ -277,8 +254,7 @@ def test_many_tasks_are_changed_in_bounded_transactions(program: Within) -> None
     """There are more tasks than one transaction may change."""
     program.run("create", "q", "--kind", "fair")
     put(program, "q", *map(str, range(450)))
-    with fdbqueue.open(program.url) as db:
-        queue = TaskQueue.open(db, "q", root=root_of(program))
+    with program.opened() as (db, queue):
         taken = [task for _ in range(9) for task in queue.take_many(db, 50, 0)]
         assert len(taken) == 450
         assert program.run("release-all", "q") == (0, "", "fdbqueue: 450 released\n")
@@ -286,11 +262,8 @@ def test_many_tasks_are_changed_in_bounded_transactions(program: Within) -> None
             queue.bury(db, task.id)
         assert program.run("kick", "q", "--all") == (0, "", "fdbqueue: 300 kicked\n")
         queue.take_many(db, 50, 0)
-        status, _, err = program.run("truncate", "q")
-        assert (status, err) == (
-            1,
-            "fdbqueue: truncate would remove 450 tasks of 'q': confirm with --yes\n",
-        )
+        refused = "fdbqueue: truncate would remove 450 tasks of 'q': confirm with --yes\n"
+        assert program.run("truncate", "q") == (1, "", refused)
         assert program.run("truncate", "q", "--yes") == (0, "", "fdbqueue: 450 removed\n")
         found = queue.statistics(db)
         assert set(found["tasks"].values()) == {0}
@@ -303,11 +276,70 @@ def test_removing_some_keeps_order_and_statistics_of_the_rest(program: Within) -
     program.run("create", "q", "--kind", "utube")
     for number in range(6):
         put(program, "q", str(number), "--key", "ab"[number % 2])
-    with fdbqueue.open(program.url) as db:
-        queue = TaskQueue.open(db, "q", root=root_of(program))
-        first = queue.take(db, 0)
-        assert first is not None
+    with program.opened() as (db, queue):
+        assert queue.take(db, 0) is not None
         assert queue.truncate_some(db, 3) == 3
         assert queue.statistics(db)["tasks"]["total"] == 3
         found = [queue.take(db, 0), queue.take(db, 0), queue.take(db, 0)]
         assert [task and task.data for task in found] == [3, 4, None]
+
+
+def put_unique(program: Within, *arguments: str) -> tuple[int, Any, str]:
+    status, out, err = program.run("put", "q", *arguments, "--json")
+    return status, json.loads(out) if out else None, err
+
+
+def test_a_second_put_prints_the_first_task(program: Within) -> None:
+    program.run("create", "q", "--kind", "fifottl")
+    _, first, _ = put_unique(program, "a", "--unique", "7")
+    _, again, _ = put_unique(program, "b", "--unique", "7")
+    assert (first["existed"], again["existed"], again["unique"]) == (False, True, 7)
+    assert (again["id"], again["data"]) == (first["id"], "a")
+    _, other, _ = put_unique(program, "c", "--unique", '"7"', "--scope", "60")
+    assert (other["existed"], other["unique"]) == (False, "7")
+    [shown, _] = program.rows("tasks", "q")
+    assert shown["unique"] == 7
+    assert program.row("explain", "q", first["id"])["task"]["unique"] == 7
+
+
+def test_a_list_names_a_key_that_is_a_tuple(program: Within) -> None:
+    """JSON has no tuples, and a list is no key."""
+    program.run("create", "q", "--kind", "fifottl")
+    assert put_unique(program, "a", "--unique", '["acme", [7]]')[1]["unique"] == ["acme", [7]]
+    assert put_unique(program, "b", "--unique", '["acme",[7]]')[1]["existed"]
+    status, _, err = put_unique(program, "c", "--unique", "[" * 900 + "]" * 900)
+    assert (status, err.count("\n")) == (2, 1)
+
+
+def test_a_later_put_replaces_and_debounces(program: Within) -> None:
+    program.run("create", "q", "--kind", "fifottl")
+    put_unique(program, "a", "--unique", "k")
+    _, task, _ = put_unique(program, "b", "--unique", "k", "--on-conflict", "replace")
+    assert (task["data"], task["state"]) == ("b", "ready")
+    later = ("--on-conflict", "debounce", "--delay", "50", "--debounce-max", "99")
+    _, task, _ = put_unique(program, "c", "--unique", "k", *later)
+    assert (task["data"], task["state"]) == ("c", "delayed")
+
+
+def test_a_buried_task_cannot_be_replaced(program: Within) -> None:
+    program.run("create", "q", "--kind", "fifottl")
+    _, task, _ = put_unique(program, "a", "--unique", "k")
+    program.run("bury", "q", task["id"])
+    status, out, err = put_unique(program, "b", "--unique", "k", "--on-conflict", "replace")
+    assert (status, out, err.count("\n")) == (1, None, 1)
+    assert f"{task['id']} has the unique key 'k' and is buried" in err
+
+
+def test_wrong_options_of_unique_are_refused(program: Within) -> None:
+    program.run("create", "q", "--kind", "fifottl")
+    for arguments in (
+        ("a", "b", "--unique", "k"),
+        ("--lines", "/dev/null", "--unique", "k"),
+        ("a", "--unique", "k", "--scope", "soon"),
+        ("a", "--unique", "k", "--on-conflict", "fail"),
+        ("a", "--unique", "k", "--on-conflict", "debounce"),
+        ("a", "--scope", "queued"),
+        ("a", "--debounce-max", "5"),
+        ("a", "--on-conflict", "replace"),
+    ):
+        assert put_unique(program, *arguments)[:2] == (2, None), arguments

@@ -1,4 +1,4 @@
-"""`fdbqueue verify`: findings with the commands that end them, and an exit status for scripts."""
+"""`fdbqueue verify` and `doctor`: findings with the commands that end them, and a status for scripts."""
 
 import json
 import shlex
@@ -15,8 +15,7 @@ from fdbqueue.core.seam import FDBError
 from fdbqueue.operate.cli.exits import CommandError
 from fdbqueue.operate.cli.session import Place
 from fdbqueue.tasks.stored.records import COUNTER_NAMES, TaskKeys, packed
-from tests.cli.shell import Within
-from tests.cli.test_queues import root_of
+from tests.cli.shell import Within, parsed
 
 
 def test_a_sound_queue_has_status_zero(program: Within) -> None:
@@ -33,7 +32,7 @@ def test_a_finding_is_ended_by_its_cure(program: Within) -> None:
     """It is typed as it is shown, also for a name with odd characters."""
     program.run("create", "--kind", "fifo", "--", "-a q")
     with fdbqueue.open(program.url) as db:
-        keys = TaskKeys(TaskQueue.open(db, "-a q", root=root_of(program)).contents)
+        keys = TaskKeys(TaskQueue.open(db, "-a q", root=program.space).contents)
         run(db, lambda tr: tr.add(keys.counters, packed(COUNTER_NAMES, {"ready": 3})))
     status, out, err = program.run("verify")
     assert status == 1
@@ -50,7 +49,7 @@ def test_a_finding_is_ended_by_its_cure(program: Within) -> None:
 def test_a_program_reads_a_verification(program: Within) -> None:
     program.run("create", "q", "--kind", "fifo")
     with fdbqueue.open(program.url) as db:
-        keys = TaskKeys(TaskQueue.open(db, "q", root=root_of(program)).contents)
+        keys = TaskKeys(TaskQueue.open(db, "q", root=program.space).contents)
         db[keys.task(b"short")] = b""
     status, out, _ = program.run("verify", "--json")
     found = json.loads(out)
@@ -87,3 +86,34 @@ def test_the_timeout_of_a_verification_ends_with_it() -> None:
     with pytest.raises(CommandError, match="no answer"), Place("fdb:", DEFAULT_ROOT).answering(database, 5):
         raise FDBError(1031)
     assert set_ms == [5_000, 0]
+
+
+def test_an_empty_database_has_no_trouble(program: Within) -> None:
+    """A latency may be told on a machine under load."""
+    program.run("create", "q")
+    _, out, err = program.run("doctor", "--watch", "0", "--json")
+    assert err == ""
+    assert {row["severity"] for row in parsed(out) if row["name"] != "latency"} == {"fine"}
+
+
+@pytest.mark.commits_by_hand  # a check has a timeout
+def test_the_cure_names_the_database(program: Within) -> None:
+    """It can be pasted into a shell."""
+    program.run("create", "q")
+    program.run("put", "q", "task")
+    status, out, _ = program.run("doctor", "--watch", "0")
+    assert status == 1
+    (told,) = [line.split("\t") for line in out.splitlines() if "\tqueues\t" in line]
+    assert told[0] == "warning"
+    assert shlex.split(told[3])[:3] == ["fdbqueue", "--url", program.url]
+    assert told[3].endswith(" work q MODULE:FUNCTION")
+
+
+def test_a_missing_database_is_a_failure(program: Within, tmp_path) -> None:
+    """Versions are told, since a report of a defect needs them."""
+    status, out, err = program.run("--url", f"embedded:{tmp_path}/none", "doctor", "--json")
+    assert (status, err) == (2, "")
+    found = {row["name"]: row for row in parsed(out)}
+    assert found["connection"]["severity"] == "failure"
+    assert "there is no database" in str(found["connection"]["text"])
+    assert "versions" in found

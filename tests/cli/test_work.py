@@ -28,30 +28,36 @@ from fdbqueue.operate.cli.exits import LineWriter, ReaderGone
 from fdbqueue.operate.cli.session import Place
 from fdbqueue.operate.cli.work import Pace, Progress
 from tests.cli.jobs import GO
-from tests.cli.shell import Shell, Within, read_all, rest_of
-from tests.cli.test_queues import root_of
+from tests.cli.shell import HERE, Shell, Within, read_all, rest_of
 from tests.queue_support import faulty
 from tests.support import PATIENCE_S, wait_until
 
 DATABASE_LOCKED, TRIES_MAX = 1038, 200
 JOBS = "tests.cli.jobs"
-HERE = Path(__file__).parents[2]
 
 
 def filled(shell: Shell, name: str, *data: Any, kind: str = "fifottl", **options: Any) -> None:
     with fdbqueue.open(shell.url) as db:
-        queue = TaskQueue.create(db, name, kind, root=root_of(shell), **options)
+        queue = TaskQueue.create(db, name, kind, root=shell.space, **options)
         queue.put_many(db, data)
 
 
 def statistics(shell: Shell, name: str = "q") -> dict[str, dict[str, int]]:
     with fdbqueue.open(shell.url) as db:
-        return TaskQueue.open(db, name, root=root_of(shell)).statistics(db)
+        return TaskQueue.open(db, name, root=shell.space).statistics(db)
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> None:
+def begun(shell: Shell, folder: Path, *arguments: str, tasks: int = 1) -> tuple[Any, str]:
+    """Start a fleet of one process, which has so many tasks; return it with the id of one of them."""
+    folder.mkdir()
+    environment = os.environ | {"JOBS_FOLDER": str(folder)}
+    working = shell.start("work", "q", *arguments, "--processes", "1", cwd=HERE, env=environment)
+    wait_until(lambda: len(list(folder.iterdir())) == tasks)
+    return working, next(folder.iterdir()).name
+
+
+def read_until(process: Any, words: str) -> None:
     """Read standard error up to a line with these words."""
-    assert process.stderr is not None
     assert any(words in line for line in process.stderr)
 
 
@@ -84,9 +90,7 @@ def test_a_task_that_fails_is_buried_and_reported(shell: Shell) -> None:
     last = json.loads(out.splitlines()[-1])
     assert (status, last["done"], last["buried"]) == (1, 3, 3)
     assert "ValueError: 1 is odd" in err
-    buried = [
-        json.loads(line) for line in shell.run("tasks", "q", "--state", "buried", "--json")[1].splitlines()
-    ]
+    buried = shell.rows("tasks", "q", "--state", "buried")
     assert [task["data"] for task in buried] == [1, 3, 5]
     assert all("Traceback" in task["history"][-1]["detail"] for task in buried)
 
@@ -118,12 +122,7 @@ def test_a_quiet_fleet_logs_errors_only(shell: Shell) -> None:
 
 def test_sigterm_and_the_tasks_given_back_are_logged(shell: Shell, tmp_path: Path) -> None:
     filled(shell, "q", 1_000)
-    (tmp_path / "begun").mkdir()
-    environment = os.environ | {"JOBS_FOLDER": str(tmp_path / "begun")}
-    arguments = ("q", f"{JOBS}:slow", "--processes", "1", "--grace", "0.3")
-    working = shell.start("work", *arguments, cwd=HERE, env=environment)
-    wait_until(lambda: any((tmp_path / "begun").iterdir()))
-    [id_] = [path.name for path in (tmp_path / "begun").iterdir()]
+    working, id_ = begun(shell, tmp_path / "begun", f"{JOBS}:slow", "--grace", "0.3")
     working.send_signal(signal.SIGTERM)
     _, err = rest_of(working)
     stopping, given_back, summary = without_progress(err).splitlines()
@@ -172,11 +171,7 @@ def test_an_idle_fleet_does_not_repeat_itself(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fdbqueue.operate.cli.work.PLAIN_EVERY_S", 0.0)
-    place = Place("memory:", DEFAULT_ROOT)
-    with (
-        fdbqueue.open("memory:") as db,
-        Progress(place, db, [], Signals(), as_json=False, prints=False) as progress,
-    ):
+    with fdbqueue.open("memory:") as db, progress_of(db) as progress:
         for done in (0, 0, 0, 1, 1):
             progress.tick(FleetStatus((), Tally(done=done), 0, 0))
     lines = capfd.readouterr().err.splitlines()
@@ -190,8 +185,7 @@ def test_the_progress_does_not_wait_for_a_locked_cluster(monkeypatch: pytest.Mon
         TaskQueue.create(db, "q")
         locked, engine = faulty(db, FDBError)
         engine.fate = lambda commits: (DATABASE_LOCKED, False) if commits < TRIES_MAX else (0, True)
-        place = Place("memory:", DEFAULT_ROOT)
-        with Progress(place, locked, ["q"], Signals(), as_json=False, prints=False) as progress:
+        with progress_of(locked, "q") as progress:
             progress._see_queues(stalled=True)
     assert engine.commits < TRIES_MAX
 
@@ -200,20 +194,10 @@ def test_the_version_is_printed(shell: Shell) -> None:
     assert shell.run("--version") == (0, f"fdbqueue {fdbqueue.__version__}\n", "")
 
 
-def test_the_modules_of_the_working_directory_are_found(shell: Shell, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def work(task): print(task.data)\n")
-    filled(shell, "q", "hello")
-    status, out, _ = shell.run("work", "q", "mine:work", "--until-empty", "--processes", "1")
-    assert (status, out) == (0, "hello\n")
-
-
 def test_sigterm_lets_running_tasks_finish_and_takes_no_more(shell: Shell, tmp_path: Path) -> None:
     filled(shell, "q", *range(4))
-    (tmp_path / "begun").mkdir()
-    environment = os.environ | {"JOBS_FOLDER": str(tmp_path / "begun")}
-    arguments = ("q", f"{JOBS}:held", "--processes", "1", "--threads", "2", "--grace", "600")
-    working = shell.start("work", *arguments, cwd=HERE, env=environment)
-    wait_until(lambda: len(list((tmp_path / "begun").iterdir())) == 2)
+    options = ("--threads", "2", "--grace", "600")
+    working, _ = begun(shell, tmp_path / "begun", f"{JOBS}:held", *options, tasks=2)
     working.send_signal(signal.SIGTERM)
     read_until(working, "taking no more")
     (tmp_path / "begun" / GO).touch()
@@ -225,10 +209,7 @@ def test_sigterm_lets_running_tasks_finish_and_takes_no_more(shell: Shell, tmp_p
 
 def test_the_second_signal_ends_running_tasks_at_once(shell: Shell, tmp_path: Path) -> None:
     filled(shell, "q", 1_000)
-    (tmp_path / "begun").mkdir()
-    environment = os.environ | {"JOBS_FOLDER": str(tmp_path / "begun")}
-    working = shell.start("work", "q", f"{JOBS}:slow", "--processes", "1", cwd=HERE, env=environment)
-    wait_until(lambda: any((tmp_path / "begun").iterdir()))
+    working, _ = begun(shell, tmp_path / "begun", f"{JOBS}:slow")
     working.send_signal(signal.SIGINT)
     read_until(working, "a second signal ends them at once")  # two pending signals may arrive as one
     working.send_signal(signal.SIGINT)
@@ -240,14 +221,8 @@ def test_the_second_signal_ends_running_tasks_at_once(shell: Shell, tmp_path: Pa
 @pytest.mark.commits_by_hand  # faults leave the fleet no time to show a rate
 def test_a_terminal_shows_a_live_line(shell: Shell) -> None:
     filled(shell, "q", *([0.05] * 60))
-    ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "JOBS_FOLDER": str(shell.folder)}
     arguments = ("q", f"{JOBS}:slow", "--until-empty", "--processes", "1", "--threads", "2")
-    process = shell.start("work", *arguments, stderr=theirs, cwd=HERE, env=environment)
-    os.close(theirs)
-    seen = read_all(ours)
-    assert process.communicate()[0] == ""
-    assert process.returncode == 0
+    seen = shell.screen("work", *arguments, stream="stderr", COLUMNS="100", JOBS_FOLDER=str(shell.folder))
     for words in ("done; ", "/s, ", " left", "eta", "60 done in"):
         assert words in seen
 
@@ -262,16 +237,12 @@ def test_a_stalled_reader_does_not_block_the_fleet(monkeypatch: pytest.MonkeyPat
     os.set_blocking(writing, True)
     monkeypatch.setattr("fdbqueue.operate.cli.work.PLAIN_EVERY_S", 0.0)
     monkeypatch.setattr("fdbqueue.operate.cli.work.stdout_of", lambda _: LineWriter(writing, lambda: None))
-    status = FleetStatus((), Tally(), 0, 0)
-    with (
-        fdbqueue.open("memory:") as db,
-        Progress(Place("memory:", DEFAULT_ROOT), db, [], Signals(), as_json=True, prints=False) as progress,
-    ):
-        assert progress.tick(status)
+    with fdbqueue.open("memory:") as db, progress_of(db, as_json=True) as progress:
+        assert progress.tick(IDLE)
         os.close(reading)
-        assert not progress.tick(status)
+        assert not progress.tick(IDLE)
         with pytest.raises(ReaderGone):
-            progress.end(status)
+            progress.end(IDLE)
     os.close(writing)
 
 
@@ -337,14 +308,9 @@ def test_a_mistake_is_status_2_one_line_and_nothing_taken(
 def test_output_of_commands_and_of_the_supervisor_are_apart(shell: Shell) -> None:
     """The log has a line for each killed worker."""
     filled(shell, "q", *range(20))
+    program = shell.program("work", "q", f"{JOBS}:nothing", "--until-empty")
     done = subprocess.run(
-        [
-            "sh",
-            "-c",
-            'exec "$@" 2>&1 >/dev/null | cat',
-            "sh",
-            *shell.program("work", "q", f"{JOBS}:nothing", "--until-empty"),
-        ],
+        ["sh", "-c", 'exec "$@" 2>&1 >/dev/null | cat', "sh", *program],
         cwd=HERE,
         capture_output=True,
         text=True,
@@ -356,6 +322,17 @@ def test_output_of_commands_and_of_the_supervisor_are_apart(shell: Shell) -> Non
 IDLE = FleetStatus((), Tally(), 0, 0)
 
 
+def progress_of(db: fdbqueue.Database, *queues: str, as_json: bool = False) -> Progress:
+    place = Place("memory:", DEFAULT_ROOT)
+    return Progress(place, db, [*queues], Signals(), as_json, prints=False)
+
+
+def running(task: str, queue: str) -> FleetStatus:
+    """A fleet that runs this task."""
+    at_work = (Running(task, queue, 1.0, False, None),)
+    return FleetStatus((ProcessStatus(1, "working", Tally(), at_work, 0, 0.0),), Tally(), 0, 0)
+
+
 @contextmanager
 def paused(as_json: bool) -> Iterator[Progress]:
     """The progress of a fleet with one paused queue and one other."""
@@ -364,9 +341,7 @@ def paused(as_json: bool) -> Iterator[Progress]:
         queue.put(db, 1)
         queue.pause(db)
         TaskQueue.create(db, "r")
-        with Progress(
-            Place("memory:", DEFAULT_ROOT), db, ["-q", "r"], Signals(), as_json, prints=False
-        ) as progress:
+        with progress_of(db, "-q", "r", as_json=as_json) as progress:
             yield progress
 
 
@@ -391,8 +366,7 @@ def test_json_of_a_stalled_fleet_has_its_paused_queues(capfd: pytest.CaptureFixt
 @pytest.mark.usefixtures("at_once")
 def test_a_fleet_that_runs_a_task_names_no_paused_queue(capfd: pytest.CaptureFixture[str]) -> None:
     with paused(as_json=False) as progress:
-        running = (Running("0" * 32, "r", 1.0, False, None),)
-        progress.tick(FleetStatus((ProcessStatus(1, "working", Tally(), running, 0, 0.0),), Tally(), 0, 0))
+        progress.tick(running("0" * 32, "r"))
     assert "paused" not in capfd.readouterr().err
 
 

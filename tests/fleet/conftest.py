@@ -3,13 +3,18 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fdbqueue import Backoff, Database, Hooks, TaskQueue, Worker
+from fdbqueue import Backoff, Database, Hooks, Session, TaskQueue, Worker
+from fdbqueue.core.sessions.keeper import Silence
+from fdbqueue.fleet.held import Hold
+from fdbqueue.fleet.settling import Heartbeat
 from tests.fleet.handlers import SPACE
 from tests.support import PATIENCE_S
 
@@ -50,12 +55,81 @@ def work(db: Database, space: Any, queue: TaskQueue) -> Callable[..., list[tuple
     def run(handler: Callable[..., object], **options: Any) -> list[tuple[str, Any]]:
         told: list[tuple[str, Any]] = []
         note = lambda event: told.append((event.name, event.task.data))  # noqa: E731
-        hooks = Hooks(succeeded=note, retried=note, buried=note, lease_lost=note)
+        names = ("succeeded", "retried", "snoozed", "buried", "lease_lost", "cancelled")
+        hooks = Hooks(**dict.fromkeys(names, note))
         settings: dict[str, Any] = {"threads": 2, "backoff": SOON, "hooks": hooks, "root": space, **options}
         Worker(db, queue, handler, **settings).run(until_empty=True)
         return told
 
     return run
+
+
+@contextmanager
+def working(worker: Worker) -> Iterator[Worker]:
+    """Start a worker; stop it at the end of the block, and wait for its last handler."""
+    worker.start()
+    yield worker
+    worker.stop()
+    assert worker.join(PATIENCE_S)
+
+
+class Run(threading.Thread):
+    """A call of `worker.run()`, and the error that it raises."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(daemon=True)
+        self.worker = worker
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.worker.run()
+        except Exception as error:
+            self.error = error
+
+    def end(self) -> Exception | None:
+        """Wait for the end; return the error."""
+        self.join(PATIENCE_S)
+        assert not self.is_alive()
+        return self.error
+
+
+class Beaten:
+    """Leases of one session, and a heartbeat that the test ticks. It renews them, or owes them an excuse."""
+
+    def __init__(
+        self,
+        db: Database,
+        space: Any,
+        queues: Sequence[TaskQueue],
+        count: int = 1,
+        *,
+        timeout_s: float | None = None,
+        overran: Callable[[Hold], object] = print,
+        owes: bool = False,
+    ) -> None:
+        self.db, self.session, self.chores = db, Session(db, root=space), 0
+        self.heartbeat = Heartbeat(db, Silence(db.runtime), timeout_s, overran, self._chore, print)
+        self._note = self.heartbeat.owe if owes else self.heartbeat.add
+        self.holds = [hold for queue in queues for hold in self.take(queue, count, self.session)]
+
+    def _chore(self) -> float:
+        self.chores += 1
+        return self.db.runtime.monotonic() + PATIENCE_S
+
+    def take(self, queue: TaskQueue, count: int, session: Session) -> list[Hold]:
+        queue.put_many(self.db, range(count))
+        tasks = queue.take_many(self.db, count, session=session)
+        holds = [Hold(queue, task, self.db, session, self.db.runtime.now()) for task in tasks]
+        for hold in holds:
+            self._note(hold)
+        return holds
+
+    def renew_all(self) -> float:
+        for hold in self.holds:
+            hold.beat_at = 0.0
+        return self.heartbeat._tick()
 
 
 class Supervisor:

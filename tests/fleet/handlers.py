@@ -13,7 +13,7 @@ import time
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Bury, Done, Hooks, TaskQueue
+from fdbqueue import Bury, Done, Hooks
 from fdbqueue.embedded import store
 from fdbqueue.fleet import child
 
@@ -38,12 +38,6 @@ def obey(task):
     _attempts.append(task.attempts)
     deeds[what](*arguments)
     effect_of(task)
-
-
-def put_next(task):
-    """Put the data of the task into another queue of the same database."""
-    root = Subspace((), bytes.fromhex(os.environ[SPACE]))
-    TaskQueue.open(task.database, "next", root=root).put(task.database, task.data)
 
 
 def effect_of(task):

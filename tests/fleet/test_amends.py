@@ -8,46 +8,18 @@ import pytest
 from fdbqueue import Hooks, Session, Snooze, TaskQueue, Worker
 from fdbqueue.core import limits
 from fdbqueue.core.runtime import RealEvent
-from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed
-from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.settling import Heartbeat, Settling
-from tests.fleet.conftest import SOON
+from fdbqueue.fleet.settling import Settling
+from tests.fleet.conftest import SOON, Beaten, working
 from tests.support import PATIENCE_S, TIMED_OUT, TOO_OLD
 
 pytestmark = pytest.mark.commits_by_hand
 
 
-class Beaten:
-    """A heartbeat that the test ticks, with the leases of one queue."""
-
-    def __init__(self, db, queue, space, count, timeout_s=None):
-        self.db, self.queue, self.space = db, queue, space
-        self.heartbeat = Heartbeat(db, Silence(db.runtime), timeout_s, print, self.chores, print)
-        self.holds = self.take(count)
-
-    def chores(self):
-        return self.db.runtime.monotonic() + PATIENCE_S
-
-    def take(self, count):
-        session = Session(self.db, root=self.space)
-        self.queue.put_many(self.db, range(count))
-        tasks = self.queue.take_many(self.db, count, session=session)
-        holds = [Hold(self.queue, task, self.db, session, self.db.runtime.now()) for task in tasks]
-        for hold in holds:
-            self.heartbeat.add(hold)
-        return holds
-
-    def renew_all(self):
-        for hold in self.holds:
-            hold.beat_at = 0.0
-        return self.heartbeat._tick()
-
-
 def test_an_attempt_with_a_timeout_wakes_the_heartbeat(db, queue, space):
     """Else the heartbeat would end it after its next renewal."""
-    beaten = Beaten(db, queue, space, 1, timeout_s=1)
+    beaten = Beaten(db, space, [queue], timeout_s=1)
     beaten.heartbeat._woken.clear()
     beaten.heartbeat._wakes_at = beaten.heartbeat._tick()
     beaten.heartbeat.began(beaten.holds[0])
@@ -55,7 +27,7 @@ def test_an_attempt_with_a_timeout_wakes_the_heartbeat(db, queue, space):
 
 
 def test_the_leases_of_a_dropped_queue_are_lost(db, queue, space):
-    beaten = Beaten(db, queue, space, 1)
+    beaten = Beaten(db, space, [queue])
     queue._shape.registry.drop(db, "jobs")
     again_at = beaten.renew_all()
     assert beaten.holds[0].lost
@@ -64,14 +36,14 @@ def test_the_leases_of_a_dropped_queue_are_lost(db, queue, space):
 
 def test_leases_are_renewed_in_several_batches(db, queue, space, monkeypatch):
     monkeypatch.setattr(limits, "VERB_BATCH", 2)
-    beaten = Beaten(db, queue, space, 5)
+    beaten = Beaten(db, space, [queue], 5)
     beaten.renew_all()
     assert all(hold.beat_at > 0 for hold in beaten.holds)
 
 
 def test_the_end_of_a_session_takes_away_its_own_leases(db, queue, space):
-    beaten = Beaten(db, queue, space, 1)
-    [other] = beaten.take(1)
+    beaten = Beaten(db, space, [queue])
+    [other] = beaten.take(queue, 1, Session(db, root=space))
     beaten.heartbeat.lose_all(beaten.holds[0].session)
     assert (beaten.holds[0].lost, other.lost) == (True, False)
 
@@ -107,10 +79,8 @@ def test_a_task_not_given_back_in_an_outage_comes_back(db, space, monkeypatch):
     monkeypatch.setattr(Feed, "take", take_late)
     queue.put(db, "x")
     worker = Worker(db, queue, lambda _: done.set(), threads=1, root=space)
-    worker.start()
-    assert done.wait(PATIENCE_S)
-    worker.stop()
-    assert worker.join(PATIENCE_S)
+    with working(worker):
+        assert done.wait(PATIENCE_S)
     assert away.is_over
 
 
@@ -124,9 +94,7 @@ def test_a_snooze_that_an_outage_stops_is_no_failure(db, space, monkeypatch):
             raise Snooze(0)
 
     queue.put(db, "x")
-    worker = Worker(db, queue, handler, threads=1, max_attempts=1, root=space)
-    worker.start(until_empty=True)
-    assert worker.join(PATIENCE_S)
+    Worker(db, queue, handler, threads=1, max_attempts=1, root=space).run(until_empty=True)
     assert (seen, away.is_over) == ([0, 0], True)
 
 
@@ -142,31 +110,23 @@ def test_a_failure_that_an_outage_stops_ends_its_lease(db, space, monkeypatch):
     queue.put(db, "x")
     hooks = Hooks(succeeded=lambda _: done.set())
     worker = Worker(db, queue, handler, threads=1, hooks=hooks, backoff=SOON, root=space)
-    worker.start()
-    assert done.wait(PATIENCE_S)
-    worker.stop()
-    assert worker.join(PATIENCE_S)
+    with working(worker):
+        assert done.wait(PATIENCE_S)
     assert away.is_over
 
 
-def test_a_verb_that_could_not_commit_is_no_outcome(db, queue, space):
+def test_a_verb_that_could_not_commit_is_no_outcome(db, queue, work):
     """The task was deleted while the transaction of its ack hung."""
-    hang, told = threading.Event(), []
+    hang = threading.Event()
 
     def handler(tr, task):
         queue.ack(tr, task)
         queue.delete(db, task.id)
         hang.wait(PATIENCE_S)
 
-    def note(event):
-        told.append(event.name)
-
     queue.put(db, "x")
-    hooks = Hooks(succeeded=note, retried=note, buried=note, lease_lost=note)
-    settings = {"threads": 1, "timeout_s": 0.1, "transactional": True, "hooks": hooks, "root": space}
-    Worker(db, queue, handler, **settings).run(until_empty=True)
+    assert work(handler, threads=1, timeout_s=0.1, transactional=True) == [("lease_lost", "x")]
     hang.set()
-    assert told == ["lease_lost"]
 
 
 def test_a_handler_that_meets_its_old_transaction_is_told(db, queue, work, monkeypatch):
@@ -202,8 +162,6 @@ def test_a_worker_begins_nothing_while_something_is_away(db, queue, space, monke
     queue.put_many(db, range(2))
     worker = Worker(db, queue, handler, threads=1, root=space)
     monkeypatch.setattr(worker, "_stopped", Stopped())
-    worker.start()
-    assert pauses.acquire(timeout=PATIENCE_S)
-    worker.stop()
-    assert worker.join(PATIENCE_S)
+    with working(worker):
+        assert pauses.acquire(timeout=PATIENCE_S)
     assert begun == [0]

@@ -8,7 +8,7 @@ from fdbqueue import HeldTask, Hooks, InvalidArgument, TaskCancelled, TaskQueue,
 from fdbqueue.core import limits
 from fdbqueue.fleet.outcomes import Cancelled, Failed, judge
 from fdbqueue.fleet.status import Tally
-from tests.fleet.conftest import SOON
+from tests.fleet.conftest import SOON, working
 from tests.support import wait_until
 
 TTR_S = 1.5  # a heartbeat comes each third of it; a busy machine renews later
@@ -46,14 +46,11 @@ def cancelled_while_running(db, queue, handler, **options):
     told = []
     note = lambda event: told.append(event.name)  # noqa: E731
     hooks = Hooks(succeeded=note, retried=note, buried=note, lease_lost=note, cancelled=note)
-    worker = Worker(db, queue, handler, hooks=hooks, backoff=SOON, **options)
     id_ = queue.put(db, "x").id
-    worker.start()
-    assert handler.begun.wait(20)
-    queue.cancel(db, id_)
-    wait_until(lambda: told)
-    worker.stop()
-    assert worker.join(20)
+    with working(Worker(db, queue, handler, hooks=hooks, backoff=SOON, **options)) as worker:
+        assert handler.begun.wait(20)
+        queue.cancel(db, id_)
+        wait_until(lambda: told)
     return told, worker.status().tally
 
 
@@ -67,11 +64,6 @@ def test_a_lease_without_an_end_learns_of_a_cancel_too(db, space):
     queue = TaskQueue.create(db, "lasting", "fifo", root=space)
     told, _ = cancelled_while_running(db, queue, Patient(), session_ttr_s=TTR_S, root=space)
     assert told == ["cancelled"]
-
-
-def test_a_handler_that_returns_after_a_cancel_has_done_its_task(db, short):
-    told, tally = cancelled_while_running(db, short, Patient(lambda task: None))  # noqa: ARG005
-    assert (told, tally) == (["succeeded"], Tally(done=1))
 
 
 @pytest.mark.parametrize("attempts", [1, 5])
@@ -95,18 +87,15 @@ def test_the_running_tasks_tell_of_a_cancel(db, short, monkeypatch):
     shown = lambda: [one.cancelled for found in workers(db) for one in found.running if one.id == id_]  # noqa: E731
     may_end = threading.Event()
     handler = Patient(lambda task: may_end.wait(20))  # noqa: ARG005
-    worker = Worker(db, short, handler)
     id_ = short.put(db, "x").id
-    worker.start()
-    assert handler.begun.wait(20)
-    wait_until(lambda: shown() == [False])
-    short.cancel(db, id_)
-    wait_until(lambda: [running.cancelled for running in worker.status().running] == [True])
-    assert handler.task.cancelled
-    wait_until(lambda: shown() == [True])
-    may_end.set()
-    worker.stop()
-    assert worker.join(20)
+    with working(Worker(db, short, handler)) as worker:
+        assert handler.begun.wait(20)
+        wait_until(lambda: shown() == [False])
+        short.cancel(db, id_)
+        wait_until(lambda: [running.cancelled for running in worker.status().running] == [True])
+        assert handler.task.cancelled
+        wait_until(lambda: shown() == [True])
+        may_end.set()
 
 
 def test_an_error_about_another_task_is_a_failure():
@@ -125,16 +114,13 @@ def test_a_handler_tells_its_progress_and_learns_of_a_cancel(db, short):
         task.progress(0.8)
         task.check()
 
-    worker = Worker(db, short, handler)
     id_ = short.put(db, "x").id
-    worker.start()
-    assert short.wait_for_progress(db, id_, None, 20).fraction == 0.4
-    wait_until(lambda: [running.fraction for running in worker.status().running] == [0.4])
-    short.cancel(db, id_)
-    may_go.set()
-    wait_until(lambda: worker.status().tally == Tally(cancelled=1))
-    worker.stop()
-    assert worker.join(20)
+    with working(Worker(db, short, handler)) as worker:
+        assert short.wait_for_progress(db, id_, None, 20).fraction == 0.4
+        wait_until(lambda: [running.fraction for running in worker.status().running] == [0.4])
+        short.cancel(db, id_)
+        may_go.set()
+        wait_until(lambda: worker.status().tally == Tally(cancelled=1))
 
 
 def test_a_transactional_handler_tells_no_progress(db, short):

@@ -1,18 +1,22 @@
-"""A worker whose database is closed ends, and tells why. A handler cannot close it."""
+"""A worker whose database is closed, or does not heal, ends and tells why. A handler cannot close it."""
 
+import shutil
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import TaskQueue, Worker
-from fdbqueue.core.errors import DatabaseClosed
+from fdbqueue import Database, Fleet, TaskQueue, Worker
+from fdbqueue.core.errors import DatabaseClosed, DatabaseNotFound, StorageReplaced
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.keeper import keeper_of
-from tests.fleet.conftest import SOON
-from tests.support import wait_until
+from tests.fleet.conftest import SOON, Run
+from tests.support import PATIENCE_S, wait_until
 
 IN_TIME_S = 20
+on_a_directory = pytest.mark.parametrize("engine", ["embedded"])
 
 
 @pytest.fixture
@@ -20,25 +24,6 @@ def own(url):
     """A database that the test closes."""
     with fdbqueue.open(url) as database:
         yield database
-
-
-class Run(threading.Thread):
-    """A call of `worker.run()`, and the error that it raises."""
-
-    def __init__(self, worker):
-        super().__init__(daemon=True)
-        self.worker, self.error = worker, None
-        self.start()
-
-    def run(self):
-        try:
-            self.worker.run()
-        except DatabaseClosed as error:
-            self.error = error
-
-    def has_ended(self):
-        self.join(IN_TIME_S)
-        return not self.is_alive()
 
 
 def waiting(worker, monkeypatch):
@@ -113,8 +98,7 @@ def test_a_waiting_worker_ends_when_its_database_is_closed(own, space, monkeypat
         TaskQueue.create(own, name, root=space)
     run = waiting(Worker(own, names, print, backoff=SOON, root=space), monkeypatch)
     own.close()
-    assert run.has_ended()
-    assert isinstance(run.error, DatabaseClosed)
+    assert isinstance(run.end(), DatabaseClosed)
     assert run.worker.status().state == "ended"
 
 
@@ -128,8 +112,7 @@ def test_a_worker_of_coroutines_ends_when_its_database_is_closed(own, space):
     run = Run(Worker(own, "one", handle, root=space))
     assert begun.wait(IN_TIME_S)
     own.close()
-    assert run.has_ended()
-    assert isinstance(run.error, DatabaseClosed)
+    assert isinstance(run.end(), DatabaseClosed)
 
 
 def test_a_running_handler_may_end_after_its_database_is_closed(own, space):
@@ -145,6 +128,64 @@ def test_a_running_handler_may_end_after_its_database_is_closed(own, space):
     own.close()
     wait_until(lambda: run.worker.status().state == "stopping")  # another thread has met the closed database
     may_end.set()
-    assert run.has_ended()
-    assert isinstance(run.error, DatabaseClosed)
+    assert isinstance(run.end(), DatabaseClosed)
     assert ended == [True]
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The log, with its tracebacks."""
+    return [caplog.handler.format(record) for record in caplog.records]
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
+@on_a_directory
+def test_a_worker_ends_when_its_directory_is_replaced(
+    db: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, awaited: bool
+) -> None:
+    """It would take nothing for ever, also when a good database is at the path again."""
+    with fdbqueue.open(f"embedded:{tmp_path}/good") as good:
+        TaskQueue.create(good, "jobs")
+    TaskQueue.create(db, "jobs").put(db, 1)
+
+    async def handle(_: Any) -> None: ...
+
+    worker = Worker(db, "jobs", handle if awaited else lambda _: None)
+    run = Run(worker)
+    wait_until(lambda: worker.status().tally.done == 1, PATIENCE_S)
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    (tmp_path / "good").rename(tmp_path / "data")
+    assert isinstance(run.end(), StorageReplaced)
+    lines = told(caplog)
+    assert len(lines) <= (2 if awaited else 1), lines  # one for each face of the database
+    assert not any("\n" in line for line in lines)
+
+
+@on_a_directory
+def test_a_busy_worker_ends_when_its_directory_is_gone(db: Database, tmp_path: Path) -> None:
+    """The heartbeat learns of it, and its handlers learn that their leases are lost."""
+    TaskQueue.create(db, "jobs").put(db, 1)
+    begun, may_end, lost = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(task: Any) -> None:
+        begun.set()
+        may_end.wait(PATIENCE_S)
+        if task.lost:
+            lost.set()
+
+    run = Run(Worker(db, "jobs", handle, threads=1, session_ttr_s=1.5, grace_s=0))
+    assert begun.wait(PATIENCE_S)
+    shutil.rmtree(tmp_path / "data")
+    assert isinstance(run.end(), StorageReplaced)
+    may_end.set()
+    assert lost.wait(PATIENCE_S)
+
+
+@on_a_directory
+def test_a_fleet_makes_no_database_in_place_of_a_removed_one(db: Database, url: str, tmp_path: Path) -> None:
+    TaskQueue.create(db, "jobs")
+    fleet = Fleet(url, "jobs", "builtins:id")
+    db.close()
+    shutil.rmtree(tmp_path / "data")
+    with pytest.raises(DatabaseNotFound):
+        fleet.run()
+    assert not (tmp_path / "data").exists()

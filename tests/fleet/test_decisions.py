@@ -1,6 +1,7 @@
-"""Decisions without a database: delays, turns, starts, and the meaning of errors."""
+"""Decisions without a database: delays, turns, starts, and the meaning of errors. The page on workers."""
 
 import logging
+import re
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from fdbqueue.fleet.feed import Feed, Start, Starting, start_of
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
 from fdbqueue.fleet.outcomes import Away, Failed, Lost, Policy, is_away, judge
 from fdbqueue.tasks.intake import StrideScheduler
+from tests.page import page
 from tests.support import ManualClock
 
 
@@ -210,3 +212,16 @@ def test_a_queue_that_works_again_begins_with_the_first_pause():
     assert pause_s() == 0
     fails[0] = True
     assert (first_s, second_s, pause_s()) == (limits.AWAY_FIRST_S, 2 * limits.AWAY_FIRST_S, first_s)
+
+
+PAGE = page("docs/workers.md")
+STANDARD = {"ProcessPoolExecutor", "SystemExit"}
+
+
+def test_each_class_on_the_page_is_exported():
+    """Of docs/workers.md; classes and errors alike."""
+    import fdbqueue
+    from fdbqueue.core import errors
+
+    named = set(re.findall(r"`([A-Z]\w+)[`(]", PAGE)) - {*STANDARD, "FDB_NETWORK_OPTION_KNOB"}
+    assert {name for name in named if not hasattr(fdbqueue, name) and not hasattr(errors, name)} == set()

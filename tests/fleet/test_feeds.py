@@ -1,23 +1,16 @@
-"""Feeds of several queues: errors, dropped queues and missing threads cost no task of another queue.
-
-And of one queue, whose acks take tasks along.
-"""
+"""Feeds of several queues: errors, dropped queues and missing threads cost no task of another queue."""
 
 import logging
-import threading
+import time
 
 import pytest
 
 from fdbqueue import Session, TaskQueue, Worker
-from fdbqueue.core.errors import UnknownCodec
-from fdbqueue.core.line.taking import Taker
-from fdbqueue.core.observing import Observer, observe
-from fdbqueue.core.once import LostConflict
+from fdbqueue.core import limits
+from fdbqueue.core.errors import UnknownCodec, UnknownSession
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.feed import Feed
-from fdbqueue.tasks.calls import Acks
 from fdbqueue.tasks.intake import Intake
-from tests.fleet.conftest import SOON
 from tests.support import PATIENCE_S
 
 
@@ -94,108 +87,55 @@ def test_a_wait_returns_its_task_though_no_other_can_begin(db, space, queues, fe
         assert [task.data for _, task in feed.take(1, session, PATIENCE_S)] == ["x"]
 
 
-# Acks that take tasks along.
-
-TASKS = 40
-
-
-@pytest.fixture
-def worked(db, space, queues):
-    """Work the first queue off, in one thread or several. Return the data in the order of the begins."""
-
-    def work(threads=1, handler=lambda task: None, **options):  # noqa: ARG005  # no-op
-        begun = []
-
-        def handle(task):
-            begun.append(task.data)
-            return handler(task)
-
-        queue = queues[0]
-        queue.put_many(db, range(TASKS))
-        Worker(db, queue, handle, threads=threads, root=space, **options).run(until_empty=True)
-        return begun
-
-    return work
+def test_busy_queues_get_their_shares_and_none_starves(db, space, queues):
+    for queue in queues:
+        queue.put_many(db, range(200))
+    order = []
+    worker = Worker(db, {"one": 3, "two": 1}, lambda task: order.append(task.queue), threads=4, root=space)
+    worker.run(until_empty=True)
+    first = order[:160]
+    assert 0.65 < first.count("one") / len(first) < 0.85
 
 
-def done(db, queue):
-    counts = queue.statistics(db)["tasks"]
-    return counts["done"], counts["ready"] + counts["taken"] + counts["buried"]
+def test_a_turn_of_a_queue_counts_each_of_its_tasks(db, space, queues, feed):
+    for queue in queues:
+        queue.put_many(db, range(9))
+    with Session(db, root=space) as session:
+        assert [source.name for source, _ in feed.take(4, session, 0.0)] == 4 * ["one"]
+        assert [feed.take(1, session, 0.0)[0][0].name for _ in range(4)] == 4 * ["two"]
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_a_task_costs_at_most_one_commit_behind_its_put(db, queues, worked, threads):
-    before = db.counters.commits
-    assert sorted(worked(threads)) == list(range(TASKS))
-    assert done(db, queues[0]) == (TASKS, 0)
-    assert db.counters.commits - before < TASKS + 30  # some twenty are those of its session, and of its end
+@pytest.mark.parametrize("other", ["fails", "begins late"])
+def test_the_wait_at_another_queue_holds_up_no_task(db, space, queues, feed, monkeypatch, other):
+    """It fails; or it begins after the task was found: then it is ended, as the lease may end before."""
+    take = Feed._take
+    queues[0].put(db, "x")
+
+    def take_or_wait(feed, number, count, session, timeout_s, stop):
+        if not timeout_s:  # so that it waits
+            return []
+        if number == 1 and other == "fails":
+            raise UnknownSession(session="of the other queue")
+        if number == 1:
+            assert stop.wait(PATIENCE_S)
+        return take(feed, number, count, session, timeout_s, stop)
+
+    monkeypatch.setattr(Feed, "_take", take_or_wait)
+    with Session(db, root=space) as session:
+        began = time.monotonic()
+        assert [task.data for _, task in feed.take(1, session, 3 * PATIENCE_S)] == ["x"]
+        assert time.monotonic() - began < PATIENCE_S
 
 
-def test_one_thread_begins_tasks_in_order(worked):
-    assert worked() == list(range(TASKS))
-
-
-@pytest.mark.parametrize("error", [ValueError("a take"), LostConflict()], ids=str)
-def test_a_take_that_fails_fails_no_ack(db, queues, worked, monkeypatch, error):
-    within, take = [], Taker.take_in_turn
-    ack_and_take = Acks._ack_and_take
-
-    def acks(*given):
-        within.append(True)
-        try:
-            return ack_and_take(*given)
-        finally:
-            within.clear()
-
-    def fail(*given):
-        if within:
-            raise error
-        return take(*given)
-
-    monkeypatch.setattr(Acks, "_ack_and_take", acks)
-    monkeypatch.setattr(Taker, "take_in_turn", fail)
-    assert worked() == list(range(TASKS))
-    assert done(db, queues[0]) == (TASKS, 0)
-
-
-def test_a_stopped_worker_returns_what_acks_have_taken(db, space, queues):
-    """Two threads end together, and the worker stops before either begins the next task."""
-    queue, both = queues[0], threading.Barrier(2)
-    tasks = queue.put_many(db, range(6))
-
-    def handle(task):
-        both.wait(PATIENCE_S)
-        if task.data == 1:
-            worker.stop()
-
-    worker = Worker(db, queue, handle, threads=2, root=space)
-    worker.run()
-    counts = queue.statistics(db)["tasks"]
-    assert counts["taken"] == 0
-    assert counts["done"] + counts["ready"] == len(tasks)
-    assert all(task.failures == 0 for task in queue.tasks(db, "r", len(tasks)))
-
-
-def test_a_failing_handler_beside_acks_stalls_no_thread(db, queues, worked):
-    """A failure takes nothing along: the feeder does, once no acks take."""
-    tried = set()
-
-    def handle(task):
-        if task.data % 3 == 0 and task.data not in tried:
-            tried.add(task.data)
-            raise ValueError("once")
-
-    worked(4, handle, backoff=SOON)
-    assert done(db, queues[0]) == (TASKS, 0)
-
-
-def test_observers_hear_of_tasks_that_acks_take(worked):
-    taken = []
-
-    class Takes(Observer):
-        def call(self, call):
-            return lambda _: taken.extend(call.tasks) if call.name == "take" else None
-
-    with observe(Takes()):
-        worked()
-    assert sorted(task.data for task in taken) == list(range(TASKS))
+def test_a_queue_that_is_not_looked_at_saves_up_no_turns(db, space, queues, feed, monkeypatch):
+    """A queue that was empty is not looked at for a while, and its turns go to the others."""
+    monkeypatch.setattr(limits, "EMPTY_QUEUE_LOOK_S", 600.0)
+    monkeypatch.setattr(limits, "WORKER_WAIT_S", 0.0)
+    queues[0].put_many(db, range(20))
+    with Session(db, root=space) as session:
+        assert sum(len(feed.take(1, session, 0.0)) for _ in range(20)) == 20
+        assert feed.take(1, session, 0.0) == []  # from now on it is looked at again
+        for queue in queues:
+            queue.put_many(db, range(10))
+        names = [feed.take(1, session, 0.0)[0][0].name for _ in range(10)]
+    assert 4 <= names.count("two") <= 6

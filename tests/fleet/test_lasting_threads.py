@@ -7,16 +7,14 @@ import pytest
 from greenlet import GreenletExit
 
 import fdbqueue
-from fdbqueue import Backoff, Fleet, Hooks, Retry, Session, TaskQueue, Worker
+from fdbqueue import Backoff, Fleet, Hooks, Retry, TaskQueue, Worker
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.embedded.directory import no_room
 from fdbqueue.fleet import supervisor
-from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.settling import Heartbeat, Settling
+from fdbqueue.fleet.settling import Settling
 from fdbqueue.fleet.worker import ThreadPool
-from tests.fleet.conftest import SOON
+from tests.fleet.conftest import SOON, Beaten, working
 from tests.support import PATIENCE_S, wait_until
 
 ERRORS = [KeyError("gone"), TypeError("option"), RuntimeError("can't start new thread"), MemoryError()]
@@ -39,30 +37,18 @@ def ended_threads():
             thread.join(PATIENCE_S)
 
 
-class Beaten:
-    """Two leases, and a heartbeat that the test ticks."""
+@pytest.fixture
+def beaten(db, space):
+    """Six leases of two queues, which are due; and no thread can be started."""
+    queues = [TaskQueue.create(db, name, "fifottl", ttr=20, root=space) for name in "ab"]
+    made = Beaten(db, space, queues, 3, overran=failing(RuntimeError("can't start new thread")))
+    for hold in made.holds:
+        hold.beat_at = 0.0
+    return made
 
-    def __init__(self, db, space):
-        queues = [TaskQueue.create(db, name, "fifottl", ttr=20, root=space) for name in "ab"]
-        self.session = Session(db, root=space)
-        self.heartbeat = Heartbeat(db, Silence(db.runtime), None, self.overran, self.chores, print)
-        self.holds = []
-        for queue in queues:
-            queue.put_many(db, range(3))
-            for task in queue.take_many(db, 3, session=self.session):
-                self.holds.append(Hold(queue, task, db, self.session, db.runtime.now()))
-                self.heartbeat.add(self.holds[-1])
-        for hold in self.holds:
-            hold.beat_at = 0.0  # due
 
-    def overran(self, _):
-        raise RuntimeError("can't start new thread")
-
-    def chores(self):
-        return float("inf")
-
-    def renewed(self):
-        return [hold.beat_at > 0 for hold in self.holds]
+def are_renewed(beaten):
+    return all(hold.beat_at > 0 for hold in beaten.holds)
 
 
 def renew_all_but(bad, error, renew=TaskQueue.renew):
@@ -77,8 +63,7 @@ def renew_all_but(bad, error, renew=TaskQueue.renew):
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("bad", range(6))
 @pytest.mark.commits_by_hand
-def test_a_lease_that_cannot_be_renewed_ends_no_other(db, space, monkeypatch, error, bad):
-    beaten = Beaten(db, space)
+def test_a_lease_that_cannot_be_renewed_ends_no_other(db, beaten, monkeypatch, error, bad):
     until = [hold._ends for hold in beaten.holds]
     monkeypatch.setattr(TaskQueue, "renew", renew_all_but(beaten.holds[bad].task.id, error))
     again_at = beaten.heartbeat._tick()
@@ -90,18 +75,17 @@ def test_a_lease_that_cannot_be_renewed_ends_no_other(db, space, monkeypatch, er
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("step", ["chores", "_overran", "_make_amends"])
-def test_a_step_of_the_heartbeat_that_fails_costs_no_lease(db, space, monkeypatch, error, step):
-    beaten = Beaten(db, space)
+def test_a_step_of_the_heartbeat_that_fails_costs_no_lease(beaten, monkeypatch, error, step):
     if step == "_overran":
         beaten.heartbeat._timeout_s = 0.0
         beaten.heartbeat.began(beaten.holds[0])
     monkeypatch.setattr(beaten.heartbeat, "_chores" if step == "chores" else step, failing(error))
     beaten.heartbeat._tick()
-    assert all(beaten.renewed())
+    assert are_renewed(beaten)
 
 
-def test_an_overrun_is_ended_once_a_thread_can_be_started(db, space):
-    beaten, given_up = Beaten(db, space), []
+def test_an_overrun_is_ended_once_a_thread_can_be_started(beaten):
+    given_up = []
     beaten.heartbeat._timeout_s = 0.0
     beaten.heartbeat.began(beaten.holds[0])
     beaten.heartbeat._tick()
@@ -112,8 +96,8 @@ def test_an_overrun_is_ended_once_a_thread_can_be_started(db, space):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", [SystemExit(1), GreenletExit()])
-def test_a_heartbeat_that_is_ended_is_replaced(db, space, monkeypatch, error):
-    beaten, beats = Beaten(db, space), threading.Semaphore(0)
+def test_a_heartbeat_that_is_ended_is_replaced(beaten, monkeypatch, error):
+    beats = threading.Semaphore(0)
 
     def beat_again():
         beats.release()
@@ -127,12 +111,11 @@ def test_a_heartbeat_that_is_ended_is_replaced(db, space, monkeypatch, error):
     beaten.heartbeat.start()
     assert beats.acquire(timeout=PATIENCE_S)
     beaten.heartbeat.end(PATIENCE_S)
-    assert all(beaten.renewed())
+    assert are_renewed(beaten)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_leases_end_if_the_heartbeat_cannot_be_replaced(db, space, monkeypatch):
-    beaten = Beaten(db, space)
+def test_leases_end_if_the_heartbeat_cannot_be_replaced(beaten, monkeypatch):
     monkeypatch.setattr(beaten.heartbeat, "_chores", failing(GreenletExit()))
     monkeypatch.setattr(RealRuntime, "spawn", failing(RuntimeError("can't start new thread")))
     with pytest.raises(GreenletExit):
@@ -348,9 +331,8 @@ def test_a_take_that_fails_once_ends_no_worker(db, queue, space, monkeypatch, er
 def test_a_step_that_fails_at_the_end_skips_no_other(db, queue, space, monkeypatch):
     worker = Worker(db, queue, print, root=space)
     monkeypatch.setattr(Worker, "_finish", failing(SystemExit(1)))
-    worker.start()
-    worker.stop()
-    assert worker.join(PATIENCE_S)
+    with working(worker):
+        pass
     assert worker._session.lost
     assert worker._heartbeat._ended
 

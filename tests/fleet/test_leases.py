@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fdbqueue import Done, Hooks, Session, TaskQueue, Worker, workers
+from fdbqueue import Done, Hooks, TaskQueue, Worker, workers
 from fdbqueue.core import limits
 from fdbqueue.core.errors import (
     EffectTooLarge,
@@ -14,18 +14,16 @@ from fdbqueue.core.errors import (
     InvalidArgument,
     LeaseLost,
     QueueNotFound,
-    UnknownSession,
     WorkerUsed,
 )
-from fdbqueue.core.sessions.keeper import Silence
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed
-from fdbqueue.fleet.held import Hold
-from fdbqueue.fleet.settling import Heartbeat, Settling, Telling
+from fdbqueue.fleet.settling import Settling, Telling
 from fdbqueue.fleet.worker import ThreadPool
-from tests.fleet.conftest import SOON
+from tests.fleet.conftest import SOON, Beaten, working
 from tests.support import wait_until
 
+LATE = {"threads": 1, "timeout_s": 0.1, "max_attempts": 1}
 TTR_S = 4.0  # a heartbeat comes each third of it; the rest is for a busy machine
 
 
@@ -93,16 +91,13 @@ def renewals(monkeypatch):
 
 def test_a_lease_is_renewed_while_its_handler_runs(db, short, gate, told, renewals):
     """A renewal keeps the ttr. Leases of many times their ttr are in tests/fleet/test_outages.py."""
-    worker = Worker(db, short, gate, hooks=told.hooks)
     short.put(db, "x")
-    worker.start()
-    gate.begun.wait(20)
-    wait_until(lambda: len(renewals) >= 2)
-    assert not gate.task.lost
-    gate.may_end.set()
-    assert told.wait_for(1) == ["succeeded"]
-    worker.stop()
-    assert worker.join(20)
+    with working(Worker(db, short, gate, hooks=told.hooks)):
+        gate.begun.wait(20)
+        wait_until(lambda: len(renewals) >= 2)
+        assert not gate.task.lost
+        gate.may_end.set()
+        assert told.wait_for(1) == ["succeeded"]
     assert short.statistics(db)["calls"]["ttr"] == 0
 
 
@@ -118,47 +113,29 @@ def test_a_handler_learns_that_its_lease_is_lost(db, short, gate, told, how):
                 task.check()
             checked.append(task.lost)
 
-    worker = Worker(db, short, handler, hooks=told.hooks)
     id_ = short.put(db, "x").id
-    worker.start()
-    gate.begun.wait(20)
-    if how == "release_all":
-        short.pause(db)
-        short.release_all(db)
-    else:
-        getattr(short, how)(db, id_)
-    wait_until(lambda: gate.task.lost)
-    gate.may_end.set()
-    assert told.wait_for(1) == ["lease_lost"]
-    worker.stop(at_once=True)
-    assert worker.join(20)
+    with working(Worker(db, short, handler, hooks=told.hooks)) as worker:
+        gate.begun.wait(20)
+        if how == "release_all":
+            short.pause(db)
+            short.release_all(db)
+        else:
+            getattr(short, how)(db, id_)
+        wait_until(lambda: gate.task.lost)
+        gate.may_end.set()
+        assert told.wait_for(1) == ["lease_lost"]
+        worker.stop(at_once=True)
     assert (checked, short.statistics(db)["calls"]["ack"]) == ([True], 0)
-
-
-def test_a_lease_without_an_end_is_renewed_too(db, space, gate):
-    q = TaskQueue.create(db, "lasting", "fifo", root=space)
-    worker = Worker(db, q, gate, session_ttr_s=1.5, root=space)
-    id_ = q.put(db, "x").id
-    worker.start()
-    gate.begun.wait(20)
-    q.delete(db, id_)
-    wait_until(lambda: gate.task.lost)
-    gate.may_end.set()
-    worker.stop()
-    assert worker.join(20)
 
 
 @pytest.mark.commits_by_hand
 def test_a_slow_hook_renews_no_lease_of_an_acked_task(db, short, gate, renewals):
     """The ack has ended the lease."""
-    worker = Worker(db, short, lambda _: None, hooks=Hooks(succeeded=gate))
     short.put(db, "x")
-    worker.start()
-    gate.begun.wait(20)
-    time.sleep(0.8 * TTR_S)  # two heartbeats
-    gate.may_end.set()
-    worker.stop()
-    assert worker.join(20)
+    with working(Worker(db, short, lambda _: None, hooks=Hooks(succeeded=gate))):
+        gate.begun.wait(20)
+        time.sleep(0.8 * TTR_S)  # two heartbeats
+        gate.may_end.set()
     assert len(renewals) <= 1
 
 
@@ -173,12 +150,10 @@ def test_a_task_that_arrives_too_late_is_not_begun(db, queue, told, monkeypatch)
         return found
 
     monkeypatch.setattr(Feed, "take", take_late)
-    worker = Worker(db, queue, lambda task: seen.append((task.lost, task.failures)), hooks=told.hooks)
     queue.put(db, "x")
-    worker.start()
-    assert told.wait_for(1) == ["succeeded"]
-    worker.stop()
-    assert worker.join(20)
+    handler = lambda task: seen.append((task.lost, task.failures))  # noqa: E731
+    with working(Worker(db, queue, handler, hooks=told.hooks)):
+        assert told.wait_for(1) == ["succeeded"]
     assert (seen, late) == ([(False, 0)], [])
 
 
@@ -193,9 +168,7 @@ def test_a_hanging_handler_costs_an_attempt_but_no_thread(db, queue, told):
 
     id_ = queue.put(db, "hangs").id
     queue.put(db, "runs")
-    worker = Worker(
-        db, queue, handler, threads=1, timeout_s=0.2, max_attempts=1, hooks=told.hooks, backoff=SOON
-    )
+    worker = Worker(db, queue, handler, hooks=told.hooks, backoff=SOON, **LATE)
     worker.run(until_empty=True)
     assert (told.names, done, worker.status().overrun) == (["buried", "succeeded"], ["runs"], 1)
     [failure] = queue.failures(db, id_)
@@ -207,16 +180,11 @@ def test_a_hanging_handler_costs_an_attempt_but_no_thread(db, queue, told):
 def test_a_thread_that_was_replaced_ends_without_an_outcome(db, queue, told):
     hang = threading.Event()
     queue.put(db, "hangs")
-    worker = Worker(
-        db, queue, lambda _: hang.wait(20), threads=1, timeout_s=0.1, max_attempts=1, hooks=told.hooks
-    )
-    worker.start()
-    told.wait_for(1)
-    hang.set()
-    queue.put(db, "again")
-    assert told.wait_for(2) == ["buried", "succeeded"]
-    worker.stop()
-    assert worker.join(20)
+    with working(Worker(db, queue, lambda _: hang.wait(20), hooks=told.hooks, **LATE)):
+        told.wait_for(1)
+        hang.set()
+        queue.put(db, "again")
+        assert told.wait_for(2) == ["buried", "succeeded"]
 
 
 @pytest.fixture
@@ -244,15 +212,11 @@ def timeout_is_over(monkeypatch):
     return is_over
 
 
-LATE = {"threads": 1, "timeout_s": 0.1, "max_attempts": 1}
-
-
 def test_a_handler_that_ends_at_its_timeout_adds_no_thread(db, queue, told, timeout_is_over):
     """With a thread too many, the worker would never count all of them as idle."""
     queue.put(db, "x")
-    worker = Worker(db, queue, lambda _: timeout_is_over.wait(20), hooks=told.hooks, **LATE)
-    worker.start(until_empty=True)
-    assert worker.join(20)
+    handler = lambda _: timeout_is_over.wait(20)  # noqa: E731
+    Worker(db, queue, handler, hooks=told.hooks, **LATE).run(until_empty=True)
     assert told.names == ["buried"]
 
 
@@ -264,9 +228,7 @@ def test_a_transaction_that_ends_at_its_timeout_writes_nothing(db, queue, told, 
         tr.set(space["effect"].key(), b"")
 
     queue.put(db, "x")
-    worker = Worker(db, queue, handler, hooks=told.hooks, transactional=True, **LATE)
-    worker.start(until_empty=True)
-    assert worker.join(20)
+    Worker(db, queue, handler, hooks=told.hooks, transactional=True, **LATE).run(until_empty=True)
     assert (told.names, db[space["effect"].key()]) == (["buried"], None)
 
 
@@ -283,9 +245,7 @@ def test_a_transaction_that_hangs_in_its_second_try_is_ended(db, queue, told, sp
         tr.set(key, b"")
 
     queue.put(db, "x")
-    worker = Worker(db, queue, handler, hooks=told.hooks, transactional=True, **LATE)
-    worker.start(until_empty=True)
-    assert worker.join(20)
+    Worker(db, queue, handler, hooks=told.hooks, transactional=True, **LATE).run(until_empty=True)
     hang.set()
     assert (told.names, tries) == (["buried"], [False, True])
 
@@ -308,9 +268,7 @@ def test_a_handler_that_ends_during_its_failure_is_not_settled(db, queue, told, 
     monkeypatch.setattr(Settling, "fail", fail_late)
     monkeypatch.setattr(Telling, "left", leave_and_tell)
     queue.put(db, "x")
-    worker = Worker(db, queue, lambda _: fails.wait(20), hooks=told.hooks, **LATE)
-    worker.start(until_empty=True)
-    assert worker.join(20)
+    Worker(db, queue, lambda _: fails.wait(20), hooks=told.hooks, **LATE).run(until_empty=True)
     assert (told.names, settled) == (["buried"], [False])
 
 
@@ -323,39 +281,18 @@ def test_a_task_acked_by_its_handler_is_not_lost_at_a_timeout(db, queue, told, t
         hang.wait(20)
 
     queue.put(db, "acked")
-    worker = Worker(
-        db, queue, handler, threads=1, timeout_s=0.1, hooks=told.hooks, transactional=transactional
-    )
-    worker.start()
-    assert told.wait_for(1) == ["succeeded"]
-    worker.stop(at_once=True)
-    hang.set()
-    assert worker.join(20)
+    worker = Worker(db, queue, handler, hooks=told.hooks, transactional=transactional, **LATE)
+    with working(worker):
+        assert told.wait_for(1) == ["succeeded"]
+        worker.stop(at_once=True)
+        hang.set()
     assert (told.names, worker.status().tally.lost) == (["succeeded"], 0)
-
-
-class Owing:
-    """A heartbeat with many attempts to excuse."""
-
-    def __init__(self, db, queue, space, count):
-        session = Session(db, root=space)
-        queue.put_many(db, range(count))
-        self.runtime, self.chores = db.runtime, 0
-        self.heartbeat = Heartbeat(db, Silence(db.runtime), None, print, self.chore, print)
-        tasks = queue.take_many(db, count, session=session)
-        self.holds = [Hold(queue, task, db, session, db.runtime.now()) for task in tasks]
-        for hold in self.holds:
-            self.heartbeat.owe(hold)
-
-    def chore(self):
-        self.chores += 1
-        return self.runtime.monotonic() + 20
 
 
 @pytest.mark.commits_by_hand
 def test_a_heartbeat_excuses_all_attempts_before_its_end(db, queue, space):
     """Whatever their number is."""
-    owing = Owing(db, queue, space, 100)
+    owing = Beaten(db, space, [queue], 100, owes=True)
     owing.heartbeat.start()
     owing.heartbeat.end(20)
     assert queue.statistics(db)["tasks"]["ready"] == 100
@@ -363,58 +300,45 @@ def test_a_heartbeat_excuses_all_attempts_before_its_end(db, queue, space):
 
 def test_a_heartbeat_excuses_all_attempts(db, queue, space):
     """A few per beat, without being woken for each."""
-    owing = Owing(db, queue, space, 100)
+    owing = Beaten(db, space, [queue], 100, owes=True)
     owing.heartbeat.start()
     wait_until(lambda: queue.statistics(db)["tasks"]["ready"] == 100)
     owing.heartbeat.end(20)
 
 
 def test_a_lease_wakes_a_heartbeat_that_would_sleep_longer(db, short, space):
-    short.put(db, 1)
-    session = Session(db, root=space)
-    task = short.take(db, 0, session=session)
-    later = lambda: db.runtime.monotonic() + 20  # noqa: E731
-    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, later, print)
-    heartbeat._wakes_at = heartbeat._tick()
-    heartbeat.add(Hold(short, task, db, session, db.runtime.now()))
-    assert heartbeat._woken.is_set()
+    beaten = Beaten(db, space, [])
+    beaten.heartbeat._wakes_at = beaten.heartbeat._tick()
+    beaten.take(short, 1, beaten.session)
+    assert beaten.heartbeat._woken.is_set()
 
 
 def test_a_lost_lease_wakes_no_heartbeat(db, queue, space):
     """Its handler may go on for an hour, and there is nothing to renew."""
-    queue.put(db, 1)
-    session = Session(db, root=space)
-    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, lambda: db.runtime.monotonic() + 20, print)
-    hold = Hold(queue, queue.take(db, 0, session=session), db, session, db.runtime.now())
-    heartbeat.add(hold)
-    hold.take_away()
-    hold.beat_at = db.runtime.monotonic()
-    assert heartbeat._tick() > db.runtime.monotonic() + 10
+    beaten = Beaten(db, space, [queue])
+    beaten.holds[0].take_away()
+    assert beaten.renew_all() > db.runtime.monotonic() + 10
 
 
 def test_a_renewal_begins_with_its_question(db, queue, space, monkeypatch):
     """A silence of the database that ends with the answer is one of this lease."""
-    queue.put(db, 1)
-    session, renew, asked = Session(db, root=space), TaskQueue.renew, []
+    beaten, renew, asked = Beaten(db, space, [queue]), TaskQueue.renew, []
 
     def renew_late(queue, tr, tasks):
         asked.append(db.runtime.now())
         return renew(queue, tr, tasks)
 
     monkeypatch.setattr(TaskQueue, "renew", renew_late)
-    heartbeat = Heartbeat(db, Silence(db.runtime), None, print, float, print)
-    hold = Hold(queue, queue.take(db, 0, session=session), db, session, 0.0)
-    hold.beat_at = 0.0
-    heartbeat.add(hold)
-    heartbeat._tick()
-    assert 0.0 < hold.renewed_at <= asked[0]
+    beaten.holds[0].renewed_at = 0.0
+    beaten.renew_all()
+    assert 0.0 < beaten.holds[0].renewed_at <= asked[0]
 
 
 @pytest.mark.parametrize(("code", "left"), [(1031, 1), (2101, 0)])
 @pytest.mark.commits_by_hand
 def test_an_excuse_that_fails_delays_no_other(db, queue, space, monkeypatch, code, left):
     """Nor the chores. If the database was away, the excuse is tried again."""
-    owing = Owing(db, queue, space, 3)
+    owing = Beaten(db, space, [queue], 3, owes=True)
     bad, excuse = owing.holds[0].task.id, TaskQueue.excuse
 
     def fail_for_one(queue, tr, task):
@@ -434,15 +358,13 @@ def test_an_excuse_that_fails_delays_no_other(db, queue, space, monkeypatch, cod
 def test_a_stop_lets_running_handlers_finish(db, queue, gate, told, threads):
     """Idle threads do not end the wait. The stopping worker takes no more tasks."""
     queue.put(db, 1)
-    worker = Worker(db, queue, gate, threads=threads, hooks=told.hooks)
-    worker.start()
-    gate.begun.wait(20)
-    worker.stop()
-    queue.put(db, 2)
-    assert not worker.join(0.2)
-    assert worker.status().state == "stopping"
-    gate.may_end.set()
-    assert worker.join(20)
+    with working(Worker(db, queue, gate, threads=threads, hooks=told.hooks)) as worker:
+        gate.begun.wait(20)
+        worker.stop()
+        queue.put(db, 2)
+        assert not worker.join(0.2)
+        assert worker.status().state == "stopping"
+        gate.may_end.set()
     assert (told.names, queue.statistics(db)["tasks"]["ready"]) == (["succeeded"], 1)
 
 
@@ -494,113 +416,20 @@ def test_an_idle_worker_stops_at_once(db, queue, space):
 def test_a_put_wakes_an_idle_worker_of_several_queues(db, queue, space, told, without_looks, monkeypatch):  # noqa: ARG001
     monkeypatch.setattr(limits, "WORKER_WAIT_S", 600.0)
     other = TaskQueue.create(db, "other", root=space)
-    worker = Worker(db, {"jobs": 2, "other": 1}, lambda _: None, hooks=told.hooks, root=space)
-    worker.start()
-    for number in range(1, 5):
-        (queue, other)[number % 2].put(db, number)
-        assert told.wait_for(number)[-1] == "succeeded"
-    worker.stop()
-    assert worker.join(20)
-
-
-def test_busy_queues_get_their_shares_and_none_starves(db, queue, space):
-    other = TaskQueue.create(db, "other", root=space)
-    queue.put_many(db, range(200))
-    other.put_many(db, range(200))
-    order = []
-    worker = Worker(db, {"jobs": 3, "other": 1}, lambda task: order.append(task.queue), threads=4, root=space)
-    worker.run(until_empty=True)
-    first = order[:160]
-    assert 0.65 < first.count("jobs") / len(first) < 0.85
-
-
-def test_a_turn_of_a_queue_counts_each_of_its_tasks(db, queue, space):
-    other = TaskQueue.create(db, "other", root=space)
-    queue.put_many(db, range(9))
-    other.put_many(db, range(9))
-    feed = Feed(db, [(queue, 1), (other, 1)])
-    with Session(db, root=space) as session:
-        assert [source.name for source, _ in feed.take(4, session, 0.0)] == 4 * ["jobs"]
-        assert [feed.take(1, session, 0.0)[0][0].name for _ in range(4)] == 4 * ["other"]
-
-
-def test_a_task_is_kept_though_the_wait_at_another_queue_failed(db, queue, space, monkeypatch):
-    other, take = TaskQueue.create(db, "other", root=space), Feed._take
-    queue.put(db, "x")
-    feed = Feed(db, [(queue, 1), (other, 1)])
-
-    def take_or_fail(feed, number, count, session, timeout_s, stop):
-        if not timeout_s:  # so that it waits
-            return []
-        if number == 1:
-            raise UnknownSession(session="of the other queue")
-        return take(feed, number, count, session, timeout_s, stop)
-
-    monkeypatch.setattr(Feed, "_take", take_or_fail)
-    with Session(db, root=space) as session:
-        assert [task.data for _, task in feed.take(1, session, 10.0)] == ["x"]
-
-
-def test_a_wait_that_begins_after_a_task_was_found_is_ended(db, queue, space, monkeypatch):
-    """The task would wait for the end of that wait, and its lease may end before."""
-    other, take = TaskQueue.create(db, "other", root=space), Feed._take
-    queue.put(db, "x")
-    feed = Feed(db, [(queue, 1), (other, 1)])
-
-    def take_late(feed, number, count, session, timeout_s, stop):
-        if not timeout_s:  # so that it waits
-            return []
-        if number == 1:
-            assert stop.wait(20)
-        return take(feed, number, count, session, timeout_s, stop)
-
-    monkeypatch.setattr(Feed, "_take", take_late)
-    with Session(db, root=space) as session:
-        began = time.monotonic()
-        assert [task.data for _, task in feed.take(1, session, 60.0)] == ["x"]
-        assert time.monotonic() - began < 40
-
-
-def test_a_queue_that_is_not_looked_at_saves_up_no_turns(db, queue, space, monkeypatch):
-    """A queue that was empty is not looked at for a while, and its turns go to the others."""
-    monkeypatch.setattr(limits, "EMPTY_QUEUE_LOOK_S", 600.0)
-    monkeypatch.setattr(limits, "WORKER_WAIT_S", 0.0)
-    other = TaskQueue.create(db, "other", root=space)
-    queue.put_many(db, range(20))
-    feed = Feed(db, [(queue, 1), (other, 1)])
-    with Session(db, root=space) as session:
-        assert sum(len(feed.take(1, session, 0.0)) for _ in range(20)) == 20
-        assert feed.take(1, session, 0.0) == []  # from now on it is looked at again
-        queue.put_many(db, range(10))
-        other.put_many(db, range(10))
-        names = [feed.take(1, session, 0.0)[0][0].name for _ in range(10)]
-    assert 4 <= names.count("other") <= 6
-
-
-def test_workers_obey_pause_and_resume(db, queue, told):
-    queue.pause(db)
-    worker = Worker(db, queue, lambda _: None, hooks=told.hooks)
-    worker.start()
-    queue.put(db, 1)
-    time.sleep(0.3)
-    assert told.names == []
-    queue.resume(db)
-    assert told.wait_for(1) == ["succeeded"]
-    worker.stop()
-    assert worker.join(20)
+    with working(Worker(db, {"jobs": 2, "other": 1}, lambda _: None, hooks=told.hooks, root=space)):
+        for number in range(1, 5):
+            (queue, other)[number % 2].put(db, number)
+            assert told.wait_for(number)[-1] == "succeeded"
 
 
 def test_workers_are_listed_while_they_live(db, queue, space, gate):
-    worker = Worker(db, queue, gate, threads=3, root=space)
     id_ = queue.put(db, 1).id
-    worker.start()
-    wait_until(lambda: any(seen.running for seen in workers(db, "jobs", root=space)))
-    [seen] = workers(db, root=space)
-    assert (seen.queues, seen.threads, [task.id for task in seen.running]) == (("jobs",), 3, [id_])
-    assert workers(db, "another", root=space) == []
-    gate.may_end.set()
-    worker.stop()
-    assert worker.join(20)
+    with working(Worker(db, queue, gate, threads=3, root=space)):
+        wait_until(lambda: any(seen.running for seen in workers(db, "jobs", root=space)))
+        [seen] = workers(db, root=space)
+        assert (seen.queues, seen.threads, [task.id for task in seen.running]) == (("jobs",), 3, [id_])
+        assert workers(db, "another", root=space) == []
+        gate.may_end.set()
     assert workers(db, root=space) == []
 
 
@@ -609,13 +438,11 @@ def test_a_presence_lists_the_queues_that_it_has_room_for(db, space):
     queues = [TaskQueue.create(db, f"{number:03}" + 490 * "\n", root=space) for number in range(210)]
     worker = Worker(db, queues[:1], print, root=space)
     worker._queues = [(queue, 1) for queue in queues]  # so the worker does not wait in all lines
-    worker.start()
-    wait_until(lambda: workers(db, root=space))
-    [seen] = workers(db, root=space)
+    with working(worker):
+        wait_until(lambda: workers(db, root=space))
+        [seen] = workers(db, root=space)
     assert seen.queues == tuple(queue.name for queue in queues[: len(seen.queues)])
     assert 0 < len(seen.queues) < len(seen.queues) + seen.more_queues == 210
-    worker.stop()
-    assert worker.join(20)
 
 
 def test_a_transactional_handler_has_its_effect_with_the_ack(db, queue, work, space):
@@ -677,18 +504,6 @@ def test_a_transactional_handler_may_raise_done_with_an_effect(db, queue, work, 
     queue.put(db, 1)
     assert work(handler, transactional=True) == [("succeeded", 1)]
     assert db[space["n"].key()] == b"\x02"
-
-
-def test_an_effect_of_a_lost_lease_does_not_happen(db, queue, space, told):
-    """The ack of a late holder does not commit, so neither does the effect."""
-
-    def handler(task):
-        queue.delete(db, task.id)
-        raise Done(lambda tr: tr.add(space["n"].key(), b"\x01"))
-
-    queue.put(db, 1)
-    Worker(db, queue, handler, hooks=told.hooks).run(until_empty=True)
-    assert (told.names, db[space["n"].key()]) == (["lease_lost"], None)
 
 
 @pytest.mark.parametrize(

@@ -153,19 +153,12 @@ def test_a_heartbeat_that_fails_is_tried_again(monkeypatch):
     assert (scene.told, scene.left, scene.effect, failing) == ([1], [], b"\x01", [])
 
 
-def test_an_attempt_stalled_during_an_outage_fails():
+@pytest.mark.parametrize("what", [stall, die])
+def test_an_attempt_that_fails_during_an_outage_counts(what):
     """The worker might not have kept its lease without the outage."""
     scene = Scene()
     scene.simulation.outage(AT_S, LONG_S)
-    scene.at(AT_S + 0.5, stall)
-    scene.run()
-    assert (scene.left, scene.effect) == ([("!", 1)], None)
-
-
-def test_an_attempt_that_dies_during_an_outage_fails():
-    scene = Scene()
-    scene.simulation.outage(AT_S, LONG_S)
-    scene.at(AT_S + 0.5, die)
+    scene.at(AT_S + 0.5, what)
     scene.run()
     assert (scene.left, scene.effect) == ([("!", 1)], None)
 

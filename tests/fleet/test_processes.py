@@ -169,22 +169,18 @@ def test_a_second_signal_ends_a_fleet_at_once(db, queue, supervise):
 
 
 @pytest.mark.usefixtures("queue")
-def test_a_second_signal_may_interrupt_the_first_ones_handler(fleet_of):
+@pytest.mark.parametrize("by", ["signal", "call"])
+def test_a_stop_at_once_may_interrupt_another_stop(fleet_of, by):
+    """A second signal, too, may come in the handler of the first one."""
     number, came = 0, True
     while came:
         number, fleet = number + 1, fleet_of(OBEY)
-        second = partial(fleet._signalled, signal.SIGTERM, None)
-        came = interrupted(At(number, second, __file__), partial(fleet._signalled, signal.SIGINT, None))
-        assert fleet._stops == (2 if came else 1)
-    assert number > 1
-
-
-@pytest.mark.usefixtures("queue")
-def test_a_stop_at_once_may_interrupt_another_stop(fleet_of):
-    number, came = 0, True
-    while came:
-        number, fleet = number + 1, fleet_of(OBEY)
-        came = interrupted(At(number, partial(fleet.stop, at_once=True), __file__), fleet.stop)
+        first, second = fleet.stop, partial(fleet.stop, at_once=True)
+        if by == "signal":
+            first, second = (
+                partial(fleet._signalled, name, None) for name in (signal.SIGINT, signal.SIGTERM)
+            )
+        came = interrupted(At(number, second, __file__), first)
         assert fleet._stops == (2 if came else 1)
     assert number > 1
 
@@ -313,13 +309,6 @@ def test_a_level_silences_the_lines_below_it(fleet_of, db, queue, capfd):
     assert [line.split()[2] for line in capfd.readouterr().err.splitlines()] == ["ERROR"]
 
 
-def test_a_handler_finds_its_database_in_its_task(fleet_of, db, queue, space):
-    TaskQueue.create(db, "next", root=space)
-    queue.put_many(db, range(3))
-    fleet_of("tests.fleet.handlers:put_next", processes=1, **FAST).run()
-    assert TaskQueue.open(db, "next", root=space).statistics(db)["tasks"]["ready"] == 3
-
-
 @pytest.mark.in_turn(4)
 def test_a_process_that_leaks_memory_is_recycled(fleet_of, db, queue, effects):
     """Soon after its memory is above the limit, and without a lost task."""
@@ -424,15 +413,10 @@ def test_a_handler_that_cannot_be_imported_is_refused(fleet_of, db, queue, handl
     assert queue.statistics(db)["calls"]["take"] == 0
 
 
-@pytest.mark.usefixtures("queue")
-def test_a_factory_that_fails_is_refused(fleet_of):
-    with pytest.raises(FleetRefused, match="no handler for this"):
-        fleet_of("tests.fleet.handlers:failing_factory", processes=1, argument="this").run()
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [
+        ({"handler": "tests.fleet.handlers:failing_factory", "argument": "this"}, "no handler for this"),
         ({"handler": "tests.deferred:async_factory", "argument": 1}, "it returned a coroutine"),
         (
             {"handler": "tests.deferred:factory_of_generator", "argument": 1},
@@ -442,7 +426,7 @@ def test_a_factory_that_fails_is_refused(fleet_of):
     ],
 )
 @pytest.mark.usefixtures("queue")
-def test_a_factory_of_deferred_work_is_refused(fleet_of, options, why):
+def test_a_factory_that_makes_no_handler_is_refused(fleet_of, options, why):
     with pytest.raises(FleetRefused, match=why):
         fleet_of(processes=1, **options).run()
 

@@ -1,4 +1,4 @@
-"""The value that a handler returns is stored in the transaction of its ack, if the task was put for it."""
+"""What a handler stores: its value, in the transaction of its ack, and the steps that no attempt repeats."""
 
 import asyncio
 import os
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Done, TaskQueue, Worker, aio
-from fdbqueue.core.errors import TaskFailed
+from fdbqueue import Database, Done, TaskQueue, Worker, aio, transactional
+from fdbqueue.core.errors import InvalidArgument, TaskFailed
 from tests.fleet.conftest import SOON
 from tests.guard import TEST_ROOT
 
@@ -21,7 +21,7 @@ def plain(task: Any) -> Any:
     return {"sent": task.data}
 
 
-def transactional(tr: Any, task: Any) -> Any:
+def transactional_plain(tr: Any, task: Any) -> Any:
     tr[EFFECT] = b"\x01"
     return {"sent": task.data}
 
@@ -45,7 +45,7 @@ def done_with_effect(task: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "handler", [plain, transactional, coroutine, transactional_coroutine, done, done_with_effect]
+    "handler", [plain, transactional_plain, coroutine, transactional_coroutine, done, done_with_effect]
 )
 def test_the_value_of_every_handler_is_the_result(
     db: Database, space: Any, queue: TaskQueue, handler: Callable[..., Any]
@@ -99,5 +99,108 @@ def test_coroutines_wait_for_a_result_and_may_be_cancelled(space: Any) -> None:
             await queue.ack(db, await queue.take(db, 0), result={"sent": 1})
             assert await waiting[1] == {"sent": 1}
             assert waiting[0].cancelled()
+
+    asyncio.run(main())
+
+
+def fail_once(task: Any) -> None:
+    if task.failures == 0:
+        raise ValueError("between two steps")
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_step_in_a_transaction_has_its_effect_once(
+    db: Database, queue: TaskQueue, work: Work, in_transaction: bool
+) -> None:
+    def count(tr: Any) -> int:
+        tr.add(EFFECT, b"\x01")
+        return 7
+
+    def handler(*given: Any) -> None:
+        *trs, task = given
+        step = lambda tr: task.step(tr, "count", count)  # noqa: E731
+        assert (step(trs[0]) if trs else run(task.database, step)) == 7
+        fail_once(task)
+
+    queue.put(db, "x")
+    assert work(handler, transactional=in_transaction) == [("retried", "x"), ("succeeded", "x")]
+    assert db[EFFECT] == b"\x01"
+    del db[EFFECT]
+
+
+def run(db: Database, body: Callable[[Any], Any]) -> Any:
+    return transactional(body, parameter="tr")(db)
+
+
+def test_a_transactional_handler_has_steps_in_its_transaction(
+    db: Database, queue: TaskQueue, work: Work
+) -> None:
+    def handler(_: Any, task: Any) -> None:
+        with pytest.raises(InvalidArgument, match="steps outside"):
+            task.step("charge", lambda: 1)
+        with pytest.raises(InvalidArgument, match="name, function"):
+            task.step("charge")
+
+    queue.put(db, "x")
+    assert work(handler, transactional=True) == [("succeeded", "x")]
+
+
+def test_a_coroutine_has_steps_that_are_coroutines(db: Database, space: Any, queue: TaskQueue) -> None:
+    ran: list[str] = []
+
+    async def handler(task: aio.HeldTask) -> None:
+        async def charge() -> int:
+            ran.append("charge")
+            await task.database.get(EFFECT)
+            return 7
+
+        async def count(tr: aio.Transaction) -> str:
+            await tr.get(EFFECT)
+            tr[EFFECT] = b"\x01"
+            return "counted"
+
+        @aio.transactional
+        async def both(tr: aio.Transaction) -> str:
+            return await task.step(tr, "count", count)
+
+        assert await task.step("charge", charge) == 7
+        assert await both(task.database) == "counted"
+        assert await task.step("plain", lambda: ran.append("plain")) is None
+        fail_once(task)
+
+    queue.put(db, "x")
+    Worker(db, queue, handler, backoff=SOON, root=space).run(until_empty=True)
+    assert ran == ["charge", "plain"]
+    assert queue.statistics(db)["tasks"]["total"] == 0
+    del db[EFFECT]
+
+
+def test_programs_with_coroutines_have_steps_too(space: Any) -> None:
+    async def body(loop_db: aio.Database) -> None:
+        queue = await aio.TaskQueue.create(loop_db, "own", root=space)
+        await queue.put(loop_db, "x")
+        task = await queue.take(loop_db, 0)
+        assert task is not None
+
+        async def charge() -> int:
+            return 7
+
+        @aio.transactional
+        async def mail(tr: aio.Transaction) -> str:
+            async def send(inner: aio.Transaction) -> str:
+                assert inner is tr
+                return "sent"
+
+            return await queue.step(tr, task, "mail", send)
+
+        for _ in range(2):
+            assert await queue.step(loop_db, task, "charge", charge) == 7
+            assert await mail(loop_db) == "sent"
+        assert await queue.steps(loop_db, task) == ["charge", "mail"]
+        await queue.ack(loop_db, task)
+
+    async def main() -> None:
+        async with aio.open("memory:") as loop_db:
+            await body(loop_db)
 
     asyncio.run(main())

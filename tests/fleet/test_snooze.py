@@ -11,7 +11,6 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.outcomes import Snoozed, judge
 from fdbqueue.fleet.status import Tally
-from tests.fleet.conftest import SOON
 from tests.queue_support import FATES, faulty, in_turn
 
 VERBS = {
@@ -30,15 +29,6 @@ TOLD = {
     "fail": ["retried", "succeeded"],
     "bury": ["buried"],
 }
-
-
-class Names(list):
-    """The events of a worker, by name."""
-
-    @property
-    def hooks(self):
-        note = lambda event: self.append(event.name)  # noqa: E731
-        return Hooks(succeeded=note, retried=note, snoozed=note, buried=note, lease_lost=note)
 
 
 @pytest.mark.parametrize("kind", fdbqueue.tasks.options.kind_names())
@@ -110,9 +100,8 @@ def test_the_delay_of_a_snooze_is_a_number_of_seconds():
 @pytest.mark.parametrize("how", ["database", "its own transaction", "transactional"])
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.commits_by_hand
-def test_a_lease_that_its_handler_ends_is_not_lost(db, queue, caplog, verb, how):
+def test_a_lease_that_its_handler_ends_is_not_lost(db, queue, work, caplog, verb, how):
     """No event and no log line says so; the verb of the handler is the outcome."""
-    names = Names()
     commit = fdbqueue.transactional(lambda tr, task: VERBS[verb](queue, tr, task))
 
     def handler(*arguments):
@@ -125,15 +114,14 @@ def test_a_lease_that_its_handler_ends_is_not_lost(db, queue, caplog, verb, how)
     queue.put(db, "x")
     with caplog.at_level(logging.INFO, logger="fdbqueue.worker"):
         # One thread: with two, the event of the second attempt may come before that of the first.
-        settings = {"hooks": names.hooks, "threads": 1, "transactional": how == "transactional"}
-        Worker(db, queue, handler, **settings).run(until_empty=True)
-    assert names == TOLD[verb]
+        told = work(handler, threads=1, transactional=how == "transactional")
+    assert [name for name, _ in told] == TOLD[verb]
     assert "lease" not in caplog.text
 
 
 def test_a_handler_that_goes_on_after_its_verb_is_not_warned(db, space):
     """Its ended lease is not renewed, which is no trouble."""
-    q, names = TaskQueue.create(db, "short", "fifottl", ttr=2.1, root=space), Names()
+    q, told = TaskQueue.create(db, "short", "fifottl", ttr=2.1, root=space), []
 
     def handler(task):
         if task.attempts == 1:
@@ -142,41 +130,37 @@ def test_a_handler_that_goes_on_after_its_verb_is_not_warned(db, space):
             task.check()
 
     q.put(db, "x")
-    Worker(db, q, handler, hooks=names.hooks, threads=1, root=space).run(until_empty=True)
-    assert names == ["snoozed", "succeeded"]
+    note = lambda event: told.append(event.name)  # noqa: E731
+    hooks = Hooks(snoozed=note, succeeded=note, lease_lost=note)
+    Worker(db, q, handler, hooks=hooks, threads=1, root=space).run(until_empty=True)
+    assert told == ["snoozed", "succeeded"]
 
 
-def test_an_error_after_a_verb_of_the_handler_is_logged(db, queue, caplog):
-    names = Names()
-
+def test_an_error_after_a_verb_of_the_handler_is_logged(db, queue, work, caplog):
     def handler(task):
         queue.ack(db, task)
         raise ValueError("after the ack")
 
     queue.put(db, "x")
-    Worker(db, queue, handler, hooks=names.hooks, backoff=SOON).run(until_empty=True)
-    assert names == ["succeeded"]
+    assert work(handler) == [("succeeded", "x")]
     assert "after the ack" in caplog.text
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_an_effect_after_a_verb_of_the_handler_is_lost(db, queue, space, transactional):
+def test_an_effect_after_a_verb_of_the_handler_is_lost(db, queue, space, work, transactional):
     """The event is lease_lost: an effect that did not commit must not look like success."""
-    names = Names()
 
     def handler(*arguments):
         queue.ack(db, arguments[-1])
         raise Done(lambda tr: tr.add(space["n"].key(), b"\x01"))
 
     queue.put(db, "x")
-    worker = Worker(db, queue, handler, hooks=names.hooks, transactional=transactional)
-    worker.run(until_empty=True)
-    assert (names, db[space["n"].key()]) == (["lease_lost"], None)
+    assert work(handler, transactional=transactional) == [("lease_lost", "x")]
+    assert db[space["n"].key()] is None
 
 
-def test_a_verb_that_did_not_commit_ends_nothing(db, queue):
+def test_a_verb_that_did_not_commit_ends_nothing(db, queue, work):
     """The attempt goes on as if the handler had not used it."""
-    names = Names()
 
     @fdbqueue.transactional
     def bury(tr, task):
@@ -184,8 +168,7 @@ def test_a_verb_that_did_not_commit_ends_nothing(db, queue):
         raise Bury("for good")
 
     queue.put(db, "x")
-    Worker(db, queue, lambda task: bury(db, task), hooks=names.hooks).run(until_empty=True)
-    assert names == ["buried"]
+    assert work(lambda task: bury(db, task)) == [("buried", "x")]
     assert queue.statistics(db)["calls"]["bury"] == 1
 
 
@@ -194,7 +177,7 @@ def test_a_verb_that_did_not_commit_ends_nothing(db, queue):
 def test_an_attempt_that_met_something_away_is_retried(db, queue, fdb_module, monkeypatch, fate):
     """An unknown result of the commit that puts it off is no lost lease."""
     monkeypatch.setattr("fdbqueue.core.limits.AWAY_FIRST_S", 0.02)
-    names, (faults, engine) = Names(), faulty(db, fdb_module.FDBError, RealRuntime())
+    faults, engine = faulty(db, fdb_module.FDBError, RealRuntime())
 
     def handler(task):
         engine.fate, engine.commits = in_turn((0, True)), 0
@@ -204,24 +187,21 @@ def test_an_attempt_that_met_something_away_is_retried(db, queue, fdb_module, mo
 
     queue.put(db, "x")
     with faults:
-        worker = Worker(faults, queue, handler, threads=1, hooks=names.hooks)
+        worker = Worker(faults, queue, handler, threads=1)
         worker.run(until_empty=True)
-    assert names == ["retried", "succeeded"]
     assert worker.status().tally == Tally(failed=1, done=1)
 
 
-def test_a_cancelled_task_that_meets_nothing_is_cancelled(db, queue):
+def test_a_cancelled_task_that_meets_nothing_is_cancelled(db, queue, work):
     def handler(task):
         queue.cancel(db, task.id)
         raise Unavailable("the server is down")
 
     queue.put(db, "x")
-    worker = Worker(db, queue, handler)
-    worker.run(until_empty=True)
-    assert worker.status().tally == Tally(cancelled=1)
+    assert work(handler) == [("cancelled", "x")]
 
 
-def test_a_verb_in_a_failed_transaction_ends_nothing(db, queue):
+def test_a_verb_in_a_failed_transaction_ends_nothing(db, queue, work):
     """Its lease was lost meanwhile: that is the outcome."""
 
     def handler(tr, task):
@@ -230,17 +210,13 @@ def test_a_verb_in_a_failed_transaction_ends_nothing(db, queue):
         raise ValueError("odd")
 
     queue.put(db, "x")
-    worker = Worker(db, queue, handler, transactional=True)
-    worker.run(until_empty=True)
-    assert worker.status().tally == Tally(lost=1)
+    assert work(handler, transactional=True) == [("lease_lost", "x")]
 
 
-def test_a_verb_beside_a_failed_transaction_is_told(db, queue):
+def test_a_verb_beside_a_failed_transaction_is_told(db, queue, work):
     def handler(_, task):
         queue.bury(db, task)
         raise ValueError("odd")
 
     queue.put(db, "x")
-    worker = Worker(db, queue, handler, transactional=True)
-    worker.run(until_empty=True)
-    assert worker.status().tally == Tally(buried=1)
+    assert work(handler, transactional=True) == [("buried", "x")]

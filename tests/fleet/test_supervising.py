@@ -104,6 +104,13 @@ class Watched:
         return fleet
 
 
+def end(fleet: Fleet, *processes: StandIn) -> None:
+    """Stop a fleet whose processes end well at once."""
+    fleet.stop()
+    for process in processes:
+        process.status_at_end = 0
+
+
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     url = f"embedded:{tmp_path}"
@@ -153,8 +160,7 @@ def test_a_recycled_process_is_replaced_once(watched: Watched, is_seen: bool, st
                 first.report = Report("ended", retired=True)
             first.status_at_end = status
         elif second == 9:
-            fleet.stop()
-            last.status_at_end = 0
+            end(fleet, last)
 
     fleet = watched.run(recycle)
     assert len(watched.processes) == 2
@@ -188,38 +194,27 @@ def test_a_stop_at_once_leaves_time_to_give_tasks_back(watched: Watched) -> None
     assert process.killed_at - begun > 30 + supervisor.KILL_AFTER_S
 
 
-def test_a_run_without_its_session_tells_the_reported_counts(watched: Watched) -> None:
-    """The exact ones have gone with the session."""
-
-    def end(fleet: Fleet, second: int) -> None:
-        [process] = watched.processes
-        process.report = Report("working", Tally(done=3))
-        if second == 2:
-            with fdbqueue.open(watched.url) as db:
-                del db[RootKeys(DEFAULT_ROOT).session(bytes.fromhex(fleet._orders.run))]
-            fleet.stop()
-            process.status_at_end = 0
-
-    assert watched.run(end).status().tally == Tally(done=3)
-
-
+@pytest.mark.parametrize("lost", ["its session", "the database"])
 def test_a_run_that_cannot_be_read_tells_the_reported_counts(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    """The database is away from the first second to the end."""
+    """The exact ones have gone with the session; or the database is away from the first second on."""
 
     def away(*_: object) -> None:
         raise FDBError(TIMED_OUT)
 
-    def end(fleet: Fleet, second: int) -> None:
+    def report(fleet: Fleet, second: int) -> None:
         [process] = watched.processes
         process.report = Report("working", Tally(done=3))
         if second == 2:
-            fleet.stop()
-            process.status_at_end = 0
+            if lost == "its session":
+                with fdbqueue.open(watched.url) as db:
+                    del db[RootKeys(DEFAULT_ROOT).session(bytes.fromhex(fleet._orders.run))]
+            end(fleet, process)
 
-    monkeypatch.setattr(Run, "tally", away)
-    assert watched.run(end).status().tally == Tally(done=3)
+    if lost == "the database":
+        monkeypatch.setattr(Run, "tally", away)
+    assert watched.run(report).status().tally == Tally(done=3)
 
 
 def test_the_counts_so_far_stay_without_the_session_of_the_run(
@@ -228,7 +223,7 @@ def test_the_counts_so_far_stay_without_the_session_of_the_run(
     monkeypatch.setattr(limits, "RUN_READ_TIMEOUT_S", 20.0)
     counts: list[int] = []
 
-    def end(fleet: Fleet, second: int) -> None:
+    def count(fleet: Fleet, second: int) -> None:
         [process], run, keys = watched.processes, bytes.fromhex(fleet._orders.run), RootKeys(DEFAULT_ROOT)
         with fdbqueue.open(watched.url) as db:
             if second == 1:
@@ -237,10 +232,9 @@ def test_the_counts_so_far_stay_without_the_session_of_the_run(
                 del db[keys.session(run)]
         counts.append(fleet.status().tally.done)
         if second == 5:
-            fleet.stop()
-            process.status_at_end = 0
+            end(fleet, process)
 
-    watched.run(end)
+    watched.run(count)
     assert (counts[0], set(counts[1:])) == (0, {3})
 
 
@@ -259,7 +253,7 @@ def test_the_last_report_of_a_process_is_heard_after_its_end(watched: Watched) -
 def test_an_emptied_fleet_replaces_no_process(watched: Watched) -> None:
     """It has died in the moment in which the other one found the queues empty."""
 
-    def end(fleet: Fleet, second: int) -> None:
+    def empty(fleet: Fleet, second: int) -> None:
         if second == 1:
             watched.processes[0].report = Report("ended", emptied=True)
         elif len(watched.processes) > 2:
@@ -267,7 +261,7 @@ def test_an_emptied_fleet_replaces_no_process(watched: Watched) -> None:
         for process, status in zip(watched.processes, (0, 1, 0), strict=False):
             process.status_at_end = status
 
-    watched.run(end, processes=2, until_empty=True)
+    watched.run(empty, processes=2, until_empty=True)
     assert len(watched.processes) == 2
 
 
@@ -279,8 +273,7 @@ def test_a_process_that_ran_for_long_is_replaced_soon(watched: Watched) -> None:
         if watched.clock.now() - process.started_at > supervisor.STABLE_S:
             process.status_at_end = 1
         if len(watched.processes) == 9:
-            fleet.stop()
-            process.status_at_end = 0
+            end(fleet, process)
 
     watched.run(die)
     begun = [process.started_at for process in watched.processes]
@@ -292,8 +285,7 @@ def test_starts_that_fail_are_further_and_further_apart(watched: Watched) -> Non
 
     def stop(fleet: Fleet, _: int) -> None:
         if watched.processes:
-            fleet.stop()
-            watched.processes[0].status_at_end = 0
+            end(fleet, watched.processes[0])
 
     watched.run(stop)
     pauses = [later - one for one, later in pairwise(watched.tried_at)]
@@ -322,10 +314,9 @@ def test_a_fleet_ends_well_though_its_run_cannot_be_removed(
     def time_out(*_: object) -> None:
         raise FDBError(TIMED_OUT)
 
-    def end(fleet: Fleet, _: int) -> None:
+    def stop(fleet: Fleet, _: int) -> None:
         monkeypatch.setattr(Session, "end_within", time_out)
-        fleet.stop()
         watched.processes[0].report = Report("ended", Tally(done=2))
-        watched.processes[0].status_at_end = 0
+        end(fleet, watched.processes[0])
 
-    assert watched.run(end).status().restarts == 0
+    assert watched.run(stop).status().restarts == 0

@@ -27,7 +27,7 @@ from fdbqueue.testing.checkers import exact_statistics, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.common import QUIET_S, cramped
-from tests.system.workloads.stage import counted_and_found, remaining
+from tests.system.workloads.stage import End, by_chance, counted_and_found, remaining
 
 Produce = Callable[[Client, TaskQueue], object]
 AtEnd = Callable[[Client, TaskQueue], object]
@@ -138,25 +138,17 @@ def _attempt(client: Client, q: TaskQueue, session: Session) -> None:
     take = partial(q.take_many, client.db, count, wait_s, session=session)
     for task in client.call(q.name, TAKE, None, take, timeout_s=wait_s):
         client.pause(0.5)
-        with suppress(NotTaken, TaskNotFound):
-            client.random.choice(_ends(client, q, task))()
+        by_chance(client, q, task, _VERBS, (NotTaken, TaskNotFound), delays_s=(0.5,))
 
 
-def _ends(client: Client, q: TaskQueue, task: Task) -> list[Callable[[], object]]:
-    db = client.db
-    return [
-        partial(q.ack, db, task),
-        partial(q.ack, db, task),
-        partial(q.release, db, task),
-        partial(q.release, db, task, delay=0.5),
-        partial(q.bury, db, task),
-        partial(q.delete, db, task),
-        partial(q.cancel, db, task.id),
-        partial(q.touch, db, task, 1),
-        partial(q.renew, db, [task]),
-        partial(client.runtime.sleep, 3.0),
-        partial(q.release_all, db),
-    ]
+def _linger(client: Client, _: TaskQueue, __: Task) -> None:
+    client.runtime.sleep(3.0)
+
+
+_VERBS: Sequence[str | End] = (
+    *("ack", "ack", "release", "put off", "bury", "delete", "cancel", "touch", "renew"),
+    *(_linger, "release all"),
+)
 
 
 def _finish_one(client: Client, q: TaskQueue) -> None:

@@ -1,0 +1,116 @@
+"""Acks of a worker of one queue take tasks along, for the threads that they free."""
+
+import threading
+
+import pytest
+
+from fdbqueue import Worker
+from fdbqueue.core.line.taking import Taker
+from fdbqueue.core.observing import Observer, observe
+from fdbqueue.core.once import LostConflict
+from fdbqueue.tasks.calls import Acks
+from tests.fleet.conftest import SOON
+from tests.support import PATIENCE_S
+
+TASKS = 40
+
+
+@pytest.fixture
+def worked(db, space, queue):
+    """Work the queue off, in one thread or several. Return the data in the order of the begins."""
+
+    def work(threads=1, handler=lambda task: None, **options):  # noqa: ARG005  # no-op
+        begun = []
+
+        def handle(task):
+            begun.append(task.data)
+            return handler(task)
+
+        queue.put_many(db, range(TASKS))
+        Worker(db, queue, handle, threads=threads, root=space, **options).run(until_empty=True)
+        return begun
+
+    return work
+
+
+def done(db, queue):
+    counts = queue.statistics(db)["tasks"]
+    return counts["done"], counts["ready"] + counts["taken"] + counts["buried"]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_task_costs_at_most_one_commit_behind_its_put(db, queue, worked, threads):
+    before = db.counters.commits
+    assert sorted(worked(threads)) == list(range(TASKS))
+    assert done(db, queue) == (TASKS, 0)
+    assert db.counters.commits - before < TASKS + 30  # some twenty are those of its session, and of its end
+
+
+def test_one_thread_begins_tasks_in_order(worked):
+    assert worked() == list(range(TASKS))
+
+
+@pytest.mark.parametrize("error", [ValueError("a take"), LostConflict()], ids=str)
+def test_a_take_that_fails_fails_no_ack(db, queue, worked, monkeypatch, error):
+    within, take = [], Taker.take_in_turn
+    ack_and_take = Acks._ack_and_take
+
+    def acks(*given):
+        within.append(True)
+        try:
+            return ack_and_take(*given)
+        finally:
+            within.clear()
+
+    def fail(*given):
+        if within:
+            raise error
+        return take(*given)
+
+    monkeypatch.setattr(Acks, "_ack_and_take", acks)
+    monkeypatch.setattr(Taker, "take_in_turn", fail)
+    assert worked() == list(range(TASKS))
+    assert done(db, queue) == (TASKS, 0)
+
+
+def test_a_stopped_worker_returns_what_acks_have_taken(db, space, queue):
+    """Two threads end together, and the worker stops before either begins the next task."""
+    both = threading.Barrier(2)
+    tasks = queue.put_many(db, range(6))
+
+    def handle(task):
+        both.wait(PATIENCE_S)
+        if task.data == 1:
+            worker.stop()
+
+    worker = Worker(db, queue, handle, threads=2, root=space)
+    worker.run()
+    counts = queue.statistics(db)["tasks"]
+    assert counts["taken"] == 0
+    assert counts["done"] + counts["ready"] == len(tasks)
+    assert all(task.failures == 0 for task in queue.tasks(db, "r", len(tasks)))
+
+
+def test_a_failing_handler_beside_acks_stalls_no_thread(db, queue, worked):
+    """A failure takes nothing along: the feeder does, once no acks take."""
+    tried = set()
+
+    def handle(task):
+        if task.data % 3 == 0 and task.data not in tried:
+            tried.add(task.data)
+            raise ValueError("once")
+
+    worked(4, handle, backoff=SOON)
+    assert done(db, queue) == (TASKS, 0)
+
+
+def test_observers_hear_of_tasks_that_acks_take(worked):
+    taken = []
+
+    class Takes(Observer):
+        def call(self, call):
+            return lambda _: taken.extend(call.tasks) if call.name == "take" else None
+
+    with observe(Takes()):
+        worked()
+    assert sorted(task.data for task in taken) == list(range(TASKS))
