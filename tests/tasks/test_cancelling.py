@@ -7,7 +7,6 @@ import pytest
 
 from fdbqueue import Group, Session
 from fdbqueue.core.database import run
-from fdbqueue.core.errors import GroupClosed
 from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.ending import RUN_ENDS
@@ -15,7 +14,6 @@ from fdbqueue.core.task import Failure
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import TaskKeys, unpacked
 from tests.queue_support import registered
-from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -89,19 +87,6 @@ def test_each_end_of_the_lease_ends_a_cancelled_task(bench: MakeBench, kind: str
     ENDED_BY[by](b, task)
     assert is_gone(b)
     assert b.counts("cancel", "done", "release", "bury", "ttr") == (1, 1, 0, 0, 0)
-
-
-def test_a_cancelled_group_takes_no_member_before_a_sweep(bench: MakeBench) -> None:
-    b = bench()
-    of = Group.create(b.db)
-    of.put(b.db, b.queue, 1)
-    tr = begin(b.db)
-    of.put(tr, b.queue, 2)
-    of.cancel(b.db)
-    with pytest.raises(GroupClosed, match="cancelled"):
-        of.put(b.db, b.queue, 3)
-    assert commit_code(tr) == NOT_COMMITTED
-    assert of.progress(b.db).total == 1
 
 
 def test_the_run_of_a_lease_counts_its_cancel(bench: MakeBench) -> None:

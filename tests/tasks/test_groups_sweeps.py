@@ -12,17 +12,16 @@ import fdbqueue
 from fdbqueue import Database, DeadLetters, Group, Queue, TaskQueue, TaskState, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.calls import Waiter
-from fdbqueue.core.errors import GroupNotFound, GroupTimeout, RecordUnreadable
+from fdbqueue.core.errors import GroupTimeout, RecordUnreadable
 from fdbqueue.core.page import every_row
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.group_settling import Settling
 from fdbqueue.tasks.stored.records import id_bytes
 from tests.conftest import ENGINES
 from tests.queue_support import FATES, faulty
-from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
+from tests.support import PATIENCE_S, wait_until
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 from tests.tasks.support import StillClock
 
@@ -65,34 +64,6 @@ class Unreadable:
 
     def __exit__(self, *_: object) -> None:
         self._db[self._key] = self._value
-
-
-def test_a_sweep_that_did_not_see_a_truncate_is_aborted(b: PartitionsBench) -> None:
-    """Its marker stands for the members of both truncates."""
-    of = made(b)
-    of.put_many(b.db, b.queue, [1, 2])
-    b.queue.truncate(b.db)
-    slow = b.db.create_transaction()
-    assert Settling(b.db, RootKeys(b.root)).tidy(slow)
-    of.put(b.db, b.queue, 3)
-    b.queue.truncate(b.db)
-    with pytest.raises(engine_errors()):
-        slow.commit().wait()
-    of.close(b.db)
-    settle(b)
-    assert of.wait(b.db, 0).failed == 3
-    assert fdbqueue.verify(b.db, root=b.root).findings == ()
-
-
-def test_a_keeper_forgets_a_group_after_its_time(b: PartitionsBench) -> None:
-    of = made(b, retain_s=600)
-    of.close(b.db)
-    b.settle()
-    assert of.wait(b.db, 0).ended is not None
-    b.clock.advance(601)
-    b.settle()
-    with pytest.raises(GroupNotFound):
-        of.progress(b.db)
 
 
 @pytest.mark.parametrize("call", ["wait", "close", "cancel"])
@@ -251,20 +222,6 @@ def test_a_put_after_an_unreadable_task_is_refused(b: PartitionsBench) -> None:
     assert ready(b, b.queue) == []
 
 
-@pytest.mark.parametrize("call", ["close", "cancel"])
-def test_a_call_that_did_not_see_the_end_of_a_group_conflicts(b: PartitionsBench, call: str) -> None:
-    """A close would write the group as it was before its end."""
-    of, slow = made(b), b.db.create_transaction()
-    getattr(of, call)(slow)
-    of.cancel(b.db) if call == "close" else of.close(b.db)
-    settle(b)
-    ended = of.progress(b.db)
-    assert ended.ended is not None
-    with pytest.raises(engine_errors()):
-        slow.commit().wait()
-    assert of.progress(b.db) == ended
-
-
 def test_a_wait_for_progress_of_an_ended_group_lasts(still_db: Database, clock: StillClock) -> None:
     """A caller that waits again and again would turn without a pause."""
     of = Group.create(still_db)
@@ -306,23 +263,6 @@ def test_a_cancel_again_does_not_begin_the_sweep_anew(
     assert all(b.queue.peek(b.db, id_).cancel_asked for id_ in ids)
 
 
-def test_an_ended_group_waits_for_a_member_that_was_kicked(b: PartitionsBench) -> None:
-    """The end of the member would leave counts of a group that is gone."""
-    of, keys = made(b, wait_for_buried=False, retain_s=10), RootKeys(b.root)
-    of.put(b.db, b.queue, 1)
-    of.close(b.db)
-    b.queue.bury(b.db, b.take())
-    settle(b)
-    b.queue.kick(b.db)
-    b.clock.advance(11)
-    settle(b)
-    assert (of.progress(b.db).left, of.progress(b.db).failed) == (0, 1)
-    b.queue.ack(b.db, b.take())
-    b.clock.advance(limits.GROUP_LOOKED_AT_EVERY_S + 1)
-    settle(b)
-    assert list(b.db.get_range(keys.groups.start, keys.groups_over.stop)) == []
-
-
 def test_a_later_plain_queue_of_the_name_holds_no_group(b: PartitionsBench) -> None:
     """The task of then went with the dropped queue."""
     then = queue_of(b, "then")
@@ -346,46 +286,6 @@ def test_a_member_from_a_truncated_queue_goes_with_a_truncate(b: PartitionsBench
     letters.run_redrive(b.db)
     other.truncate(b.db)
     settle(b)
-    assert of.progress(b.db).left == 0
-
-
-@pytest.mark.parametrize("call", ["close", "cancel"])
-def test_a_sweep_that_did_not_see_a_call_conflicts(b: PartitionsBench, call: str) -> None:
-    """It would take the group for one without a change, and no later sweep would end it."""
-    of, settling = made(b), Settling(b.db, RootKeys(b.root))
-    of.put(b.db, b.queue, 1)
-    b.queue.ack(b.db, b.take())
-    settling.tidy(b.db.create_transaction())  # the first pass remembers the counts
-    clearing = b.db.create_transaction()
-    assert settling.tidy(clearing)
-    getattr(of, call)(b.db)
-    assert commit_code(clearing) == NOT_COMMITTED
-    settle(b)
-    assert of.progress(b.db).ended is not None
-
-
-def test_two_sweeps_count_a_lost_member_off_once(b: PartitionsBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both see a full page, so neither is the last one."""
-    groups = [made(b) for _ in range(3)]
-    for of in groups:
-        of.put(b.db, b.queue, 1)
-    b.queue.truncate(b.db)
-    monkeypatch.setattr(limits, "VERB_BATCH", 1)
-    sweeps = [b.db.create_transaction() for _ in range(2)]
-    for tr in sweeps:
-        assert Settling(b.db, RootKeys(b.root)).tidy(tr)
-    sweeps[0].commit().wait()
-    assert commit_code(sweeps[1]) == NOT_COMMITTED
-
-
-def test_a_cancel_does_not_cancel_an_expired_member(b: PartitionsBench) -> None:
-    of = made(b)
-    of.put_many(b.db, b.queue, [1, 2], ttl=5)
-    of.put(b.db, b.queue, 3)
-    b.clock.advance(6)
-    of.cancel(b.db)
-    settle(b)
-    assert b.queue.statistics(b.db)["ends"]["cancelled"] == 1
     assert of.progress(b.db).left == 0
 
 
