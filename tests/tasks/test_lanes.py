@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Limit, TaskQueue, Why, verify
+from fdbqueue import Database, Limit, TaskQueue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound, UnsupportedOption
 from fdbqueue.tasks.options import kind_names
@@ -54,21 +54,6 @@ def test_a_task_over_its_limit_holds_up_no_other(named: Callable[..., Bench], ki
     assert b.taken_data() == ["a2"]
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_redrive_keeps_the_limits_that_the_other_queue_knows(
-    named: Callable[..., Bench], known: bool
-) -> None:
-    b = named()
-    other = TaskQueue.create(b.db, "other", task_limits=[API] if known else None)
-    b.queue.bury(b.db, b.put("x", limits=[API, MAILS]))
-    letters = DeadLetters.open(b.db, "bench")
-    letters.begin_redrive(b.db, into="other")
-    letters.run_redrive(b.db)
-
-    assert [dict(task.limits) for task in other.take_many(b.db, 9)] == [{API: None} if known else {}]
-    assert sound(b.db)
-
-
 def test_tasks_of_a_closed_group_name_limits(named: Callable[..., Bench]) -> None:
     b = named()
     parent = b.put("parent", limits=[API])
@@ -90,9 +75,6 @@ def test_a_listing_has_the_tasks_of_all_lanes(named: Callable[..., Bench]) -> No
         page = b.queue.tasks(b.db, "r", 1, after=after)
         pages, after = [*pages, *page], page.next
     assert {task.id for task in pages} == put
-
-
-# Many lanes.
 
 
 def test_each_of_many_lanes_has_its_turn(named: Callable[..., Bench], monkeypatch: Any) -> None:
@@ -128,26 +110,6 @@ def test_takes_close_empty_lanes_among_many(named: Callable[..., Bench], monkeyp
     assert b.taken_data() == ["again"]
 
 
-def test_a_put_conflicts_with_a_take_that_closes_its_lane(
-    named: Callable[..., Bench], monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(limits, "LANES_KEPT", 0)
-    b = named(slots={API: 9})
-    b.put("first", limits=[API])
-    b.take()
-    b.put("free")
-    b.put("free")
-    b.take()  # its read of lane 0 and of the first lane is full before the lane
-    tr = b.db.create_transaction()
-    assert b.queue.take(tr, session=b.session).data == "free"
-
-    b.put("x", limits=[API])
-
-    with pytest.raises(fdbqueue.embedded.FDBError):
-        tr.commit().wait()
-    assert b.taken_data() == ["free", "x"]
-
-
 def test_a_take_does_not_conflict_with_puts_into_other_lanes(named: Callable[..., Bench]) -> None:
     b = named(slots={API: 9, MAILS: 9})
     b.put("first", limits=[API])
@@ -156,41 +118,6 @@ def test_a_take_does_not_conflict_with_puts_into_other_lanes(named: Callable[...
     for names in ([MAILS], [API, MAILS], None):
         b.put("beside", limits=names)
     assert commit_code(tr) == 0
-
-
-# Waits.
-
-
-def test_a_take_waits_for_the_token_of_a_named_limit(named: Callable[..., Bench]) -> None:
-    b = named(slots={API: 1})
-    Limit.set(b.db, CALLS, rate=1, per=10, burst=1)
-    q = TaskQueue.create(b.db, "calls", task_limits=[API, CALLS])
-    q.put_many(b.db, [1, 2], limits=[CALLS])
-    assert q.take(b.db, 0, session=b.session) is not None
-    began = b.clock.now()
-
-    assert q.take(b.db, 60, session=b.session) is not None
-
-    assert 9.9 < b.clock.now() - began < 10.5
-
-
-# Partitions.
-
-
-def test_partitions_share_the_limits_that_tasks_name(parted: MakeBench) -> None:
-    b = parted("fifo")
-    Limit.set(b.db, API, slots=4, root=b.root)
-    queue = TaskQueue.create(b.db, "named", task_limits=[API], partitions=3, root=b.root)
-    for number in range(9):
-        queue.put_many(b.db, [number] * 5, limits=[API])
-    for _ in range(9):
-        queue.put(b.db, "free")
-
-    taken = [task for _ in range(9) for task in queue.take_many(b.db, 50, session=b.session)]
-
-    assert len(taken) == 13
-    assert Limit.open(b.db, API, root=b.root).used == 4
-    assert sound(b.db, b.root)
 
 
 def test_tasks_keep_their_lanes_when_partitions_change(parted: MakeBench) -> None:
@@ -205,22 +132,6 @@ def test_tasks_keep_their_lanes_when_partitions_change(parted: MakeBench) -> Non
 
     assert sorted(b.taken_data()) == [*range(9)]
     assert sound(b.db, b.root)
-
-
-# Looks, and refusals.
-
-
-def test_an_explanation_names_the_limit_and_its_holders(named: Callable[..., Bench]) -> None:
-    b = named()
-    b.put("x", limits=[API])
-    holder, waits, free = b.take(), b.put("y", limits=[API, MAILS]), b.put("z")
-
-    found = b.queue.explain(b.db, waits)
-
-    assert [(one.name, one.slots, one.used) for one in found.reached] == [(API, 1, 1)]
-    assert [one.task for one in found.reached[0].holders] == [holder.id]
-    assert found.reasons[0].why == Why.LIMIT_REACHED
-    assert b.queue.explain(b.db, free).reached == ()
 
 
 @pytest.mark.parametrize("kind", sorted({*kind_names()} - {*ORDERED}))

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Limit, Session, TaskQueue, Why, verify
+from fdbqueue import Database, Limit, TaskQueue, Why, verify
 from fdbqueue.core import limits
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.support import Bench, StillClock
 
 TENANT, CALLS, WHOLE = "tenant", "calls", "whole"
 
@@ -85,31 +85,6 @@ def test_a_batch_under_a_limit_that_ignores_its_key_counts(keyed: Callable[..., 
     tr = begin(b.db)
     assert len(b.queue.take_many(tr, 6, session=b.session)) == 4
     assert commit_code(tr) == 0
-
-
-def test_two_starts_with_tokens_of_one_key_conflict(keyed: Callable[..., Bench]) -> None:
-    """Each leaves a token, and stores the time of the bucket."""
-    b = keyed(burst=3)
-    other = TaskQueue.create(b.db, "other", "fifottl", task_limits=[CALLS])
-    for queue in (b.queue, other):
-        queue.put(b.db, "x", limits={CALLS: "a"})
-    together = [begin(b.db) for _ in "ab"]
-    for queue, tr in zip((b.queue, other), together, strict=True):
-        assert queue.take(tr, session=b.session) is not None
-    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
-    assert Limit.open_key(b.db, CALLS, "a").free == 2
-
-
-def test_two_starts_with_the_last_token_conflict(still_db: Database) -> None:
-    Limit.set(still_db, "rate", rate=1, per=10, burst=1)
-    queues = [TaskQueue.create(still_db, name, limits=["rate"]) for name in "ab"]
-    session = Session(still_db, ttr=LONG_S)
-    for queue in queues:
-        queue.put(still_db, "x")
-    together = [begin(still_db) for _ in queues]
-    for queue, tr in zip(queues, together, strict=True):
-        assert queue.take(tr, session=session) is not None
-    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
 
 
 def test_an_explanation_tells_a_limit_named_without_the_key(keyed: Callable[..., Bench]) -> None:

@@ -5,29 +5,16 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, DeadLetters, Limit, Schedule, Session, TaskQueue, Why, verify
+from fdbqueue import Database, DeadLetters, Limit, TaskQueue, Why, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.limits.rule import LimitKeys
-from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import Bench, StillClock, keeper
+from tests.tasks.support import Bench, StillClock
 
 TENANT, CALLS = "tenant", "calls"
 ORDERED = ["fifo", "fifottl", "limfifottl"]
-ENDS: dict[str, Callable[[Bench, Any], Any]] = {
-    "ack": lambda b, task: b.queue.ack(b.db, task),
-    "release": lambda b, task: b.queue.release(b.db, task),
-    "release later": lambda b, task: b.queue.release(b.db, task, delay=5),
-    "bury": lambda b, task: b.queue.bury(b.db, task),
-    "delete": lambda b, task: b.queue.delete(b.db, task.id),
-    "cancel": lambda b, task: (b.queue.cancel(b.db, task.id), b.queue.release(b.db, task)),
-    "release all": lambda b, _: b.queue.release_all(b.db),
-    "truncate": lambda b, _: b.queue.truncate(b.db),
-    "truncate some": lambda b, _: b.queue.truncate_some(b.db),
-    "the end of its lease": lambda b, _: (b.clock.advance(4), b.sweep()),
-}
 
 
 @pytest.fixture
@@ -106,64 +93,6 @@ def test_keys_of_other_types_are_other_keys(keyed: Callable[..., Bench]) -> None
     assert b.taken_data() == [repr(key) for key in keys]
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_each_end_of_a_lease_gives_its_slot_back(
-    keyed: Callable[..., Bench], end: Callable[[Bench, Any], Any]
-) -> None:
-    b = keyed("fifottl", ttr=3)
-    other = TaskQueue.create(b.db, "other", task_limits=[TENANT])
-    b.put("x", limits={TENANT: "a"})
-    task = b.take()
-    other.put(b.db, "waits", limits={TENANT: "a"})
-    assert other.take(b.db, 0, session=b.session) is None
-
-    end(b, task)
-    swept(b)
-
-    found = other.take(b.db, 0, session=b.session)
-    assert found is not None
-    assert Limit.open(b.db, TENANT).used == 1
-    assert sound(b.db)
-
-
-def test_the_death_of_a_session_gives_its_slots_back(keyed: Callable[..., Bench]) -> None:
-    b = keyed()
-    b.put("x", limits={TENANT: "a"})
-    session = Session(b.db, ttr=3)
-    b.queue.take(b.db, 0, session=session)
-    keeper(b.db).forget(session)
-
-    b.clock.advance(4)
-    b.sweep()
-
-    assert Limit.open(b.db, TENANT).used == 0
-    assert b.taken_data() == ["x"]
-
-
-def test_a_start_in_the_last_slot_of_a_key_conflicts_with_an_end(
-    keyed: Callable[..., Bench],
-) -> None:
-    """The start lets the other tasks of the key wait, and the end has not seen that they do."""
-    b = keyed("fifottl", 2)
-    for number in range(3):
-        b.put(number, limits={TENANT: "a"})
-    first, start, end = b.take(), begin(b.db), begin(b.db)
-    assert b.queue.take(start, session=b.session) is not None
-    b.queue.ack(end, first)
-    assert [commit_code(end), commit_code(start)] == [0, NOT_COMMITTED]
-    assert len(b.taken_data()) == 2
-
-
-def test_a_put_that_has_to_wait_conflicts_with_an_end_of_its_key(keyed: Callable[..., Bench]) -> None:
-    """The end gives the last slot back, and has not seen that a task waits for it."""
-    b = keyed()
-    b.put(1, limits={TENANT: "a"})
-    first, put, end = b.take(), begin(b.db), begin(b.db)
-    b.queue.put(put, 2, limits={TENANT: "a"})
-    b.queue.ack(end, first)
-    assert [commit_code(end), commit_code(put)] == [0, NOT_COMMITTED]
-
-
 def test_a_take_passes_all_keys_over_a_lowered_limit(keyed: Callable[..., Bench]) -> None:
     """No sweep has parked their lanes yet, so their pointers are before that of the key with room."""
     b = keyed("fifo", 2)
@@ -176,43 +105,6 @@ def test_a_take_passes_all_keys_over_a_lowered_limit(keyed: Callable[..., Bench]
     Limit.set(b.db, TENANT, slots=1, per_key=True)
     b.put("room", limits={TENANT: "other"})
     assert b.take().data == "room"
-
-
-def test_two_first_puts_of_a_key_conflict(keyed: Callable[..., Bench]) -> None:
-    """Each makes the pointer of the key."""
-    b = keyed()
-    together = [begin(b.db), begin(b.db)]
-    for number, tr in enumerate(together):
-        b.queue.put(tr, number, limits={TENANT: "a"})
-    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
-    assert b.taken_data() == [0]
-
-
-def test_an_idle_key_leaves_no_row(keyed: Callable[..., Bench]) -> None:
-    b = keyed()
-    for named in ({TENANT: "a"}, {TENANT: "a"}, {CALLS: "a"}, {CALLS: "a"}, {CALLS: "a"}):
-        b.put("x", limits=named)
-    while (task := b.take(60)) is not None:
-        b.queue.ack(b.db, task)
-    b.clock.advance(20)
-    swept(b)
-
-    assert rows(b.db) == []
-    assert sound(b.db)
-
-
-def test_two_ends_over_a_lowered_limit_conflict(keyed: Callable[..., Bench]) -> None:
-    """Neither of them leaves room by itself. Both together do, and then one lets the next task start."""
-    b = keyed("fifo", 2)
-    for number in range(3):
-        b.put(number, limits={TENANT: "a"})
-    tasks = b.queue.take_many(b.db, 2)
-    Limit.set(b.db, TENANT, slots=1, per_key=True)
-    swept(b)
-    ends = [begin(b.db) for _ in tasks]
-    for tr, task in zip(ends, tasks, strict=True):
-        b.queue.ack(tr, task)
-    assert sorted(commit_code(tr) for tr in ends) == [0, NOT_COMMITTED]
 
 
 def test_a_limit_that_is_set_anew_knows_no_token_of_its_keys(keyed: Callable[..., Bench]) -> None:
@@ -266,29 +158,6 @@ def test_a_redrive_keeps_the_key(keyed: Callable[..., Bench]) -> None:
     letters.run_redrive(b.db)
 
     assert [dict(task.limits) for task in other.take_many(b.db, 9)] == [{TENANT: "a"}]
-
-
-def test_tasks_of_a_schedule_name_a_key(keyed: Callable[..., Bench]) -> None:
-    b = keyed()
-    made = Schedule.create(b.db, "s", every=5, queue="bench", limits={TENANT: 7})
-    made.run(b.db)
-
-    assert made.status(b.db).options["limits"] == {TENANT: 7}
-    assert dict(b.take().limits) == {TENANT: 7}
-
-
-def test_a_take_waits_for_the_token_of_its_key(keyed: Callable[..., Bench]) -> None:
-    b = keyed()
-    for _ in range(3):
-        b.put("a", limits={CALLS: "a"})
-    b.put("b", limits={CALLS: "b"})
-    assert b.taken_data() == ["a", "a", "b"]
-    began = b.clock.now()
-
-    assert b.take(60).data == "a"
-
-    assert 9.9 < b.clock.now() - began < 10.5
-    assert [(one.key, one.free) for one in Limit.keys(b.db, CALLS)] == [("a", 0), ("b", 2)]
 
 
 def test_an_explanation_tells_the_key_and_its_holders(keyed: Callable[..., Bench]) -> None:

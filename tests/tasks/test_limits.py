@@ -75,48 +75,6 @@ def test_at_most_its_slots_of_tasks_run_at_a_time(slots: Callable[..., Bench], k
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_a_take_of_many_gets_as_many_as_there_are_slots(parted: MakeBench, partitions: int) -> None:
-    b = parted("fifo")
-    Limit.set(b.db, API, slots=40, root=b.root)
-    queue = TaskQueue.create(b.db, "limited", limits=[API], partitions=partitions, root=b.root)
-    for number in range(9):
-        queue.put_many(b.db, [number] * 5)
-
-    taken = [queue.take_many(b.db, 50, session=b.session) for _ in range(4)]
-
-    assert sum(map(len, taken)) == 40
-    assert used(b.db, b.root) == 40
-    assert not verify(b.db, root=b.root).findings
-
-
-@pytest.mark.parametrize("fewer", [1, 3, 20])
-def test_with_fewer_slots_no_task_starts_until_fewer_run(slots: Callable[..., Bench], fewer: int) -> None:
-    b = slots(30)
-    b.queue.put_many(b.db, list(range(60)))
-    taken = b.queue.take_many(b.db, 50, session=b.session)
-    Limit.set(b.db, API, slots=fewer)
-
-    for task in taken[: len(taken) - fewer]:
-        assert b.take() is None
-        b.queue.ack(b.db, task)
-
-    assert b.take() is None
-    b.queue.ack(b.db, taken[-1])
-    assert b.take() is not None
-    assert b.take() is None
-
-
-def test_a_change_is_part_of_its_transaction(slots: Callable[..., Bench]) -> None:
-    b = slots(1)
-    tr = b.db.create_transaction()
-    Limit.set(tr, API, slots=5)
-    assert Limit.open(tr, API).slots == 5
-    assert Limit.open(b.db, API).slots == 1
-    tr.commit().wait()
-    assert Limit.open(b.db, API).slots == 5
-
-
-@pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("option", ["limits", "task_limits", "keys"])
 def test_an_answer_of_none_relies_on_the_limit_in_all_partitions(
     parted: MakeBench, option: str, partitions: int
@@ -162,20 +120,6 @@ def test_takes_of_different_cells_do_not_conflict(slots: Callable[..., Bench]) -
             continue
         b.queue.release(b.db, task)
     assert clashes < 6
-
-
-def test_two_takes_of_the_last_slot_conflict(slots: Callable[..., Bench]) -> None:
-    b = slots(1)
-    b.put(1)
-    other = TaskQueue.create(b.db, "other", limits=[API])
-    other.put(b.db, 2)
-    tr = b.db.create_transaction()
-    assert b.queue.take(tr, session=b.session) is not None
-    assert other.take(b.db, 0) is not None
-
-    with pytest.raises(fdbqueue.embedded.FDBError):
-        tr.commit().wait()
-    assert used(b.db) == 1
 
 
 def test_starts_beside_a_cell_with_too_many_tasks_conflict(still_db: Database) -> None:
@@ -239,9 +183,6 @@ def test_a_waiting_take_wakes_when_a_slot_is_free(way: str, wake: str, partition
         assert found[0].data == "x"
 
 
-# Limits of starts.
-
-
 def starts(b: Bench, count: int = 99) -> int:
     return len(b.queue.take_many(b.db, count, session=b.session))
 
@@ -282,14 +223,23 @@ def test_at_most_burst_and_rate_start_in_any_window(
         assert len(within) <= burst + rate_
 
 
-def test_a_take_waits_for_the_next_token(rate: Callable[..., Bench]) -> None:
-    b = rate(1, 10, 1)
-    assert starts(b) == 1
-    began = b.clock.now()
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_take_waits_for_the_next_token(
+    still_db: Database, clock: StillClock, way: str, partitions: int
+) -> None:
+    Limit.set(still_db, CALLS, rate=1, per=10, burst=1, per_key=way == "of keys")
+    option: dict[str, Any] = {"limits" if way == "of the queue" else "task_limits": [CALLS]}
+    named: Any = {"of the queue": None, "of tasks": [CALLS], "of keys": {CALLS: "a"}}[way]
+    b = Bench(still_db, clock, "fifo", partitions=partitions, **option)
+    for _ in range(2):
+        b.put("x", limits=named)
+    assert b.take() is not None
+    began = clock.now()
 
-    assert b.take(timeout=60) is not None
+    assert b.take(60) is not None
 
-    assert 9.9 < b.clock.now() - began < 10.5
+    assert 9.9 < clock.now() - began < 10.5
 
 
 def test_a_clock_that_is_behind_gets_no_token_twice(rate: Callable[..., Bench]) -> None:
@@ -313,23 +263,9 @@ def test_a_clock_far_ahead_does_not_stop_a_limit(rate: Callable[..., Bench]) -> 
     assert starts(b) == 0
 
 
-@pytest.mark.parametrize("burst", [1, 5, 400])
-def test_a_change_of_a_rate_brings_no_tokens(rate: Callable[..., Bench], burst: int) -> None:
-    b = rate(100, 100, 40)
-    assert starts(b, 25) == 25
-
-    Limit.set(b.db, CALLS, rate=1, per=100, burst=burst)
-
-    assert Limit.open(b.db, CALLS).free == min(15, burst)
-    assert starts(b) == min(15, burst)
-
-
 def test_a_missing_burst_is_a_tenth_of_the_rate(still_db: Database) -> None:
     assert Limit.set(still_db, "a", rate=100, per=60).burst == 10
     assert Limit.set(still_db, "b", rate=3, per=60).burst == 1
-
-
-# Looks, and refusals.
 
 
 def test_an_explanation_names_the_limit_and_its_holders(slots: Callable[..., Bench]) -> None:
@@ -360,14 +296,6 @@ def test_an_explanation_tells_when_the_next_token_comes(rate: Callable[..., Benc
     reason = next(reason for reason in found.reasons if reason.why == Why.LIMIT_REACHED)
     assert reason.at is not None
     assert 9 < reason.at - b.clock.now() <= 10
-
-
-def test_a_list_has_all_limits(still_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LIMITS_READ_TOGETHER", 2)
-    for number in range(5):
-        Limit.set(still_db, f"limit {number}", slots=number + 1)
-
-    assert [found.slots for found in Limit.list(still_db)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
