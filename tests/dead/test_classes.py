@@ -108,13 +108,7 @@ def test_a_letter_has_its_task_its_class_and_its_failure(grave: Grave) -> None:
 def test_pages_list_each_task_once(grave: Grave) -> None:
     ids = [grave.bury("E", f"number {n % 3}") for n in range(10)]
     for matching in ({}, {"error": "E"}, {"text": "number"}):
-        found, after = [], None
-        while True:
-            page = grave.letters.tasks(grave.db, 3, after=after, **matching)
-            found += [letter.task.id for letter in page]
-            if (after := page.next) is None:
-                break
-        assert found == ids
+        assert paged(grave, 3, **matching) == ids
 
 
 def test_a_page_of_another_class_is_refused(grave: Grave) -> None:
