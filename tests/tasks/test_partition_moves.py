@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import DeadLetters, Failure, Group, Session, TaskState, verify
+from fdbqueue import DeadLetters, Failure, Session, TaskState, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.line.decision import Notice, Ticket
@@ -21,7 +21,6 @@ from fdbqueue.tasks.options import Draft, key_bytes
 from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.stored.key_counts import slug_of
 from fdbqueue.tasks.stored.records import LIVE_NAMES, Member, id_bytes, packed, record_of
-from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 from tests.tasks.test_callbacks import Told
 
@@ -234,23 +233,6 @@ def test_a_callback_hears_of_a_task_that_changes_its_partition(parted: MakeBench
     assert told.events[0][0] == LARGE
 
 
-def test_a_member_that_changes_its_partition_has_not_ended(parted: MakeBench) -> None:
-    b = parted("utubettl")
-    of = Group.create(b.db, root=b.root)
-    id_ = of.put(b.db, b.queue, "x", key=KEY, delay=5).id
-    of.close(b.db)
-    b.repartition(4)
-    b.clock.advance(6)
-    task = b.take()
-    assert b.places() == {id_: home_of(key_bytes(KEY), 4)}
-    found = of.progress(b.db)
-    assert (found.failed, found.left, found.total) == (0, 1, 1)
-    b.queue.ack(b.db, task)
-    found = of.progress(b.db)
-    assert (found.done, found.left, found.total) == (1, 0, 1)
-    assert is_sound(b)
-
-
 @pytest.mark.parametrize("state", ["delayed", "buried"])
 def test_large_tasks_join_other_partitions_one_by_one(parted: MakeBench, state: str) -> None:
     """All of them would not fit into one transaction."""
@@ -391,21 +373,6 @@ def test_a_damaged_counter_holds_a_repartition_until_mended(parted: MakeBench) -
     b.settle()
     assert (b.repartition(4).is_finished, b.take().data) == (True, "new")
     assert is_sound(b)
-
-
-def test_a_put_conflicts_with_the_end_that_frees_its_key(parted: MakeBench) -> None:
-    """The key has no task in its new partition, so the end has none to make available."""
-    b = parted("utube")
-    b.put("old", key=KEY)
-    old = b.take()
-    b.repartition(4)
-    b.queue.delete(b.db, b.put("gone", key=KEY))
-    end, put = begin(b.db), begin(b.db)
-    b.queue.ack(end, old, session=b.session)
-    b.queue.put(put, "new", key=KEY)
-    assert (commit_code(put), commit_code(end)) == (0, NOT_COMMITTED)
-    b.queue.ack(b.db, old)
-    assert b.take().data == "new"
 
 
 def test_a_key_beyond_the_first_page_holds_a_repartition(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import groupby, product
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.stored.keyed import Keyed
 from fdbqueue.tasks.stored.records import id_bytes, partition_of
-from tests.support import NOT_COMMITTED, begin, commit_code, wait_until
+from tests.support import wait_until
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 from tests.tasks.trips import Trips, trips_of
 
@@ -45,22 +45,6 @@ def test_tasks_without_a_key_are_in_order_in_a_partition(parted: MakeBench, kind
     found = by_partition(taken(b))
     assert found == [sorted(few) for few in found]
     assert [len(few) for few in found] == [10] * COUNT
-
-
-def test_priorities_come_first_within_a_partition(parted: MakeBench) -> None:
-    b = parted("fifottl", partitions=COUNT)
-    for pri, number in product((2, 1), range(8)):
-        b.put([pri, number], pri=pri)
-    found = by_partition(taken(b))
-    assert found == [sorted(few) for few in found]
-
-
-def test_a_task_that_comes_back_has_its_old_place(parted: MakeBench) -> None:
-    b = parted("fifo", partitions=2)
-    b.put_each(range(8))
-    first = b.take()
-    b.queue.release(b.db, first)
-    assert first.data in [few[0] for few in by_partition(taken(b))]
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl", "fair"])
@@ -107,18 +91,6 @@ def test_a_key_that_is_let_go_begins_in_the_next_round(parted: MakeBench) -> Non
     b.put("new", key=KEY)
     b.queue.ack(b.db, old)
     assert b.taken_data() == [1, "new", 2]
-
-
-def test_a_put_conflicts_with_an_end_that_has_freed_its_key(parted: MakeBench) -> None:
-    """Nothing would let go of the key behind the last pass of the repartition."""
-    b = parted("utube")
-    b.put("old", key=KEY)
-    old = b.take()
-    b.repartition(4)
-    put = begin(b.db)
-    b.queue.put(put, "new", key=KEY)
-    b.queue.ack(b.db, old)
-    assert commit_code(put) == NOT_COMMITTED
 
 
 def test_the_passes_of_the_next_plan_see_all_keys(parted: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, DeadLetters, Failure, QueueFull, Session, TaskQueue, verify
+from fdbqueue import Database, QueueFull, Session, TaskQueue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, QueueBusy, QueueNotFound
@@ -22,9 +22,6 @@ from tests.tasks.partitions import MakeBench
 
 KINDS = ("fifottl", "utube", "fair", "bag")
 KEYED = ("utube", "utubettl", "fair")
-
-
-# Numbers.
 
 
 @pytest.mark.parametrize("count", [0, -1, 257, 1.5, "4", True])
@@ -82,9 +79,6 @@ def test_a_queue_without_partitions_keeps_its_keys(parted: MakeBench, kind: str)
     assert "partitions" not in b.queue.options or b.queue.options["partitions"] in (None, 1)
 
 
-# Routing.
-
-
 @pytest.mark.parametrize("kind", KEYED)
 def test_the_tasks_of_a_key_lie_in_one_partition(parted: MakeBench, kind: str) -> None:
     b = parted(kind, partitions=4)
@@ -111,9 +105,6 @@ def test_each_caller_of_a_shared_put_gets_its_own_task(parted: MakeBench, kind: 
     tasks = run(b.db, lambda tr: calls._put_all(tr, items, random))
     assert len(set(b.places().values())) > 1
     assert [task.data for task in tasks] == list(range(9))
-
-
-# Taking.
 
 
 def test_a_take_elsewhere_conflicts_with_no_put_at_home(parted: MakeBench) -> None:
@@ -146,33 +137,6 @@ def test_nothing_is_proven_over_all_partitions(parted: MakeBench, kind: str) -> 
         assert b.take().data == 100 + number
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.commits_by_hand
-def test_no_ready_task_is_without_a_flag(parted: MakeBench, kind: str) -> None:
-    b = parted(kind, partitions=4)
-    for number in range(12):
-        b.put_each([number, 100 + number])
-        assert all(part.may_be_ready for part in b.queue.partitions(b.db) if part.ready)
-        assert b.take() is not None
-        if number % 3 == 0:
-            assert len(b.taken_data()) > 0
-            assert not any(part.may_be_ready for part in b.queue.partitions(b.db))
-
-
-def test_a_put_conflicts_with_the_clear_of_its_flag(parted: MakeBench) -> None:
-    b = parted(partitions=2)
-    b.put_each(range(2))
-    assert {b.take().data for _ in range(2)} == {0, 1}
-    puts = [begin(b.db) for _ in range(2)]
-    for tr in puts:
-        b.queue.put(tr, "x")  # in each partition one: both have seen its flag
-    assert b.take() is None  # it clears the flags
-    assert [commit_code(tr) for tr in puts] == [NOT_COMMITTED] * 2
-
-
-# Verbs about many tasks, and numbers.
-
-
 def test_a_truncate_in_steps_empties_all_partitions(parted: MakeBench) -> None:
     b = parted(partitions=4)
     b.put_each(range(12))
@@ -190,9 +154,6 @@ def test_a_drop_sees_all_partitions_and_leaves_no_key(parted: MakeBench) -> None
         b.queue.ack(b.db, task)
     b.queue.drop(b.db)
     assert b.contents() == {}
-
-
-# Sessions.
 
 
 def test_a_process_that_ends_a_session_first_uses_all_partitions(parted: MakeBench) -> None:
@@ -247,19 +208,6 @@ class Asking:
         return getattr(self._tr, name)
 
 
-# Capacity.
-
-
-def test_concurrent_puts_never_exceed_the_capacity(parted: MakeBench) -> None:
-    b = parted("limfifottl", capacity=10, partitions=4)
-    puts = [begin(b.db) for _ in range(30)]
-    for tr in puts:
-        b.queue.put(tr, "x")
-    committed = [commit_code(tr) for tr in puts].count(0)
-    assert committed <= 10
-    assert b.counts("total") == (committed,)
-
-
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_a_put_of_more_than_the_capacity_does_not_wait(parted: MakeBench, partitions: int) -> None:
     """There can never be room for it."""
@@ -278,16 +226,6 @@ def test_a_put_that_waits_for_room_gives_up_in_time(parted: MakeBench) -> None:
         b.queue.put(b.db, "x", timeout=5.0)
     assert b.clock.monotonic() - began >= 5
     assert b.db.counters.commits - commits < 20
-
-
-@pytest.mark.parametrize("partition", range(4))
-def test_room_in_any_partition_is_room_for_a_put(parted: MakeBench, partition: int) -> None:
-    b = parted("limfifottl", capacity=4, partitions=4, ttl=100)
-    ids = b.put_each(range(4))
-    [id_] = [id_ for id_ in ids if b.places()[id_] == partition]
-    b.queue.delete(b.db, id_)
-    assert b.queue.put(b.db, "x", timeout=5.0)
-    assert b.counts("total") == (4,)
 
 
 def test_a_task_that_expires_anywhere_makes_room(parted: MakeBench) -> None:
@@ -319,26 +257,6 @@ def test_a_put_reads_its_key_after_it_has_made_room(parted: MakeBench) -> None:
     b.put("new", key="a")
     assert b.taken_data() == ["new"]
     assert verify(b.db, "bench", root=b.root).findings == ()
-
-
-# Dead letters.
-
-
-@pytest.mark.parametrize("kind", ["limfifottl", "utube"])
-def test_tasks_move_into_partitions_with_their_failures(parted: MakeBench, kind: str) -> None:
-    b = parted(kind)
-    capacity = {"capacity": 6} if kind == "limfifottl" else {}
-    into = TaskQueue.create(b.db, "into", kind, partitions=4, root=b.root, **capacity)
-    for id_ in b.put_each(range(8)):
-        b.queue.bury(b.db, id_, failure=Failure("ValueError", "no"))
-    letters = DeadLetters.open(b.db, "bench", root=b.root)
-    letters.begin_redrive(b.db, into="into")
-    for _ in range(9):
-        letters.step_redrive(b.db)
-        b.clock.advance(limits.SWEEP_EVERY_S)
-    assert into.statistics(b.db)["tasks"]["ready"] == (6 if capacity else 8)
-    for task in iter(lambda: into.take(b.db, 0, session=b.session), None):
-        assert [failure.message for failure in into.failures(b.db, task)] == ["no"]
 
 
 @pytest.mark.parametrize("partition", [0, 1])

@@ -8,7 +8,7 @@ import pytest
 from fdbqueue import Database, Failure, Session, TaskQueue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.errors import NotTaken, QueueFull, RepartitionUnderWay, TaskNotFound
+from fdbqueue.core.errors import NotTaken, RepartitionUnderWay, TaskNotFound
 from fdbqueue.core.line.taking import Takes
 from fdbqueue.core.partitions import PartitionGone, home_of
 from fdbqueue.core.runtime import Waitable
@@ -18,7 +18,6 @@ from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.stored.records import id_bytes, id_text, partition_of, record_of
 from fdbqueue.tasks.verbs import Target
-from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
 from tests.tasks.support import StillClock
 
@@ -34,59 +33,6 @@ def done_by_key(b: PartitionsBench) -> dict[Any, list[Any]]:
         found.setdefault(task.key, []).append(task.data)
         b.queue.ack(b.db, task)
     return found
-
-
-@pytest.mark.parametrize("kind", KEYED)
-def test_a_key_stays_in_order_while_it_moves(parted: MakeBench, kind: str) -> None:
-    b = parted(kind)
-    for number in range(4):
-        b.put(number, key=KEY)
-    first = b.take()
-    b.repartition(4)
-    for number in range(4, 8):
-        b.put(number, key=KEY)
-    assert set(b.places().values()) == {0, home_of(key_bytes(KEY), 4)}
-    b.queue.release(b.db, first)
-    assert done_by_key(b) == {KEY: list(range(8))}
-
-
-@pytest.mark.parametrize("concurrency", [1, 2])
-def test_key_concurrency_holds_while_a_key_moves(parted: MakeBench, concurrency: int) -> None:
-    b = parted("utube", key_concurrency=concurrency)
-    for number in range(3):
-        b.put(number, key=KEY)
-    held = [b.take() for _ in range(concurrency)]
-    b.repartition(4)
-    for number in range(3, 9):
-        b.put(number, key=KEY)
-    assert b.take() is None
-    done = []
-    while held:
-        task = held.pop(0)
-        done.append(task.data)
-        b.queue.ack(b.db, task)
-        while (task := b.take()) is not None:
-            held.append(task)
-        assert b.counts("taken")[0] <= concurrency
-    assert done == list(range(9))
-
-
-def test_one_of_two_last_tasks_at_once_lets_their_key_go(parted: MakeBench) -> None:
-    """The later end has seen the other: otherwise each would leave the key to the other one."""
-    b = parted("fair", partitions=1)
-    for n in range(2):
-        b.put(n, key=KEY)
-    tasks = [b.take() for _ in range(2)]
-    assert not b.repartition(4).is_finished
-    b.put("moved", key=KEY)
-    assert b.take() is None
-    ends = [(begin(b.db), task) for task in tasks]
-    for tr, task in ends:
-        b.queue.ack(tr, task)
-    lost = [task for tr, task in ends if commit_code(tr) == NOT_COMMITTED]
-    for task in lost:
-        b.queue.ack(b.db, task)
-    assert b.taken_data() == ["moved"]
 
 
 def test_a_key_without_tasks_moves_at_once(parted: MakeBench) -> None:
@@ -139,37 +85,6 @@ def test_a_waiting_task_holds_neither_key_nor_partition(parted: MakeBench, kind:
     assert b.queue.partitions(b.db)[home_of(key_bytes(KEY), 4)].state == "closed"
 
 
-@pytest.mark.parametrize("kind", ["fifottl", "utubettl", "fair", "bag"])
-@pytest.mark.parametrize("counts", [(1,), (1, 4), (2, 8)])
-@pytest.mark.parametrize("state", ["buried", "delayed"])
-def test_a_task_joins_the_present_partition_and_keeps_its_id(
-    parted: MakeBench, kind: str, counts: tuple[int, ...], state: str
-) -> None:
-    b = parted(kind, partitions=4)
-    large = "x" * (limits.RECORD_PAYLOAD_BYTES_MAX + 1)
-    ids = {}
-    for n in range(8):
-        key = {"key": n} if b.keyed else {}
-        ids[b.put([n, large], delay=YEAR_S if state == "delayed" else 0, **key)] = n
-    if state == "buried":
-        for id_ in ids:
-            b.queue.bury(b.db, id_, failure=Failure("ValueError", str(ids[id_])))
-    for count in counts:
-        b.repartition(count)
-    b.queue.kick(b.db, 99)
-    b.clock.advance(YEAR_S)
-    b.settle()
-    places, wanted = b.places(), counts[-1]
-    for id_, n in ids.items():
-        assert places[id_] < wanted
-        if b.keyed:
-            assert places[id_] == home_of(key_bytes(n), wanted)
-        assert b.queue.peek(b.db, id_).data == [n, large]
-        failures = [failure.message for failure in b.queue.failures(b.db, id_)]
-        assert failures == ([str(n)] if state == "buried" else [])
-    assert {task.data[0] for task in iter(b.take, None)} == set(ids.values())
-
-
 def test_a_task_that_moves_back_home_is_found(parted: MakeBench) -> None:
     b = parted("utube", partitions=4)
     id_ = b.put("back", key=KEY)
@@ -181,18 +96,6 @@ def test_a_task_that_moves_back_home_is_found(parted: MakeBench) -> None:
     assert b.queue.peek(b.db, id_).data == "back"
     assert b.queue.ack(b.db, b.take()).id == id_
     assert b.db[b.queue._shape.shared.moved(id_bytes(id_))] is None
-
-
-def test_a_truncate_leaves_no_place_of_a_task_that_moved(parted: MakeBench) -> None:
-    b = parted("utube", partitions=4)
-    id_ = b.put("moves", key=KEY)
-    b.queue.bury(b.db, id_)
-    assert b.repartition(1).is_finished
-    assert b.queue.kick(b.db) == 1
-    under = b.queue._shape.shared.all_moved
-    assert len(list(b.db.get_range(under.start, under.stop))) == 1
-    b.queue.truncate(b.db)
-    assert list(b.db.get_range(under.start, under.stop)) == []
 
 
 def test_a_second_repartition_is_refused_and_names_the_first(parted: MakeBench) -> None:
@@ -207,17 +110,6 @@ def test_a_second_repartition_is_refused_and_names_the_first(parted: MakeBench) 
     b.queue.ack(b.db, b.take())
     assert b.repartition(4).is_finished
     assert b.repartition(2).is_finished
-
-
-def test_a_client_with_an_old_plan_conflicts_and_then_follows(parted: MakeBench) -> None:
-    b = parted("utube")
-    other = b.other_process()
-    tr = begin(other._database)
-    other.put(tr, "early", key=KEY)
-    b.repartition(4)
-    assert commit_code(tr) == NOT_COMMITTED
-    id_ = other.put(other._database, "late", key=KEY).id
-    assert b.places()[id_] == home_of(key_bytes(KEY), 4)
 
 
 CALLS: dict[str, Callable[[PartitionsBench, TaskQueue, Session, str], object]] = {
@@ -247,16 +139,6 @@ def test_a_handle_tells_the_options_that_its_process_has_met(parted: MakeBench) 
     b.repartition(3)
     other.put(db, "x")
     assert [handle.options["partitions"] for handle in (b.queue, other)] == [3, 3]
-
-
-def test_a_dead_repartition_is_finished_by_any_process(parted: MakeBench) -> None:
-    b = parted("utube")
-    b.put("old", key=KEY)
-    b.queue.repartition(tr := begin(b.db), 4)  # the process that begins it takes no further step
-    assert commit_code(tr) == 0
-    b.queue.ack(b.db, b.take())
-    b.settle()
-    assert b.plan().before == 0
 
 
 def test_the_command_finishes_a_dead_repartition(parted: MakeBench) -> None:
@@ -298,17 +180,6 @@ def test_a_partition_with_a_task_stays_until_the_task_goes(parted: MakeBench) ->
             b.queue.delete(b.db, id_)
     with pytest.raises(TaskNotFound):
         b.queue.peek(b.db, id_)
-
-
-def test_the_room_of_a_full_queue_is_that_after_a_repartition(parted: MakeBench) -> None:
-    b = parted("limfifottl", capacity=6)
-    b.put_each(range(3))
-    b.repartition(4)
-    b.put_each(range(3, 6))
-    tr = begin(b.db)
-    with pytest.raises(QueueFull, match="no room for 1 task"):
-        b.queue.put(tr, "x")
-    assert sorted(b.taken_data()) == list(range(6))
 
 
 def test_acks_follow_a_plan_that_another_thread_meets(
