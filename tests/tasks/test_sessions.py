@@ -21,7 +21,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions import ending
 from fdbqueue.core.sessions import keeper as keeper_module
 from fdbqueue.core.sessions import session as owning
-from fdbqueue.core.sessions.ending import ask_overdue, count_others, end_overdue, end_the_dead
+from fdbqueue.core.sessions.ending import count_others, end_the_dead
 from fdbqueue.core.sessions.keeper import Keeper
 from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.core.unreadable import Unreadable
@@ -31,16 +31,13 @@ from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
 from tests.support import (
-    NOT_COMMITTED,
     PATIENCE_S,
     TIMED_OUT,
-    begin,
-    commit_code,
     error_code,
     replace_method,
     wait_until,
 )
-from tests.tasks.support import LONG_S, Bench, StillClock, keeper
+from tests.tasks.support import LONG_S, Bench, Relay, StillClock, keeper
 
 MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
@@ -92,17 +89,17 @@ def test_a_dead_session_with_a_damaged_heartbeat_is_ended(bench: MakeBench) -> N
     assert b.counts("ready", "taken") == (1, 0)
 
 
-def test_a_new_session_beats_after_a_part_of_its_ttr(bench: MakeBench) -> None:
-    """It would be dead before a later first heartbeat."""
+def test_a_session_beats_after_each_part_of_its_ttr(bench: MakeBench) -> None:
+    """A new one would be dead before a later first heartbeat."""
     b = bench()
-    session = Session(b.db, ttr=10)
-    before, part_s = b.db[KEYS.heartbeat(session.id)], 10 / limits.BEATS_PER_TTR
-    b.clock.advance(part_s * 0.6)
-    session.beat_if_due()
-    assert b.db[KEYS.heartbeat(session.id)] == before
-    b.clock.advance(part_s * 0.6)
-    session.beat_if_due()
-    assert b.db[KEYS.heartbeat(session.id)] != before
+    session, commits = Session(b.db, ttr=10), b.db.counters.commits
+    for beats in range(3):
+        for part in (0, 0.6):
+            b.clock.advance(part * 10 / limits.BEATS_PER_TTR)
+            session.beat_if_due()
+            assert b.db.counters.commits == commits + beats
+        b.clock.advance(0.6 * 10 / limits.BEATS_PER_TTR)
+        session.beat_if_due()
 
 
 def test_a_session_has_one_entry_however_often_it_beats(bench: MakeBench) -> None:
@@ -142,16 +139,6 @@ def test_an_ended_session_releases_a_task_behind_lapsed_leases(
     assert b.counts("ready", "taken") == (3, 0)
 
 
-def test_a_take_conflicts_with_the_end_of_its_session(bench: MakeBench) -> None:
-    """Otherwise the task would have a holder that nothing ends."""
-    b = bench()
-    b.put("x")
-    session, tr = Session(b.db), begin(b.db)
-    assert b.queue.take(tr, session=session).data == "x"
-    session.end()
-    assert commit_code(tr) == NOT_COMMITTED
-
-
 def test_a_take_of_an_ended_session_fails_in_a_crowd_too(bench: MakeBench) -> None:
     """The line serves a request without a check of its session; the take must not register repeatedly."""
     b = bench()
@@ -165,26 +152,6 @@ def test_a_take_of_an_ended_session_fails_in_a_crowd_too(bench: MakeBench) -> No
     with pytest.raises(UnknownSession):
         b.queue.take(b.db, 0, session=session)
     assert b.counts("ready") == (1,)
-
-
-def test_all_sessions_that_are_not_wanted_end_together(bench: MakeBench) -> None:
-    b = bench()
-    unwanted = [Session(b.db, ttr=LONG_S, wanted=lambda: False) for _ in range(3)]
-    keeper(b.db).end_unwanted()
-    assert [session.lost for session in unwanted] == [True] * 3
-
-
-def test_a_heartbeat_keeps_a_session_alive(bench: MakeBench) -> None:
-    b = bench()
-    b.put(1)
-    Session(b.db, ttr=10)
-    for _ in range(5):
-        b.clock.advance(9)
-        b.sweep()  # beats, too: the keeper is the heartbeat's thread
-    assert len(b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)) == 2
-    b.clock.advance(10)
-    sweep_dead(b)
-    assert len(b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)) == 1
 
 
 def test_a_session_that_could_not_be_ended_in_time_dies(
@@ -224,19 +191,6 @@ def test_a_heartbeat_does_not_revive_a_session_being_ended(
     monkeypatch.setattr(Session, "_beat", lambda _, tr: beat_as_it_ends(tr))
     session.beat()
     assert session.lost
-
-
-def test_a_session_renewed_since_it_looked_dead_is_not_ended(bench: MakeBench) -> None:
-    b = bench()
-    b.put(1)
-    session = Session(b.db, ttr=10)
-    b.queue.take(b.db, 0, session=session)
-    b.clock.advance(11)
-    overdue = run(b.db, lambda tr: ask_overdue(tr, KEYS, b.db.runtime.now_us())()).dead
-    session.beat()
-    end_overdue(b.db, KEYS, overdue)
-    session.beat()
-    assert (len(overdue), session.lost, b.counts("taken")) == (1, False, (1,))
 
 
 class Rounds:
@@ -370,21 +324,6 @@ def test_queues_of_an_unknown_kind_keep_no_dead_session(
         assert b.counts("ready", "taken") == (1, 0)
 
 
-def test_the_contents_of_a_temporary_queue_go_with_their_session(
-    still_db: fdbqueue.Database, clock: StillClock
-) -> None:
-    queue = TaskQueue.create(still_db, "temporary", temporary=True)
-    queue.put_many(still_db, range(3))
-    other = Session(still_db, ttr=LONG_S)
-    queue.take(still_db, 0, session=other)
-    clock.advance(1_000)
-    end_the_dead(still_db, KEYS)
-    assert queue.statistics(still_db)["tasks"]["total"] == 0
-    assert TaskQueue.open(still_db, "temporary").take(still_db, 0, session=other) is None
-    with pytest.raises(UnknownSession):
-        queue.put(still_db, 1)
-
-
 def test_closing_the_database_ends_the_sessions_of_the_process(tmp_path: object) -> None:
     with (
         fdbqueue.open(f"embedded:{tmp_path}/data") as first,
@@ -403,27 +342,20 @@ def test_closing_the_database_ends_the_sessions_of_the_process(tmp_path: object)
 def test_collecting_a_result_rings_no_doorbell(bench: Any) -> None:
     """No task becomes available by it: the first request of the line need not look."""
     b = bench()
-    source, now_us = calls_of(b.db, b.queue._shape).source, round(b.clock.now() * 1e6)
-    params = params_of(Lease(b.session.id, b"its token"))
-    server, owner = (registered(b.db, source.line, rid, now_us, params=params) for rid in (b"1", b"2"))
+    relay, doorbell = Relay(b), calls_of(b.db, b.queue._shape).source.doorbell
     b.queue.put_many(b.db, ["taken", "delivered"])
-    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, reason=Reason.SIGNAL)))
-    before = bytes(b.db.get(source.doorbell))
-    assert [t.data for t in run(b.db, lambda tr: source.line.look(tr, owner, Look(now_us))).answers] == [
-        "delivered"
-    ]
-    assert bytes(b.db.get(source.doorbell)) == before
+    relay.serve()
+    before = bytes(b.db.get(doorbell))
+    assert relay.collect() == ["delivered"]
+    assert bytes(b.db.get(doorbell)) == before
 
 
 def test_a_result_of_a_dead_caller_returns_beside_other_tasks(bench: MakeBench) -> None:
     """A plain take sees that the result is overdue, even while the queue has other tasks."""
     b = bench()
-    source = calls_of(b.db, b.queue._shape).source
-    params = params_of(Lease(b.session.id, b"the dead one"))
-    now_us = round(b.clock.now() * 1e6)
-    server, _dead = (registered(b.db, source.line, rid, now_us, params=params) for rid in (b"1", b"2"))
+    relay = Relay(b)
     b.queue.put_many(b.db, [2, "first", 3, 4])
-    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, reason=Reason.SIGNAL)))
+    relay.serve()
     b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
     assert b.taken_data() == ["first", 3, 4]
 
@@ -509,18 +441,6 @@ def test_a_question_of_a_keeper_does_not_wait_for_ever(bench: MakeBench) -> None
         return tr.get(b"x").wait()
 
     assert error_code(lambda: keeper(b.db).ask(body)) == TIMED_OUT
-
-
-def test_a_session_beats_again_after_a_part_of_its_ttr(bench: MakeBench) -> None:
-    b = bench()
-    session = Session(b.db, ttr=30)
-    session.beat()
-    commits = b.db.counters.commits
-    session.beat_if_due()
-    assert b.db.counters.commits == commits
-    b.clock.advance(30 / limits.BEATS_PER_TTR)
-    session.beat_if_due()
-    assert b.db.counters.commits == commits + 1
 
 
 def give_up(*_: object) -> None:
