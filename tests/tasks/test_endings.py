@@ -12,7 +12,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.core.errors import DatabaseClosed, InvalidArgument, NotADatabase
+from fdbqueue.core.errors import DatabaseClosed, NotADatabase
 from fdbqueue.core.root_keys import DEFAULT_ROOT, SESSION, RootKeys
 from fdbqueue.core.seam import KeyValue
 from fdbqueue.core.sessions.keeper import Keeper
@@ -149,11 +149,6 @@ def test_the_end_of_a_forked_child_is_not_that_of_its_parent(db: Database) -> No
     assert counts(db) == (0, 1)
 
 
-def ttr_us(db: Database, session: Session) -> int:
-    record: int = fdbqueue.embedded.tuple.unpack(db[KEYS.session(session.id)])[2]
-    return record
-
-
 def test_open_decides_for_how_long_sessions_live(url: str) -> None:
     with fdbqueue.open(url, session_ttr_s=5) as db:
         TaskQueue.create(db, NAME).put(db, "x")
@@ -180,12 +175,6 @@ def test_the_same_option_serves_an_engines_own_database(tmp_path: Path) -> None:
         assert Session(raw).ttr == limits.SESSION_TTR_S
     finally:
         raw.close()
-
-
-@pytest.mark.parametrize("ttr", [0, -1, True, float("nan"), "30"])
-def test_a_session_lives_for_more_than_0_seconds(url: str, ttr: float) -> None:
-    with pytest.raises(InvalidArgument, match="session_ttr_s"):
-        fdbqueue.open(url, session_ttr_s=ttr)
 
 
 def test_open_refuses_a_thing_that_is_no_database() -> None:
