@@ -9,7 +9,7 @@ import pytest
 from benchmarks.bag import conflicts_each, longest_wait
 from fdbqueue import Flaw, TaskPlace, TaskQueue, Why, verify
 from fdbqueue.core import limits
-from fdbqueue.core.errors import PayloadMismatch, UnsupportedOption
+from fdbqueue.core.errors import PayloadMismatch
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.discipline import PLACE_BYTES, Bag
 from fdbqueue.tasks.stored.records import id_bytes, id_text, record_of
@@ -81,14 +81,6 @@ def test_takers_at_different_places_do_not_conflict(parted: MakeBench) -> None:
     assert [commit_code(tr) for tr in transactions] == [0] * 4
 
 
-def test_two_takers_of_one_task_conflict(parted: MakeBench) -> None:
-    b = parted("bag")
-    b.queue.put_many(b.db, range(9))
-    first, second = begin(b.db), begin(b.db)
-    assert taker_at(b, b"\x80")(first)[0].id == taker_at(b, b"\x80")(second)[0].id
-    assert (commit_code(first), commit_code(second)) == (0, NOT_COMMITTED)
-
-
 @pytest.mark.parametrize("place", [b"", b"\x80", b"\xff" * 8])
 def test_nothing_conflicts_with_a_put_anywhere(parted: MakeBench, place: bytes) -> None:
     b = parted("bag")
@@ -109,11 +101,6 @@ def test_a_released_task_lies_at_another_place(parted: MakeBench) -> None:
     b.queue.bury(b.db, b.take())
     b.queue.kick(b.db)
     assert ready_keys(b)[id_] not in (before, released)
-
-
-def test_a_bag_has_no_priorities(parted: MakeBench) -> None:
-    with pytest.raises(UnsupportedOption):
-        parted("bag").put("x", pri=1)
 
 
 def test_a_walk_reaches_each_task_in_time(bench: MakeBench) -> None:

@@ -100,20 +100,3 @@ def test_the_run_of_a_lease_counts_its_cancel(bench: MakeBench) -> None:
     b.queue.release(b.db, task, failure=Failure("odd"))
     counted = unpacked(RUN_ENDS, b.db[RootKeys(DEFAULT_ROOT).run(run)])
     assert counted == dict.fromkeys(RUN_ENDS, 0) | {"cancelled": 1}
-
-
-def test_a_callback_is_told_of_a_cancel(bench: MakeBench) -> None:
-    b = bench()
-    told: list[str] = []
-    heard = b.db.runtime.event()
-
-    def note(_: Any, event: str) -> None:
-        told.append(event)
-        if event == "cancel":
-            heard.set()
-
-    id_ = b.put("x")
-    b.queue.on_task_change(note)
-    b.queue.cancel(b.db, id_)
-    assert heard.wait(20)
-    assert told == ["delete", "cancel"]

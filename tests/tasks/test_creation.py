@@ -13,8 +13,6 @@ from fdbqueue import Limit, Queue, Task, TaskQueue, list_queues, register_kind, 
 from fdbqueue.core.errors import (
     InvalidArgument,
     KindExists,
-    QueueBusy,
-    QueueDropped,
     QueueExists,
     QueueNotFound,
     UnknownCodec,
@@ -167,10 +165,6 @@ def test_if_not_exists_is_true_or_any(still_db: fdbqueue.Database, wish: Any) ->
         ("fifottl", {"capacity": 1}, UnsupportedOption),
         ("fifottl", {"key_concurrency": 2}, UnsupportedOption),
         ("fifottl", {"weights": {"a": 1}}, UnsupportedOption),
-        ("fifottl", {"ttl": -1}, InvalidArgument),
-        ("fifottl", {"ttr": -1}, InvalidArgument),
-        ("fifottl", {"pri": -1}, InvalidArgument),
-        ("limfifottl", {"capacity": -1}, InvalidArgument),
         ("fifo", {"codec": "pickle"}, UnknownCodec),
     ],
 )
@@ -205,62 +199,6 @@ def test_statistics_of_all_queues(still_db: fdbqueue.Database) -> None:
     two.put(still_db, 3)
     counted = {name: found["calls"]["put"] for name, found in statistics(still_db).items()}
     assert counted == {"one": 2, "two": 1}
-
-
-HANDLE_CALLS: dict[str, Callable[[TaskQueue, fdbqueue.Database, str], object]] = {
-    "put": lambda q, db, _: q.put(db, 1),
-    "take": lambda q, db, _: q.take(db, 0),
-    "ack": lambda q, db, id_: q.ack(db, id_),
-    "release": lambda q, db, id_: q.release(db, id_),
-    "touch": lambda q, db, id_: q.touch(db, id_, 1),
-    "bury": lambda q, db, id_: q.bury(db, id_),
-    "delete": lambda q, db, id_: q.delete(db, id_),
-    "peek": lambda q, db, id_: q.peek(db, id_),
-    "kick": lambda q, db, _: q.kick(db),
-    "release_all": lambda q, db, _: q.release_all(db),
-    "truncate": lambda q, db, _: q.truncate(db),
-    "drop": lambda q, db, _: q.drop(db),
-    "statistics": lambda q, db, _: q.statistics(db),
-    "tasks": lambda q, db, _: q.tasks(db, "r", 1),
-}
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["dropped", "created again"])
-@pytest.mark.parametrize("call", HANDLE_CALLS)
-def test_a_stale_handle_says_so_and_changes_nothing(bench: MakeBench, call: str, again: bool) -> None:
-    b = bench("fifottl")
-    id_ = b.put(1)
-    b.queue.drop(b.db)
-    if again:
-        TaskQueue.create(b.db, "bench", "fifottl")
-    with pytest.raises(QueueDropped):
-        HANDLE_CALLS[call](b.queue, b.db, id_)
-    assert b.contents() == []
-
-
-def test_a_put_that_races_a_drop_leaves_nothing_behind(bench: MakeBench) -> None:
-    b = bench()
-    tr = b.db.create_transaction()
-    b.queue.put(tr, "orphan")
-    b.queue.drop(b.db)
-    with pytest.raises(fdbqueue.embedded.FDBError):
-        tr.commit().wait()
-    assert b.contents() == []
-
-
-def test_drop_is_refused_while_tasks_are_taken(bench: MakeBench) -> None:
-    b = bench("fifottl", ttr=5)
-    b.put(1)
-    b.put(2, delay=9)
-    b.queue.bury(b.db, b.put(3))
-    b.take()
-    with pytest.raises(QueueBusy, match="taken"):
-        b.queue.drop(b.db)
-    b.clock.advance(5)  # a lease that is over holds nothing
-    b.queue.drop(b.db)
-    fresh = TaskQueue.create(b.db, "bench")
-    assert sum(fresh.statistics(b.db)["calls"].values()) == 0
-    assert fresh.take(b.db, 0) is None
 
 
 @pytest.fixture

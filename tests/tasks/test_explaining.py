@@ -49,17 +49,6 @@ def test_a_pause_comes_before_every_other_reason(bench: MakeBench) -> None:
         assert (first.why, first.cure, second.why) == (Why.PAUSED, "fdbqueue resume bench", other)
 
 
-@pytest.mark.parametrize("kind", ["fifo", "fifottl"])
-def test_the_place_is_the_number_of_tasks_before(bench: MakeBench, kind: str) -> None:
-    b = bench(kind=kind)
-    ids = [b.put(n) for n in range(5)]
-    b.take()
-    assert [explained(b, id_).place for id_ in ids[1:]] == [TaskPlace(n) for n in range(4)]
-    found = explained(b, ids[4])
-    assert found.reasons[0].why == Why.BEHIND
-    assert found.reasons[0].text == "There are 3 tasks before it."
-
-
 def test_places_are_counted_up_to_a_bound(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EXPLAINED_MAX", 3)
     b = bench()
@@ -180,17 +169,6 @@ def test_a_fair_queue_tells_the_round_of_a_task(bench: MakeBench) -> None:
     assert place.current_round is not None
     assert (place.ahead_in_key, place.round - place.current_round) == (3, 4)
     assert explained(b, other).place == TaskPlace(0, 0, True, True, place.current_round, place.current_round)
-
-
-def test_looking_conflicts_with_nothing(bench: MakeBench) -> None:
-    b = bench(kind="utubettl", ttr=60)
-    id_, _ = b.put("x", key="a"), b.take()
-    tr = b.db.create_transaction()
-    b.queue.explain(tr, id_)
-    tr[b"other"] = b""
-    b.queue.ack(b.db, id_, session=b.session)
-    b.put("y", key="a")
-    tr.commit().wait()
 
 
 def test_an_overdue_holder_counts_as_ended(bench: MakeBench) -> None:

@@ -17,12 +17,13 @@ KEYS = RootKeys(DEFAULT_ROOT)
 
 @pytest.mark.parametrize("look", ["holder", "explain"])
 def test_a_look_at_a_task_does_not_conflict_with_its_end(bench: MakeBench, look: str) -> None:
-    b = bench()
-    b.put("x")
+    b = bench("utubettl", ttr=60)
+    b.put("x", key="a")
     task, tr = b.take(), begin(b.db)
     getattr(b.queue, look)(tr, task.id)
-    b.queue.put(tr, "other")
+    tr[b"other"] = b""
     b.queue.ack(b.db, task)
+    b.put("y", key="a")
     assert commit_code(tr) == 0
 
 

@@ -1,17 +1,14 @@
 """Statistics, of a queue and by task key: how tasks have ended, what is due, the busiest keys."""
 
-import threading
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 from fdb import tuple as layer
-from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Group, Session, TaskQueue
+from fdbqueue import Group, Session, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
@@ -22,7 +19,6 @@ from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.stored.key_counts import level_of
 from tests.partitions.support import key_in, moving_key
 from tests.queue_support import faulty
-from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
 from tests.tasks.partitions import MakeBench as MakeParted
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.test_micro import meets, putting
@@ -33,16 +29,6 @@ MakeBench = Callable[..., Bench]
 def looked(b: Bench) -> dict[str, int]:
     """The tasks, as a transaction sees them: nothing is swept."""
     return run(b.db, b.queue.statistics)["tasks"]
-
-
-def test_truncating_some_conflicts_with_the_end_of_one_of_them(bench: MakeBench) -> None:
-    b = bench()
-    b.queue.put_many(b.db, range(2))
-    task, tr = b.take(), begin(b.db)
-    assert b.queue.truncate_some(tr, 2) == 2
-    b.queue.ack(b.db, task)
-    assert commit_code(tr) == NOT_COMMITTED
-    assert b.counts("total", "ready") == (1, 1)
 
 
 def test_takes_that_are_undone_together_are_counted_apart(bench: MakeBench) -> None:
@@ -234,39 +220,6 @@ def test_counting_leaves_nothing_of_a_key_that_was_busy(
         for task in tasks:
             b.queue.ack(b.db, task)
     assert b.contents() == []
-
-
-@pytest.mark.parametrize("kind", ["fair", "utube"])
-def test_numbers_and_index_are_true_beside_threads(
-    db: Database, space: Subspace, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
-    queue = TaskQueue.create(db, "numbers", kind, root=space)
-
-    def work(number: int) -> None:
-        if number % 2:
-            for size in (1, 2, 5, 1, 9):
-                queue.put_many(db, range(size), key="busy")
-                queue.put(db, 0, key=number)
-        else:
-            for _ in range(15):
-                task = queue.take(db, 0)
-                if task is not None:
-                    queue.ack(db, task)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    counted = {s.key: s.ready for s in queue.key_statistics(db, 9)}
-    assert counted == Counter(task.key for task in queue.tasks(db, "r", 500))
-    index, levels = run(db, lambda tr: queue._shape.discipline.counts.index(tr, 99))  # type: ignore[attr-defined]
-    assert index == levels
-    while task := queue.take(db, 0):
-        queue.ack(db, task)
-    assert queue.key_statistics(db, 9) == []
-    assert run(db, lambda tr: queue._shape.discipline.counts.index(tr, 99)) == ([], [])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])

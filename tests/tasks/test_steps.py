@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import DeadLetters, TaskQueue, transactional
+from fdbqueue import transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import (
     DeferredBody,
@@ -21,7 +21,6 @@ from fdbqueue.core.errors import (
     TooManySteps,
 )
 from fdbqueue.tasks.stored.records import id_bytes
-from tests.tasks.partitions import MakeBench as MakeParted
 from tests.tasks.support import Bench
 
 MakeBench = Callable[..., Bench]
@@ -92,64 +91,6 @@ def test_a_holder_that_has_lost_its_lease_stores_no_step(bench: MakeBench) -> No
     with pytest.raises(NotTaken):
         b.queue.step(b.db, task, "late", never)
     assert steps_of(b) == []
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda b, task: b.queue.ack(b.db, task),
-        lambda b, task: b.queue.delete(b.db, task),
-        lambda b, task: b.queue.cancel(b.db, task.id) and b.queue.release(b.db, task),
-        lambda b, _: b.queue.truncate(b.db),
-        lambda b, _: b.queue.truncate_some(b.db),
-        lambda b, task: b.queue.release(b.db, task) and b.queue.drop(b.db),
-        lambda b, _: b.clock.advance(100) or b.sweep(),
-    ],
-    ids=["ack", "delete", "cancel", "truncate", "truncate some", "drop", "expiry"],
-)
-def test_the_steps_go_with_their_task(bench: MakeBench, end: Callable[[Bench, Any], object]) -> None:
-    b = bench("fifottl", ttl=50)
-    task = stepped(b, "a", "b")
-    assert len(steps_of(b)) == 2
-    end(b, task)
-    assert steps_of(b) == []
-
-
-def test_steps_move_with_their_task_to_another_partition(parted: MakeParted) -> None:
-    b = parted("utubettl", partitions=5)
-    ids = [b.put("x", key=n) for n in range(6)]
-    for _ in ids:
-        task = b.take()
-        b.queue.step(b.db, task, "a", lambda task=task: task.key)
-        b.queue.release(b.db, task, delay=5)
-    b.repartition(2)
-    b.clock.advance(6)
-    b.settle()
-    for _ in ids:
-        task = b.take()
-        assert b.queue.step(b.db, task, "a", never) == task.key
-        b.queue.ack(b.db, task)
-    assert fdbqueue.verify(b.db, b.queue).findings == ()
-
-
-def test_a_redrive_into_another_queue_begins_without_steps(bench: MakeBench) -> None:
-    b = bench()
-    other = TaskQueue.create(b.db, "other")
-    b.queue.bury(b.db, stepped(b, "a"))
-    letters = DeadLetters.open(b.db, "bench")
-    letters.begin_redrive(b.db, into="other", rate_per_s=1000)
-    letters.step_redrive(b.db)
-    (task,) = other.tasks(b.db, "r", 9)
-    assert (task.steps, other.steps(b.db, task), steps_of(b)) == (0, [], [])
-
-
-def test_a_later_put_that_replaces_a_task_clears_its_steps(bench: MakeBench) -> None:
-    b = bench()
-    task = stepped(b, "a", unique="invoice")
-    b.queue.release(b.db, task)
-    b.put("y", unique="invoice", on_conflict="replace")
-    found = b.take()
-    assert (found.id, found.data, found.steps, steps_of(b)) == (task.id, "y", 0, [])
 
 
 def test_a_step_within_itself_is_refused(bench: MakeBench) -> None:
