@@ -10,8 +10,6 @@ from fdbqueue.tasks import dead_letters
 from fdbqueue.tasks.stored.records import TaskKeys
 from tests.dead.conftest import Grave
 
-KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
-
 
 def test_classes_have_exact_numbers_largest_first(grave: Grave) -> None:
     first, *_ = grave.bury_each("KeyError", "ValueError", "ValueError")
@@ -52,24 +50,6 @@ def test_lost_leases_that_bury_a_task_are_a_class(still: Grave, clock) -> None:
     task = still.queue.take(still.db, 0)
     assert still.queue.exhaust(still.db, task, 1)
     assert still.counted() == {"LeaseLost": 1}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_end_of_a_burial_leaves_its_class(db, space, kind: str) -> None:
-    grave = Grave(db, space, kind)
-    kicked, deleted, truncated, again = grave.bury_each("A", "A", "A", "B")
-    grave.letters.kick(db, kicked)
-    grave.queue.delete(db, deleted)
-    assert grave.counted() == {"A": 1, "B": 1}
-    grave.queue.kick(db, 2)
-    assert grave.counted() == {}
-    for id_ in (kicked, truncated, again):
-        grave.queue.bury(db, id_, failure=Failure("C"))
-    assert grave.counted() == {"C": 3}
-    assert grave.queue.truncate_some(db, 1) == 1
-    assert grave.counted() == {"C": 2}
-    grave.queue.truncate(db)
-    assert (grave.counted(), grave.listed(error="C")) == ({}, [])
 
 
 def test_an_expired_task_leaves_its_class(still: Grave, clock) -> None:

@@ -216,18 +216,6 @@ def test_task_keys_costs_headers_and_traces_go_with_tasks(db, space) -> None:
     assert (task.key, moved.cost, task.trace, task.headers) == ("gold", 3, trace, {"a": "b"})
 
 
-def test_a_unique_key_stays_behind(grave: Grave) -> None:
-    into = other(grave)
-    grave.bury("A", unique="k")
-    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
-    grave.letters.run_redrive(grave.db)
-    task = into.take(grave.db, 0)
-    assert task is not None
-    assert task.unique is None
-    assert not grave.queue.put(grave.db, "B", unique="k").existed
-    assert fdbqueue.verify(grave.db, root=grave.root).findings == ()
-
-
 def test_a_full_queue_takes_no_more_than_its_room(grave: Grave) -> None:
     into = other(grave, "limfifottl", capacity=2)
     grave.bury_each("A", "A", "A")

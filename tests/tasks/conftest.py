@@ -9,7 +9,7 @@ import pytest
 
 import fdbqueue
 from tests.conftest import TEST_ROOT, open_engine
-from tests.tasks.partitions import MakeBench, PartitionsBench
+from tests.tasks.partitions import MakeParted, PartitionsBench
 from tests.tasks.support import Bench, StillClock
 from tests.tasks.trips import Trips
 
@@ -34,7 +34,7 @@ def bench(still_db: fdbqueue.Database, clock: StillClock) -> Callable[..., Bench
 
 
 @pytest.fixture
-def parted(engine: str, clock: StillClock, tmp_path: Path) -> Iterator[MakeBench]:
+def parted(engine: str, clock: StillClock, tmp_path: Path) -> Iterator[MakeParted]:
     """A bench on each engine: `parted("utube", partitions=4)`."""
     root = TEST_ROOT[os.urandom(8)]  # other processes test on the same cluster
     with open_engine(engine, tmp_path / "data", clock) as database:

@@ -76,6 +76,9 @@ def keeper(db: Database) -> Keeper:
     return keeper_of(db, RootKeys(DEFAULT_ROOT))
 
 
+MakeBench = Callable[..., Bench]
+
+
 class Relay:
     """Two requests in the line: the first one serves, and delivers a task to the second one."""
 

@@ -10,7 +10,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue.core.errors import InvalidArgument, InvalidSchema
 from fdbqueue.fleet.outcomes import Retry
-from tests.tasks.support import Bench
+from tests.tasks.support import Bench, MakeBench
 
 SPACE = Subspace(("arguments",))
 HUGE = 10**400
@@ -149,7 +149,7 @@ def taken(b: Bench) -> fdbqueue.Task:
 
 
 @pytest.fixture
-def b(bench: Callable[..., Bench]) -> Bench:
+def b(bench: MakeBench) -> Bench:
     return bench("limfifottl", capacity=9_999)
 
 
@@ -240,7 +240,7 @@ def test_a_negative_delay_counts_as_0(b: Bench, call: Call) -> None:
         )
 
 
-def test_a_delay_that_is_over_needs_no_support_of_the_kind(bench: Callable[..., Bench]) -> None:
+def test_a_delay_that_is_over_needs_no_support_of_the_kind(bench: MakeBench) -> None:
     b = bench("fifo")
     assert b.queue.put(b.db, 1, delay=-5).state is fdbqueue.TaskState.READY
     assert b.queue.release(b.db, b.take(), delay=-5).state is fdbqueue.TaskState.READY

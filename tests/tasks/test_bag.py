@@ -14,7 +14,7 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.discipline import PLACE_BYTES, Bag
 from fdbqueue.tasks.stored.records import id_bytes, id_text, record_of
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.partitions import MakeBench, PartitionsBench
+from tests.tasks.partitions import MakeParted, PartitionsBench
 
 
 def ready_keys(b: PartitionsBench) -> dict[bytes, bytes]:
@@ -33,7 +33,7 @@ def taker_at(b: PartitionsBench, place: bytes) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("place", [b"", b"\x40", b"\x80", b"\xc0", b"\xff" * 8])
-def test_takes_go_around_to_the_last_task(parted: MakeBench, place: bytes) -> None:
+def test_takes_go_around_to_the_last_task(parted: MakeParted, place: bytes) -> None:
     b = parted("bag")
     ids = {b.put(n) for n in range(20)}
     tr, take = begin(b.db), taker_at(b, place)
@@ -45,7 +45,7 @@ def test_takes_go_around_to_the_last_task(parted: MakeBench, place: bytes) -> No
     assert take(tr) == ()
 
 
-def test_a_hand_that_another_thread_moves_hides_no_task(parted: MakeBench) -> None:
+def test_a_hand_that_another_thread_moves_hides_no_task(parted: MakeParted) -> None:
     b = parted("bag")
     b.put_each(range(3))
     bag, tr = Bag(b.queue._shape.keys, {}), begin(b.db)
@@ -64,7 +64,7 @@ def test_a_hand_that_another_thread_moves_hides_no_task(parted: MakeBench) -> No
     assert len([*bag.first(Reads(), 3)]) == 3
 
 
-def test_tasks_do_not_lie_in_the_order_of_arrival(parted: MakeBench) -> None:
+def test_tasks_do_not_lie_in_the_order_of_arrival(parted: MakeParted) -> None:
     b = parted("bag")
     ids = [b.put(n) for n in range(30)]
     listed = [task.id for task in b.queue.tasks(b.db, "r", 30)]
@@ -72,7 +72,7 @@ def test_tasks_do_not_lie_in_the_order_of_arrival(parted: MakeBench) -> None:
     assert [task.id for task in b.queue.tasks(b.db, "r", 30)] == listed
 
 
-def test_takers_at_different_places_do_not_conflict(parted: MakeBench) -> None:
+def test_takers_at_different_places_do_not_conflict(parted: MakeParted) -> None:
     b = parted("bag")
     b.queue.put_many(b.db, range(64))
     transactions = [begin(b.db) for _ in range(4)]
@@ -82,7 +82,7 @@ def test_takers_at_different_places_do_not_conflict(parted: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("place", [b"", b"\x80", b"\xff" * 8])
-def test_nothing_conflicts_with_a_put_anywhere(parted: MakeBench, place: bytes) -> None:
+def test_nothing_conflicts_with_a_put_anywhere(parted: MakeParted, place: bytes) -> None:
     b = parted("bag")
     tr = begin(b.db)
     assert taker_at(b, place)(tr) == ()
@@ -91,7 +91,7 @@ def test_nothing_conflicts_with_a_put_anywhere(parted: MakeBench, place: bytes) 
     assert commit_code(tr) == NOT_COMMITTED
 
 
-def test_a_released_task_lies_at_another_place(parted: MakeBench) -> None:
+def test_a_released_task_lies_at_another_place(parted: MakeParted) -> None:
     b = parted("bag")
     id_ = id_bytes(b.put("x"))
     before = ready_keys(b)[id_]
@@ -103,7 +103,7 @@ def test_a_released_task_lies_at_another_place(parted: MakeBench) -> None:
     assert ready_keys(b)[id_] not in (before, released)
 
 
-def test_a_walk_reaches_each_task_in_time(bench: MakeBench) -> None:
+def test_a_walk_reaches_each_task_in_time(bench: MakeParted) -> None:
     """With one put for each take, a way around takes 2.72 times the backlog on average at the most."""
     backlog, waits = 30, []
     b = bench("bag")
@@ -118,7 +118,7 @@ def test_a_walk_reaches_each_task_in_time(bench: MakeBench) -> None:
 
 @pytest.mark.commits_by_hand
 @pytest.mark.usefixtures("ordinary")
-def test_a_lost_race_sends_the_taker_elsewhere(parted: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_race_sends_the_taker_elsewhere(parted: MakeParted, monkeypatch: pytest.MonkeyPatch) -> None:
     b = parted("bag")
     b.queue.put_many(b.db, range(64))
     b.take()
@@ -140,7 +140,7 @@ def test_a_lost_race_sends_the_taker_elsewhere(parted: MakeBench, monkeypatch: p
     assert len(starts) == 1
 
 
-def test_a_place_in_a_bag_counts_all_other_tasks(parted: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_in_a_bag_counts_all_other_tasks(parted: MakeParted, monkeypatch: pytest.MonkeyPatch) -> None:
     b = parted("bag")
     ids = [b.put(n) for n in range(4)]
     found = [b.queue.explain(b.db, id_) for id_ in ids]
@@ -155,7 +155,7 @@ def test_a_place_in_a_bag_counts_all_other_tasks(parted: MakeBench, monkeypatch:
 
 
 @pytest.mark.parametrize("copies", ["index", "both"])
-def test_damage_in_a_bag_costs_no_other_task(parted: MakeBench, copies: str) -> None:
+def test_damage_in_a_bag_costs_no_other_task(parted: MakeParted, copies: str) -> None:
     b = parted("bag")
     bad, good = b.put("bad"), {b.put(n) for n in range(5)}
     id_ = id_bytes(bad)
@@ -166,7 +166,7 @@ def test_damage_in_a_bag_costs_no_other_task(parted: MakeBench, copies: str) -> 
     assert {task.id for task in iter(b.take, None)} == good | mended
 
 
-def test_a_bag_tells_the_error_of_a_task_that_it_passes(parted: MakeBench) -> None:
+def test_a_bag_tells_the_error_of_a_task_that_it_passes(parted: MakeParted) -> None:
     """Its takes go by a source of their own, and share the tasks that they pass over."""
     b = parted("bag")
     b.put("no number")
@@ -180,7 +180,7 @@ def test_a_bag_tells_the_error_of_a_task_that_it_passes(parted: MakeBench) -> No
             typed.take(b.db, timeout)
 
 
-def test_an_entry_at_a_wrong_place_is_a_finding(parted: MakeBench) -> None:
+def test_an_entry_at_a_wrong_place_is_a_finding(parted: MakeParted) -> None:
     b = parted("bag")
     id_ = id_bytes(b.put("x"))
     key = ready_keys(b)[id_]

@@ -14,9 +14,7 @@ from fdbqueue.core.database import run
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.events import Callback
 from tests.support import PATIENCE_S
-from tests.tasks.support import Bench
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.support import MakeBench
 
 
 class Told:

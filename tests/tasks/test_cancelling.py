@@ -14,9 +14,8 @@ from fdbqueue.core.task import Failure
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import TaskKeys, unpacked
 from tests.queue_support import registered
-from tests.tasks.support import Bench
+from tests.tasks.support import Bench, MakeBench
 
-MakeBench = Callable[..., Bench]
 End = Callable[[Bench, Any], Any]
 
 ENDED_BY: dict[str, End] = {

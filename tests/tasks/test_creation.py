@@ -1,7 +1,7 @@
 """Named task queues: creating, opening, listing, dropping, and what goes wrong (sections 7, 8, 13)."""
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from math import inf
 from typing import Any
@@ -24,9 +24,7 @@ from fdbqueue.tasks import options
 from fdbqueue.tasks.options import Settings, stored_settings
 from fdbqueue.tasks.stored.discipline import Fifo
 from fdbqueue.tasks.stored.records import Record
-from tests.tasks.support import Bench
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.support import MakeBench
 
 
 def test_a_queue_keeps_its_kind_and_options(still_db: fdbqueue.Database) -> None:

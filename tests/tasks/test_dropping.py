@@ -14,10 +14,8 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import id_bytes, partition_of
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, commit_code
-from tests.tasks.partitions import MakeBench as MakeParted
-from tests.tasks.support import LONG_S, Bench, StillClock
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import LONG_S, Bench, MakeBench, StillClock
 
 ONE_LOOK, SEVERAL_LOOKS = 50, limits.VERB_BATCH + 50
 

@@ -3,7 +3,7 @@
 import os
 import platform
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,9 +16,8 @@ from fdbqueue.core.line.decision import LineKeys, Ticket, renewal_value, request
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import Failure
 from fdbqueue.tasks.stored.discipline import Fifo
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench, MakeBench, StillClock
 
-MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
 HERE = f"{platform.node()}:{os.getpid()}"
 

@@ -17,10 +17,9 @@ from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
 from tests.support import begin, commit_code
-from tests.tasks.support import Bench
+from tests.tasks.support import MakeBench
 from tests.tasks.test_micro import meets, putting
 
-MakeBench = Callable[..., Bench]
 NOW_US = 10**12
 KEYED = ("fair", "utube")
 

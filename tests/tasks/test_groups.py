@@ -11,12 +11,12 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import GroupNotFound, GroupTimeout, InvalidArgument
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.tasks.group_settling import Settling
-from tests.tasks.partitions import MakeBench, PartitionsBench
+from tests.tasks.partitions import MakeParted, PartitionsBench
 from tests.tasks.test_groups_sweeps import made, settle
 
 
 @pytest.fixture(params=[1, 3], ids=["whole", "parted"])
-def b(request: pytest.FixtureRequest, parted: MakeBench) -> Iterator[PartitionsBench]:
+def b(request: pytest.FixtureRequest, parted: MakeParted) -> Iterator[PartitionsBench]:
     made = parted("fifottl", partitions=request.param, ttr=60)
     yield made
     assert fdbqueue.verify(made.db, root=made.root).findings == ()
@@ -136,7 +136,7 @@ def test_several_tasks_may_wait_for_one(b: PartitionsBench) -> None:
     assert of.wait(b.db, 0).done == 1
 
 
-def test_a_put_may_sweep_the_task_that_it_comes_after(parted: MakeBench) -> None:
+def test_a_put_may_sweep_the_task_that_it_comes_after(parted: MakeParted) -> None:
     """The put makes room, and both of the tasks before it are due: one ends, and the other is ready."""
     b = parted("limfifottl", capacity=2)
     parent = b.queue.put(b.db, "parent", delay=1)

@@ -22,12 +22,12 @@ from fdbqueue.tasks.stored.records import id_bytes
 from tests.conftest import ENGINES
 from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S, wait_until
-from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
 from tests.tasks.support import StillClock
 
 
 @pytest.fixture
-def b(parted: MakeBench) -> PartitionsBench:
+def b(parted: MakeParted) -> PartitionsBench:
     return parted("fifottl", ttr=60)
 
 

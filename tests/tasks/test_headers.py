@@ -1,6 +1,5 @@
 """Headers: texts beside the data, which stay with the task and need no codec."""
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,12 +10,12 @@ from hypothesis import strategies as st
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.tasks.stored.records import Extra, Record, checked_headers, new_id, record_of, record_to_bytes
-from tests.tasks.support import Bench
+from tests.tasks.support import MakeBench
 
 HEADERS = {"tenant": "acme", "content-type": "text/plain"}
 
 
-def test_headers_cost_no_key(bench: Callable[..., Bench]) -> None:
+def test_headers_cost_no_key(bench: MakeBench) -> None:
     b = bench()
     b.put("x")
     without = len(b.contents())
@@ -38,7 +37,7 @@ def test_headers_cost_no_key(bench: Callable[..., Bench]) -> None:
     ],
     ids=["text", "pairs", "number", "name", "bytes", "surrogate", "long", "many"],
 )
-def test_headers_that_cannot_be_stored_are_refused(bench: Callable[..., Bench], headers: Any) -> None:
+def test_headers_that_cannot_be_stored_are_refused(bench: MakeBench, headers: Any) -> None:
     b = bench()
     with pytest.raises(InvalidArgument, match="headers"):
         b.put("x", headers=headers)

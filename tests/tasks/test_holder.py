@@ -1,7 +1,5 @@
 """A taken task tells since when it is taken, by which session, and by which processes."""
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
 from fdb import tuple as layer
@@ -9,9 +7,8 @@ from fdb import tuple as layer
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.stored.records import Record, id_bytes, record_of
 from tests.support import begin, commit_code
-from tests.tasks.support import Bench
+from tests.tasks.support import MakeBench
 
-MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
 
 

@@ -1,6 +1,5 @@
 """Tasks that name limits wait in lanes of their own: a task over its limit holds up no other one."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,15 +10,15 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound, UnsupportedOption
 from fdbqueue.tasks.options import kind_names
 from tests.support import begin, commit_code
-from tests.tasks.partitions import MakeBench
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import Bench, MakeBench, StillClock
 
 API, MAILS, CALLS = "api.example.com", "mails", "calls"
 ORDERED = ["fifo", "fifottl", "limfifottl"]
 
 
 @pytest.fixture
-def named(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def named(still_db: Database, clock: StillClock) -> MakeBench:
     """A bench of a queue with tasks that may name limits of these slots: `named("fifottl", api=2)`."""
 
     def make(kind: str = "fifo", slots: dict[str, int] | None = None, **options: Any) -> Bench:
@@ -39,7 +38,7 @@ def sound(db: Database, root: Any = None) -> bool:
 
 
 @pytest.mark.parametrize("kind", ORDERED)
-def test_a_task_over_its_limit_holds_up_no_other(named: Callable[..., Bench], kind: str) -> None:
+def test_a_task_over_its_limit_holds_up_no_other(named: MakeBench, kind: str) -> None:
     b = named(kind)
     for data, names in (("a1", [API]), ("a2", [API]), ("a3", [API]), ("m", [MAILS]), ("free", None)):
         b.put(data, limits=names)
@@ -54,7 +53,7 @@ def test_a_task_over_its_limit_holds_up_no_other(named: Callable[..., Bench], ki
     assert b.taken_data() == ["a2"]
 
 
-def test_tasks_of_a_closed_group_name_limits(named: Callable[..., Bench]) -> None:
+def test_tasks_of_a_closed_group_name_limits(named: MakeBench) -> None:
     b = named()
     parent = b.put("parent", limits=[API])
     b.put("child", limits=[API], after=parent)
@@ -65,7 +64,7 @@ def test_tasks_of_a_closed_group_name_limits(named: Callable[..., Bench]) -> Non
     assert used(b.db) == 1
 
 
-def test_a_listing_has_the_tasks_of_all_lanes(named: Callable[..., Bench]) -> None:
+def test_a_listing_has_the_tasks_of_all_lanes(named: MakeBench) -> None:
     b = named("fifottl")
     put = {b.put(number, limits=names) for number, names in enumerate((None, [API], [MAILS], [API]))}
 
@@ -77,7 +76,7 @@ def test_a_listing_has_the_tasks_of_all_lanes(named: Callable[..., Bench]) -> No
     assert {task.id for task in pages} == put
 
 
-def test_each_of_many_lanes_has_its_turn(named: Callable[..., Bench], monkeypatch: Any) -> None:
+def test_each_of_many_lanes_has_its_turn(named: MakeBench, monkeypatch: Any) -> None:
     """A take reads few lanes together, and looks at all before it finds nothing."""
     monkeypatch.setattr(limits, "LANES_READ_MAX", 2)
     monkeypatch.setattr(limits, "LANES_KEPT", 3)
@@ -93,7 +92,7 @@ def test_each_of_many_lanes_has_its_turn(named: Callable[..., Bench], monkeypatc
     assert sound(b.db)
 
 
-def test_takes_close_empty_lanes_among_many(named: Callable[..., Bench], monkeypatch: Any) -> None:
+def test_takes_close_empty_lanes_among_many(named: MakeBench, monkeypatch: Any) -> None:
     monkeypatch.setattr(limits, "LANES_KEPT", 0)
     b = named(slots={API: 9, MAILS: 9})
     lanes = b.queue._shape.discipline
@@ -110,7 +109,7 @@ def test_takes_close_empty_lanes_among_many(named: Callable[..., Bench], monkeyp
     assert b.taken_data() == ["again"]
 
 
-def test_a_take_does_not_conflict_with_puts_into_other_lanes(named: Callable[..., Bench]) -> None:
+def test_a_take_does_not_conflict_with_puts_into_other_lanes(named: MakeBench) -> None:
     b = named(slots={API: 9, MAILS: 9})
     b.put("first", limits=[API])
     tr = begin(b.db)
@@ -120,7 +119,7 @@ def test_a_take_does_not_conflict_with_puts_into_other_lanes(named: Callable[...
     assert commit_code(tr) == 0
 
 
-def test_tasks_keep_their_lanes_when_partitions_change(parted: MakeBench) -> None:
+def test_tasks_keep_their_lanes_when_partitions_change(parted: MakeParted) -> None:
     b = parted("fifo")
     Limit.set(b.db, API, slots=9, root=b.root)
     b.queue = TaskQueue.create(b.db, "named", "fifottl", task_limits=[API], partitions=3, root=b.root)
@@ -142,7 +141,7 @@ def test_kinds_without_one_order_of_tasks_have_no_lanes(still_db: Database, kind
 
 
 @pytest.mark.parametrize("names", [API, [MAILS], ["none"], [""], [1], [*map(str, range(9))], 5], ids=repr)
-def test_a_task_names_limits_of_its_queue_only(named: Callable[..., Bench], names: Any) -> None:
+def test_a_task_names_limits_of_its_queue_only(named: MakeBench, names: Any) -> None:
     b = named(slots={API: 1})
     with pytest.raises(InvalidArgument, match="limit"):
         b.queue.put(b.db, "x", limits=names)
@@ -162,5 +161,5 @@ def test_a_queue_needs_other_limits_for_its_tasks(still_db: Database, of_all: An
     assert [*fdbqueue.list_queues(still_db)] == []
 
 
-def test_a_queue_tells_the_limits_of_its_tasks(named: Callable[..., Bench]) -> None:
+def test_a_queue_tells_the_limits_of_its_tasks(named: MakeBench) -> None:
     assert named().queue.options["task_limits"] == sorted([API, MAILS])

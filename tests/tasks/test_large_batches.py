@@ -1,6 +1,5 @@
 """Batches of puts and takes with long keys, headers and names fit into one transaction, or are refused."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import id_bytes
 from fdbqueue.tasks.verbs import in_batches
 from tests.partitions.support import PARTITIONS, bury_in, key_in
-from tests.tasks.partitions import MakeBench
-from tests.tasks.support import Bench
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import Bench, MakeBench
 
 HEADERS = {"h": "x" * (limits.HEADERS_BYTES_MAX - 10)}
 KEY = "k" * (limits.TASK_KEY_BYTES_MAX - 10)
@@ -97,7 +96,7 @@ def test_a_truncate_gives_many_slots_back_in_few_bytes(db: fdbqueue.Database, sp
 
 
 def test_a_release_in_a_transaction_counts_all_partitions(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "VERB_BATCH", PARTITIONS)
     b = parted("utube", partitions=PARTITIONS)
@@ -113,7 +112,7 @@ def test_a_release_in_a_transaction_counts_all_partitions(
 
 
 def test_a_kick_in_a_transaction_counts_all_partitions(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "VERB_BATCH", PARTITIONS - 1)
     b = parted("utube", partitions=PARTITIONS)
@@ -152,9 +151,6 @@ def test_a_batch_that_fails_alone_or_otherwise_raises_its_error(code: int, calls
     with pytest.raises(FDBError):
         next(in_batches(step))
     assert len(asked) == calls
-
-
-MakeBench = Callable[..., Bench]
 
 
 def taken(b: Bench, count: int) -> Taken:

@@ -19,10 +19,9 @@ from fdbqueue.embedded import FDBError
 from fdbqueue.embedded.directory import no_room
 from fdbqueue.tasks import ending
 from tests.support import PATIENCE_S, TOO_OLD, FailsOnce, replace_method
-from tests.tasks.support import Bench, keeper
+from tests.tasks.support import Bench, MakeBench, keeper
 from tests.tasks.test_callbacks import Told
 
-MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
 TTR_S = 9.0
 ERRORS = [KeyError("gone"), TypeError("option"), DeprecationWarning("odd"), MemoryError()]

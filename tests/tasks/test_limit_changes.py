@@ -1,6 +1,5 @@
 """Changes of limits beside starts, and starts in several places: no slot and no token is lost or doubled."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +14,13 @@ from fdbqueue.tasks.limits.rule import LimitKeys
 from fdbqueue.tasks.stored.records import id_bytes
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench, MakeBench, StillClock
 
 TENANT, CALLS = "tenant", "calls"
 
 
 @pytest.fixture
-def rate(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def rate(still_db: Database, clock: StillClock) -> MakeBench:
     """A bench of a queue under a limit of starts: `rate(10, 100, 5)`."""
 
     def make(rate: int, per: float, burst: int, kind: str = "fifo", **options: Any) -> Bench:
@@ -40,7 +39,7 @@ def keyed(still_db: Database, clock: StillClock) -> Bench:
 
 
 def test_a_take_from_two_partitions_uses_a_token_for_each_task(
-    rate: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+    rate: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fdbqueue.core.line.wide.Homes.next", lambda *_: 2)  # there is no task
     b = rate(10, 100, 10, "utube", partitions=3)
@@ -53,7 +52,7 @@ def test_a_take_from_two_partitions_uses_a_token_for_each_task(
     assert Limit.open(b.db, CALLS).free == 8
 
 
-def test_the_next_token_is_the_first_of_any_cell(rate: Callable[..., Bench]) -> None:
+def test_the_next_token_is_the_first_of_any_cell(rate: MakeBench) -> None:
     """A limit has a cell for each limits.CELL_TOKENS_MIN tokens of its burst."""
     b = rate(16, 16, 16)
     b.queue.put_many(b.db, range(20))
@@ -285,7 +284,7 @@ def test_an_unreadable_limit_in_use_becomes_no_rate(still_db: Database, clock: S
     assert Limit.open(still_db, CALLS).used == 0
 
 
-def test_the_tokens_of_an_unreadable_rate_become_no_slots(rate: Callable[..., Bench]) -> None:
+def test_the_tokens_of_an_unreadable_rate_become_no_slots(rate: MakeBench) -> None:
     b = rate(10, 100, 5)
     for number in range(2):
         b.put(number)
@@ -297,7 +296,7 @@ def test_the_tokens_of_an_unreadable_rate_become_no_slots(rate: Callable[..., Be
     assert Limit.open(b.db, CALLS).used == 1
 
 
-def test_an_unreadable_rate_can_be_deleted(rate: Callable[..., Bench]) -> None:
+def test_an_unreadable_rate_can_be_deleted(rate: MakeBench) -> None:
     """Its cells have times of tokens, and no slots."""
     b = rate(10, 100, 5)
     b.put("x")

@@ -1,6 +1,5 @@
 """Limits in one look at ready tasks: a take starts no more tasks than all of them let through."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,13 +7,13 @@ import pytest
 from fdbqueue import Database, Limit, TaskQueue, Why, verify
 from fdbqueue.core import limits
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench, MakeBench, StillClock
 
 TENANT, CALLS, WHOLE = "tenant", "calls", "whole"
 
 
 @pytest.fixture
-def keyed(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def keyed(still_db: Database, clock: StillClock) -> MakeBench:
     """A bench of a queue with tasks that name limits, two of them with keys."""
 
     def make(slots: int = 2, burst: int = 2, **options: Any) -> Bench:
@@ -26,9 +25,7 @@ def keyed(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
     return make
 
 
-def test_a_take_starts_a_bounded_number_of_tasks(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_take_starts_a_bounded_number_of_tasks(keyed: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each start under a limit writes a holder, and a transaction has a bound."""
     monkeypatch.setattr(limits, "BATCH_HOLDERS_BYTES_MAX", 1)
     b = keyed()
@@ -39,7 +36,7 @@ def test_a_take_starts_a_bounded_number_of_tasks(
 
 
 def test_a_task_with_a_key_counts_as_several_starts(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+    keyed: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each start may park lanes of its key, and writes it several times. A transaction has a bound."""
     monkeypatch.setattr(limits, "BATCH_HOLDERS_BYTES_MAX", 200 * limits.QUEUE_NAME_BYTES_MAX)
@@ -77,7 +74,7 @@ def test_ends_of_many_keys_fit_into_a_transaction(still_db: Database, clock: Sti
     assert verify(b.db).findings == ()
 
 
-def test_a_batch_under_a_limit_that_ignores_its_key_counts(keyed: Callable[..., Bench]) -> None:
+def test_a_batch_under_a_limit_that_ignores_its_key_counts(keyed: MakeBench) -> None:
     """A look that lets more tasks through conflicts with itself, in each attempt."""
     b = keyed()
     for number in range(6):
@@ -87,7 +84,7 @@ def test_a_batch_under_a_limit_that_ignores_its_key_counts(keyed: Callable[..., 
     assert commit_code(tr) == 0
 
 
-def test_an_explanation_tells_a_limit_named_without_the_key(keyed: Callable[..., Bench]) -> None:
+def test_an_explanation_tells_a_limit_named_without_the_key(keyed: MakeBench) -> None:
     """The task names another limit with a key, and under that one it may start."""
     b = keyed()
     Limit.set(b.db, CALLS, rate=1, per=10, burst=2, per_key=True)
@@ -100,7 +97,7 @@ def test_an_explanation_tells_a_limit_named_without_the_key(keyed: Callable[...,
     assert [(one.name, one.key) for one in found.reached] == [(CALLS, None)]
 
 
-def test_the_delete_of_a_limit_conflicts_with_a_new_queue(keyed: Callable[..., Bench]) -> None:
+def test_the_delete_of_a_limit_conflicts_with_a_new_queue(keyed: MakeBench) -> None:
     """A queue names limits that exist when it is created."""
     b = keyed()
     tr = begin(b.db)
@@ -109,7 +106,7 @@ def test_the_delete_of_a_limit_conflicts_with_a_new_queue(keyed: Callable[..., B
     assert commit_code(tr) == NOT_COMMITTED
 
 
-def test_a_walk_keeps_the_slots_of_tasks_in_all_partitions(keyed: Callable[..., Bench]) -> None:
+def test_a_walk_keeps_the_slots_of_tasks_in_all_partitions(keyed: MakeBench) -> None:
     b = keyed(1, partitions=3)
     for number in range(6):
         b.put(number, limits={TENANT: number})

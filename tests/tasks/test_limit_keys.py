@@ -1,6 +1,5 @@
 """Limits that count each key apart: each key that tasks name has slots, or tokens, of its own."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,14 +10,14 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.limits.rule import LimitKeys
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench, MakeBench, StillClock
 
 TENANT, CALLS = "tenant", "calls"
 ORDERED = ["fifo", "fifottl", "limfifottl"]
 
 
 @pytest.fixture
-def keyed(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def keyed(still_db: Database, clock: StillClock) -> MakeBench:
     """A bench of a queue with tasks that name limits with keys: `keyed("fifo", 2)` has two slots of each."""
 
     def make(kind: str = "fifottl", slots: int = 1, **options: Any) -> Bench:
@@ -57,7 +56,7 @@ def sound(db: Database) -> bool:
 
 
 @pytest.mark.parametrize("kind", ORDERED)
-def test_each_key_has_slots_of_its_own(keyed: Callable[..., Bench], kind: str) -> None:
+def test_each_key_has_slots_of_its_own(keyed: MakeBench, kind: str) -> None:
     b = keyed(kind, 2)
     for number in range(9):
         b.put(number, limits={TENANT: number % 3})
@@ -72,9 +71,7 @@ def test_each_key_has_slots_of_its_own(keyed: Callable[..., Bench], kind: str) -
     assert sound(b.db)
 
 
-def test_a_task_with_a_key_takes_one_slot_of_its_queue(
-    still_db: Database, keyed: Callable[..., Bench]
-) -> None:
+def test_a_task_with_a_key_takes_one_slot_of_its_queue(still_db: Database, keyed: MakeBench) -> None:
     """The bounds of a transaction count it as several starts; a take once counted these as slots, too."""
     Limit.set(still_db, "all", slots=2)
     b = keyed(limits=["all"])
@@ -83,7 +80,7 @@ def test_a_task_with_a_key_takes_one_slot_of_its_queue(
     assert [task.data for task in b.queue.take_many(b.db, 9, session=b.session)] == [0, 1]
 
 
-def test_keys_of_other_types_are_other_keys(keyed: Callable[..., Bench]) -> None:
+def test_keys_of_other_types_are_other_keys(keyed: MakeBench) -> None:
     b = keyed()
     keys = (1, "1", b"1", True, ("a", 1), None)
     for key in keys:
@@ -93,7 +90,7 @@ def test_keys_of_other_types_are_other_keys(keyed: Callable[..., Bench]) -> None
     assert b.taken_data() == [repr(key) for key in keys]
 
 
-def test_a_take_passes_all_keys_over_a_lowered_limit(keyed: Callable[..., Bench]) -> None:
+def test_a_take_passes_all_keys_over_a_lowered_limit(keyed: MakeBench) -> None:
     """No sweep has parked their lanes yet, so their pointers are before that of the key with room."""
     b = keyed("fifo", 2)
     keys = range(2 * limits.LANE_TASKS_FIRST)
@@ -107,7 +104,7 @@ def test_a_take_passes_all_keys_over_a_lowered_limit(keyed: Callable[..., Bench]
     assert b.take().data == "room"
 
 
-def test_a_limit_that_is_set_anew_knows_no_token_of_its_keys(keyed: Callable[..., Bench]) -> None:
+def test_a_limit_that_is_set_anew_knows_no_token_of_its_keys(keyed: MakeBench) -> None:
     """The row of a key with tokens is none of slots: it told an immense number of them in use."""
     b = keyed()
     for number in range(4):
@@ -123,7 +120,7 @@ def test_a_limit_that_is_set_anew_knows_no_token_of_its_keys(keyed: Callable[...
     assert sound(b.db)
 
 
-def test_a_drop_lets_other_queues_go_on(keyed: Callable[..., Bench]) -> None:
+def test_a_drop_lets_other_queues_go_on(keyed: MakeBench) -> None:
     b = keyed("fifottl", ttr=3)
     other = TaskQueue.create(b.db, "other", task_limits=[TENANT])
     b.put("x", limits={TENANT: "a"})
@@ -139,7 +136,7 @@ def test_a_drop_lets_other_queues_go_on(keyed: Callable[..., Bench]) -> None:
     assert sound(b.db)
 
 
-def test_a_replaced_task_has_the_key_of_the_later_put(keyed: Callable[..., Bench]) -> None:
+def test_a_replaced_task_has_the_key_of_the_later_put(keyed: MakeBench) -> None:
     b = keyed()
     b.put("old", unique=1, limits={TENANT: "a"})
     b.put("new", unique=1, on_conflict="replace", limits={TENANT: "b"})
@@ -149,7 +146,7 @@ def test_a_replaced_task_has_the_key_of_the_later_put(keyed: Callable[..., Bench
     assert sound(b.db)
 
 
-def test_a_redrive_keeps_the_key(keyed: Callable[..., Bench]) -> None:
+def test_a_redrive_keeps_the_key(keyed: MakeBench) -> None:
     b = keyed()
     other = TaskQueue.create(b.db, "other", task_limits=[TENANT])
     b.queue.bury(b.db, b.put("x", limits={TENANT: "a", CALLS: None}))
@@ -160,7 +157,7 @@ def test_a_redrive_keeps_the_key(keyed: Callable[..., Bench]) -> None:
     assert [dict(task.limits) for task in other.take_many(b.db, 9)] == [{TENANT: "a"}]
 
 
-def test_an_explanation_tells_the_key_and_its_holders(keyed: Callable[..., Bench]) -> None:
+def test_an_explanation_tells_the_key_and_its_holders(keyed: MakeBench) -> None:
     b = keyed()
     for key in ("a", "a", "b"):
         b.put("x", limits={TENANT: key})
@@ -175,7 +172,7 @@ def test_an_explanation_tells_the_key_and_its_holders(keyed: Callable[..., Bench
     assert f"no free slot for the key 'a': 1 of 1 are held, by {holder.id}" in found.reasons[0].text
 
 
-def test_a_listing_of_keys_has_pages(keyed: Callable[..., Bench]) -> None:
+def test_a_listing_of_keys_has_pages(keyed: MakeBench) -> None:
     b = keyed(slots=2)
     for key in range(5):
         b.put("x", limits={TENANT: key})
@@ -190,7 +187,7 @@ def test_a_listing_of_keys_has_pages(keyed: Callable[..., Bench]) -> None:
     assert (Limit.open(b.db, TENANT).used, Limit.open(b.db, TENANT).per_key) == (5, True)
 
 
-def test_wrong_keys_are_refused(keyed: Callable[..., Bench]) -> None:
+def test_wrong_keys_are_refused(keyed: MakeBench) -> None:
     b = keyed()
     for named in ({TENANT: "a", CALLS: "b"}, {TENANT: object()}, {"none": "a"}, {TENANT: "x" * 2_000}):
         with pytest.raises(InvalidArgument):
@@ -208,7 +205,7 @@ def test_wrong_keys_are_refused(keyed: Callable[..., Bench]) -> None:
     assert b.contents() == []
 
 
-def test_a_key_of_a_limit_that_counts_none_apart_does_not_matter(keyed: Callable[..., Bench]) -> None:
+def test_a_key_of_a_limit_that_counts_none_apart_does_not_matter(keyed: MakeBench) -> None:
     b = keyed()
     Limit.delete(b.db, TENANT)
     Limit.set(b.db, TENANT, slots=1)
@@ -223,7 +220,7 @@ def test_a_key_of_a_limit_that_counts_none_apart_does_not_matter(keyed: Callable
 
 
 def test_a_key_in_more_lanes_than_one_transaction_turns(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+    keyed: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "LANES_TURNED", 1)
     b = keyed()
@@ -239,9 +236,7 @@ def test_a_key_in_more_lanes_than_one_transaction_turns(
     assert rows(b.db) == []
 
 
-def test_the_last_of_many_parked_lanes_opens(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_of_many_parked_lanes_opens(keyed: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key is free, and no other queue takes a task of it."""
     monkeypatch.setattr(limits, "LANES_TURNED", 1)
     b = keyed()
@@ -258,7 +253,7 @@ def test_the_last_of_many_parked_lanes_opens(
 
 
 def test_a_clock_that_is_behind_leaves_no_key_parked(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+    keyed: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the clock of one process the token of a key has come, and by that of the next one it has not."""
     monkeypatch.setattr(limits, "LANES_TURNED", 1)
@@ -279,7 +274,7 @@ def test_a_clock_that_is_behind_leaves_no_key_parked(
     assert sound(b.db)
 
 
-def test_a_put_by_a_clock_that_is_behind_does_not_wait_for_ever(keyed: Callable[..., Bench]) -> None:
+def test_a_put_by_a_clock_that_is_behind_does_not_wait_for_ever(keyed: MakeBench) -> None:
     b = keyed()
     other = TaskQueue.create(b.db, "other", task_limits=[CALLS])
     for _ in range(3):

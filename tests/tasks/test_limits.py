@@ -18,8 +18,8 @@ from fdbqueue.tasks.limits.state import Bucket, State
 from fdbqueue.tasks.options import kind_names
 from fdbqueue.tasks.stored.records import id_bytes, record_of, record_to_bytes
 from tests.support import NOT_COMMITTED, commit_code, wait_until
-from tests.tasks.partitions import MakeBench
-from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import LONG_S, Bench, MakeBench, StillClock
 from tests.test_call_counts import CALLS as COUNTED
 from tests.test_call_counts import ROOM, RUNS, WARM_UP, calls_of
 
@@ -27,7 +27,7 @@ API, CALLS = "api.example.com", "calls"
 
 
 @pytest.fixture
-def slots(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def slots(still_db: Database, clock: StillClock) -> MakeBench:
     """A bench of a queue under a limit of slots: `slots(2, "fifottl", ttr=3)`."""
 
     def make(count: int, kind: str = "fifo", **options: Any) -> Bench:
@@ -45,7 +45,7 @@ def sound(db: Database) -> bool:
     return not verify(db).findings
 
 
-def test_a_refused_result_writes_nothing(slots: Callable[..., Bench]) -> None:
+def test_a_refused_result_writes_nothing(slots: MakeBench) -> None:
     """In a transaction that goes on behind the error."""
     b = slots(1, retain_s=60)
     b.put("x", result_ttl=60, unique="k")
@@ -57,7 +57,7 @@ def test_a_refused_result_writes_nothing(slots: Callable[..., Bench]) -> None:
 
 
 @pytest.mark.parametrize("kind", kind_names())
-def test_at_most_its_slots_of_tasks_run_at_a_time(slots: Callable[..., Bench], kind: str) -> None:
+def test_at_most_its_slots_of_tasks_run_at_a_time(slots: MakeBench, kind: str) -> None:
     b = slots(2, kind)
     for number in range(4):
         b.put(number, **({"key": number} if b.queue._shape.kind.supports("key") else {}))
@@ -77,7 +77,7 @@ def test_at_most_its_slots_of_tasks_run_at_a_time(slots: Callable[..., Bench], k
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("option", ["limits", "task_limits", "keys"])
 def test_an_answer_of_none_relies_on_the_limit_in_all_partitions(
-    parted: MakeBench, option: str, partitions: int
+    parted: MakeParted, option: str, partitions: int
 ) -> None:
     """The slot is one of a task of another queue, so no partition changes when it becomes free."""
     b = parted("fifo")
@@ -102,7 +102,7 @@ def test_an_answer_of_none_relies_on_the_limit_in_all_partitions(
     assert commit_code(tr) == NOT_COMMITTED
 
 
-def test_takes_of_different_cells_do_not_conflict(slots: Callable[..., Bench]) -> None:
+def test_takes_of_different_cells_do_not_conflict(slots: MakeBench) -> None:
     b = slots(CELLS_MAX)
     other = TaskQueue.create(b.db, "other", limits=[API])
     b.put(1)
@@ -188,7 +188,7 @@ def starts(b: Bench, count: int = 99) -> int:
 
 
 @pytest.fixture
-def rate(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def rate(still_db: Database, clock: StillClock) -> MakeBench:
     def make(rate: int, per: float, burst: int | None = None, **options: Any) -> Bench:
         Limit.set(still_db, CALLS, rate=rate, per=per, burst=burst)
         b = Bench(still_db, clock, "fifo", limits=[CALLS], **options)
@@ -198,7 +198,7 @@ def rate(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
     return make
 
 
-def test_a_burst_starts_at_once_and_then_the_rate(rate: Callable[..., Bench]) -> None:
+def test_a_burst_starts_at_once_and_then_the_rate(rate: MakeBench) -> None:
     b = rate(100, 50, 20)
 
     assert starts(b) == 20
@@ -212,7 +212,7 @@ def test_a_burst_starts_at_once_and_then_the_rate(rate: Callable[..., Bench]) ->
 @pytest.mark.parametrize(("rate_", "per", "burst"), [(100, 60, 20), (7, 1, 1), (50, 1, 300), (3, 10, 3)])
 @pytest.mark.parametrize("step_s", [0.01, 0.37, 2.5])
 def test_at_most_burst_and_rate_start_in_any_window(
-    rate: Callable[..., Bench], rate_: int, per: float, burst: int, step_s: float
+    rate: MakeBench, rate_: int, per: float, burst: int, step_s: float
 ) -> None:
     b, told = rate(rate_, per, burst), list[float]()
     for _ in range(60):
@@ -242,7 +242,7 @@ def test_a_take_waits_for_the_next_token(
     assert 9.9 < clock.now() - began < 10.5
 
 
-def test_a_clock_that_is_behind_gets_no_token_twice(rate: Callable[..., Bench]) -> None:
+def test_a_clock_that_is_behind_gets_no_token_twice(rate: MakeBench) -> None:
     b = rate(10, 10, 10)
     assert starts(b) == 10
     b.clock.advance(3)
@@ -253,7 +253,7 @@ def test_a_clock_that_is_behind_gets_no_token_twice(rate: Callable[..., Bench]) 
     assert starts(b) == 0
 
 
-def test_a_clock_far_ahead_does_not_stop_a_limit(rate: Callable[..., Bench]) -> None:
+def test_a_clock_far_ahead_does_not_stop_a_limit(rate: MakeBench) -> None:
     b = rate(10, 10, 10)
     b.clock.advance(1e6)
     starts(b)
@@ -268,7 +268,7 @@ def test_a_missing_burst_is_a_tenth_of_the_rate(still_db: Database) -> None:
     assert Limit.set(still_db, "b", rate=3, per=60).burst == 1
 
 
-def test_an_explanation_names_the_limit_and_its_holders(slots: Callable[..., Bench]) -> None:
+def test_an_explanation_names_the_limit_and_its_holders(slots: MakeBench) -> None:
     b = slots(1)
     other = TaskQueue.create(b.db, "other", limits=[API])
     other.put(b.db, "x")
@@ -287,7 +287,7 @@ def test_an_explanation_names_the_limit_and_its_holders(slots: Callable[..., Ben
     assert b.queue.explain(b.db, b.put("z")).reached == found.reached
 
 
-def test_an_explanation_tells_when_the_next_token_comes(rate: Callable[..., Bench]) -> None:
+def test_an_explanation_tells_when_the_next_token_comes(rate: MakeBench) -> None:
     b = rate(1, 10, 1)
     assert starts(b) == 1
 
@@ -323,7 +323,7 @@ def test_numbers_that_make_no_limit_are_refused(still_db: Database, given: dict[
         Limit.open(still_db, API)
 
 
-def test_a_snapshot_is_no_transaction_of_a_limit(slots: Callable[..., Bench]) -> None:
+def test_a_snapshot_is_no_transaction_of_a_limit(slots: MakeBench) -> None:
     snapshot: Any = slots(1).db.create_transaction().snapshot
     calls: list[Callable[[], Any]] = [
         lambda: Limit.open(snapshot, API),
@@ -336,7 +336,7 @@ def test_a_snapshot_is_no_transaction_of_a_limit(slots: Callable[..., Bench]) ->
             call()
 
 
-def test_slots_do_not_become_a_rate(slots: Callable[..., Bench]) -> None:
+def test_slots_do_not_become_a_rate(slots: MakeBench) -> None:
     b = slots(1)
     Limit.set(b.db, CALLS, rate=1, per=1)
     with pytest.raises(InvalidArgument, match="has slots"):
@@ -352,11 +352,11 @@ def test_a_queue_needs_limits_that_exist(still_db: Database, names: Any) -> None
     assert [*fdbqueue.list_queues(still_db)] == []
 
 
-def test_a_queue_tells_its_limits(slots: Callable[..., Bench]) -> None:
+def test_a_queue_tells_its_limits(slots: MakeBench) -> None:
     assert slots(1).queue.options["limits"] == [API]
 
 
-def test_a_task_with_a_damaged_record_gives_its_slot_back(slots: Callable[..., Bench]) -> None:
+def test_a_task_with_a_damaged_record_gives_its_slot_back(slots: MakeBench) -> None:
     b = slots(1)
     b.put(1)
     b.put(2)
@@ -370,7 +370,7 @@ def test_a_task_with_a_damaged_record_gives_its_slot_back(slots: Callable[..., B
     assert sound(b.db)
 
 
-def test_a_task_that_no_process_can_decode_gives_its_slot_back(slots: Callable[..., Bench]) -> None:
+def test_a_task_that_no_process_can_decode_gives_its_slot_back(slots: MakeBench) -> None:
     b = slots(1)
     id_ = b.put("x")
     key = b.queue._shape.keys.task(id_bytes(id_))

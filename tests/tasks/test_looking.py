@@ -14,9 +14,7 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.page import every_page
 from fdbqueue.tasks import change
 from tests.partitions.support import PARTITIONS, key_in
-from tests.tasks.support import Bench
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.support import MakeBench
 
 COUNT = 10
 LARGE_BYTES = 400

@@ -14,9 +14,7 @@ from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.stored.keyed import Keyed
 from tests.queue_support import faulty
 from tests.support import NOT_COMMITTED
-from tests.tasks.support import LONG_S, Bench, StillClock
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.support import LONG_S, Bench, MakeBench, StillClock
 
 both = pytest.mark.parametrize("kind", ["utube", "utubettl"])
 

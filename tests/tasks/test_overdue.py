@@ -23,9 +23,8 @@ from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.embedded import FDBError
 from fdbqueue.tasks.calls import Swept
 from tests.support import TIMED_OUT, IdleThread
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench, MakeBench, StillClock
 
-MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
 
 

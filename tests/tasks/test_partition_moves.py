@@ -21,7 +21,7 @@ from fdbqueue.tasks.options import Draft, key_bytes
 from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.stored.key_counts import slug_of
 from fdbqueue.tasks.stored.records import LIVE_NAMES, Member, id_bytes, packed, record_of
-from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
 from tests.tasks.test_callbacks import Told
 
 KEY = moving_key(1, 4)
@@ -33,7 +33,7 @@ def is_sound(b: PartitionsBench) -> bool:
     return verify(b.db, "bench", root=b.root).findings == ()
 
 
-def test_a_sweep_by_an_old_plan_follows_the_present_one(parted: MakeBench) -> None:
+def test_a_sweep_by_an_old_plan_follows_the_present_one(parted: MakeParted) -> None:
     b = parted("utubettl")
     other = b.other_process()
     b.put("later", key=KEY, delay=10)
@@ -64,7 +64,7 @@ def serve_dead_request(b: PartitionsBench, at_home: bool = False) -> None:
     run(b.db, serve)
 
 
-def test_a_partition_stays_while_a_task_of_it_lies_ready(parted: MakeBench) -> None:
+def test_a_partition_stays_while_a_task_of_it_lies_ready(parted: MakeParted) -> None:
     """The return of the task counts in that partition, which would have new counters by then."""
     b = parted("fifo", partitions=2)
     while (id_ := b.put("lost")) and b.places()[id_] == 0:
@@ -84,7 +84,7 @@ def test_a_partition_stays_while_a_task_of_it_lies_ready(parted: MakeBench) -> N
 @pytest.mark.parametrize("at_home", [False, True], ids=["wide", "home"])
 @pytest.mark.parametrize("notice_bytes", [limits.NOTICE_BYTES_MAX, 0], ids=["in", "beside"])
 def test_a_death_fails_no_attempt_that_lies_ready_for_a_call(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch, notice_bytes: int, at_home: bool
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch, notice_bytes: int, at_home: bool
 ) -> None:
     """No caller has received the task. Its lease lies in a notice, or beside one."""
     monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", notice_bytes)
@@ -101,7 +101,7 @@ def test_a_death_fails_no_attempt_that_lies_ready_for_a_call(
 
 
 @pytest.mark.commits_by_hand
-def test_a_withdrawal_by_an_old_plan_sets_the_flag(parted: MakeBench) -> None:
+def test_a_withdrawal_by_an_old_plan_sets_the_flag(parted: MakeParted) -> None:
     b = parted()
     other = b.other_process()
     calls, line = calls_of(other._database, other._shape), calls_of(b.db, b.queue._shape).source.line
@@ -126,7 +126,7 @@ def test_a_withdrawal_by_an_old_plan_sets_the_flag(parted: MakeBench) -> None:
     assert b.take().data == "x"
 
 
-def test_a_task_without_its_payload_stops_no_other(parted: MakeBench) -> None:
+def test_a_task_without_its_payload_stops_no_other(parted: MakeParted) -> None:
     """Its key has moved, so it joins another partition, with all that is left of it."""
     b = parted("utubettl")
     id_ = b.put(LARGE, key=KEY, delay=5)
@@ -140,7 +140,7 @@ def test_a_task_without_its_payload_stops_no_other(parted: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 50_000, 900_000])
-def test_a_kick_into_another_partition_returns_the_data(parted: MakeBench, size: int) -> None:
+def test_a_kick_into_another_partition_returns_the_data(parted: MakeParted, size: int) -> None:
     b = parted("utubettl")
     id_ = b.put("x" * size, key=KEY)
     b.queue.bury(b.db, id_, failure=Failure("ValueError", "no"))
@@ -151,7 +151,7 @@ def test_a_kick_into_another_partition_returns_the_data(parted: MakeBench, size:
     assert b.take().data == "x" * size
 
 
-def test_a_restored_repartition_takes_all_its_steps_again(parted: MakeBench) -> None:
+def test_a_restored_repartition_takes_all_its_steps_again(parted: MakeParted) -> None:
     b = parted("utube")
     for number in range(2):
         b.put(number, key=KEY)
@@ -186,7 +186,7 @@ def definition_keys(b: PartitionsBench) -> list[bytes]:
     return [shape.registry.keys.definition(shape.name)]
 
 
-def test_an_excused_task_that_has_expired_holds_no_key(parted: MakeBench) -> None:
+def test_an_excused_task_that_has_expired_holds_no_key(parted: MakeParted) -> None:
     """It was buried in the old partition, and is ready for a moment on the way to its end."""
     b = parted("utubettl", ttl=20, ttr=5)
     b.put("old", key=KEY)
@@ -205,7 +205,7 @@ def test_an_excused_task_that_has_expired_holds_no_key(parted: MakeBench) -> Non
     assert b.take().data == "new"
 
 
-def test_a_damaged_state_of_a_held_key_holds_no_longer(parted: MakeBench) -> None:
+def test_a_damaged_state_of_a_held_key_holds_no_longer(parted: MakeParted) -> None:
     b = parted("utube")
     b.put(0, key=KEY)
     first = b.take()
@@ -221,7 +221,7 @@ def test_a_damaged_state_of_a_held_key_holds_no_longer(parted: MakeBench) -> Non
 
 
 @pytest.mark.commits_by_hand
-def test_a_callback_hears_of_a_task_that_changes_its_partition(parted: MakeBench) -> None:
+def test_a_callback_hears_of_a_task_that_changes_its_partition(parted: MakeParted) -> None:
     b, told = parted("utubettl"), Told()
     b.put(LARGE, key=KEY, delay=5)
     b.repartition(4)
@@ -234,7 +234,7 @@ def test_a_callback_hears_of_a_task_that_changes_its_partition(parted: MakeBench
 
 
 @pytest.mark.parametrize("state", ["delayed", "buried"])
-def test_large_tasks_join_other_partitions_one_by_one(parted: MakeBench, state: str) -> None:
+def test_large_tasks_join_other_partitions_one_by_one(parted: MakeParted, state: str) -> None:
     """All of them would not fit into one transaction."""
     b = parted("utubettl")
     ids = [b.put("x" * 900_000, key=KEY, delay=5 if state == "delayed" else 0) for _ in range(13)]
@@ -253,7 +253,7 @@ def test_large_tasks_join_other_partitions_one_by_one(parted: MakeBench, state: 
 
 
 def test_a_sweep_moves_large_tasks_out_of_one_partition(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes of all partitions share the bound of a transaction."""
     b = parted("fifottl", partitions=4)
@@ -269,7 +269,7 @@ def test_a_sweep_moves_large_tasks_out_of_one_partition(
     assert b.counts("ready", "delayed") == (4, 0)
 
 
-def test_large_tasks_of_several_partitions_are_kicked_together(parted: MakeBench) -> None:
+def test_large_tasks_of_several_partitions_are_kicked_together(parted: MakeParted) -> None:
     """All of them would not fit into one transaction."""
     b = parted(partitions=16)
     for _ in range(16):
@@ -279,7 +279,7 @@ def test_large_tasks_of_several_partitions_are_kicked_together(parted: MakeBench
     assert b.counts("ready", "buried") == (16, 0)
 
 
-def test_a_move_counts_the_bytes_of_failures(parted: MakeBench, monkeypatch: Any) -> None:
+def test_a_move_counts_the_bytes_of_failures(parted: MakeParted, monkeypatch: Any) -> None:
     b = parted("utube")
     for _ in range(5):
         b.queue.bury(b.db, b.put("x", key=KEY), failure=Failure("E"))
@@ -291,7 +291,7 @@ def test_a_move_counts_the_bytes_of_failures(parted: MakeBench, monkeypatch: Any
     assert [len(b.queue.failures(b.db, id_)) for id_ in b.places()] == [1] * 5
 
 
-def test_a_move_counts_the_groups_of_a_task(parted: MakeBench) -> None:
+def test_a_move_counts_the_groups_of_a_task(parted: MakeParted) -> None:
     """Each has keys of its own, with the name of the queue."""
     b = parted("fifottl")
     record = record_of(bytes(b.db[b.queue._shape.keys.task(id_bytes(b.put("x")))]))
@@ -301,7 +301,7 @@ def test_a_move_counts_the_groups_of_a_task(parted: MakeBench) -> None:
 
 @pytest.mark.parametrize("part", ["steps", "failures before a kick"])
 def test_a_move_counts_the_bytes_of_all_parts(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch, part: str
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     b = parted("utube")
     letters, parts = DeadLetters.open(b.db, "bench", root=b.root), calls_of(b.db, b.queue._shape).parts
@@ -321,7 +321,7 @@ def test_a_move_counts_the_bytes_of_all_parts(
     assert [run(b.db, kick)[0] for _ in range(2)] == [2, 2]
 
 
-def test_a_task_that_expires_in_a_sweep_holds_no_key(parted: MakeBench) -> None:
+def test_a_task_that_expires_in_a_sweep_holds_no_key(parted: MakeParted) -> None:
     """A task of its key joins the new partition in the same sweep. Another key keeps the change open."""
     b = parted("utubettl", partitions=2)
     key = moving_key(2, 4)
@@ -337,7 +337,7 @@ def test_a_task_that_expires_in_a_sweep_holds_no_key(parted: MakeBench) -> None:
     assert is_sound(b)
 
 
-def test_a_take_in_a_transaction_sweeps_every_partition(parted: MakeBench) -> None:
+def test_a_take_in_a_transaction_sweeps_every_partition(parted: MakeParted) -> None:
     """Each but the last has one task, which has expired."""
     b = parted(partitions=32)
     for number in range(32):
@@ -348,7 +348,7 @@ def test_a_take_in_a_transaction_sweeps_every_partition(parted: MakeBench) -> No
     assert run(b.db, lambda tr: b.queue.take(tr, session=b.session)).data == "due"
 
 
-def test_a_task_for_a_dead_request_comes_back_beside_a_backlog(parted: MakeBench) -> None:
+def test_a_task_for_a_dead_request_comes_back_beside_a_backlog(parted: MakeParted) -> None:
     """It lies ready in the line of all partitions, where no take at a home passes."""
     b = parted("fifo", partitions=4)
     b.put("lost")
@@ -359,7 +359,7 @@ def test_a_task_for_a_dead_request_comes_back_beside_a_backlog(parted: MakeBench
     assert b.counts("ready", "taken") == (41, 0)
 
 
-def test_a_damaged_counter_holds_a_repartition_until_mended(parted: MakeBench) -> None:
+def test_a_damaged_counter_holds_a_repartition_until_mended(parted: MakeParted) -> None:
     b = parted("utube", partitions=1)
     b.put("old", key=KEY)
     counts = b.queue._shape.discipline.counts.counts_key(slug_of(key_bytes(KEY)))
@@ -376,7 +376,7 @@ def test_a_damaged_counter_holds_a_repartition_until_mended(parted: MakeBench) -
 
 
 def test_a_key_beyond_the_first_page_holds_a_repartition(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The walk over the task keys goes on behind a full page."""
     monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 1)
@@ -395,7 +395,7 @@ def test_a_key_beyond_the_first_page_holds_a_repartition(
 
 
 @pytest.mark.parametrize("given", ["a database", "a transaction"])
-def test_a_put_after_a_task_that_it_moves_waits_for_it(parted: MakeBench, given: str) -> None:
+def test_a_put_after_a_task_that_it_moves_waits_for_it(parted: MakeParted, given: str) -> None:
     """The queue is full, so the put sweeps: a task expires, and the delay of the other one is over."""
     b = parted("fair", capacity=2)
     first = b.put("first", key=KEY, delay=5)
@@ -416,7 +416,7 @@ def test_a_put_after_a_task_that_it_moves_waits_for_it(parted: MakeBench, given:
 
 
 def test_a_put_after_a_task_that_expires_meanwhile_does_not_wait(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sweep, which makes room, is later than its look at the task."""
     b = parted("fair", capacity=1, partitions=2)

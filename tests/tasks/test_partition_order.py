@@ -19,7 +19,7 @@ from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.stored.keyed import Keyed
 from fdbqueue.tasks.stored.records import id_bytes, partition_of
 from tests.support import wait_until
-from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
 from tests.tasks.trips import Trips, trips_of
 
 COUNT = 4
@@ -39,7 +39,7 @@ def put_into(task: Task) -> int:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl"])
-def test_tasks_without_a_key_are_in_order_in_a_partition(parted: MakeBench, kind: str) -> None:
+def test_tasks_without_a_key_are_in_order_in_a_partition(parted: MakeParted, kind: str) -> None:
     b = parted(kind, partitions=COUNT)
     b.put_each(range(40))
     found = by_partition(taken(b))
@@ -48,7 +48,7 @@ def test_tasks_without_a_key_are_in_order_in_a_partition(parted: MakeBench, kind
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl", "fair"])
-def test_tasks_from_other_partitions_come_first_in_turn(parted: MakeBench, kind: str) -> None:
+def test_tasks_from_other_partitions_come_first_in_turn(parted: MakeParted, kind: str) -> None:
     """A key in partition 3, then in 1, and at the end in 0, has delayed tasks of each."""
     b, key = parted(kind, partitions=1), key_through(4, 2, 1)
     of_key = {"key": key} if b.keyed else {}
@@ -79,7 +79,7 @@ def key_through(*counts: int) -> int:
     )
 
 
-def test_a_key_that_is_let_go_begins_in_the_next_round(parted: MakeBench) -> None:
+def test_a_key_that_is_let_go_begins_in_the_next_round(parted: MakeParted) -> None:
     b = parted("fair")
     other = next(n for n in range(99) if n != KEY and home_of(key_bytes(n), 4) == home_of(key_bytes(KEY), 4))
     b.put("old", key=KEY)
@@ -93,7 +93,9 @@ def test_a_key_that_is_let_go_begins_in_the_next_round(parted: MakeBench) -> Non
     assert b.taken_data() == [1, "new", 2]
 
 
-def test_the_passes_of_the_next_plan_see_all_keys(parted: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_passes_of_the_next_plan_see_all_keys(
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another process has finished the plan before, in the middle of a pass of this one."""
     monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 1)
     b, (early, late) = parted("utube"), keys_of_a_pass()
@@ -122,7 +124,7 @@ def keys_of_a_pass() -> tuple[int, int]:
     return early, next(key for key in range(early + 1, 99) if homes[key] == (0, 0))
 
 
-def test_a_held_key_with_a_damaged_state_is_let_go(parted: MakeBench) -> None:
+def test_a_held_key_with_a_damaged_state_is_let_go(parted: MakeParted) -> None:
     """Its last task in the old partition is set aside, and lets go of none."""
     b = parted("utube")
     old = b.put("old", key=KEY)
@@ -138,7 +140,7 @@ def test_a_held_key_with_a_damaged_state_is_let_go(parted: MakeBench) -> None:
     assert b.take().data == "new"
 
 
-def test_a_task_with_an_excused_burial_joins_its_new_partition(parted: MakeBench) -> None:
+def test_a_task_with_an_excused_burial_joins_its_new_partition(parted: MakeParted) -> None:
     """Ready in its old one, it would be taken beside another task of its key."""
     b = parted("utubettl", ttr=5)
     old = b.put("old", key=KEY)

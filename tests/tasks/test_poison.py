@@ -28,8 +28,8 @@ from fdbqueue.tasks.stored.records import (
     sound_record,
 )
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.partitions import MakeBench
-from tests.tasks.support import Bench
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import MakeBench
 
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
 LARGE = "x" * 2 * limits.RECORD_PAYLOAD_BYTES_MAX
@@ -332,7 +332,7 @@ def test_two_sweeps_count_a_lost_task_once(db: Database, queue: TaskQueue) -> No
     assert counts(db, queue) == {}
 
 
-def test_a_task_with_two_entries_of_its_state_is_kicked_once(bench: Callable[..., Bench]) -> None:
+def test_a_task_with_two_entries_of_its_state_is_kicked_once(bench: MakeBench) -> None:
     b = bench("fifottl")
     id_, shape = b.put(pri=7), b.queue._shape
     b.queue.bury(b.db, id_)
@@ -342,7 +342,7 @@ def test_a_task_with_two_entries_of_its_state_is_kicked_once(bench: Callable[...
     assert b.counts("total", "ready", "buried", "kick") == (1, 1, 0, 1)
 
 
-def test_an_entry_of_another_holder_releases_no_task(parted: MakeBench) -> None:
+def test_an_entry_of_another_holder_releases_no_task(parted: MakeParted) -> None:
     """The end of that session clears it, and goes on."""
     b = parted("fifottl", ttr=600)
     id_ = b.put("x")
@@ -354,7 +354,7 @@ def test_an_entry_of_another_holder_releases_no_task(parted: MakeBench) -> None:
     assert b.queue.ack(b.db, task)
 
 
-def test_an_entry_of_another_state_is_cleared_when_met(parted: MakeBench) -> None:
+def test_an_entry_of_another_state_is_cleared_when_met(parted: MakeParted) -> None:
     b = parted("fifottl", ttr=600)
     stray = b.queue._shape.keys.taken_by(bytes(16), id_bytes(b.put("x")))
     b.db[stray] = b""

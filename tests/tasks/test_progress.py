@@ -1,7 +1,6 @@
 """Progress: told by the holder of a task, shown where the task is shown, and gone with the lease."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,9 +8,7 @@ import pytest
 from fdbqueue import Database, TaskQueue, transactional
 from fdbqueue.core.errors import NotADatabase, TaskNotFound, WaitStopped
 from tests.support import PATIENCE_S
-from tests.tasks.support import Bench
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.support import Bench, MakeBench
 
 
 def fraction(b: Bench, id_: str) -> float | None:

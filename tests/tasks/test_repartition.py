@@ -1,11 +1,11 @@
 """Repartitions: the number of partitions changes under load, and no promise is broken meanwhile."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Failure, Session, TaskQueue, verify
+from fdbqueue import Database, Failure, TaskQueue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotTaken, RepartitionUnderWay, TaskNotFound
@@ -18,7 +18,7 @@ from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.stored.records import id_bytes, id_text, partition_of, record_of
 from fdbqueue.tasks.verbs import Target
-from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
 from tests.tasks.support import StillClock
 
 YEAR_S = 365 * 86400.0
@@ -35,7 +35,7 @@ def done_by_key(b: PartitionsBench) -> dict[Any, list[Any]]:
     return found
 
 
-def test_a_key_without_tasks_moves_at_once(parted: MakeBench) -> None:
+def test_a_key_without_tasks_moves_at_once(parted: MakeParted) -> None:
     b = parted("utube")
     b.put("old", key=KEY)
     b.queue.ack(b.db, b.take())
@@ -44,7 +44,7 @@ def test_a_key_without_tasks_moves_at_once(parted: MakeBench) -> None:
     assert b.take().data == "new"
 
 
-def test_tasks_without_keys_move_at_once(parted: MakeBench) -> None:
+def test_tasks_without_keys_move_at_once(parted: MakeParted) -> None:
     b = parted()
     b.put_each(range(4))
     assert b.repartition(4).is_finished
@@ -53,7 +53,7 @@ def test_tasks_without_keys_move_at_once(parted: MakeBench) -> None:
     assert sorted(b.taken_data()) == list(range(12))
 
 
-def test_a_key_that_never_pauses_moves_in_bounded_time(parted: MakeBench) -> None:
+def test_a_key_that_never_pauses_moves_in_bounded_time(parted: MakeParted) -> None:
     """It moves when the tasks are gone that it had at the change, however many follow."""
     b = parted("utube")
     for number in range(5):
@@ -73,7 +73,7 @@ def test_a_key_that_never_pauses_moves_in_bounded_time(parted: MakeBench) -> Non
 
 @pytest.mark.parametrize("kind", ["utubettl", "fair"])
 @pytest.mark.parametrize("state", ["buried", "delayed"])
-def test_a_waiting_task_holds_neither_key_nor_partition(parted: MakeBench, kind: str, state: str) -> None:
+def test_a_waiting_task_holds_neither_key_nor_partition(parted: MakeParted, kind: str, state: str) -> None:
     b = parted(kind, partitions=4)
     id_ = b.put("waits", key=KEY, delay=YEAR_S if state == "delayed" else 0)
     if state == "buried":
@@ -85,7 +85,7 @@ def test_a_waiting_task_holds_neither_key_nor_partition(parted: MakeBench, kind:
     assert b.queue.partitions(b.db)[home_of(key_bytes(KEY), 4)].state == "closed"
 
 
-def test_a_task_that_moves_back_home_is_found(parted: MakeBench) -> None:
+def test_a_task_that_moves_back_home_is_found(parted: MakeParted) -> None:
     b = parted("utube", partitions=4)
     id_ = b.put("back", key=KEY)
     for count in (1, 4):
@@ -98,7 +98,7 @@ def test_a_task_that_moves_back_home_is_found(parted: MakeBench) -> None:
     assert b.db[b.queue._shape.shared.moved(id_bytes(id_))] is None
 
 
-def test_a_second_repartition_is_refused_and_names_the_first(parted: MakeBench) -> None:
+def test_a_second_repartition_is_refused_and_names_the_first(parted: MakeParted) -> None:
     b = parted("utube")
     b.put("x", key=KEY)
     assert not b.repartition(4).is_finished
@@ -112,26 +112,7 @@ def test_a_second_repartition_is_refused_and_names_the_first(parted: MakeBench) 
     assert b.repartition(2).is_finished
 
 
-CALLS: dict[str, Callable[[PartitionsBench, TaskQueue, Session, str], object]] = {
-    "take": lambda _, q, session, id_: q.take(q._database, session=session).id == id_,
-    "ack": lambda b, q, _, id_: q.ack(q._database, b.take()).id == id_,
-    "statistics": lambda _, q, *__: q.statistics(q._database)["tasks"]["ready"] == 1,
-    "peek": lambda _, q, __, id_: q.peek(q._database, id_).id == id_,
-    "kick": lambda b, q, _, id_: b.queue.bury(b.db, id_) and q.kick(q._database) == 1,
-    "delete": lambda _, q, __, id_: q.delete(q._database, id_).id == id_,
-}
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_each_call_of_a_process_with_an_old_plan_follows(parted: MakeBench, call: Any) -> None:
-    b = parted("utube")
-    other = b.other_process()
-    b.repartition(4)
-    with Session(other._database, ttr=1e9, root=b.root) as session:
-        assert call(b, other, session, b.put("x", key=KEY))
-
-
-def test_a_handle_tells_the_options_that_its_process_has_met(parted: MakeBench) -> None:
+def test_a_handle_tells_the_options_that_its_process_has_met(parted: MakeParted) -> None:
     b = parted(partitions=2)
     db = Database(b.db.engine, b.clock)
     other = TaskQueue.open(db, "bench", root=b.root)
@@ -141,7 +122,7 @@ def test_a_handle_tells_the_options_that_its_process_has_met(parted: MakeBench) 
     assert [handle.options["partitions"] for handle in (b.queue, other)] == [3, 3]
 
 
-def test_the_command_finishes_a_dead_repartition(parted: MakeBench) -> None:
+def test_the_command_finishes_a_dead_repartition(parted: MakeParted) -> None:
     b = parted("utube")
     b.put("old", key=KEY)
     assert not b.repartition(4).is_finished
@@ -151,7 +132,7 @@ def test_the_command_finishes_a_dead_repartition(parted: MakeBench) -> None:
     assert (again.before, again.partitions, again.is_finished) == (1, 4, True)
 
 
-def test_an_empty_closed_partition_goes(parted: MakeBench) -> None:
+def test_an_empty_closed_partition_goes(parted: MakeParted) -> None:
     b = parted("utubettl", partitions=4)
     b.put_each(range(12))
     assert len(done_by_key(b)) == 12
@@ -165,7 +146,7 @@ def test_an_empty_closed_partition_goes(parted: MakeBench) -> None:
     assert not [key for key in b.contents() if under.start <= key < under.stop]
 
 
-def test_a_partition_with_a_task_stays_until_the_task_goes(parted: MakeBench) -> None:
+def test_a_partition_with_a_task_stays_until_the_task_goes(parted: MakeParted) -> None:
     b = parted("fifottl", partitions=2)
     ids = b.put_each(range(2))
     [id_] = [one for one in ids if b.places()[one] == 1]
@@ -183,7 +164,7 @@ def test_a_partition_with_a_task_stays_until_the_task_goes(parted: MakeBench) ->
 
 
 def test_acks_follow_a_plan_that_another_thread_meets(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The partition of the acked task goes, while the transaction looks for the task."""
     b = parted(partitions=2)
@@ -207,7 +188,7 @@ def test_acks_follow_a_plan_that_another_thread_meets(
 
 
 @pytest.mark.parametrize("end", ["delete", "expire"])
-def test_a_task_that_ends_elsewhere_holds_no_key(parted: MakeBench, end: str) -> None:
+def test_a_task_that_ends_elsewhere_holds_no_key(parted: MakeParted, end: str) -> None:
     """It ends in the partition of an earlier plan, while its key moves between others."""
     b = parted("utubettl")
     key = next(n for n in range(99) if home_of(key_bytes(n), 2) == 1 < home_of(key_bytes(n), 8))
@@ -226,7 +207,7 @@ def test_a_task_that_ends_elsewhere_holds_no_key(parted: MakeBench, end: str) ->
 
 
 @pytest.mark.parametrize("kind", KEYED)
-def test_a_key_is_let_go_after_its_tasks_are_set_aside(parted: MakeBench, kind: str) -> None:
+def test_a_key_is_let_go_after_its_tasks_are_set_aside(parted: MakeParted, kind: str) -> None:
     """A mending knows no other partition."""
     b = parted(kind)
     id_ = id_bytes(b.put("damaged", key=KEY))
@@ -243,7 +224,7 @@ def test_a_key_is_let_go_after_its_tasks_are_set_aside(parted: MakeBench, kind: 
     assert verify(b.db, "bench", root=b.root).findings == ()
 
 
-def test_a_task_that_expires_in_a_put_holds_no_key(parted: MakeBench) -> None:
+def test_a_task_that_expires_in_a_put_holds_no_key(parted: MakeParted) -> None:
     """The put makes room: it removes the old task of its own key."""
     b = parted("fair", capacity=2, partitions=2)
     key = moving_key(2, 4)
@@ -264,7 +245,7 @@ def put_elsewhere(b: PartitionsBench, queue: TaskQueue, db: Database) -> None:
 
 
 def test_a_take_that_begins_to_wait_too_late_waits_for_all(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread learns the first plan between the decision to wait and the wait."""
     b, wait = parted(), Takes.wait
@@ -281,7 +262,7 @@ def test_a_take_that_begins_to_wait_too_late_waits_for_all(
 
 
 def test_every_database_of_a_handle_hears_of_partitions(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b, wait_any = parted(), StillClock.wait_any
     other = Database(b.db.engine, b.clock)
@@ -300,7 +281,7 @@ def test_every_database_of_a_handle_hears_of_partitions(
 
 
 def test_a_look_follows_a_plan_that_another_thread_meets(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task moves while the transaction looks for it."""
     b = parted("utubettl", partitions=2)
@@ -317,7 +298,7 @@ def test_a_look_follows_a_plan_that_another_thread_meets(
     assert b.queue.peek(b.db, id_).data == "late"
 
 
-def test_a_request_of_a_dead_process_keeps_no_partition(parted: MakeBench) -> None:
+def test_a_request_of_a_dead_process_keeps_no_partition(parted: MakeParted) -> None:
     b = parted("fifottl", partitions=4)
     line = calls_of(b.db, b.queue._shape).parts.part(3).line
     run(b.db, lambda tr: line.register(tr, b"dead", 1, b"", now_us=0))
@@ -327,7 +308,7 @@ def test_a_request_of_a_dead_process_keeps_no_partition(parted: MakeBench) -> No
 
 
 def test_no_request_joins_the_line_of_a_partition_that_has_gone(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b = parted("fifottl", partitions=4)
     line = calls_of(b.db, b.queue._shape).parts.part(3).line
@@ -340,7 +321,7 @@ def test_no_request_joins_the_line_of_a_partition_that_has_gone(
     assert b.queue.take(b.db).data == 0
 
 
-def test_a_sweep_goes_by_the_plan_that_is_stored(parted: MakeBench) -> None:
+def test_a_sweep_goes_by_the_plan_that_is_stored(parted: MakeParted) -> None:
     """Another process has changed the plan since this one has looked for tasks that come due."""
     b = parted("fifottl", partitions=4)
     for number in range(4):

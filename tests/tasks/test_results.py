@@ -24,9 +24,8 @@ from fdbqueue.tasks.options import kind_names
 from fdbqueue.tasks.results import Results, Stored, stored_of
 from fdbqueue.tasks.stored.records import Extra, Record, id_bytes, new_id, record_of, record_to_bytes
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
-from tests.tasks.support import Bench
+from tests.tasks.support import Bench, MakeBench
 
-MakeBench = Callable[..., Bench]
 LARGE = "x" * (limits.PAYLOAD_PIECE_BYTES_MAX + 1)
 
 

@@ -13,9 +13,8 @@ from fdbqueue.tasks.calls import Swept, calls_of
 from fdbqueue.tasks.stored.records import ENDED, ENDED_COUNT, TaskKeys
 from tests.support import begin, commit_code
 from tests.tasks.partitions import PartitionsBench
-from tests.tasks.support import Bench
+from tests.tasks.support import Bench, MakeBench
 
-MakeBench = Callable[..., Bench]
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair", "bag")
 
 

@@ -1,6 +1,5 @@
 """The rules of the specification, each a test, on a clock set by hand."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,9 +16,8 @@ from fdbqueue.core.errors import (
     UnsupportedOption,
 )
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import LONG_S, Bench
+from tests.tasks.support import LONG_S, Bench, MakeBench
 
-MakeBench = Callable[..., Bench]
 TIMED = ("fifottl", "limfifottl")
 # Put options (section 2.2).
 

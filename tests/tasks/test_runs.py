@@ -18,7 +18,7 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.source import lease_of
 from fdbqueue.tasks.stored.records import id_bytes, unpacked
 from tests.support import NOT_COMMITTED, ManualClock, commit_code
-from tests.tasks.support import Bench, keeper
+from tests.tasks.support import Bench, MakeBench, keeper
 
 TTR_S = 10
 WORKER_TTR_S = 30
@@ -41,7 +41,7 @@ class Member:
 
 
 @pytest.fixture
-def b(bench: Callable[..., Bench]) -> Bench:
+def b(bench: MakeBench) -> Bench:
     return bench("fifottl", ttr=TTR_S)
 
 
@@ -100,7 +100,7 @@ def test_a_row_has_the_columns_of_a_tally() -> None:
     assert Tally.__match_args__ == RUN_ENDS
 
 
-def test_the_leases_of_a_dead_worker_are_lost(bench: Callable[..., Bench], clock: ManualClock) -> None:
+def test_the_leases_of_a_dead_worker_are_lost(bench: MakeBench, clock: ManualClock) -> None:
     b = bench("fifo")
     run = Run(b.db, DEFAULT_ROOT)
     b.put()

@@ -37,9 +37,8 @@ from tests.support import (
     replace_method,
     wait_until,
 )
-from tests.tasks.support import LONG_S, Bench, Relay, StillClock, keeper
+from tests.tasks.support import LONG_S, Bench, MakeBench, Relay, StillClock, keeper
 
-MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
 
 

@@ -1,7 +1,6 @@
 """Openers of one session name share the session: it ends when the last of them ends or dies."""
 
 import threading
-from collections.abc import Callable
 
 import pytest
 from fdb import tuple as layer
@@ -15,9 +14,8 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.ending import end_the_dead
 from fdbqueue.core.sessions.keeper import Keeper, Kept
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench, MakeBench, StillClock
 
-MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
 NAME = "worker-7"
 

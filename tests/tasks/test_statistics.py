@@ -19,11 +19,9 @@ from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.stored.key_counts import level_of
 from tests.partitions.support import key_in, moving_key
 from tests.queue_support import faulty
-from tests.tasks.partitions import MakeBench as MakeParted
-from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import LONG_S, Bench, MakeBench, StillClock
 from tests.tasks.test_micro import meets, putting
-
-MakeBench = Callable[..., Bench]
 
 
 def looked(b: Bench) -> dict[str, int]:
@@ -111,7 +109,7 @@ def test_a_look_does_not_fail_for_a_sweep(bench: MakeBench, monkeypatch: pytest.
     assert b.counts("delayed", "due") == (1, 1)
 
 
-def test_statistics_add_the_tasks_of_all_cancelled_groups(bench: Callable[..., Bench]) -> None:
+def test_statistics_add_the_tasks_of_all_cancelled_groups(bench: MakeBench) -> None:
     b = bench()
     for size in (2, 3):
         of = Group.create(b.db)

@@ -1,7 +1,6 @@
 """Steps: the result of a step that is done is kept with its task, and the step is not run again."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,9 +20,7 @@ from fdbqueue.core.errors import (
     TooManySteps,
 )
 from fdbqueue.tasks.stored.records import id_bytes
-from tests.tasks.support import Bench
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.support import Bench, MakeBench
 
 
 def steps_of(b: Bench) -> list[bytes]:

@@ -14,13 +14,13 @@ from fdbqueue.core.seam import engine_errors
 from fdbqueue.tasks.calls import calls_of, tasks_of
 from fdbqueue.tasks.stored.records import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
 from fdbqueue.tasks.unique import UniqueKeys, UniqueRows, without_unique
-from tests.tasks.partitions import MakeBench, PartitionsBench
+from tests.tasks.partitions import MakeParted, PartitionsBench
 
 KEY = "invoice-17"
 
 
 @pytest.fixture(params=[1, 3], ids=["whole", "parted"])
-def b(request: pytest.FixtureRequest, parted: MakeBench) -> Iterator[PartitionsBench]:
+def b(request: pytest.FixtureRequest, parted: MakeParted) -> Iterator[PartitionsBench]:
     made = parted("fifottl", partitions=request.param, ttr=60)
     yield made
     assert fdbqueue.verify(made.db, root=made.root).findings == ()
@@ -96,7 +96,7 @@ def test_a_skipping_put_conflicts_with_the_end_of_the_task(
 
 
 @pytest.mark.parametrize("partitions", [2, 4])
-def test_no_touch_fails_a_skipping_put_after_a_repartition(parted: MakeBench, partitions: int) -> None:
+def test_no_touch_fails_a_skipping_put_after_a_repartition(parted: MakeParted, partitions: int) -> None:
     b = parted("fifottl", partitions=3, ttr=60)
     put(b)
     taken = b.take()
@@ -179,7 +179,7 @@ def test_replace_leaves_nothing_of_the_old_payload(b: PartitionsBench, sizes: tu
 
 
 @pytest.mark.parametrize("kind", ["utubettl", "fair"])
-def test_the_successor_of_an_expired_task_is_taken(parted: MakeBench, kind: str) -> None:
+def test_the_successor_of_an_expired_task_is_taken(parted: MakeParted, kind: str) -> None:
     """Its put ends the other task, with which their task key had its place."""
     b = parted(kind)
     put(b, 1, key="k", ttl=5)
@@ -225,7 +225,7 @@ def test_a_temporary_queue_takes_no_put_after_its_owner(bench: Callable[..., Any
         queue.put(tr, 2, unique=KEY)
 
 
-def test_a_put_may_wait_for_room_with_a_unique_key(parted: MakeBench) -> None:
+def test_a_put_may_wait_for_room_with_a_unique_key(parted: MakeParted) -> None:
     b = parted("limfifottl", capacity=1)
     b.put("x", ttl=5)
     seen = put(b, 1, timeout=20)
@@ -275,7 +275,7 @@ def test_a_batch_has_no_unique_key(bench: Callable[..., Any]) -> None:
         b.queue.put_many(b.db, [1, 2], scope="queued")
 
 
-def test_a_put_that_sweeps_a_task_takes_its_key_over(parted: MakeBench) -> None:
+def test_a_put_that_sweeps_a_task_takes_its_key_over(parted: MakeParted) -> None:
     """To make room, the put sweeps a lease that is over: its task comes back to its scope."""
     for partitions in (1, 3):
         b = parted("limfifottl", partitions=partitions, capacity=2, ttr=60)

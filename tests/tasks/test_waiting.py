@@ -20,7 +20,7 @@ from fdbqueue.tasks.stored.records import TaskKeys
 from tests.persistent.support import Running
 from tests.queue_support import Quiet
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
-from tests.tasks.support import Bench
+from tests.tasks.support import MakeBench
 
 # A signal or the time of an event wakes each waiting call: at the end of its time it would look by itself.
 pytestmark = pytest.mark.usefixtures("without_looks")
@@ -120,7 +120,7 @@ def test_an_end_of_waits_ends_the_sleep_in_the_line(
     assert waiting.result() is None
 
 
-def test_a_later_task_does_not_prolong_the_wait_of_a_take(bench: Callable[..., Bench]) -> None:
+def test_a_later_task_does_not_prolong_the_wait_of_a_take(bench: MakeBench) -> None:
     b = bench("fifottl")
     b.put("late", delay=3600)
     began = b.clock.now()
