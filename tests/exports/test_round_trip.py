@@ -19,7 +19,6 @@ from fdbqueue.operate.exports.file import Section, TaskLine
 from fdbqueue.tasks.schedules import list_schedules
 from tests.exports.support import (
     KINDS,
-    LARGE,
     elements,
     export,
     filled,
@@ -102,17 +101,6 @@ def test_a_plain_queue_comes_back_in_order(
     assert there.size(target) == 12
     assert verify(target).sound
     assert stored(target, "plain") == stored(db, "plain", space)
-
-
-def test_a_plain_queue_with_partitions_comes_back(target: Database, tmp_path: Path) -> None:
-    with fdbqueue.open("memory:") as db:
-        plain(db)
-        export(db, tmp_path / "export", in_use=True)
-        imported(target, tmp_path / "export")
-        there = Queue.named(target, "plain", create=False)
-        values = [there.dequeue(target) for _ in range(there.size(target))]
-        assert (values.count(LARGE), len(values)) == (1, 12)
-        assert verify(target).sound
 
 
 @pytest.mark.parametrize("batch", [1, limits.IMPORT_BATCH_ITEMS], ids=["two batches", "one batch"])

@@ -73,22 +73,6 @@ def test_a_time_in_the_missing_hour_is_due_at_its_end() -> None:
     ]
 
 
-def test_several_times_in_the_missing_hour_are_due_once() -> None:
-    assert local("0,30 2,3 * * *", "Europe/Rome", "2026-03-29T00:00", 3) == [
-        "2026-03-29T03:00:00+02:00",
-        "2026-03-29T03:30:00+02:00",
-        "2026-03-30T02:00:00+02:00",
-    ]
-
-
-def test_a_repeated_time_passes_over_the_missing_hour() -> None:
-    assert local("*/30 * * * *", "Europe/Rome", "2026-03-29T01:00", 3) == [
-        "2026-03-29T01:30:00+01:00",
-        "2026-03-29T03:00:00+02:00",
-        "2026-03-29T03:30:00+02:00",
-    ]
-
-
 # The hour that exists twice: in Rome, 25 October 2026 goes from 03:00 back to 02:00.
 
 
@@ -103,20 +87,6 @@ def test_a_time_of_the_first_pass_is_not_due_again_in_the_second() -> None:
     in_the_second = us("2026-10-25T02:15:00+01:00")
     due = CronTimes("30 2 * * *", ROME).after(in_the_second)
     assert due == us("2026-10-26T02:30:00+01:00")
-
-
-def test_a_repeated_time_is_due_in_both_passes_of_the_hour() -> None:
-    assert local("*/30 2 * * *", "Europe/Rome", "2026-10-25T01:00", 5) == [
-        "2026-10-25T02:00:00+02:00",
-        "2026-10-25T02:30:00+02:00",
-        "2026-10-25T02:00:00+01:00",
-        "2026-10-25T02:30:00+01:00",
-        "2026-10-26T02:00:00+01:00",
-    ]
-
-
-def test_a_time_zone_has_its_own_days() -> None:
-    assert local("0 3 * * *", "Asia/Kolkata", "2026-01-01T00:00", 1) == ["2026-01-01T03:00:00+05:30"]
 
 
 # Against the library, and against all times in order.

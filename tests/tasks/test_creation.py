@@ -1,6 +1,7 @@
 """Named task queues: creating, opening, listing, dropping, and what goes wrong (sections 7, 8, 13)."""
 
 import pickle
+import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from math import inf
@@ -10,6 +11,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Limit, Queue, Task, TaskQueue, list_queues, register_kind, statistics
+from fdbqueue.core import limits
 from fdbqueue.core.errors import (
     InvalidArgument,
     KindExists,
@@ -21,10 +23,13 @@ from fdbqueue.core.errors import (
 )
 from fdbqueue.core.registry import Definition
 from fdbqueue.tasks import options
-from fdbqueue.tasks.options import Settings, stored_settings
+from fdbqueue.tasks.options import Settings, kind_named, stored_settings
 from fdbqueue.tasks.stored.discipline import Fifo
 from fdbqueue.tasks.stored.records import Record
+from tests.page import page
 from tests.tasks.support import MakeBench
+
+TASKS_PAGE = page("docs/tasks.md")
 
 
 def test_a_queue_keeps_its_kind_and_options(still_db: fdbqueue.Database) -> None:
@@ -269,3 +274,22 @@ def test_a_task_of_a_queue_is_as_one_of_the_constructor(still_db: fdbqueue.Datab
 
 def test_a_stored_option_that_is_missing_has_its_default() -> None:
     assert stored_settings(Definition("q", 1, "utube", {})).to_options() == Settings().to_options()
+
+
+def test_every_kind_has_its_row() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", TASKS_PAGE, re.MULTILINE))
+    assert rows.keys() >= {"fifo", "fifottl", "limfifottl"}
+    for option in ("ttl", "ttr", "pri", "delay"):
+        assert f"`{option}`" in rows["fifottl"]
+        assert kind_named("fifottl").supports(option)
+        assert not kind_named("fifo").supports(option)
+
+
+def test_the_bounds_of_a_task_and_of_a_batch_are_on_the_page() -> None:
+    numbers = re.search(r"^## Numbers\n(.*?)^## ", TASKS_PAGE, re.MULTILINE | re.DOTALL)
+    assert numbers is not None
+    bounds = (limits.PAYLOAD_BYTES_MAX, limits.TASK_KEY_BYTES_MAX, limits.HEADERS_BYTES_MAX)
+    for bound in (*bounds, limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX, limits.PUT_BYTES_MAX):
+        assert f"{bound:,}" in numbers[1]
+    assert limits.SPAN_MAX_S == 100 * 365 * 86_400
+    assert "a hundred years (`limits.SPAN_MAX_S`)" in numbers[1]

@@ -55,7 +55,7 @@ class Broken:
 
 
 def fail_with(error: BaseException) -> Callable[..., Any]:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     return fail

@@ -24,6 +24,7 @@ from fdbqueue.embedded import FDBError
 from fdbqueue.tasks.calls import Swept
 from tests.support import TIMED_OUT, IdleThread
 from tests.tasks.support import Bench, MakeBench, StillClock
+from tests.tasks.test_lasting_threads import fail_with
 
 KEYS = RootKeys(DEFAULT_ROOT)
 
@@ -223,9 +224,7 @@ def test_a_failing_end_of_the_dead_fails_no_take(
     b = bench()
     dead_session(b)
 
-    def refuse(*_: object) -> bool:
-        raise fdbqueue.errors.UnknownKind(kind="of tomorrow", known="fifo")
-
+    refuse = fail_with(fdbqueue.errors.UnknownKind(kind="of tomorrow", known="fifo"))
     monkeypatch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [refuse])
     assert b.queue.take(other_process(b), 0) is None
     assert "of tomorrow" in caplog.text
@@ -300,11 +299,8 @@ def test_a_database_that_is_away_puts_off_no_end(bench: MakeBench, monkeypatch: 
     b = bench()
     dead_session(b)
 
-    def give_up(*_: object) -> None:
-        raise FDBError(TIMED_OUT)
-
     with monkeypatch.context() as patch:
-        patch.setattr(ending, "_begin_ends", give_up)
+        patch.setattr(ending, "_begin_ends", fail_with(FDBError(TIMED_OUT)))
         with pytest.raises(FDBError):
             end_the_dead(other_process(b), KEYS)
     end_the_dead(other_process(b), KEYS)

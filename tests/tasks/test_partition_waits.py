@@ -70,18 +70,21 @@ def test_a_put_that_waits_for_room_is_woken_at_once(
     assert clock.now() == began
 
 
+@pytest.mark.parametrize("of", ["items", "tasks"])
 @pytest.mark.parametrize("partitions", [1, PARTITIONS])
-def test_a_repartition_prolongs_no_wait(parted: MakeParted, clock: Meanwhile, partitions: int) -> None:
+def test_a_repartition_prolongs_no_wait(
+    parted: MakeParted, clock: Meanwhile, partitions: int, of: str
+) -> None:
     """A wait that began without partitions goes on with them, for the rest of its time."""
-    b = parted()
+    b = parted(partitions=partitions)
     queue = Queue.named(b.db, "items", partitions=partitions, root=b.root)
 
     def repartition() -> None:
         clock.advance(59)
-        queue.repartition(b.db, 3)
+        (queue if of == "items" else b.queue).repartition(b.db, 3)
 
     clock.meanwhile, began = repartition, clock.now()
-    assert queue.dequeue(b.db, timeout=60) is None
+    assert (queue.dequeue(b.db, timeout=60) if of == "items" else b.take(60)) is None
     assert 60 <= clock.now() - began < 61
 
 
@@ -154,19 +157,6 @@ def test_a_holder_is_woken_at_once(parted: MakeParted, clock: Meanwhile, has_unr
     holder.wait(60)
     assert clock.now() == began
     assert holder.hold(1) == [7]
-
-
-@pytest.mark.parametrize("partitions", [1, PARTITIONS])
-def test_a_repartition_prolongs_no_take(parted: MakeParted, clock: Meanwhile, partitions: int) -> None:
-    b = parted(partitions=partitions)
-
-    def repartition() -> None:
-        clock.advance(59)
-        b.repartition(3)
-
-    clock.meanwhile, began = repartition, clock.now()
-    assert b.take(60) is None
-    assert 60 <= clock.now() - began < 61
 
 
 @pytest.mark.parametrize("partition", range(PARTITIONS))

@@ -95,18 +95,6 @@ def test_tasks_that_are_put_together_stay_together(parted: MakeParted) -> None:
     assert b.taken_data() == list(range(9))
 
 
-@pytest.mark.parametrize("kind", KEYED)
-def test_each_caller_of_a_shared_put_gets_its_own_task(parted: MakeParted, kind: str) -> None:
-    """The tasks of the callers go to several partitions."""
-    b = parted(kind, partitions=4)
-    drafts = [b.queue._draft(key, {"key": key}) for key in range(9)]
-    items, random = [(draft, 0) for draft in drafts], bytes(limits.RANDOM_SUFFIX_BYTES)
-    calls = calls_of(b.db, b.queue._shape)
-    tasks = run(b.db, lambda tr: calls._put_all(tr, items, random))
-    assert len(set(b.places().values())) > 1
-    assert [task.data for task in tasks] == list(range(9))
-
-
 def test_a_take_elsewhere_conflicts_with_no_put_at_home(parted: MakeParted) -> None:
     """The home is empty, and proves nothing: the other partition has the task."""
     b = parted("utube", partitions=2)
@@ -289,14 +277,3 @@ def test_the_end_of_a_partition_is_due_until_it_commits(parted: MakeParted) -> N
     assert settling.step(b.db.create_transaction())  # its commit is lost
     assert run(b.db, settling.step)
     assert len(b.queue.partitions(b.db)) == 1
-
-
-def test_a_partition_closes_after_the_last_of_its_leases(parted: MakeParted) -> None:
-    b = parted("fifottl", partitions=4)
-    b.put_each(range(8))
-    taken = [b.take() for _ in range(8)]
-    assert not b.repartition(2).is_finished
-    for task in taken:
-        b.queue.release(b.db, task)
-    assert not b.repartition(2).is_finished
-    assert sorted(b.taken_data()) == list(range(8))

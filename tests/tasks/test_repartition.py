@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Failure, TaskQueue, verify
+from fdbqueue import Database, TaskQueue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotTaken, RepartitionUnderWay, TaskNotFound
@@ -21,7 +21,6 @@ from fdbqueue.tasks.verbs import Target
 from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
 from tests.tasks.support import StillClock
 
-YEAR_S = 365 * 86400.0
 KEYED = ("utube", "utubettl", "fair")
 KEY = moving_key(1, 4)
 
@@ -69,20 +68,6 @@ def test_a_key_that_never_pauses_moves_in_bounded_time(parted: MakeParted) -> No
     assert b.places()[task.id] == home_of(key_bytes(KEY), 4)
     b.settle()
     assert b.plan().before == 0
-
-
-@pytest.mark.parametrize("kind", ["utubettl", "fair"])
-@pytest.mark.parametrize("state", ["buried", "delayed"])
-def test_a_waiting_task_holds_neither_key_nor_partition(parted: MakeParted, kind: str, state: str) -> None:
-    b = parted(kind, partitions=4)
-    id_ = b.put("waits", key=KEY, delay=YEAR_S if state == "delayed" else 0)
-    if state == "buried":
-        b.queue.bury(b.db, id_, failure=Failure("ValueError", "no"))
-    assert b.repartition(1).is_finished
-    b.put("goes on", key=KEY)
-    assert b.take().data == "goes on"
-    assert b.state(id_) == ("!" if state == "buried" else "~")
-    assert b.queue.partitions(b.db)[home_of(key_bytes(KEY), 4)].state == "closed"
 
 
 def test_a_task_that_moves_back_home_is_found(parted: MakeParted) -> None:

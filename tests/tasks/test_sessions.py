@@ -3,7 +3,6 @@
 import logging
 import re
 import threading
-from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
@@ -38,8 +37,10 @@ from tests.support import (
     wait_until,
 )
 from tests.tasks.support import LONG_S, Bench, MakeBench, Relay, StillClock, keeper
+from tests.tasks.test_lasting_threads import Broken, fail_with
 
 KEYS = RootKeys(DEFAULT_ROOT)
+GIVE_UP = fail_with(FDBError(TIMED_OUT))
 
 
 def sweep_dead(b: Bench) -> None:
@@ -162,11 +163,8 @@ def test_a_session_that_could_not_be_ended_in_time_dies(
     b.put("x")
     assert b.queue.take(b.db, 0, session=session) is not None
 
-    def give_up(*_: Any, **__: Any) -> None:
-        raise FDBError(TIMED_OUT)
-
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.core.sessions.session.end_session", give_up)
+        patch.setattr("fdbqueue.core.sessions.session.end_session", GIVE_UP)
         with pytest.raises(FDBError):
             session.end_within(0.1)
     for _ in range(4):
@@ -228,16 +226,12 @@ def test_a_failing_keeper_logs_once_a_minute_with_a_count(
     assert all(str(UnknownSession(session="ff")) in message for message in told)
 
 
-def fail() -> None:
-    raise FDBError(TIMED_OUT)
-
-
 def test_a_silence_ends_with_the_next_tick_of_the_keeper(
     bench: MakeBench, clock: StillClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise an outage of a moment would excuse each lease that this process loses later."""
     swept = keeper(bench().db)
-    questions = iter([fail])
+    questions = iter([GIVE_UP])
 
     def tick() -> None:
         for question in questions:
@@ -267,7 +261,7 @@ def test_an_end_that_was_interrupted_is_finished_by_a_sweeper(
     session = Session(b.db, name="n")
     b.queue.take(b.db, 0, session=session)
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [_dies])
+        patch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [fail_with(KeyboardInterrupt())])
         with pytest.raises(KeyboardInterrupt):
             session.end()
     assert b.counts("taken") == (1,)
@@ -275,10 +269,6 @@ def test_an_end_that_was_interrupted_is_finished_by_a_sweeper(
     assert b.counts("ready", "release") == (1, 1)
     sweep_dead(b)
     assert b.counts("release") == (1,)
-
-
-def _dies(*_: object) -> bool:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("make", [ElementQueue.named, SimpleElementQueue.named, Queue.named])
@@ -442,10 +432,6 @@ def test_a_question_of_a_keeper_does_not_wait_for_ever(bench: MakeBench) -> None
     assert error_code(lambda: keeper(b.db).ask(body)) == TIMED_OUT
 
 
-def give_up(*_: object) -> None:
-    raise FDBError(TIMED_OUT)
-
-
 @pytest.mark.parametrize("timeout_s", [-1, float("nan"), "1"])
 def test_a_refused_end_leaves_the_session_alive(bench: MakeBench, timeout_s: Any) -> None:
     b = bench()
@@ -467,7 +453,7 @@ def test_a_close_goes_on_behind_a_session_it_cannot_end(
     process = Database(b.db.engine, b.clock)
     sessions = [Session(process) for _ in range(3)]
 
-    replace_method(monkeypatch, sessions[0], "end_within", give_up)
+    replace_method(monkeypatch, sessions[0], "end_within", GIVE_UP)
     process.close()
     assert [b.db[KEYS.session(session.id)] is None for session in sessions] == [False, True, True]
 
@@ -505,23 +491,8 @@ def test_two_first_takes_at_once_open_one_session(bench: MakeBench, monkeypatch:
     assert found == [first]
 
 
-class Slow:
-    """A queue that the database is too slow for."""
-
-    name = "slow"
-
-    def guard(self, _: object) -> Callable[[], None]:
-        return lambda: None
-
-    def ask_next_due(self, _: object) -> Callable[[], int]:
-        return lambda: 0
-
-    def tidy(self, _: object) -> bool:
-        raise FDBError(TIMED_OUT)
-
-
 def test_a_slow_queue_keeps_no_dead_session(bench: MakeBench) -> None:
-    b, slow, chore = bench(), Slow(), Chore()
+    b, slow, chore = bench(), Broken("tidy", FDBError(TIMED_OUT)), Chore()
     b.put(1)
     b.queue.take(b.db, 0, session=Session(b.db, ttr=5))
     b.clock.advance(6)
@@ -536,7 +507,7 @@ def test_a_slow_queue_keeps_no_dead_session(bench: MakeBench) -> None:
 def test_an_end_that_fails_stops_no_chore(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     b, chore = bench(), Chore()
     keeper(b.db)._chores = [chore]
-    monkeypatch.setattr(keeper_module, "end_the_dead", give_up)
+    monkeypatch.setattr(keeper_module, "end_the_dead", GIVE_UP)
     with pytest.raises(FDBError):
         keeper(b.db).tick()
     assert chore.done == 1
