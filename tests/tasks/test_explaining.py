@@ -3,7 +3,6 @@
 import os
 import platform
 import shlex
-from collections.abc import Iterator
 from threading import Thread
 from typing import Any
 
@@ -223,12 +222,12 @@ def test_the_turn_in_a_fair_queue_is_told_at_the_front_too(bench: MakeBench) -> 
 
 
 @pytest.mark.parametrize("name", ["my q; echo hi", "-odd"])
-def test_a_cure_can_be_pasted_into_a_shell(memory: Database, name: str) -> None:
-    queue = TaskQueue.create(memory, name, "fifottl")
-    id_ = queue.put(memory, "x").id
-    queue.pause(memory)
-    queue.bury(memory, id_)
-    commands = [shlex.split(reason.cure) for reason in queue.explain(memory, id_).reasons]
+def test_a_cure_can_be_pasted_into_a_shell(still_db: Database, name: str) -> None:
+    queue = TaskQueue.create(still_db, name, "fifottl")
+    id_ = queue.put(still_db, "x").id
+    queue.pause(still_db)
+    queue.bury(still_db, id_)
+    commands = [shlex.split(reason.cure) for reason in queue.explain(still_db, id_).reasons]
     names = ["--", name] if name.startswith("-") else [name]
     assert commands[0] == ["fdbqueue", "resume", *names]
     assert commands[1] == ["fdbqueue", "dead", "kick", *names, id_]
@@ -255,12 +254,6 @@ def test_a_failure_is_told_in_one_visible_line(bench: MakeBench) -> None:
     assert len(text) < 300
 
 
-@pytest.fixture
-def memory(clock: StillClock) -> Iterator[Database]:
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        yield db
-
-
 def stand_in_line(db: Database, queue: TaskQueue, deadline_us: int, renewed_us: int = 0) -> None:
     """Write a request, and its renewal, as a waiting call does."""
     line, ticket = LineKeys(queue._shape.keys.line), Ticket(bytes(10), bytes(limits.RANDOM_SUFFIX_BYTES), 1)
@@ -271,33 +264,33 @@ def stand_in_line(db: Database, queue: TaskQueue, deadline_us: int, renewed_us: 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl", "fair", "bag"])
 @pytest.mark.parametrize("renewed", [False, True])
-def test_a_call_that_waits_is_told(memory: Database, kind: str, clock: StillClock, renewed: bool) -> None:
-    queue = TaskQueue.create(memory, "bench", kind)
-    id_ = queue.put(memory, "x", **({"key": "a"} if kind not in ("fifo", "fifottl", "bag") else {})).id
+def test_a_call_that_waits_is_told(still_db: Database, kind: str, clock: StillClock, renewed: bool) -> None:
+    queue = TaskQueue.create(still_db, "bench", kind)
+    id_ = queue.put(still_db, "x", **({"key": "a"} if kind not in ("fifo", "fifottl", "bag") else {})).id
     now_us = clock.now_us()
-    stand_in_line(memory, queue, now_us if renewed else now_us + 1, now_us + 1 if renewed else 0)
-    found: Any = queue.explain(memory, id_)
+    stand_in_line(still_db, queue, now_us if renewed else now_us + 1, now_us + 1 if renewed else 0)
+    found: Any = queue.explain(still_db, id_)
     assert found.waiting == 1
     assert [(reason.why, reason.at) for reason in found.reasons] == [(Why.NEXT, clock.now())]
 
 
-def test_a_call_that_waits_takes_no_task_over_its_limit(memory: Database, clock: StillClock) -> None:
-    Limit.set(memory, "api", slots=1)
-    queue = TaskQueue.create(memory, "bench", "fifo", limits=["api"])
-    queue.put(memory, "runs")
-    assert queue.take(memory, 0, session=Session(memory, ttr=60)) is not None
-    id_ = queue.put(memory, "waits").id
-    stand_in_line(memory, queue, clock.now_us() + 1, 0)
-    reached, waiting = queue.explain(memory, id_).reasons
+def test_a_call_that_waits_takes_no_task_over_its_limit(still_db: Database, clock: StillClock) -> None:
+    Limit.set(still_db, "api", slots=1)
+    queue = TaskQueue.create(still_db, "bench", "fifo", limits=["api"])
+    queue.put(still_db, "runs")
+    assert queue.take(still_db, 0, session=Session(still_db, ttr=60)) is not None
+    id_ = queue.put(still_db, "waits").id
+    stand_in_line(still_db, queue, clock.now_us() + 1, 0)
+    reached, waiting = queue.explain(still_db, id_).reasons
     assert (reached.why, waiting.why) == (Why.LIMIT_REACHED, Why.NEXT)
     assert (waiting.cure, waiting.at) == ("Its turn comes.", None)
 
 
-def test_a_call_that_has_died_waits_no_more(memory: Database, clock: StillClock) -> None:
-    queue = TaskQueue.create(memory, "bench", "fifo")
-    id_ = queue.put(memory, "x").id
-    stand_in_line(memory, queue, clock.now_us(), clock.now_us())
-    found = queue.explain(memory, id_)
+def test_a_call_that_has_died_waits_no_more(still_db: Database, clock: StillClock) -> None:
+    queue = TaskQueue.create(still_db, "bench", "fifo")
+    id_ = queue.put(still_db, "x").id
+    stand_in_line(still_db, queue, clock.now_us(), clock.now_us())
+    found = queue.explain(still_db, id_)
     assert (found.waiting, [reason.why for reason in found.reasons]) == (0, [Why.NO_WORKER])
 
 
@@ -305,28 +298,28 @@ def test_a_call_that_has_died_waits_no_more(memory: Database, clock: StillClock)
     ("queues", "live", "counted"), [('["bench"]', 1, 1), ('["bench"]', 0, 0), ('["b"]', 1, 0)]
 )
 def test_live_workers_of_the_queue_are_counted(
-    memory: Database, clock: StillClock, queues: str, live: int, counted: int
+    still_db: Database, clock: StillClock, queues: str, live: int, counted: int
 ) -> None:
-    queue = TaskQueue.create(memory, "bench", "fifo")
-    id_ = queue.put(memory, "x").id
+    queue = TaskQueue.create(still_db, "bench", "fifo")
+    id_ = queue.put(still_db, "x").id
     session = bytes(16)
-    memory[KEYS.presence(session)] = f'{{"queues": {queues}}}'.encode()
-    memory[KEYS.presence(bytes(15))] = b"damaged"
-    memory[KEYS.heartbeat(session)] = layer.pack((clock.now_us() + live,))
-    found = queue.explain(memory, id_)
+    still_db[KEYS.presence(session)] = f'{{"queues": {queues}}}'.encode()
+    still_db[KEYS.presence(bytes(15))] = b"damaged"
+    still_db[KEYS.heartbeat(session)] = layer.pack((clock.now_us() + live,))
+    found = queue.explain(still_db, id_)
     assert found.workers == counted
     assert found.reasons[-1].why == (Why.WORKERS_BUSY if counted else Why.NO_WORKER)
 
 
-def test_a_worker_with_a_damaged_heartbeat_counts_as_dead(memory: Database) -> None:
-    queue = TaskQueue.create(memory, "bench", "fifo")
-    id_ = queue.put(memory, "x").id
-    memory[KEYS.presence(bytes(16))] = b'{"queues": ["bench"]}'
-    memory[KEYS.heartbeat(bytes(16))] = b"damaged"
-    assert queue.explain(memory, id_).workers == 0
+def test_a_worker_with_a_damaged_heartbeat_counts_as_dead(still_db: Database) -> None:
+    queue = TaskQueue.create(still_db, "bench", "fifo")
+    id_ = queue.put(still_db, "x").id
+    still_db[KEYS.presence(bytes(16))] = b'{"queues": ["bench"]}'
+    still_db[KEYS.heartbeat(bytes(16))] = b"damaged"
+    assert queue.explain(still_db, id_).workers == 0
 
 
-def test_a_kind_with_an_order_of_its_own_has_no_place(memory: Database) -> None:
+def test_a_kind_with_an_order_of_its_own_has_no_place(still_db: Database) -> None:
     class Other:
         def __init__(self, keys: Any, options: Any) -> None:
             self._fifo = Fifo(keys, options)
@@ -335,9 +328,9 @@ def test_a_kind_with_an_order_of_its_own_has_no_place(memory: Database) -> None:
             return getattr(self._fifo, name)
 
     fdbqueue.register_kind("an order of its own", Other, {"ttr"})  # type: ignore[arg-type]
-    queue = TaskQueue.create(memory, "bench", "an order of its own")
-    ids = [queue.put(memory, n).id for n in range(3)]
-    found = queue.explain(memory, ids[2])
+    queue = TaskQueue.create(still_db, "bench", "an order of its own")
+    ids = [queue.put(still_db, n).id for n in range(3)]
+    found = queue.explain(still_db, ids[2])
     assert (found.place, [reason.why for reason in found.reasons]) == (None, [Why.NO_WORKER])
 
 
