@@ -274,7 +274,6 @@ def test_a_task_of_then_waits_for_no_group_elsewhere(grave: Grave) -> None:
     grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
     assert grave.letters.run_redrive(grave.db).moved == 1
     task = into.take(grave.db, 0)
-    assert task is not None
     assert (task.data, task.waits_for) == ("then", None)
 
 

@@ -305,7 +305,6 @@ def test_the_error_of_a_schedule_is_stored_in_short(
     monkeypatch.setattr(firing, "put_for", fail)
     assert bench.pass_after(HOUR_S) == 0
     error = bench.status().error
-    assert error is not None
     assert error.startswith("ValueError: xxx")
     assert len(error) <= limits.SCHEDULE_ERROR_LENGTH_MAX
 

@@ -77,6 +77,8 @@ def keeper(db: Database) -> Keeper:
 
 
 MakeBench = Callable[..., Bench]
+SetLimits = Callable[..., None]
+"""Sets fields of fdbqueue.core.limits for the time of a test."""
 
 
 class Relay:

@@ -16,6 +16,7 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import id_bytes
 from tests.queue_support import FaultyEngine, faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S
+from tests.tasks.support import SetLimits
 from tests.test_combine import wait_for_pending
 
 Outcome = Task | Exception
@@ -97,10 +98,8 @@ class Behind:
 
 
 @pytest.fixture
-def bench(
-    db: Database, space: Subspace, fdb_module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bench]:
-    monkeypatch.setattr(limits, "ACKS_APART_MAX", 0)
+def bench(db: Database, space: Subspace, fdb_module: ModuleType, set_limits: SetLimits) -> Iterator[Bench]:
+    set_limits(ACKS_APART_MAX=0)
     made = Bench(db, space, fdb_module)
     yield made
     made.session.end()
@@ -175,9 +174,9 @@ def test_of_a_dropped_queue_each_is_told(bench: Bench) -> None:
     assert outcomes[0] is not outcomes[1]
 
 
-def test_no_transaction_has_more_acks_than_the_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_transaction_has_more_acks_than_the_limit(bench: Bench, set_limits: SetLimits) -> None:
     tasks = bench.fill(8)
-    monkeypatch.setattr(limits, "VERB_BATCH", 3)
+    set_limits(VERB_BATCH=3)
     behind = bench.behind(*tasks)
     assert states(behind.finish()) == "-" * 7
     assert (behind.begun, bench.done()) == (4, 8)
@@ -196,9 +195,7 @@ def test_an_interrupted_leader_leaves_the_others_to_the_next(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("how", ["in a transaction", "by its id", "with a callback", "one of few"])
-def test_an_ack_that_does_not_join_does_not_wait(
-    bench: Bench, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ack_that_does_not_join_does_not_wait(bench: Bench, how: str, set_limits: SetLimits) -> None:
     first, task = bench.fill(2)
     behind = bench.behind(first)
     if how == "in a transaction":
@@ -210,7 +207,7 @@ def test_an_ack_that_does_not_join_does_not_wait(
         queue.on_task_change(lambda task, event: None)  # noqa: ARG005  # whatever it does
         bench.queue.ack(bench.db, task)
     else:
-        monkeypatch.setattr(limits, "ACKS_APART_MAX", 2)
+        set_limits(ACKS_APART_MAX=2)
         bench.queue.ack(bench.db, task)
     assert 0 not in behind.outcomes
     behind.finish()

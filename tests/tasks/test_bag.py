@@ -8,13 +8,13 @@ import pytest
 
 from benchmarks.bag import conflicts_each, longest_wait
 from fdbqueue import Flaw, TaskPlace, TaskQueue, Why, verify
-from fdbqueue.core import limits
 from fdbqueue.core.errors import PayloadMismatch
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.discipline import PLACE_BYTES, Bag
 from fdbqueue.tasks.stored.records import id_bytes, id_text, record_of
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeParted, PartitionsBench
+from tests.tasks.support import SetLimits
 
 
 def ready_keys(b: PartitionsBench) -> dict[bytes, bytes]:
@@ -140,14 +140,14 @@ def test_a_lost_race_sends_the_taker_elsewhere(parted: MakeParted, monkeypatch: 
     assert len(starts) == 1
 
 
-def test_a_place_in_a_bag_counts_all_other_tasks(parted: MakeParted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_in_a_bag_counts_all_other_tasks(parted: MakeParted, set_limits: SetLimits) -> None:
     b = parted("bag")
     ids = [b.put(n) for n in range(4)]
     found = [b.queue.explain(b.db, id_) for id_ in ids]
     assert [one.place for one in found] == [TaskPlace(3, in_any_order=True)] * 4
     assert found[0].reasons[0].why is Why.BEHIND
     assert found[0].reasons[0].text == "There are 3 other tasks, which come in any order."
-    monkeypatch.setattr(limits, "EXPLAINED_MAX", 3)
+    set_limits(EXPLAINED_MAX=3)
     assert b.queue.explain(b.db, ids[0]).place == TaskPlace(3, in_any_order=True)
     b.queue.take_many(b.db, 3, session=b.session)
     [last] = b.queue.tasks(b.db, "r", 9)
@@ -173,7 +173,6 @@ def test_a_bag_tells_the_error_of_a_task_that_it_passes(parted: MakeParted) -> N
     b.put(1)
     typed = TaskQueue.open(b.db, "bench", type=int, root=b.root)
     found = typed.take(b.db, 0)
-    assert found is not None
     assert found.data == 1
     for timeout in (0, 0.1):
         with pytest.raises(PayloadMismatch):

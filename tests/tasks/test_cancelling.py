@@ -94,7 +94,6 @@ def test_the_run_of_a_lease_counts_its_cancel(bench: MakeBench) -> None:
     session = Session(b.db, ttr=1e9, run_id=run)
     b.put("x")
     task = b.queue.take(b.db, 0, session=session)
-    assert task is not None
     b.queue.cancel(b.db, task.id)
     b.queue.release(b.db, task, failure=Failure("odd"))
     counted = unpacked(RUN_ENDS, b.db[RootKeys(DEFAULT_ROOT).run(run)])

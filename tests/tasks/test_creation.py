@@ -258,7 +258,6 @@ def test_a_queue_created_in_a_transaction_exists_once_committed(
         TaskQueue.open(still_db, "inside")
     tr.commit().wait()
     task = inside.take(still_db, 0)
-    assert task is not None
     assert task.data == "with it"
 
 

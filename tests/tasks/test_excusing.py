@@ -9,7 +9,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import TooMuchForOneTransaction
 from fdbqueue.tasks.stored.records import id_bytes
 from fdbqueue.tasks.verbs import DATABASE_AWAY
-from tests.tasks.support import Relay, keeper
+from tests.tasks.support import Relay, SetLimits, keeper
 
 TTR_S = 10
 ODD = Failure("ValueError", "odd")
@@ -264,11 +264,13 @@ def test_a_lease_that_lapses_on_its_way_counts_no_take(b, clock, acked_first):
 
 
 @pytest.mark.parametrize("notice_bytes", [limits.NOTICE_BYTES_MAX, 0])
-def test_a_death_of_a_session_fails_attempts_that_began_only(bench, clock, monkeypatch, notice_bytes):
+def test_a_death_of_a_session_fails_attempts_that_began_only(
+    bench, clock, set_limits: SetLimits, notice_bytes
+):
     """A dead worker may leave a request in the line, which is served until its deadline. Its results are in
     the notice, or beside it.
     """
-    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", notice_bytes)
+    set_limits(NOTICE_BYTES_MAX=notice_bytes)
     b = bench("fifo")
     mine, begun = Session(b.db, ttr=5), b.put()
     b.queue.take(b.db, 0, session=mine)

@@ -12,6 +12,7 @@ from fdbqueue.core.errors import GroupNotFound, GroupTimeout, InvalidArgument
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.tasks.group_settling import Settling
 from tests.tasks.partitions import MakeParted, PartitionsBench
+from tests.tasks.support import SetLimits
 from tests.tasks.test_groups_sweeps import made, settle
 
 
@@ -28,9 +29,9 @@ def then(b: PartitionsBench) -> TaskQueue:
 
 
 def test_a_sweep_that_does_not_commit_looks_at_its_groups_again(
-    b: PartitionsBench, then: TaskQueue, monkeypatch: pytest.MonkeyPatch
+    b: PartitionsBench, then: TaskQueue, set_limits: SetLimits
 ) -> None:
-    monkeypatch.setattr(limits, "GROUPS_SWEPT_MAX", 1)
+    set_limits(GROUPS_SWEPT_MAX=1)
     for _ in range(3):
         made(b, then).close(b.db)
     settling = Settling(b.db, RootKeys(b.root))
@@ -67,10 +68,8 @@ def test_a_transaction_that_fails_leaves_no_group(b: PartitionsBench, then: Task
 
 
 @pytest.mark.commits_by_hand
-def test_statistics_name_cancelled_tasks_until_a_sweep(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+def test_statistics_name_cancelled_tasks_until_a_sweep(b: PartitionsBench, set_limits: SetLimits) -> None:
+    set_limits(VERB_BATCH=2)
     of, other = made(b), made(b)
     other.put_many(b.db, b.queue, list("xy"))
     of.put_many(b.db, b.queue, range(5))
@@ -172,12 +171,9 @@ def test_puts_of_members_do_not_conflict(b: PartitionsBench) -> None:
 
 
 @pytest.mark.commits_by_hand
-def test_doubts_of_more_groups_than_are_remembered_end(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doubts_of_more_groups_than_are_remembered_end(b: PartitionsBench, set_limits: SetLimits) -> None:
     """Each pass clears as many as it remembers; the others have their room in the next one."""
-    monkeypatch.setattr(limits, "GROUPS_REMEMBERED_MAX", 2)
-    monkeypatch.setattr(limits, "GROUPS_SWEPT_MAX", 2)
+    set_limits(GROUPS_REMEMBERED_MAX=2, GROUPS_SWEPT_MAX=2)
     for number in range(9):
         made(b).put(b.db, b.queue, number)
         b.queue.ack(b.db, take(b))

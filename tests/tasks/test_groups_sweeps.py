@@ -23,7 +23,7 @@ from tests.conftest import ENGINES
 from tests.queue_support import FATES, faulty
 from tests.support import PATIENCE_S, wait_until
 from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
-from tests.tasks.support import StillClock
+from tests.tasks.support import SetLimits, StillClock
 
 
 @pytest.fixture
@@ -142,7 +142,6 @@ def test_a_change_of_a_group_ends_a_wait_for_progress(
     monkeypatch.setattr(Waiter, "sleep", sleep_after_the_change)
     before = clock.now()
     found = of.wait_for_progress(still_db, of.progress(still_db), 600)
-    assert found is not None
     assert (found.open, found.cancelled) == (False, change == "cancel")
     assert clock.now() == before
 
@@ -234,10 +233,10 @@ def test_a_wait_for_progress_of_an_ended_group_lasts(still_db: Database, clock: 
 
 
 def test_an_ended_group_with_buried_members_is_left_for_a_while(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
+    b: PartitionsBench, set_limits: SetLimits
 ) -> None:
     """A full page of such groups would keep a sweep busy for ever."""
-    monkeypatch.setattr(limits, "GROUPS_SWEPT_MAX", 2)
+    set_limits(GROUPS_SWEPT_MAX=2)
     held = [made(b, wait_for_buried=False, retain_s=10) for _ in range(2)]
     for of in held:
         b.queue.bury(b.db, of.put(b.db, b.queue, 1))
@@ -248,11 +247,9 @@ def test_an_ended_group_with_buried_members_is_left_for_a_while(
     assert [of.progress(b.db).buried for of in held] == [1, 1]
 
 
-def test_a_cancel_again_does_not_begin_the_sweep_anew(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_again_does_not_begin_the_sweep_anew(b: PartitionsBench, set_limits: SetLimits) -> None:
     """Taken members stay: a sweep that begins anew looks at the first ones again."""
-    monkeypatch.setattr(limits, "VERB_BATCH", 1)
+    set_limits(VERB_BATCH=1)
     of, settling = made(b), Settling(b.db, RootKeys(b.root))
     ids = [of.put(b.db, b.queue, number).id for number in range(3)]
     for _ in ids:
@@ -302,7 +299,7 @@ def test_an_ended_group_is_kept_from_its_end_on(b: PartitionsBench, retain_s: fl
 
 
 def test_large_tasks_of_then_start_in_transactions_of_their_own(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
+    b: PartitionsBench, set_limits: SetLimits
 ) -> None:
     """Their task key has moved to another partition, so each start writes its payload again."""
     there = TaskQueue.create(b.db, "there", "utubettl", root=b.root, partitions=4)
@@ -312,7 +309,7 @@ def test_large_tasks_of_then_start_in_transactions_of_their_own(
         of.close(b.db)
         groups.append(of)
     there.repartition(b.db, 5)
-    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 60_000)
+    set_limits(MOVED_BYTES_MAX=60_000)
     settling, ended = Settling(b.db, RootKeys(b.root)), []
     for _ in range(3):
         assert transactional(settling.tidy)(b.db)
@@ -340,16 +337,14 @@ def test_a_member_that_arrives_behind_the_sweep_of_a_cancel_ends(b: PartitionsBe
     assert (found.left, found.ended is None) == (0, False)
 
 
-def test_a_cancel_takes_half_a_batch_of_members_at_a_time(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_takes_half_a_batch_of_members_at_a_time(b: PartitionsBench, set_limits: SetLimits) -> None:
     """Members of many groups, with long keys, have twice the bytes of other tasks."""
     of = made(b)
     of.put_many(b.db, b.queue, range(6))
     of.close(b.db)
     settle(b)
     of.cancel(b.db)
-    monkeypatch.setattr(limits, "VERB_BATCH", 4)
+    set_limits(VERB_BATCH=4)
     left = []
     for _ in range(3):
         transactional(Settling(b.db, RootKeys(b.root)).tidy)(b.db)

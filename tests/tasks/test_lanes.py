@@ -6,12 +6,11 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, Limit, TaskQueue, verify
-from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound, UnsupportedOption
 from fdbqueue.tasks.options import kind_names
 from tests.support import begin, commit_code
 from tests.tasks.partitions import MakeParted
-from tests.tasks.support import Bench, MakeBench, StillClock
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
 
 API, MAILS, CALLS = "api.example.com", "mails", "calls"
 ORDERED = ["fifo", "fifottl", "limfifottl"]
@@ -76,10 +75,9 @@ def test_a_listing_has_the_tasks_of_all_lanes(named: MakeBench) -> None:
     assert {task.id for task in pages} == put
 
 
-def test_each_of_many_lanes_has_its_turn(named: MakeBench, monkeypatch: Any) -> None:
+def test_each_of_many_lanes_has_its_turn(named: MakeBench, set_limits: SetLimits) -> None:
     """A take reads few lanes together, and looks at all before it finds nothing."""
-    monkeypatch.setattr(limits, "LANES_READ_MAX", 2)
-    monkeypatch.setattr(limits, "LANES_KEPT", 3)
+    set_limits(LANES_READ_MAX=2, LANES_KEPT=3)
     names = [f"limit {number}" for number in range(5)]
     b = named(slots=dict.fromkeys(names, 99))
     for bits in range(32):
@@ -92,8 +90,8 @@ def test_each_of_many_lanes_has_its_turn(named: MakeBench, monkeypatch: Any) -> 
     assert sound(b.db)
 
 
-def test_takes_close_empty_lanes_among_many(named: MakeBench, monkeypatch: Any) -> None:
-    monkeypatch.setattr(limits, "LANES_KEPT", 0)
+def test_takes_close_empty_lanes_among_many(named: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(LANES_KEPT=0)
     b = named(slots={API: 9, MAILS: 9})
     lanes = b.queue._shape.discipline
     for names in ([API], [MAILS], [API, MAILS]):

@@ -19,7 +19,7 @@ from fdbqueue.embedded import FDBError
 from fdbqueue.embedded.directory import no_room
 from fdbqueue.tasks import ending
 from tests.support import PATIENCE_S, TOO_OLD, FailsOnce, replace_method
-from tests.tasks.support import Bench, MakeBench, keeper
+from tests.tasks.support import Bench, MakeBench, SetLimits, keeper
 from tests.tasks.test_callbacks import Told
 
 KEYS = RootKeys(DEFAULT_ROOT)
@@ -226,10 +226,8 @@ def test_a_read_that_is_too_old_is_no_trouble_of_a_queue(
     assert caplog.text == ""
 
 
-def test_every_queue_is_swept_however_many_there_are(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fdbqueue.core.limits, "QUEUES_PER_TRANSACTION", 2)
+def test_every_queue_is_swept_however_many_there_are(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(QUEUES_PER_TRANSACTION=2)
     b = bench()
     queues = [TaskQueue.create(b.db, str(number), "fifottl") for number in range(5)]
     for queue in queues:
@@ -282,7 +280,6 @@ def test_sessions_are_lost_if_the_engine_below_is_closed(below: Callable[[Databa
         above = Database(below(database))
         session = Session(above)
     kept = keeper_of(above, KEYS)
-    assert kept._thread is not None
     kept._thread.join(PATIENCE_S)
     assert session.lost
 
@@ -293,7 +290,6 @@ def test_a_keeper_without_sessions_ends_with_its_engine() -> None:
         above = Database(database.engine)
         kept = keeper_of(above, KEYS)
         kept.start()
-    assert kept._thread is not None
     kept._thread.join(PATIENCE_S)
     assert not kept._thread.is_alive()
 

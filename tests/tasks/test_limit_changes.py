@@ -14,7 +14,7 @@ from fdbqueue.tasks.limits.rule import LimitKeys
 from fdbqueue.tasks.stored.records import id_bytes
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import Bench, MakeBench, StillClock
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
 
 TENANT, CALLS = "tenant", "calls"
 
@@ -97,11 +97,9 @@ def test_an_unreadable_task_keeps_its_slot_until_it_is_deleted(keyed: Bench) -> 
     assert Limit.open(keyed.db, TENANT).used == 1
 
 
-def test_a_walk_that_is_begun_anew_conflicts_with_its_steps(
-    keyed: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_walk_that_is_begun_anew_conflicts_with_its_steps(keyed: Bench, set_limits: SetLimits) -> None:
     """A step would go on from its old place, and leave out the keys before that."""
-    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 3)
+    set_limits(KEY_ROWS_WALKED=3)
     other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
     for number in range(5):
         keyed.put(number, limits={TENANT: number})
@@ -118,8 +116,8 @@ def test_a_walk_that_is_begun_anew_conflicts_with_its_steps(
     assert commit_code(step) == NOT_COMMITTED
 
 
-def test_a_list_goes_on_behind_unreadable_limits(still_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LIMITS_READ_TOGETHER", 1)
+def test_a_list_goes_on_behind_unreadable_limits(still_db: Database, set_limits: SetLimits) -> None:
+    set_limits(LIMITS_READ_TOGETHER=1)
     for name in "ab":
         Limit.set(still_db, name, slots=1)
     keys = RootKeys(DEFAULT_ROOT)
@@ -130,9 +128,9 @@ def test_a_list_goes_on_behind_unreadable_limits(still_db: Database, monkeypatch
     assert [found.name for found in Limit.list(still_db)] == ["a", "b"]
 
 
-def test_an_end_opens_a_lane_that_takes_have_closed(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_opens_a_lane_that_takes_have_closed(keyed: Bench, set_limits: SetLimits) -> None:
     """A take closes a lane without a pointer: all keys in it are exhausted."""
-    monkeypatch.setattr(limits, "LANES_KEPT", 0)
+    set_limits(LANES_KEPT=0)
     keyed.put("runs", limits={TENANT: "a"})
     task = keyed.take()
     keyed.put("waits", limits={TENANT: "a"})
@@ -174,10 +172,10 @@ def parking(keyed: Bench) -> tuple[TaskQueue, Task, Any]:
 
 @pytest.mark.parametrize("change", ["an end", "more slots"])
 def test_a_sweep_that_parks_lanes_conflicts_with_a_change(
-    keyed: Bench, monkeypatch: pytest.MonkeyPatch, change: str
+    keyed: Bench, set_limits: SetLimits, change: str
 ) -> None:
     """The end has met no parked lane, and the walk of the slots is over: nothing else would open the lane."""
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    set_limits(LANES_TURNED=1)
     other, task, sweep = parking(keyed)
     if change == "an end":
         keyed.queue.ack(keyed.db, task)
@@ -189,9 +187,9 @@ def test_a_sweep_that_parks_lanes_conflicts_with_a_change(
     assert other.take(keyed.db, session=keyed.session) is not None
 
 
-def test_a_take_settles_the_keys_of_each_limit(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_take_settles_the_keys_of_each_limit(keyed: Bench, set_limits: SetLimits) -> None:
     """Both limits count each key apart, and no key of the first one has to be looked at."""
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    set_limits(LANES_TURNED=1)
     keyed.put("x", limits={TENANT: "a"})
     task = keyed.take()
     keyed.put("first", limits={TENANT: "a", CALLS: None})
@@ -237,8 +235,8 @@ def test_a_batch_of_takes_has_all_tasks_of_a_key_with_room(keyed: Bench) -> None
     assert [task.data for task in taken] == list(range(count))
 
 
-def test_a_change_during_a_walk_reaches_keys_behind_it(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
+def test_a_change_during_a_walk_reaches_keys_behind_it(keyed: Bench, set_limits: SetLimits) -> None:
+    set_limits(KEY_ROWS_WALKED=2)
     for number in range(9):
         keyed.put(number, limits={TENANT: "abc"[number % 3]})
     assert keyed.taken_data() == [0, 1, 2]

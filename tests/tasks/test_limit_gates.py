@@ -7,7 +7,7 @@ import pytest
 from fdbqueue import Database, Limit, TaskQueue, Why, verify
 from fdbqueue.core import limits
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import Bench, MakeBench, StillClock
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
 
 TENANT, CALLS, WHOLE = "tenant", "calls", "whole"
 
@@ -25,9 +25,9 @@ def keyed(still_db: Database, clock: StillClock) -> MakeBench:
     return make
 
 
-def test_a_take_starts_a_bounded_number_of_tasks(keyed: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_take_starts_a_bounded_number_of_tasks(keyed: MakeBench, set_limits: SetLimits) -> None:
     """Each start under a limit writes a holder, and a transaction has a bound."""
-    monkeypatch.setattr(limits, "BATCH_HOLDERS_BYTES_MAX", 1)
+    set_limits(BATCH_HOLDERS_BYTES_MAX=1)
     b = keyed()
     for number in range(3):
         b.put(number, limits=[WHOLE])
@@ -35,11 +35,9 @@ def test_a_take_starts_a_bounded_number_of_tasks(keyed: MakeBench, monkeypatch: 
     assert b.taken_data() == [1, 2]
 
 
-def test_a_task_with_a_key_counts_as_several_starts(
-    keyed: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_with_a_key_counts_as_several_starts(keyed: MakeBench, set_limits: SetLimits) -> None:
     """Each start may park lanes of its key, and writes it several times. A transaction has a bound."""
-    monkeypatch.setattr(limits, "BATCH_HOLDERS_BYTES_MAX", 200 * limits.QUEUE_NAME_BYTES_MAX)
+    set_limits(BATCH_HOLDERS_BYTES_MAX=200 * limits.QUEUE_NAME_BYTES_MAX)
     b, found = keyed(slots=99), []
     for named in ([WHOLE], {TENANT: "a"}, {TENANT: "a" * 5 * limits.KEY_BYTES_OF_A_START}):
         Limit.set(b.db, WHOLE, slots=99)

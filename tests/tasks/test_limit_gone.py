@@ -19,13 +19,12 @@ from fdbqueue import (
     diagnose,
     verify,
 )
-from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import LimitInUse, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.limits.rule import LimitKeys
-from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.support import LONG_S, Bench, SetLimits, StillClock
 
 TENANT = "tenant"
 
@@ -64,10 +63,10 @@ def require_no_keys(b: Bench) -> None:
 @pytest.mark.parametrize("keys", [1, 5])
 @pytest.mark.parametrize("is_dropped", [False, True], ids=["truncate", "drop"])
 def test_the_last_queue_of_a_limit_leaves_no_slot_of_a_key(
-    keyed: Bench, monkeypatch: pytest.MonkeyPatch, is_dropped: bool, keys: int
+    keyed: Bench, set_limits: SetLimits, is_dropped: bool, keys: int
 ) -> None:
     """No sweep comes: the process may end at once, and no other queue names the limit."""
-    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
+    set_limits(KEY_ROWS_WALKED=2)
     start_each(keyed, keys)
     keyed.queue.truncate(keyed.db)
     if is_dropped:
@@ -98,11 +97,9 @@ def test_keys_that_a_sweep_is_to_look_at_are_no_finding(keyed: Bench) -> None:
 
 
 @pytest.mark.parametrize("keys", [1, 5])
-def test_a_limit_without_a_queue_can_be_deleted(
-    keyed: Bench, monkeypatch: pytest.MonkeyPatch, keys: int
-) -> None:
+def test_a_limit_without_a_queue_can_be_deleted(keyed: Bench, set_limits: SetLimits, keys: int) -> None:
     """No sweep walks through its keys, however many: no queue names it any more."""
-    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
+    set_limits(KEY_ROWS_WALKED=2)
     start_each(keyed, keys)
     drop_all(keyed)
     Limit.delete(keyed.db, TENANT)
@@ -152,7 +149,6 @@ def test_a_refused_delete_opens_the_lanes_of_free_keys(keyed: Bench) -> None:
         other.put(keyed.db, key, limits={TENANT: key})
     drop_all(keyed)
     taken = other.take(keyed.db, session=session)
-    assert taken is not None
     assert taken.data == 2
 
     with pytest.raises(LimitInUse, match="1 task"):

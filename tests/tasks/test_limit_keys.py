@@ -10,7 +10,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.limits.rule import LimitKeys
-from tests.tasks.support import Bench, MakeBench, StillClock
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
 
 TENANT, CALLS = "tenant", "calls"
 ORDERED = ["fifo", "fifottl", "limfifottl"]
@@ -219,10 +219,8 @@ def test_a_key_of_a_limit_that_counts_none_apart_does_not_matter(keyed: MakeBenc
     assert sound(b.db)
 
 
-def test_a_key_in_more_lanes_than_one_transaction_turns(
-    keyed: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+def test_a_key_in_more_lanes_than_one_transaction_turns(keyed: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(LANES_TURNED=1)
     b = keyed()
     queues = [TaskQueue.create(b.db, f"q{n}", task_limits=[TENANT]) for n in range(4)]
     for queue in queues:
@@ -236,9 +234,9 @@ def test_a_key_in_more_lanes_than_one_transaction_turns(
     assert rows(b.db) == []
 
 
-def test_the_last_of_many_parked_lanes_opens(keyed: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_of_many_parked_lanes_opens(keyed: MakeBench, set_limits: SetLimits) -> None:
     """The key is free, and no other queue takes a task of it."""
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    set_limits(LANES_TURNED=1)
     b = keyed()
     b.put("first", limits={TENANT: "a"})
     task = b.take()
@@ -252,11 +250,9 @@ def test_the_last_of_many_parked_lanes_opens(keyed: MakeBench, monkeypatch: pyte
     assert queues[-1].take(b.db, 0) is not None
 
 
-def test_a_clock_that_is_behind_leaves_no_key_parked(
-    keyed: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_behind_leaves_no_key_parked(keyed: MakeBench, set_limits: SetLimits) -> None:
     """By the clock of one process the token of a key has come, and by that of the next one it has not."""
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    set_limits(LANES_TURNED=1)
     b = keyed()
     other = TaskQueue.create(b.db, "other", task_limits=[CALLS])
     for queue in (b.queue, b.queue, b.queue, other):

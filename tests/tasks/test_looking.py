@@ -14,7 +14,7 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.page import every_page
 from fdbqueue.tasks import change
 from tests.partitions.support import PARTITIONS, key_in
-from tests.tasks.support import MakeBench
+from tests.tasks.support import MakeBench, SetLimits
 
 COUNT = 10
 LARGE_BYTES = 400
@@ -125,10 +125,8 @@ def test_more_items_than_a_page_may_have_are_listed(db: Database, space: Subspac
     assert [len(page) for page in pages] == [limits.BATCH_ITEMS_MAX] * 2
 
 
-def test_a_sweep_between_two_pages_loses_no_task_that_stays(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "DUE_BATCH", 5)
+def test_a_sweep_between_two_pages_loses_no_task_that_stays(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(DUE_BATCH=5)
     b = bench("fifottl")
     early = [b.put(n) for n in range(4)]
     late = [b.put(n, delay=10) for n in range(5)]
@@ -139,11 +137,9 @@ def test_a_sweep_between_two_pages_loses_no_task_that_stays(
     assert [task.id for page in [first, *rest] for task in page] == [*early, *late]
 
 
-def test_the_end_of_a_due_task_hides_no_other_from_a_listing(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_due_task_hides_no_other_from_a_listing(bench: MakeBench, set_limits: SetLimits) -> None:
     """One of the timers that stand among the ready tasks goes between two pages."""
-    monkeypatch.setattr(limits, "DUE_BATCH", 2)
+    set_limits(DUE_BATCH=2)
     b = bench("fifottl")
     ready, due = [b.put(n) for n in range(3)], [b.put(n, delay=1) for n in range(5)]
     b.clock.advance(2)

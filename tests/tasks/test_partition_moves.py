@@ -22,6 +22,7 @@ from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.stored.key_counts import slug_of
 from fdbqueue.tasks.stored.records import LIVE_NAMES, Member, id_bytes, packed, record_of
 from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
+from tests.tasks.support import SetLimits
 from tests.tasks.test_callbacks import Told
 
 KEY = moving_key(1, 4)
@@ -84,10 +85,10 @@ def test_a_partition_stays_while_a_task_of_it_lies_ready(parted: MakeParted) -> 
 @pytest.mark.parametrize("at_home", [False, True], ids=["wide", "home"])
 @pytest.mark.parametrize("notice_bytes", [limits.NOTICE_BYTES_MAX, 0], ids=["in", "beside"])
 def test_a_death_fails_no_attempt_that_lies_ready_for_a_call(
-    parted: MakeParted, monkeypatch: pytest.MonkeyPatch, notice_bytes: int, at_home: bool
+    parted: MakeParted, set_limits: SetLimits, notice_bytes: int, at_home: bool
 ) -> None:
     """No caller has received the task. Its lease lies in a notice, or beside one."""
-    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", notice_bytes)
+    set_limits(NOTICE_BYTES_MAX=notice_bytes)
     b = parted("fifo", partitions=2)
     b.session = Session(b.db, ttr=5, root=b.root)
     id_ = b.put("x")
@@ -252,9 +253,7 @@ def test_large_tasks_join_other_partitions_one_by_one(parted: MakeParted, state:
     assert b.take() is not None
 
 
-def test_a_sweep_moves_large_tasks_out_of_one_partition(
-    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_moves_large_tasks_out_of_one_partition(parted: MakeParted, set_limits: SetLimits) -> None:
     """The bytes of all partitions share the bound of a transaction."""
     b = parted("fifottl", partitions=4)
     for _ in range(4):
@@ -262,7 +261,7 @@ def test_a_sweep_moves_large_tasks_out_of_one_partition(
     assert {*b.places().values()} == {0, 1, 2, 3}
     b.repartition(1)
     b.clock.advance(6)
-    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", len(LARGE))
+    set_limits(MOVED_BYTES_MAX=len(LARGE))
     run(b.db, calls_of(b.db, b.queue._shape).parts.tidy)
     assert b.counts("ready", "delayed") == (2, 2)
     b.settle()
@@ -279,12 +278,12 @@ def test_large_tasks_of_several_partitions_are_kicked_together(parted: MakeParte
     assert b.counts("ready", "buried") == (16, 0)
 
 
-def test_a_move_counts_the_bytes_of_failures(parted: MakeParted, monkeypatch: Any) -> None:
+def test_a_move_counts_the_bytes_of_failures(parted: MakeParted, set_limits: SetLimits) -> None:
     b = parted("utube")
     for _ in range(5):
         b.queue.bury(b.db, b.put("x", key=KEY), failure=Failure("E"))
     b.repartition(4)
-    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 34_000)  # a failure counts as 12,000, a record as 2,000
+    set_limits(MOVED_BYTES_MAX=34_000)  # a failure counts as 12,000, a record as 2,000
     letters, parts = DeadLetters.open(b.db, "bench", root=b.root), calls_of(b.db, b.queue._shape).parts
     kick = partial(parts.all_within, verb=partial(verbs.kick_in_all, count=5))
     assert (letters.kick_some(b.db)[0], run(b.db, kick)[0], b.queue.kick(b.db, 5)) == (2, 2, 1)
@@ -300,9 +299,7 @@ def test_a_move_counts_the_groups_of_a_task(parted: MakeParted) -> None:
 
 
 @pytest.mark.parametrize("part", ["steps", "failures before a kick"])
-def test_a_move_counts_the_bytes_of_all_parts(
-    parted: MakeParted, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
+def test_a_move_counts_the_bytes_of_all_parts(parted: MakeParted, set_limits: SetLimits, part: str) -> None:
     b = parted("utube")
     letters, parts = DeadLetters.open(b.db, "bench", root=b.root), calls_of(b.db, b.queue._shape).parts
     for _ in range(4):
@@ -316,7 +313,7 @@ def test_a_move_counts_the_bytes_of_all_parts(
             task = b.take()
         b.queue.bury(b.db, task)
     b.repartition(4)
-    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 34_000)
+    set_limits(MOVED_BYTES_MAX=34_000)
     kick = partial(parts.all_within, verb=partial(verbs.kick_in_all, count=4))
     assert [run(b.db, kick)[0] for _ in range(2)] == [2, 2]
 
@@ -375,11 +372,9 @@ def test_a_damaged_counter_holds_a_repartition_until_mended(parted: MakeParted) 
     assert is_sound(b)
 
 
-def test_a_key_beyond_the_first_page_holds_a_repartition(
-    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_beyond_the_first_page_holds_a_repartition(parted: MakeParted, set_limits: SetLimits) -> None:
     """The walk over the task keys goes on behind a full page."""
-    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 1)
+    set_limits(KEYS_LOOKED_AT_MAX=1)
     b, stays, moves = parted("utube"), 1, 7
     assert [home_of(key_bytes(key), 4) for key in (stays, moves)] == [0, 2]
     for key in (stays, moves):

@@ -9,7 +9,6 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Database, Session, Task, TaskQueue
-from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.partitions import home_of
 from fdbqueue.tasks import verbs
@@ -20,6 +19,7 @@ from fdbqueue.tasks.stored.keyed import Keyed
 from fdbqueue.tasks.stored.records import id_bytes, partition_of
 from tests.support import wait_until
 from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
+from tests.tasks.support import SetLimits
 from tests.tasks.trips import Trips, trips_of
 
 COUNT = 4
@@ -93,11 +93,9 @@ def test_a_key_that_is_let_go_begins_in_the_next_round(parted: MakeParted) -> No
     assert b.taken_data() == [1, "new", 2]
 
 
-def test_the_passes_of_the_next_plan_see_all_keys(
-    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_passes_of_the_next_plan_see_all_keys(parted: MakeParted, set_limits: SetLimits) -> None:
     """Another process has finished the plan before, in the middle of a pass of this one."""
-    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 1)
+    set_limits(KEYS_LOOKED_AT_MAX=1)
     b, (early, late) = parted("utube"), keys_of_a_pass()
     settling = Settling(calls_of(b.db, b.queue._shape).parts, b.clock.monotonic)
     b.put("late", key=late)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from fdbqueue import Database, QueueFull, Session, TaskQueue, verify
-from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, QueueBusy, QueueNotFound
 from fdbqueue.core.partitions import home_of
@@ -19,6 +18,7 @@ from fdbqueue.tasks.stored.records import id_bytes, partition_of
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeParted
+from tests.tasks.support import SetLimits
 
 KINDS = ("fifottl", "utube", "fair", "bag")
 KEYED = ("utube", "utubettl", "fair")
@@ -156,11 +156,10 @@ def test_a_process_that_ends_a_session_first_uses_all_partitions(parted: MakePar
 
 
 def test_the_end_of_many_sessions_asks_for_few_ranges_at_once(
-    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, set_limits: SetLimits
 ) -> None:
     """A transaction lives for five seconds: it cannot ask each partition for each session."""
-    monkeypatch.setattr(limits, "TAKEN_READ_MAX", 1)
-    monkeypatch.setattr(limits, "HOLDINGS_ASKED_MAX", 12)
+    set_limits(TAKEN_READ_MAX=1, HOLDINGS_ASKED_MAX=12)
     b = parted("fifottl", partitions=8)
     b.put_each(range(8))
     sessions = [Session(b.db, ttr=60) for _ in range(5)]

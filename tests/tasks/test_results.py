@@ -24,7 +24,7 @@ from fdbqueue.tasks.options import kind_names
 from fdbqueue.tasks.results import Results, Stored, stored_of
 from fdbqueue.tasks.stored.records import Extra, Record, id_bytes, new_id, record_of, record_to_bytes
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
-from tests.tasks.support import Bench, MakeBench
+from tests.tasks.support import Bench, MakeBench, SetLimits
 
 LARGE = "x" * (limits.PAYLOAD_PIECE_BYTES_MAX + 1)
 
@@ -135,8 +135,8 @@ def test_a_result_is_over_after_its_time_and_swept(bench: MakeBench) -> None:
     assert [b.queue.result(b.db, id_, 0) for id_ in (kept, for_ever)] == [2, 3]
 
 
-def test_results_are_swept_in_bounded_steps(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+def test_results_are_swept_in_bounded_steps(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(VERB_BATCH=2)
     b = bench()
     for result in range(5):
         acked(b, result, result_ttl=10)

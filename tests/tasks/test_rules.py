@@ -16,7 +16,7 @@ from fdbqueue.core.errors import (
     UnsupportedOption,
 )
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import LONG_S, Bench, MakeBench
+from tests.tasks.support import LONG_S, Bench, MakeBench, SetLimits
 
 TIMED = ("fifottl", "limfifottl")
 # Put options (section 2.2).
@@ -160,9 +160,9 @@ def test_verbs_over_too_many_tasks_refuse_a_transaction(bench: MakeBench) -> Non
 
 
 def test_a_listing_of_due_tasks_does_not_conflict_with_a_sweep(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+    bench: MakeBench, set_limits: SetLimits
 ) -> None:
-    monkeypatch.setattr(limits, "DUE_BATCH", 1)  # later pages list those beyond it
+    set_limits(DUE_BATCH=1)  # later pages list those beyond it
     b = bench("fifottl")
     for number in range(5):
         b.put(number, delay=5)
@@ -196,11 +196,8 @@ def test_an_expiry_makes_room_for_a_put_that_waits(bench: MakeBench) -> None:
     assert b.take().data == 1
 
 
-def test_a_put_reads_a_bounded_number_of_due_tasks_for_room(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "DUE_BATCH", 5)
-    monkeypatch.setattr(limits, "TIDY_ROUNDS_MAX", 2)
+def test_a_put_reads_a_bounded_number_of_due_tasks_for_room(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(DUE_BATCH=5, TIDY_ROUNDS_MAX=2)
     b = bench("limfifottl", capacity=101)
     b.queue.put_many(b.db, range(100), delay=1)
     b.put("expires", ttl=2)

@@ -36,7 +36,7 @@ from tests.support import (
     replace_method,
     wait_until,
 )
-from tests.tasks.support import LONG_S, Bench, MakeBench, Relay, StillClock, keeper
+from tests.tasks.support import LONG_S, Bench, MakeBench, Relay, SetLimits, StillClock, keeper
 from tests.tasks.test_lasting_threads import Broken, fail_with
 
 KEYS = RootKeys(DEFAULT_ROOT)
@@ -125,10 +125,10 @@ def test_an_ended_session_releases_its_task_behind_fifty_others(bench: MakeBench
 
 
 def test_an_ended_session_releases_a_task_behind_lapsed_leases(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+    bench: MakeBench, set_limits: SetLimits
 ) -> None:
     """A batch of those releases nothing, and is not the last one."""
-    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    set_limits(VERB_BATCH=2)
     b = bench("fifottl")
     session = Session(b.db, ttr=LONG_S)
     for ttr_s in (1, 1, LONG_S):
@@ -296,10 +296,8 @@ def test_an_unreadable_payload_stops_no_sweep(bench: MakeBench) -> None:
     wait_until(lambda: any(isinstance(data, Unreadable) for data in told))
 
 
-def test_queues_of_an_unknown_kind_keep_no_dead_session(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+def test_queues_of_an_unknown_kind_keep_no_dead_session(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(DEAD_SESSIONS_MAX=2)
     b = bench()
     Registry().create(b.db, "of tomorrow", "of-tomorrow", {})
     for _ in range(3):  # more than one sweep ends
@@ -324,7 +322,6 @@ def test_closing_the_database_ends_the_sessions_of_the_process(tmp_path: object)
         assert queue.take(second, 0) is None
         first.close()
         task = queue.take(second, 5)
-        assert task is not None
         assert task.attempts == 2
 
 

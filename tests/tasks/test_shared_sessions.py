@@ -6,14 +6,13 @@ import pytest
 from fdb import tuple as layer
 
 from fdbqueue import Database, Session
-from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, UnknownSession
 from fdbqueue.core.root_keys import DEFAULT_ROOT, PRESENCE, SESSION, RootKeys
 from fdbqueue.core.sessions.ending import end_the_dead
 from fdbqueue.core.sessions.keeper import Keeper, Kept
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
-from tests.tasks.support import Bench, MakeBench, StillClock
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
 
 KEYS = RootKeys(DEFAULT_ROOT)
 NAME = "worker-7"
@@ -53,10 +52,8 @@ def test_the_rows_of_dead_openers_do_not_gather(bench: MakeBench) -> None:
     assert rows(b) <= of_the_bench + shared + alive
 
 
-def test_openers_beyond_those_that_are_read_keep_the_session(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "OPENERS_READ_MAX", 2)
+def test_openers_beyond_those_that_are_read_keep_the_session(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(OPENERS_READ_MAX=2)
     b = bench()
     openers = [opener(b) for _ in range(4)]
     for session in openers[:3]:
@@ -120,11 +117,9 @@ def test_a_session_of_an_earlier_release_goes_on(bench: MakeBench, clock: StillC
     Keeper(b.db, KEYS).tick()
 
 
-def test_a_leaving_opener_among_dead_ones_ends_no_session(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leaving_opener_among_dead_ones_ends_no_session(bench: MakeBench, set_limits: SetLimits) -> None:
     """It reads the first openers only, and one behind them may live."""
-    monkeypatch.setattr(limits, "OPENERS_READ_MAX", 2)
+    set_limits(OPENERS_READ_MAX=2)
     b = bench()
     _, leaving, last = sorted((opener(b) for _ in range(3)), key=lambda session: session._opener)
     b.clock.advance(5)

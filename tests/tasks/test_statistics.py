@@ -20,7 +20,7 @@ from fdbqueue.tasks.stored.key_counts import level_of
 from tests.partitions.support import key_in, moving_key
 from tests.queue_support import faulty
 from tests.tasks.partitions import MakeParted
-from tests.tasks.support import LONG_S, Bench, MakeBench, StillClock
+from tests.tasks.support import LONG_S, Bench, MakeBench, SetLimits, StillClock
 from tests.tasks.test_micro import meets, putting
 
 
@@ -50,8 +50,8 @@ def test_due_tasks_are_counted_beside_the_stored_states(bench: MakeBench) -> Non
     assert (found["delayed"], found["due"], found["ready"], found["taken"]) == (3, 2, 1, 1)
 
 
-def test_due_tasks_are_counted_up_to_a_bound(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DUE_COUNTED_MAX", 3)
+def test_due_tasks_are_counted_up_to_a_bound(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(DUE_COUNTED_MAX=3)
     b = bench("fifottl")
     for _ in range(5):
         b.put(delay=1)
@@ -69,9 +69,9 @@ LOOKS: dict[str, Callable[[TaskQueue, Any], Any]] = {
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 def test_a_look_sweeps_one_batch(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, look: Callable[[TaskQueue, Any], Any]
+    bench: MakeBench, set_limits: SetLimits, look: Callable[[TaskQueue, Any], Any]
 ) -> None:
-    monkeypatch.setattr(limits, "DUE_BATCH", 2)
+    set_limits(DUE_BATCH=2)
     b = bench("utubettl")
     for n in range(5):
         b.put(n, delay=1, key=n)
@@ -140,11 +140,8 @@ def test_bad_questions(bench: MakeBench) -> None:
         TaskQueue.create(b.db, "plain", "fifo").key_statistics(b.db, 1)
 
 
-def test_among_too_many_keys_the_busy_ones_are_found(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 3)
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
+def test_among_too_many_keys_the_busy_ones_are_found(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(KEYS_LOOKED_AT_MAX=3, KEY_LEVEL_MIN=1)
     b = bench("fair")
     for key in range(20):
         b.queue.put_many(b.db, ["x"] * {11: 9, 17: 30}.get(key, 1), key=key)
@@ -153,9 +150,8 @@ def test_among_too_many_keys_the_busy_ones_are_found(
     assert [(s.key, s.ready) for s in b.queue.key_statistics(b.db, 2)] == [(17, 17)]
 
 
-def test_looking_reads_as_much_whatever_there_is(clock: StillClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 5)
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 0)
+def test_looking_reads_as_much_whatever_there_is(clock: StillClock, set_limits: SetLimits) -> None:
+    set_limits(KEYS_LOOKED_AT_MAX=5, KEY_LEVEL_MIN=0)
 
     def read(keys: int) -> int:
         with fdbqueue.open("memory:", runtime=clock) as db:
@@ -184,10 +180,8 @@ def test_the_level_follows_the_number_at_a_distance() -> None:
     assert moves == [(64, 6), (128, 7), (256, 8), (127, 6), (31, 0)]
 
 
-def test_puts_of_one_key_do_not_meet_where_its_level_moves(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
+def test_puts_of_one_key_do_not_meet_where_its_level_moves(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(KEY_LEVEL_MIN=1)
     b = bench("fair")
     b.queue.put_many(b.db, ["x"] * 3, key="a")
     assert not meets(b, putting(b, "a"), putting(b, "a"))
@@ -197,20 +191,18 @@ def test_puts_of_one_key_do_not_meet_where_its_level_moves(
 
 @pytest.mark.parametrize("sizes", [(1, 9), (9, 1)], ids=["higher first", "lower first"])
 def test_moves_apart_meet_so_that_a_key_has_one_entry(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
+    bench: MakeBench, set_limits: SetLimits, sizes: tuple[int, int]
 ) -> None:
     """Whichever of the two levels is committed first."""
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
+    set_limits(KEY_LEVEL_MIN=1)
     b = bench("fair")
     b.queue.put_many(b.db, ["x"] * 3, key="a")
     mine, theirs = (partial(b.queue.put_many, data=["x"] * size, key="a") for size in sizes)
     assert meets(b, mine, theirs)
 
 
-def test_counting_leaves_nothing_of_a_key_that_was_busy(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 0)
+def test_counting_leaves_nothing_of_a_key_that_was_busy(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(KEY_LEVEL_MIN=0)
     b = bench("utube", key_concurrency=5)
     b.queue.put_many(b.db, range(20), key="a")
     session = Session(b.db, ttr=LONG_S)
@@ -232,6 +224,5 @@ def test_a_moving_key_has_its_oldest_task_in_either_partition(
     b.put("new", key=key)
     assert len({*b.places().values()}) == 2
     [found] = b.queue.key_statistics(b.db, 9)
-    assert found.oldest is not None
     assert (found.key, found.ready, found.oldest.id) == (key, 2, old)
     assert found.oldest.age_s >= 5

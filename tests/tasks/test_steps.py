@@ -20,7 +20,7 @@ from fdbqueue.core.errors import (
     TooManySteps,
 )
 from fdbqueue.tasks.stored.records import id_bytes
-from tests.tasks.support import Bench, MakeBench
+from tests.tasks.support import Bench, MakeBench, SetLimits
 
 
 def steps_of(b: Bench) -> list[bytes]:
@@ -181,22 +181,21 @@ def test_a_result_of_a_step_that_cannot_be_stored_is_refused(
     assert steps_of(b) == []
 
 
-def test_the_steps_of_a_task_are_bounded(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STEPS_MAX", 2)
+def test_the_steps_of_a_task_are_bounded(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(STEPS_MAX=2)
     b = bench()
     task = stepped(b, "a", "b")
     with pytest.raises(TooManySteps, match="at most 2 steps"):
         b.queue.step(b.db, task, "c", lambda: None)
-    monkeypatch.setattr(limits, "STEPS_MAX", 9)
-    monkeypatch.setattr(limits, "STEPS_BYTES_MAX", 99)
+    set_limits(STEPS_MAX=9, STEPS_BYTES_MAX=99)
     with pytest.raises(TooManySteps, match="of 99 bytes"):
         b.queue.step(b.db, task, "c", lambda: "x" * 80)
     assert b.queue.steps(b.db, task) == ["a", "b"]
 
 
-def test_a_step_that_is_refused_writes_nothing(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_is_refused_writes_nothing(bench: MakeBench, set_limits: SetLimits) -> None:
     """A transaction that goes on behind the refusal commits."""
-    monkeypatch.setattr(limits, "STEPS_MAX", 1)
+    set_limits(STEPS_MAX=1)
     b = bench()
     task = stepped(b, "a")
 

@@ -15,15 +15,14 @@ from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import id_bytes
 from tests.tasks.partitions import MakeParted
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench, SetLimits, StillClock
 from tests.tasks.test_poison import spoil_payload, spoil_records
 from tests.tasks.trips import Trips, trips_of
 
 
 @pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DUE_BATCH", 4)
-    monkeypatch.setattr(limits, "TIDY_ROUNDS_MAX", 3)
+def small_batches(set_limits: SetLimits) -> None:
+    set_limits(DUE_BATCH=4, TIDY_ROUNDS_MAX=3)
 
 
 def take(b: Any) -> Any:
@@ -78,11 +77,9 @@ def test_a_paused_queue_has_nothing_whatever_is_due(parted: MakeParted) -> None:
     assert take(b) is None
 
 
-def test_a_sweep_of_several_partitions_moves_few_bytes(
-    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_of_several_partitions_moves_few_bytes(parted: MakeParted, set_limits: SetLimits) -> None:
     """Each task that is due joins another partition, with its payload."""
-    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 100_000)
+    set_limits(MOVED_BYTES_MAX=100_000)
     b = parted(partitions=4)
     for _ in range(4):
         b.put("x" * 60_000, delay=5)
