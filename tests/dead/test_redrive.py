@@ -309,27 +309,22 @@ def test_one_step_with_long_keys_fits_a_transaction(db: Database, space) -> None
     assert grave.letters.run_redrive(db).moved == limits.VERB_BATCH
 
 
-def test_a_step_does_not_overwrite_a_pause(grave: Grave) -> None:
-    """Both read and write the redrive, so the later one to commit sees the other."""
+@pytest.mark.parametrize(
+    ("slow", "fast", "state"),
+    [("step", "pause", RedriveState.PAUSED), ("resume", "stop", RedriveState.STOPPED)],
+)
+def test_of_two_calls_about_a_redrive_the_later_sees_the_other(
+    grave: Grave, slow: str, fast: str, state: RedriveState
+) -> None:
+    """Both read and write the redrive: a step overwrites no pause, and a resume undoes no stop."""
     grave.bury_each("A", "A")
     grave.letters.begin_redrive(grave.db, rate_per_s=5)
-    step = grave.db.create_transaction()
-    assert grave.letters.step_redrive(step).moved == 1
-    grave.letters.pause_redrive(grave.db)
+    late = grave.db.create_transaction()
+    getattr(grave.letters, f"{slow}_redrive")(late)
+    getattr(grave.letters, f"{fast}_redrive")(grave.db)
     with pytest.raises(engine_errors()):
-        step.commit().wait()
-    assert (grave.letters.redrive(grave.db).state, grave.tasks("buried")) == (RedriveState.PAUSED, 2)
-
-
-def test_a_resume_does_not_undo_a_stop(grave: Grave) -> None:
-    grave.bury("A")
-    grave.letters.begin_redrive(grave.db)
-    resume = grave.db.create_transaction()
-    grave.letters.resume_redrive(resume)
-    grave.letters.stop_redrive(grave.db)
-    with pytest.raises(engine_errors()):
-        resume.commit().wait()
-    assert grave.letters.redrive(grave.db).state == RedriveState.STOPPED
+        late.commit().wait()
+    assert (grave.letters.redrive(grave.db).state, grave.tasks("buried")) == (state, 2)
 
 
 def test_a_later_redrive_begins_at_the_first_task(grave: Grave) -> None:

@@ -169,17 +169,6 @@ def test_a_change_keeps_limits_with_and_without_keys(bench: ScheduleBench) -> No
     assert [dict(task.limits) for task in bench.tasks("r", queue)] == [named]
 
 
-def test_a_key_of_another_program_ends_no_listing(bench: ScheduleBench) -> None:
-    """It is one of the keys of a full page."""
-    for name in "abc":
-        bench.create(name=name)
-    bench.db[bench.keys.schedules_after("").start] = b""
-    found = list_schedules(bench.db, 2, root=bench.root)
-    assert found.next is not None
-    rest = list_schedules(bench.db, 2, after=found.next, root=bench.root)
-    assert [(one.name, one.due is not None) for one in (*found, *rest)] == [(name, True) for name in "abc"]
-
-
 @pytest.mark.parametrize("foreign", [1, 2, 5])
 @pytest.mark.parametrize("lost", [False, True])
 def test_keys_of_other_programs_hide_no_schedule(bench: ScheduleBench, foreign: int, lost: bool) -> None:

@@ -45,14 +45,6 @@ def test_an_expired_task_makes_room_in_the_same_transaction(bench: MakeBench) ->
     assert b.taken_data() == ["stays", "fits"]
 
 
-def test_a_batch_of_takes_goes_round_by_round_over_many_keys(bench: MakeBench) -> None:
-    b = bench("fair")
-    for number in range(60):
-        b.put(number, key=number % 20)
-    taken = b.queue.take_many(b.db, 60, session=b.session)
-    assert [task.data for task in taken] == list(range(60))
-
-
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
 def test_a_key_of_an_old_round_makes_up_for_nothing(bench: MakeBench, together: bool) -> None:
     b = bench("fair")

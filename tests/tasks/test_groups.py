@@ -10,6 +10,7 @@ from fdbqueue import Group, GroupProgress, Task, TaskQueue, group, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import GroupNotFound, GroupTimeout, InvalidArgument
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import engine_errors
 from fdbqueue.tasks.group_settling import Settling
 from tests.tasks.partitions import MakeParted, PartitionsBench
 from tests.tasks.support import SetLimits
@@ -236,3 +237,14 @@ def test_a_change_of_the_progress_can_be_waited_for(b: PartitionsBench) -> None:
     found = of.wait_for_progress(b.db, seen, 0)
     assert isinstance(found, GroupProgress)
     assert (found.done, found.left) == (1, 1)
+
+
+@pytest.mark.parametrize("meanwhile", ["truncate", "close", "cancel"])
+def test_a_put_of_a_member_conflicts_with_the_end_of_others(b: PartitionsBench, meanwhile: str) -> None:
+    of = made(b)
+    of.put(b.db, b.queue, 1)
+    tr = b.db.create_transaction()
+    of.put(tr, b.queue, 2)
+    getattr(b.queue if meanwhile == "truncate" else of, meanwhile)(b.db)
+    with pytest.raises(engine_errors()):
+        tr.commit().wait()

@@ -21,7 +21,7 @@ from fdbqueue.tasks.group_settling import Settling
 from fdbqueue.tasks.stored.records import id_bytes
 from tests.conftest import ENGINES
 from tests.queue_support import FATES, faulty
-from tests.support import PATIENCE_S, wait_until
+from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
 from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
 from tests.tasks.support import SetLimits, StillClock
 
@@ -373,3 +373,17 @@ def test_a_cancel_below_a_long_root_fits_into_a_transaction(
         transactional(settling.tidy)(db)
         sweeps += 1
     assert (found.failed, found.left, found.ended is None) == (members, 0, False)
+
+
+def test_two_sweeps_count_a_lost_member_off_once(b: PartitionsBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both see a full page, so neither is the last one."""
+    groups = [made(b) for _ in range(3)]
+    for of in groups:
+        of.put(b.db, b.queue, 1)
+    b.queue.truncate(b.db)
+    monkeypatch.setattr(limits, "VERB_BATCH", 1)
+    sweeps = [b.db.create_transaction() for _ in range(2)]
+    for tr in sweeps:
+        assert Settling(b.db, RootKeys(b.root)).tidy(tr)
+    sweeps[0].commit().wait()
+    assert commit_code(sweeps[1]) == NOT_COMMITTED

@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Limit, TaskQueue, verify
+from fdbqueue import Database, Limit, TaskQueue
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound, UnsupportedOption
 from fdbqueue.tasks.options import kind_names
 from tests.support import begin, commit_code
 from tests.tasks.partitions import MakeParted
 from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
+from tests.tasks.test_limits import API, sound, used
 
-API, MAILS, CALLS = "api.example.com", "mails", "calls"
+MAILS = "mails"
 ORDERED = ["fifo", "fifottl", "limfifottl"]
 
 
@@ -26,14 +27,6 @@ def named(still_db: Database, clock: StillClock) -> MakeBench:
         return Bench(still_db, clock, kind, task_limits=[*(slots or (API, MAILS))], **options)
 
     return make
-
-
-def used(db: Any, name: str = API) -> int:
-    return Limit.open(db, name).used
-
-
-def sound(db: Database, root: Any = None) -> bool:
-    return not verify(db, **({} if root is None else {"root": root})).findings
 
 
 @pytest.mark.parametrize("kind", ORDERED)
@@ -161,3 +154,21 @@ def test_a_queue_needs_other_limits_for_its_tasks(still_db: Database, of_all: An
 
 def test_a_queue_tells_the_limits_of_its_tasks(named: MakeBench) -> None:
     assert named().queue.options["task_limits"] == sorted([API, MAILS])
+
+
+def test_a_put_conflicts_with_a_take_that_closes_its_lane(named: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(LANES_KEPT=0)
+    b = named(slots={API: 9})
+    b.put("first", limits=[API])
+    b.take()
+    b.put("free")
+    b.put("free")
+    b.take()  # its read of lane 0 and of the first lane is full before the lane
+    tr = b.db.create_transaction()
+    assert b.queue.take(tr, session=b.session).data == "free"
+
+    b.put("x", limits=[API])
+
+    with pytest.raises(fdbqueue.embedded.FDBError):
+        tr.commit().wait()
+    assert b.taken_data() == ["free", "x"]

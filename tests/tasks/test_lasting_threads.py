@@ -138,33 +138,6 @@ def test_a_session_with_a_damaged_record_keeps_its_task(bench: MakeBench, record
     assert b.counts("ready", "taken") == (0, 1)
 
 
-def test_a_dead_session_that_cannot_be_ended_holds_up_no_other(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    b = bench()
-    dead = [Session(b.db, ttr=TTR_S) for _ in range(5)]
-    for session in dead:
-        b.put("x")
-        b.queue.take(b.db, 0, session=session)
-        keeper(b.db).forget(session)
-    release = ending.end_in
-
-    def fail_for_one(database: Database, shape: Any, session: bytes, died: bool) -> None:
-        if session == dead[2].id:
-            raise KeyError("damaged")
-        release(database, shape, session, died)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ending, "end_in", fail_for_one)
-        b.clock.advance(TTR_S + 1)
-        keeper(b.db).tick()
-        assert b.counts("ready", "taken") == (4, 1)
-    b.clock.advance(fdbqueue.core.limits.SESSION_TTR_S + 1)
-    keeper(b.db).tick()
-    assert b.counts("ready", "taken") == (5, 0)
-    assert keys_of_beats(b) == [b.session.id]
-
-
 def test_heartbeats_go_on_while_the_dead_are_ended(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold many tasks: their end takes longer than a ttr."""
     b = bench()
@@ -235,11 +208,6 @@ def test_every_queue_is_swept_however_many_there_are(bench: MakeBench, set_limit
     b.clock.advance(2)
     keeper(b.db).tick()
     assert [queue.statistics(b.db)["tasks"]["ready"] for queue in queues] == [1] * 5
-
-
-def keys_of_beats(b: Bench) -> list[bytes]:
-    beats = [KEYS.beat_of(row.key) for row in b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)]
-    return [beat[1] for beat in beats if beat is not None]
 
 
 @pytest.fixture

@@ -350,3 +350,16 @@ def test_the_keeper_wakes_for_the_first_limit_with_work(still_db: Database, cloc
     ask = of_queue.ask_next_rest
     due_us = run(b.db, lambda tr: ask(tr)())
     assert due_us == round((clock.now() + 30) * 1_000_000)
+
+
+@pytest.mark.parametrize(("slots", "code"), [(1, NOT_COMMITTED), (2, 0)])
+def test_a_start_that_exhausts_a_key_conflicts_with_a_new_lane(keyed: Bench, slots: int, code: int) -> None:
+    """The first task of the key in another queue begins an open lane, which the start has not parked."""
+    Limit.set(keyed.db, TENANT, slots=slots, per_key=True)
+    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    keyed.put("x", limits={TENANT: "a"})
+    start = begin(keyed.db)
+    assert keyed.queue.take(start, session=keyed.session) is not None
+    other.put(keyed.db, "y", limits={TENANT: "a"})
+    assert commit_code(start) == code
+    assert other.take(keyed.db, session=keyed.session) is not None

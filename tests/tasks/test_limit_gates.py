@@ -82,6 +82,19 @@ def test_a_batch_under_a_limit_that_ignores_its_key_counts(keyed: MakeBench) -> 
     assert commit_code(tr) == 0
 
 
+def test_two_starts_with_tokens_of_one_key_conflict(keyed: MakeBench) -> None:
+    """Each leaves a token, and stores the time of the bucket."""
+    b = keyed(burst=3)
+    other = TaskQueue.create(b.db, "other", "fifottl", task_limits=[CALLS])
+    for queue in (b.queue, other):
+        queue.put(b.db, "x", limits={CALLS: "a"})
+    together = [begin(b.db) for _ in "ab"]
+    for queue, tr in zip((b.queue, other), together, strict=True):
+        assert queue.take(tr, session=b.session) is not None
+    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
+    assert Limit.open_key(b.db, CALLS, "a").free == 2
+
+
 def test_an_explanation_tells_a_limit_named_without_the_key(keyed: MakeBench) -> None:
     """The task names another limit with a key, and under that one it may start."""
     b = keyed()

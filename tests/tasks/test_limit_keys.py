@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, DeadLetters, Limit, TaskQueue, Why, verify
+from fdbqueue import Database, DeadLetters, Limit, TaskQueue, Why
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.limits.rule import LimitKeys
+from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
+from tests.tasks.test_limits import sound
 
 TENANT, CALLS = "tenant", "calls"
 ORDERED = ["fifo", "fifottl", "limfifottl"]
@@ -49,10 +51,6 @@ def settle_once(b: Bench) -> None:
     of_queue = b.queue._shape.limits
     assert of_queue is not None
     run(b.db, lambda tr: of_queue.ask_settle(tr, b.db.runtime.now_us())())
-
-
-def sound(db: Database) -> bool:
-    return not verify(db).findings
 
 
 @pytest.mark.parametrize("kind", ORDERED)
@@ -286,3 +284,17 @@ def test_a_put_by_a_clock_that_is_behind_does_not_wait_for_ever(keyed: MakeBench
 
     assert other.take(b.db, 0, session=b.session) is not None
     assert sound(b.db)
+
+
+def test_two_ends_over_a_lowered_limit_conflict(keyed: MakeBench) -> None:
+    """Neither of them leaves room by itself. Both together do, and then one lets the next task start."""
+    b = keyed("fifo", 2)
+    for number in range(3):
+        b.put(number, limits={TENANT: "a"})
+    tasks = b.queue.take_many(b.db, 2)
+    Limit.set(b.db, TENANT, slots=1, per_key=True)
+    swept(b)
+    ends = [begin(b.db) for _ in tasks]
+    for tr, task in zip(ends, tasks, strict=True):
+        b.queue.ack(tr, task)
+    assert sorted(commit_code(tr) for tr in ends) == [0, NOT_COMMITTED]

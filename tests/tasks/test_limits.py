@@ -41,8 +41,8 @@ def used(db: Any, root: Any = DEFAULT_ROOT) -> int:
     return Limit.open(db, API, root=root).used
 
 
-def sound(db: Database) -> bool:
-    return not verify(db).findings
+def sound(db: Database, root: Any = DEFAULT_ROOT) -> bool:
+    return not verify(db, root=root).findings
 
 
 def test_a_refused_result_writes_nothing(slots: MakeBench) -> None:

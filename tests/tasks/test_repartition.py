@@ -18,6 +18,7 @@ from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.stored.records import id_bytes, id_text, partition_of, record_of
 from fdbqueue.tasks.verbs import Target
+from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
 from tests.tasks.support import StillClock
 
@@ -319,3 +320,21 @@ def test_a_sweep_goes_by_the_plan_that_is_stored(parted: MakeParted) -> None:
     while run(b.db, keeper.tidy):
         pass
     assert set(b.places().values()) == {0}
+
+
+def test_one_of_two_last_tasks_at_once_lets_their_key_go(parted: MakeParted) -> None:
+    """The later end has seen the other: otherwise each would leave the key to the other one."""
+    b = parted("fair", partitions=1)
+    for n in range(2):
+        b.put(n, key=KEY)
+    tasks = [b.take() for _ in range(2)]
+    assert not b.repartition(4).is_finished
+    b.put("moved", key=KEY)
+    assert b.take() is None
+    ends = [(begin(b.db), task) for task in tasks]
+    for tr, task in ends:
+        b.queue.ack(tr, task)
+    lost = [task for tr, task in ends if commit_code(tr) == NOT_COMMITTED]
+    for task in lost:
+        b.queue.ack(b.db, task)
+    assert b.taken_data() == ["moved"]

@@ -249,3 +249,13 @@ def test_a_stored_end_comes_back_equal(span_us: int, until_us: int, payload: byt
     assert stored_of(fdbqueue.tasks.results._to_bytes(stored)) == stored
     record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=Extra({}, span_us))
     assert record_of(record_to_bytes(record)) == record
+
+
+def test_a_result_is_used_and_forgotten_in_one_transaction(bench: MakeBench) -> None:
+    b = bench()
+    id_ = acked(b, 1)
+    together = [begin(b.db), begin(b.db)]
+    for tr in together:
+        assert b.queue.result(tr, id_) == 1
+        assert b.queue.forget_result(tr, id_)
+    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]

@@ -276,3 +276,14 @@ def test_a_session_opened_inside_a_transaction_makes_it_retry(bench: MakeBench) 
     assert task is not None
     assert len(attempts) == 2
     assert b.counts("take", "taken") == (1, 1)
+
+
+@pytest.mark.parametrize("call", ["take", "repartition"])
+def test_a_call_conflicts_with_a_pause_that_it_has_not_seen(bench: MakeBench, call: str) -> None:
+    """A take would follow the pause, and new partitions would give tasks in the paused queue."""
+    b = bench()
+    b.put(1)
+    tr = b.db.create_transaction()
+    b.queue.take(tr, session=b.session) if call == "take" else b.queue.repartition(tr, 4)
+    b.queue.pause(b.db)
+    assert commit_code(tr) == NOT_COMMITTED

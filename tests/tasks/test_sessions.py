@@ -17,7 +17,6 @@ from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.sessions import ending
 from fdbqueue.core.sessions import keeper as keeper_module
 from fdbqueue.core.sessions import session as owning
 from fdbqueue.core.sessions.ending import count_others, end_the_dead
@@ -58,23 +57,6 @@ def test_an_ended_session_releases_its_tasks_in_all_queues(bench: MakeBench) -> 
     assert b.counts("ready", "taken", "release") == (250, 0, 250)
     assert other.statistics(b.db)["calls"]["release"] == 1
     assert b.taken_data() == list(range(250))
-
-
-def test_a_heartbeat_keeps_its_session_from_an_end(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that stood still goes on, just before another one commits the end of its session."""
-    b, begin = bench(), ending._begin_end
-
-    def beat_and_begin(*arguments: Any) -> None:
-        session.beat()
-        begin(*arguments)
-
-    session = Session(b.db, ttr=10)
-    b.put("x")
-    task = b.queue.take(b.db, 0, session=session)
-    b.clock.advance(11)
-    monkeypatch.setattr(ending, "_begin_end", beat_and_begin)
-    sweep_dead(b)
-    assert b.queue.ack(b.db, task).data == "x"
 
 
 def test_a_dead_session_with_a_damaged_heartbeat_is_ended(bench: MakeBench) -> None:
@@ -152,27 +134,6 @@ def test_a_take_of_an_ended_session_fails_in_a_crowd_too(bench: MakeBench) -> No
     with pytest.raises(UnknownSession):
         b.queue.take(b.db, 0, session=session)
     assert b.counts("ready") == (1,)
-
-
-def test_a_session_that_could_not_be_ended_in_time_dies(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing renews it, though its process goes on."""
-    b = bench()
-    session = Session(b.db, ttr=2)
-    b.put("x")
-    assert b.queue.take(b.db, 0, session=session) is not None
-
-    with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.core.sessions.session.end_session", GIVE_UP)
-        with pytest.raises(FDBError):
-            session.end_within(0.1)
-    for _ in range(4):
-        b.clock.advance(1)
-        b.sweep()
-    b.clock.advance(limits.CLOCK_SKEW_S)
-    b.sweep()
-    assert b.counts("ready", "taken") == (1, 0)
 
 
 def test_a_heartbeat_does_not_revive_a_session_being_ended(
@@ -363,18 +324,6 @@ def test_a_take_looks_behind_overdue_results_of_gone_tasks(bench: MakeBench) -> 
     b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
     [back] = run(b.db, lambda tr: b.queue.take_many(tr, 1, session=b.session))
     assert back.id == last.id
-
-
-def test_the_first_request_judges_due_tasks_as_any_take(bench: MakeBench) -> None:
-    b = bench("fifottl")
-    source, params = calls_of(b.db, b.queue._shape).source, params_of(Lease(b.session.id, b"its token"))
-    b.put("urgent", pri=0, delay=1)
-    b.put("other", pri=9)
-    b.clock.advance(2)
-    now_us = round(b.clock.now() * 1e6)
-    first = registered(b.db, source.line, b"1", now_us, params=params)
-    turn = run(b.db, lambda tr: source.line.look(tr, first, Look(now_us)))
-    assert [task.data for task in turn.answers] == ["urgent"]
 
 
 @pytest.mark.parametrize(

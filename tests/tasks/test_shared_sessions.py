@@ -9,6 +9,7 @@ from fdbqueue import Database, Session
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, UnknownSession
 from fdbqueue.core.root_keys import DEFAULT_ROOT, PRESENCE, SESSION, RootKeys
+from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.ending import end_the_dead
 from fdbqueue.core.sessions.keeper import Keeper, Kept
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
@@ -144,3 +145,20 @@ def test_a_session_that_ended_with_a_damaged_record_is_unknown(bench: MakeBench)
     with pytest.raises(UnknownSession):
         Session(b.db, name=NAME, must_exist=True)
     assert opener(b).id == session.id
+
+
+def test_two_first_openers_at_once_share_one_session(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one opens it between the reads and the commit of the first."""
+    b, register, between = bench(), Session._register, list[Session]()
+
+    def register_late(session: Session, tr: Transaction, fresh: bytes) -> tuple[bytes, float]:
+        answer = register(session, tr, fresh)
+        if not between:
+            monkeypatch.setattr(Session, "_register", register)
+            between.append(opener(b))
+        return answer
+
+    monkeypatch.setattr(Session, "_register", register_late)
+    assert opener(b).id == between[0].id
