@@ -91,3 +91,14 @@ def test_a_queue_is_asked_again_at_once_unless_it_rests(db, queues, take):
     assert intake.look(take, {one: 1, two: 1}, PATIENCE_S, stop) == []
     two.put(db, 1)
     assert names_of(intake.look(take, {one: 1, two: 1}, PATIENCE_S, stop)) == ["two"]
+
+
+def test_each_queue_gives_as_many_tasks_as_the_others(db, queues, take):
+    """Queues whose takes bring many tasks have fewer turns."""
+    one, two, _ = queues
+    one.put_many(db, range(50))
+    two.put_many(db, range(50))
+    intake, stop = Intake(db.runtime, {}), db.runtime.event()
+    wanted = {one: 6, two: 2}
+    names = [name for _ in range(12) for name in names_of(intake.take(take, wanted, 0.0, stop))]
+    assert abs(names.count("one") - names.count("two")) <= 6

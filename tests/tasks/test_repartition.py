@@ -338,3 +338,14 @@ def test_one_of_two_last_tasks_at_once_lets_their_key_go(parted: MakeParted) -> 
     for task in lost:
         b.queue.ack(b.db, task)
     assert b.taken_data() == ["moved"]
+
+
+def test_a_client_with_an_old_plan_conflicts_and_then_follows(parted: MakeParted) -> None:
+    b = parted("utube")
+    other = b.other_process()
+    tr = begin(other._database)
+    other.put(tr, "early", key=KEY)
+    b.repartition(4)
+    assert commit_code(tr) == NOT_COMMITTED
+    id_ = other.put(other._database, "late", key=KEY).id
+    assert b.places()[id_] == home_of(key_bytes(KEY), 4)

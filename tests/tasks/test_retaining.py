@@ -8,7 +8,7 @@ import pytest
 import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.core.errors import InvalidArgument, QueueExists, UnsupportedOption
+from fdbqueue.core.errors import InvalidArgument, QueueExists, TaskNotFound, UnsupportedOption
 from fdbqueue.tasks.calls import Swept, calls_of
 from fdbqueue.tasks.stored.records import ENDED, ENDED_COUNT, TaskKeys
 from tests.support import begin, commit_code
@@ -149,3 +149,22 @@ def test_a_page_of_damaged_entries_is_not_the_last(bench: MakeBench) -> None:
     assert first == []
     assert first.next is not None
     assert [task.id for task in b.queue.ended_tasks(b.db, 9, after=first.next)] == ids[1::-1]
+
+
+def test_an_ended_task_is_kept_for_its_time_only(bench: MakeBench) -> None:
+    b = bench("utube", retain_s=60)
+    first = b.put("x", key="k")
+    b.queue.delete(b.db, first)
+    b.clock.advance(30)
+    second = b.put("x", key="k")
+    b.queue.delete(b.db, second)
+    b.clock.advance(30)
+    assert [id_ for id_, _ in outcomes(b)] == [second]  # before a sweep, too
+    assert [task.id for task in b.queue.ended_tasks_of(b.db, "k", 9)] == [second]
+    with pytest.raises(TaskNotFound):
+        b.queue.ended_task(b.db, first)
+    b.sweep()
+    assert set(columns(b).values()) == {1}
+    b.clock.advance(30)
+    b.sweep()
+    assert set(columns(b).values()) == {0}

@@ -237,3 +237,12 @@ def test_an_unreadable_task_takes_its_steps_with_it(bench: MakeBench) -> None:
     b.db[b.queue._shape.keys.task(id_bytes(task.id))] = b"no record"
     b.queue.delete(b.db, task.id)
     assert steps_of(b) == []
+
+
+def test_a_later_put_that_replaces_a_task_clears_its_steps(bench: MakeBench) -> None:
+    b = bench()
+    task = stepped(b, "a", unique="invoice")
+    b.queue.release(b.db, task)
+    b.put("y", unique="invoice", on_conflict="replace")
+    found = b.take()
+    assert (found.id, found.data, found.steps, steps_of(b)) == (task.id, "y", 0, [])
