@@ -479,3 +479,31 @@ def test_a_heartbeat_mends_a_damaged_record(bench: MakeBench) -> None:
     session.beat()
     session.end()
     assert b.db[KEYS.session_named("worker")] is None
+
+
+def test_all_sessions_that_are_not_wanted_end_together(bench: MakeBench) -> None:
+    b = bench()
+    unwanted = [Session(b.db, ttr=LONG_S, wanted=lambda: False) for _ in range(3)]
+    keeper(b.db).end_unwanted()
+    assert [session.lost for session in unwanted] == [True] * 3
+
+
+def test_a_session_that_could_not_be_ended_in_time_dies(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing renews it, though its process goes on."""
+    b = bench()
+    session = Session(b.db, ttr=2)
+    b.put("x")
+    assert b.queue.take(b.db, 0, session=session) is not None
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fdbqueue.core.sessions.session.end_session", GIVE_UP)
+        with pytest.raises(FDBError):
+            session.end_within(0.1)
+    for _ in range(4):
+        b.clock.advance(1)
+        b.sweep()
+    b.clock.advance(limits.CLOCK_SKEW_S)
+    b.sweep()
+    assert b.counts("ready", "taken") == (1, 0)
