@@ -405,3 +405,15 @@ def test_each_task_brings_its_own_failures_behind_one_that_stays(grave: Grave) -
         into.bury(db, task, failure=Failure("B"))
     assert told == [["of 1"], ["of 2"]]
     assert grave.listed() == [lost]
+
+
+def test_a_unique_key_stays_behind(grave: Grave) -> None:
+    into = other(grave)
+    grave.bury("A", unique="k")
+    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
+    grave.letters.run_redrive(grave.db)
+    task = into.take(grave.db, 0)
+    assert task is not None
+    assert task.unique is None
+    assert not grave.queue.put(grave.db, "B", unique="k").existed
+    assert fdbqueue.verify(grave.db, root=grave.root).findings == ()
